@@ -1,0 +1,1 @@
+"""Trains, measures and compares the implementations of `impls` on identical runs."""

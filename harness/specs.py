@@ -1,0 +1,361 @@
+"""What a run is (`RunSpec`) and what came of it (`RunRecord`): frozen dataclasses, JSON, ids and the schema number."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import types
+import typing
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Union
+
+from impls.contract import GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
+
+SCHEMA = 1
+
+CorpusName = Literal["multi30k", "captions", "files"]
+Tokenizer = Literal["spacy", "moses", "sentencepiece-bpe", "sentencepiece-unigram", "whitespace"]
+Case = Literal["lower", "kept"]
+Vocabulary = Literal["separate", "joint"]
+Budget = Literal["controlled", "source"]
+Precision = Literal["float32", "bfloat16"]
+Status = Literal["completed", "interrupted", "failed", "diverged"]
+RECIPE_TYPES: dict[str, type[Recipe]] = {
+    kind.family: kind for kind in (TransformerRecipe, GruRecipe, TorchReferenceRecipe)
+}
+
+
+def _check(settings: Any, **least: int) -> None:
+    """Raise ValueError for a Literal field with a foreign word, or a whole number below its least value."""
+    for name, hint in typing.get_type_hints(type(settings)).items():
+        value = getattr(settings, name, None)
+        if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
+            near = difflib.get_close_matches(str(value), typing.get_args(hint), n=1)
+            raise ValueError(
+                f"{name}={value!r}: allowed is {', '.join(typing.get_args(hint))}"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+    for name, bound in least.items():
+        value = getattr(settings, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < bound):
+            raise ValueError(f"{name}={value!r}: allowed is a whole number of at least {bound}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSpec:
+    """Where the corpus `files` lies: two files per split, one sentence a line, or one TSV per split.
+
+    A TSV holds source, tab, target; name it as the source and leave the target empty.
+    """
+
+    train_source: str
+    validation_source: str
+    test_source: str
+    train_target: str = ""
+    validation_target: str = ""
+    test_target: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec:
+    """Everything that determines the ids a model sees.
+
+    `training_pairs` keeps the first so many pairs of the training split (None: all). `max_length` counts `<sos>` and
+    `<eos>`: longer training pairs are left out and counted, longer sentences elsewhere are cut and counted.
+    `minimum_frequency` is for the word tokenizers, `vocabulary_size` for SentencePiece. `seed` is the corpus
+    generator's and SentencePiece's, not the training's.
+
+    Raises: ValueError naming the field, its value and what is allowed.
+    """
+
+    corpus: CorpusName = "multi30k"
+    direction: str = "de-en"
+    test_split: str = "test_2016_flickr"
+    tokenizer: Tokenizer = "spacy"
+    case: Case = "lower"
+    vocabulary: Vocabulary = "separate"
+    minimum_frequency: int = 2
+    vocabulary_size: int = 8_000
+    max_length: int = 100
+    training_pairs: int | None = None
+    seed: int = 0
+    files: FileSpec | None = None
+
+    def __post_init__(self) -> None:
+        _check(self, minimum_frequency=1, vocabulary_size=8, max_length=3, training_pairs=1, seed=0)
+        source, _, target = self.direction.partition("-")
+        if not (source.isalpha() and target.isalpha()) or source == target:
+            raise ValueError(f"direction={self.direction!r}: allowed is two languages, such as 'de-en'")
+        if (self.corpus == "files") != (self.files is not None):
+            raise ValueError(
+                f"files={self.files!r} with corpus={self.corpus!r}: allowed is files with corpus='files' alone"
+            )
+
+    @property
+    def source_language(self) -> str:
+        return self.direction.split("-")[0]
+
+    @property
+    def target_language(self) -> str:
+        return self.direction.split("-")[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingSpec:
+    """How the test set is translated.
+
+    `beam` 1 is greedy. `length_penalty` is the exponent alpha of Wu et al. 2016, equation 14: hypotheses are ranked by
+    log-probability / ((5 + length) / 6) ** alpha.
+    """
+
+    beam: int = 1
+    length_penalty: float = 0.6
+    max_tokens: int = 50
+    batch_size: int = 128
+
+    def __post_init__(self) -> None:
+        _check(self, beam=1, max_tokens=1, batch_size=1)
+        if not self.length_penalty >= 0:
+            raise ValueError(f"length_penalty={self.length_penalty!r}: allowed is a number of at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One run: a variant, its recipe, how it is trained, on what, where, and from which seed.
+
+    `variant` is a registered name or "package.module:NAME". `recipe` is None where that names a builder, which knows
+    its own. `updates` ends training early after so many updates (None: all epochs). `threads` is the number of CPU
+    threads. `note` is free text and not part of the id.
+    """
+
+    variant: str
+    recipe: Recipe | None
+    training: Training = field(default_factory=Training)
+    data: DataSpec = field(default_factory=DataSpec)
+    decoding: DecodingSpec = field(default_factory=DecodingSpec)
+    budget: Budget = "controlled"
+    framework: str = "torch"
+    device: str = "cpu"
+    precision: Precision = "float32"
+    threads: int = 2
+    seed: int = 0
+    updates: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self, threads=1, seed=0, updates=1)
+
+    @property
+    def id(self) -> str:
+        """The variant, the seed and a digest of every setting: the same settings, the same id."""
+        settings = to_json(self)
+        if settings["recipe"]:
+            settings["recipe"] = {k: v for k, v in settings["recipe"].items() if k not in ("name", "source")}
+        digest = hashlib.sha256(canonical_json(settings).encode()).hexdigest()
+        name = "".join(letter if letter.isalnum() else "_" for letter in self.variant)
+        return f"{name}-{self.data.corpus}-{self.data.direction}-{self.budget}-s{self.seed}-{digest[:10]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRecord:
+    """One line of the learning curve.
+
+    Units: losses in nats per target word; `training_loss` is what was minimised (label smoothing included),
+    `training_perplexity` and the validation figures are unsmoothed. `learning_rate` is the last update's.
+    """
+
+    epoch: int
+    updates: int
+    tokens: int
+    learning_rate: float
+    training_loss: float
+    training_perplexity: float
+    validation_loss: float
+    validation_perplexity: float
+    largest_gradient_norm: float
+    training_seconds: float
+    validation_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What a run gave, and the evidence of what it was given.
+
+    `fingerprints`: SHA-256 digests. `files` (name -> digest of the corpus text), `source_vocabulary`,
+    `target_vocabulary`, `tokenised` (all ids of all splits), `stream` (every id of every training batch, in order),
+    `weights` (canonical name -> digest of the initial tensor), `hypotheses` (the stored translations), and
+    `trained_weights` (the stored checkpoint).
+    `environment`: versions, commit, machine, threads, backend. `sizes`: parameters, vocabulary sizes, pairs, cut and
+    left-out sentences, unknown-word rates. `chosen_epochs`: the epochs whose weights were kept (averaged if several).
+    `scores`: figures of the test set by name; `signatures`: how each BLEU and chrF was computed, by the same name.
+    `speed`: seconds and rates by name. `decode`: ties and unfinished hypotheses.
+    Losses and perplexities that are not finite are stored as None, with status "diverged".
+    """
+
+    schema: ClassVar[int] = SCHEMA
+
+    id: str
+    spec: RunSpec
+    status: Status
+    reason: str = ""
+    note: str = ""
+    started: str = ""
+    command: str = ""
+    fingerprints: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, float] = field(default_factory=dict)
+    curve: tuple[EpochRecord, ...] = ()
+    chosen_epochs: tuple[int, ...] = ()
+    scores: dict[str, float | None] = field(default_factory=dict)
+    signatures: dict[str, str] = field(default_factory=dict)
+    speed: dict[str, float] = field(default_factory=dict)
+    decode: dict[str, int] = field(default_factory=dict)
+
+
+# JSON -----------------------------------------------------------------------------------------------------------------
+
+
+def canonical_json(value: Any) -> str:
+    """Return JSON text with sorted keys and no spaces. Raises: ValueError for NaN and infinity."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def to_json(value: Any) -> Any:
+    """Return dataclasses, tuples and dicts as what `json` writes; recipes carry their family, records their schema."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        found = {one.name: to_json(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        if isinstance(value, TransformerRecipe | GruRecipe | TorchReferenceRecipe):
+            found = {"family": value.family, **found}
+        if isinstance(value, RunRecord):
+            found = {"schema": value.schema, **found}
+        return found
+    if isinstance(value, list | tuple):
+        return [to_json(one) for one in value]
+    if isinstance(value, dict):
+        return {key: to_json(one) for key, one in value.items()}
+    return value
+
+
+def spec_from_json(value: Any) -> RunSpec:
+    """Read a `RunSpec` back. Raises: ValueError naming the field that is unknown, missing or of the wrong type."""
+    found: RunSpec = _read(RunSpec, value, "spec")
+    return found
+
+
+def record_from_json(value: Any) -> RunRecord:
+    """Read a `RunRecord` back.
+
+    Raises: ValueError where the schema is another, or naming the field that is unknown, missing or of the wrong type.
+    """
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        schema = value.get("schema") if isinstance(value, dict) else None
+        raise ValueError(f"schema={schema!r}: allowed is {SCHEMA}; this is not a run record of this version")
+    found: RunRecord = _read(RunRecord, {k: v for k, v in value.items() if k != "schema"}, "record")
+    return found
+
+
+def _read(kind: Any, value: Any, where: str) -> Any:
+    """Turn JSON into an instance of the annotated type `kind`, refusing what does not fit."""
+    origin = typing.get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _read_union(typing.get_args(kind), value, where)
+    if origin is Literal:
+        return value
+    if origin is tuple and isinstance(value, list):
+        return tuple(_read(typing.get_args(kind)[0], one, f"{where}[{index}]") for index, one in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {key: _read(typing.get_args(kind)[1], one, f"{where}.{key}") for key, one in value.items()}
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        return _read_dataclass(kind, value, where)
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if kind is Any or (isinstance(kind, type) and type(value) is kind):
+        return value
+    raise ValueError(f"{where}={value!r}: allowed is {getattr(kind, '__name__', kind)}")
+
+
+def _read_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    kinds = tuple(kind for kind in kinds if kind is not type(None))
+    if isinstance(value, dict) and "family" in value:
+        family = value["family"]
+        if family not in RECIPE_TYPES:
+            raise ValueError(f"{where}.family={family!r}: allowed is {', '.join(RECIPE_TYPES)}")
+        return _read(RECIPE_TYPES[family], {k: v for k, v in value.items() if k != "family"}, where)
+    if len(kinds) != 1:
+        raise ValueError(f"{where}={value!r}: allowed is a recipe with its family ({', '.join(RECIPE_TYPES)})")
+    return _read(kinds[0], value, where)
+
+
+def _read_dataclass(kind: Any, value: dict[str, Any], where: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    known = {one.name: one for one in dataclasses.fields(kind)}
+    for name in value:
+        if name not in known:
+            raise ValueError(f"{where}.{name}: there is no such field" + _suggestion(name, known))
+    for name, one in known.items():
+        required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+        if required and name not in value:
+            raise ValueError(f"{where}.{name}: missing")
+    return kind(**{name: _read(hints[name], one, f"{where}.{name}") for name, one in value.items()})
+
+
+# Overrides ------------------------------------------------------------------------------------------------------------
+
+
+def override(spec: RunSpec, setting: str) -> RunSpec:
+    """Return `spec` with one setting changed, written as on the command line: "recipe.dropout=0.3".
+
+    The value is read as the field's own type; "none" empties an optional field.
+
+    Raises: ValueError naming an unknown field and the nearest one, or a value that does not fit.
+    """
+    path, equals, text = setting.partition("=")
+    if not equals:
+        raise ValueError(f"--set {setting}: allowed is FIELD=VALUE, such as recipe.dropout=0.3")
+    changed: RunSpec = _override(spec, path.strip().split("."), text.strip(), setting)
+    return changed
+
+
+def _override(settings: Any, path: list[str], text: str, setting: str) -> Any:
+    name, rest = path[0], path[1:]
+    known = [one.name for one in dataclasses.fields(settings)]
+    if name not in known:
+        raise ValueError(f"--set {setting}: there is no field {name!r}" + _suggestion(name, known))
+    inner = getattr(settings, name)
+    if dataclasses.is_dataclass(inner) and not isinstance(inner, type):
+        if not rest:
+            raise ValueError(
+                f"--set {setting}: {name!r} has fields of its own: name one, such as {name}.{_first(inner)}"
+            )
+        return replace(settings, **{name: _override(inner, rest, text, setting)})
+    if rest:
+        raise ValueError(f"--set {setting}: {name!r} has no field {rest[0]!r}")
+    return replace(settings, **{name: _parse(typing.get_type_hints(type(settings))[name], text, setting)})
+
+
+def _parse(kind: Any, text: str, setting: str) -> Any:
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else (kind,)
+    if type(None) in kinds and text.lower() == "none":
+        return None
+    for one in kinds:
+        if one in (int, float):
+            try:
+                return one(text)
+            except ValueError:
+                continue
+        if one is str or typing.get_origin(one) is Literal:
+            return text
+    allowed = " or ".join(getattr(one, "__name__", str(one)) for one in kinds)
+    raise ValueError(f"--set {setting}: {text!r} does not fit: allowed is {allowed}")
+
+
+def _first(settings: Any) -> str:
+    return dataclasses.fields(settings)[0].name
+
+
+def _suggestion(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else f" (there are {', '.join(known)})"

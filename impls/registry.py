@@ -1,0 +1,72 @@
+"""Finds a variant's recipe and training by name, and the builder of a (family, framework) pair, imported lazily."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+from impls.contract import Recipe, Training
+from impls.recipes import RECIPES, TRAININGS
+
+BUILDERS: dict[tuple[str, str], str] = {
+    ("transformer", "torch"): "impls.torch_adapter:build_transformer",
+    ("gru", "torch"): "impls.torch_adapter:build_gru",
+    ("torch_reference", "torch"): "impls.torch_adapter:build_torch_reference",
+}
+INSTALL = {"torch": "python -m pip install 'bakeoff[torch]'"}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the built-in variants."""
+    return tuple(RECIPES)
+
+
+def recipe(name: str) -> Recipe:
+    """Return the recipe of a built-in variant. Raises: ValueError with the nearest name."""
+    return RECIPES[_known(name)]
+
+
+def training(name: str) -> Training:
+    """Return how a built-in variant's source trains it. Raises: ValueError with the nearest name."""
+    return TRAININGS[_known(name)]
+
+
+def builder(family: str, framework: str) -> Callable[..., Any]:
+    """Import and return what builds `family` in `framework`.
+
+    Raises: ValueError where there is none, or where the framework is not installed, saying what to install.
+    """
+    if (family, framework) not in BUILDERS:
+        there = sorted(one for kind, one in BUILDERS if kind == family)
+        raise ValueError(f"framework {framework!r} has no {family!r}: allowed is {', '.join(there)}")
+    if importlib.util.find_spec(framework) is None:
+        raise ValueError(f"framework {framework!r} is not installed: {INSTALL[framework]}")
+    return load(BUILDERS[family, framework])
+
+
+def load(path: str) -> Any:
+    """Return the object that "package.module:NAME" names. Raises: ValueError saying which part is missing."""
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise ValueError(f"{path!r} does not name an object: allowed is package.module:NAME")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{path!r}: there is no module {error.name!r}") from error
+    if not hasattr(module, attribute):
+        near = difflib.get_close_matches(attribute, vars(module), n=1)
+        raise ValueError(
+            f"{path!r}: {module_name} has no {attribute!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        )
+    return getattr(module, attribute)
+
+
+def _known(name: str) -> str:
+    if name in RECIPES:
+        return name
+    near = difflib.get_close_matches(name, RECIPES, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"there is no variant {name!r}{hint} (allowed is {', '.join(RECIPES)}, or package.module:NAME)")
