@@ -352,10 +352,6 @@ def _parse(kind: Any, text: str, setting: str) -> Any:
     raise ValueError(f"--set {setting}: {text!r} does not fit: allowed is {allowed}")
 
 
-def _first(settings: Any) -> str:
-    return dataclasses.fields(settings)[0].name
-
-
 def _suggestion(name: str, known: Any) -> str:
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else f" (there are {', '.join(known)})"

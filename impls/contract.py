@@ -232,7 +232,7 @@ class Training:
 class Batch:
     """Sentences padded on the right with PAD.
 
-    Shapes: source [B,S], `<sos>` words `<eos>`; target_in [B,T] begins with `<sos>`; target_out [B,T] ends with `<eos>`.
+    Shapes: source [B,S], `<sos>` words `<eos>`; target_in [B,T], from `<sos>` on; target_out [B,T], up to `<eos>`.
     """
 
     source: Ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from impls.contract import Recipe, Training
@@ -44,7 +44,8 @@ def builder(family: str, framework: str) -> Callable[..., Any]:
         raise ValueError(f"framework {framework!r} has no {family!r}: allowed is {', '.join(there)}")
     if importlib.util.find_spec(framework) is None:
         raise ValueError(f"framework {framework!r} is not installed: {INSTALL[framework]}")
-    return load(BUILDERS[family, framework])
+    found: Callable[..., Any] = load(BUILDERS[family, framework])
+    return found
 
 
 def load(path: str) -> Any:
@@ -67,6 +68,10 @@ def load(path: str) -> Any:
 def _known(name: str) -> str:
     if name in RECIPES:
         return name
-    near = difflib.get_close_matches(name, RECIPES, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"there is no variant {name!r}{hint} (allowed is {', '.join(RECIPES)}, or package.module:NAME)")
+    allowed = f"allowed is {', '.join(RECIPES)}, or package.module:NAME"
+    raise ValueError(f"there is no variant {name!r}{_hint(name, RECIPES)} ({allowed})")
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
