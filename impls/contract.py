@@ -218,9 +218,10 @@ class Training:
             _refuse(self, "averaged_epochs", f"a whole number from 0 to epochs={self.epochs}")
 
     def forcing(self, seed: int, update: int, positions: int) -> npt.NDArray[np.bool_]:
-        """Return for each target position whether update number `update` feeds the right word: bool [T].
+        """Return for each target position whether update number `update`, from 1, feeds the right word: bool [T].
 
-        Drawn by NumPy from (seed, update), so that every framework flips the same coins.
+        Position 0 is `<sos>` in any case; a False at t feeds the word that the model itself found most probable at
+        t - 1. Drawn by NumPy from (seed, update), so that every framework flips the same coins.
         """
         return np.random.default_rng([seed, update]).random(positions) < self.teacher_forcing
 

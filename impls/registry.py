@@ -58,10 +58,7 @@ def load(path: str) -> Any:
     except ModuleNotFoundError as error:
         raise ValueError(f"{path!r}: there is no module {error.name!r}") from error
     if not hasattr(module, attribute):
-        near = difflib.get_close_matches(attribute, vars(module), n=1)
-        raise ValueError(
-            f"{path!r}: {module_name} has no {attribute!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-        )
+        raise ValueError(f"{path!r}: {module_name} has no {attribute!r}{_hint(attribute, vars(module))}")
     return getattr(module, attribute)
 
 

@@ -1,0 +1,37 @@
+"""Variant `paper`: the output projection is the target embedding; trained with label smoothing and warm-up.
+
+    logits = x @ embedding.T + bias
+    rate(update) = peak * min(update / warm-up, sqrt(warm-up / update))
+
+Source: Vaswani et al. 2017, sections 3.4 (tying, after Press and Wolf 2017), 5.3 (schedule, Adam 0.9, 0.98, 1e-9) and
+5.4 (label smoothing 0.1), as in jadore801120's attention-is-all-you-need-pytorch; translated with a beam of 5.
+Departures: every projection has a bias, the embeddings are not normalised once more, and tied logits are not scaled by
+D^-1/2: the house's rules, so that this recipe differs from the others only where it says so. The size is the common
+one; `paper_base` has the source's 6 layers of width 512.
+What to expect: fewer parameters (the output kernel is gone) and a training loss that cannot fall to 0, since smoothing
+holds it up: compare perplexities, which are counted without it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from impls.recipes import PAPER, TRAININGS
+
+RECIPE = PAPER
+TRAINING = TRAININGS["paper"]
+
+
+class TiedOutput(nn.Module):
+    """Scores each word by the product with its embedding. Shapes: [..., D] to [..., V]."""
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.bias = nn.Parameter(torch.zeros(embedding.num_embeddings))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        return linear(x, self.embedding.weight, self.bias)

@@ -1,0 +1,415 @@
+"""Turns any torch model of this package into a `Seq2SeqModel`: device, optimiser, updates, weights in and out."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import log_softmax, nll_loss
+
+from impls.bahdanau_gru import AttentionGru
+from impls.contract import (
+    PAD,
+    Arrays,
+    Batch,
+    Candidates,
+    GruRecipe,
+    Ids,
+    Numbers,
+    Recipe,
+    TorchReferenceRecipe,
+    Totals,
+    Training,
+    TransformerRecipe,
+)
+from impls.torch_reference import TorchReference
+from impls.transformer import Transformer
+from impls.weights import initial
+
+PRECISIONS = ("float32", "bfloat16")
+
+# How torch's names become canonical ones: applied in this order, each wherever it matches.
+NAMES = (
+    (r"\.(layers|sublayer)\.", "."),
+    (r"^(source|target)_(embedding|positions)", r"\1.\2"),
+    (r"\.(embedding|positions)\.weight$", r".\1"),
+    (r"\.(self|cross)_attention\.", r".\1."),
+    (r"\.self_attn\.", ".self."),
+    (r"\.multihead_attn\.", ".cross."),
+    (r"\.out_proj\.", ".output."),
+    (r"\.linear1\.", ".feed_forward.inner."),
+    (r"\.linear2\.", ".feed_forward.outer."),
+    (r"\.norm1\.", ".self.norm."),
+    (r"^(encoder\.\d+)\.norm2\.", r"\1.feed_forward.norm."),
+    (r"^(decoder\.\d+)\.norm2\.", r"\1.cross.norm."),
+    (r"\.norm3\.", ".feed_forward.norm."),
+    (r"\.norm\.weight$", ".norm.scale"),
+    (r"\.norm\.bias$", ".norm.shift"),
+    (r"^encoder\.ahead\.", "encoder.forward."),
+    (r"^encoder\.back\.", "encoder.backward."),
+    (r"\.(weight|bias)_ih_l0$", r".input.\1"),
+    (r"\.(weight|bias)_hh_l0$", r".hidden.\1"),
+    (r"^decoder_(input|hidden)\.", r"decoder.\1."),
+    (r"\.weight$", ".kernel"),
+)
+
+
+class Slot(NamedTuple):
+    """Where a canonical tensor lies: some rows of a parameter, transposed if it is a kernel."""
+
+    parameter: nn.Parameter
+    rows: slice
+    kernel: bool
+
+    def read(self, tensor: torch.Tensor) -> Numbers:
+        """Return the canonical array that lies in `tensor`, the parameter or one of its moments. A copy."""
+        found = tensor.detach()[self.rows].float()
+        if self.kernel:
+            found = found.flatten(1).T
+        return np.array(found.cpu().numpy(), dtype=np.float32, order="C")
+
+    def write(self, tensor: torch.Tensor, array: Numbers) -> None:
+        """Put a canonical array into its place in `tensor`."""
+        given = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+        place = tensor.detach()[self.rows]
+        place.copy_((given.T if self.kernel else given).reshape(place.shape))
+
+
+def slots(module: nn.Module) -> dict[str, Slot]:
+    """Return where each canonical tensor of a torch model lies."""
+    found: dict[str, Slot] = {}
+    for torch_name, parameter in module.named_parameters():
+        packed = torch_name.endswith(("in_proj_weight", "in_proj_bias"))
+        thirds = ("query", "key", "value") if packed else ("",)
+        size = len(parameter) // len(thirds)
+        for index, third in enumerate(thirds):
+            name = re.sub(r"in_proj_(weight|bias)$", rf"{third}.\1", torch_name)
+            for pattern, replacement in NAMES:
+                name = re.sub(pattern, replacement, name)
+            found[name] = Slot(parameter, slice(index * size, (index + 1) * size), name.endswith(".kernel"))
+    return found
+
+
+class Noise:
+    """The random numbers of dropout, a function of (seed, update) alone: nothing else is needed for an exact resume."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.generator = torch.Generator(device)
+        self.bits: np.random.BitGenerator = np.random.SFC64(0)
+
+    def restart(self, seed: int, update: int) -> None:
+        """Begin the random numbers of one update."""
+        words = np.random.SeedSequence([seed, update])
+        if self.device.type == "cpu":
+            self.bits = np.random.SFC64(words)
+        else:
+            self.generator.manual_seed(int(words.generate_state(1, np.uint64)[0] >> 1))
+
+    def keep(self, shape: torch.Size, rate: float) -> torch.Tensor:
+        """Return True with probability 1 - rate, in steps of 2^-16."""
+        if self.device.type != "cpu":
+            return torch.rand(shape, generator=self.generator, device=self.device) >= rate
+        # On a CPU drawing the bits takes longer than using them, and torch's generator is several times slower.
+        count = shape.numel()
+        drawn = np.asarray(self.bits.random_raw((count + 3) // 4)).view(np.int16)[:count]
+        return torch.from_numpy(drawn).view(shape) >= round(rate * 2**16) - 2**15
+
+
+class Dropout(nn.Module):
+    """Sets units to 0 with probability `rate` in training and scales the others up (Srivastava et al. 2014)."""
+
+    def __init__(self, rate: float, noise: Noise) -> None:
+        super().__init__()
+        self.rate = rate
+        self.noise = noise
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x with units dropped in training, x itself in evaluation."""
+        if not self.training or self.rate == 0:
+            return x
+        return x * (self.noise.keep(x.shape, self.rate) * (1 / (1 - self.rate))).to(x.dtype)
+
+
+class TorchDecoding:
+    """Sentences half way through decoding."""
+
+    def __init__(self, model: TorchModel, state: dict[str, torch.Tensor]) -> None:
+        self._model = model
+        self._state = state
+
+    def step(self, last: Ids, best: int) -> Candidates:
+        """Feed the newest word of each row, [B], and return the `best` most probable next words."""
+        with self._model.evaluation():
+            features = self._model.module.advance(self._state, self._model.place(last))
+            logits = self._model.module.output(features).float()
+            scores, tokens = logits.topk(min(best, logits.shape[-1]), dim=-1)
+            scores = scores - logits.logsumexp(dim=-1, keepdim=True)
+        return Candidates(scores.cpu().numpy(), tokens.to(torch.int32).cpu().numpy())
+
+    def select(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
+        """Keep, drop, repeat or reorder rows."""
+        chosen = self._model.place(rows.astype(np.int64))
+        for name, tensor in self._state.items():
+            self._state[name] = tensor.index_select(0, chosen)
+
+
+class TorchModel:
+    """A `Seq2SeqModel` around a torch module.
+
+    The module has `forward(source, target_in)` giving features, `output(features)` giving logits, `begin(source)` and
+    `advance(state, last)` for cached decoding, and `cross_attention(source, target_in)`.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        module: Any,
+        weights: Arrays,
+        *,
+        training: Training,
+        noise: Noise,
+        seed: int,
+        precision: str,
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision {precision!r}: allowed is {', '.join(PRECISIONS)}")
+        self.recipe = recipe
+        self.module = module.to(noise.device)
+        self._device, self._noise, self._seed = noise.device, noise, seed
+        self._training, self._precision = training, precision
+        self._updates = 0
+        self._slots = slots(module)
+        self._parameters = list(module.parameters())
+        betas = (training.beta1, training.beta2)
+        self._optimiser = torch.optim.Adam(self._parameters, betas=betas, eps=training.epsilon, fused=True)
+        self._reset_totals()
+        self.set_weights(weights)
+        self._reset_moments()
+
+    # Training ---------------------------------------------------------------------------------------------------------
+
+    def train_step(self, batch: Batch, learning_rate: float) -> None:
+        """Enqueue one update at `learning_rate`; never waits for the device."""
+        self._updates += 1
+        self._noise.restart(self._seed, self._updates)
+        self.module.train()
+        places = np.flatnonzero(batch.target_out != PAD)
+        target = self.place(batch.target_out.reshape(-1)[places].astype(np.int64))
+        tokens = len(places)
+        self._optimiser.zero_grad(set_to_none=True)
+        with self._mixed():
+            features = self._features(batch)
+            logits = self.module.output(features.flatten(0, 1).index_select(0, self.place(places)))
+        objective, nats = self._objective(logits.float(), target)
+        (objective / max(tokens, 1)).backward()
+        norm = nn.utils.get_total_norm([one.grad for one in self._parameters if one.grad is not None])
+        if self._training.clip_norm is not None:
+            nn.utils.clip_grads_with_norm_(self._parameters, self._training.clip_norm, norm)
+        for group in self._optimiser.param_groups:
+            group["lr"] = learning_rate
+        self._optimiser.step()
+        self._add(objective.detach(), nats.detach(), norm, tokens)
+
+    def _features(self, batch: Batch) -> torch.Tensor:
+        """Return the module's features of a training batch, [B,T,...]."""
+        found: torch.Tensor = self.module(self.place(batch.source), self.place(batch.target_in))
+        return found
+
+    def _objective(self, logits: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what is minimised and the unsmoothed negative log-likelihood, both summed. Shapes: [N,V], [N].
+
+        Source: Szegedy et al. 2016, section 7: the smoothed share is spread evenly over all words.
+        """
+        log_probabilities = log_softmax(logits, dim=-1)
+        nats = nll_loss(log_probabilities, target, reduction="sum")
+        share = self._training.label_smoothing
+        if share == 0:
+            return nats, nats
+        return (1 - share) * nats - share * log_probabilities.mean(dim=-1).sum(), nats
+
+    def _reset_totals(self) -> None:
+        self._sums = torch.zeros(2, dtype=torch.float64, device=self._device)
+        self._largest = torch.zeros((), device=self._device)
+        self._finite = torch.ones((), dtype=torch.bool, device=self._device)
+        self._counted = [0, 0]
+
+    def _add(self, objective: torch.Tensor, nats: torch.Tensor, norm: torch.Tensor, tokens: int) -> None:
+        self._sums += torch.stack([objective, nats])
+        self._largest = torch.maximum(self._largest, norm)
+        self._finite = self._finite & torch.isfinite(objective) & torch.isfinite(norm)
+        self._counted[0] += tokens
+        self._counted[1] += 1
+
+    def take_totals(self) -> Totals:
+        """Wait for the device, return what was summed since the last call, and reset the sums."""
+        objective, nats = self._sums.tolist()
+        tokens, updates = self._counted
+        totals = Totals(objective, nats, tokens, updates, float(self._largest), bool(self._finite))
+        self._reset_totals()
+        return totals
+
+    # Evaluation -------------------------------------------------------------------------------------------------------
+
+    def token_nats(self, batch: Batch) -> Numbers:
+        """Return the unsmoothed negative log-likelihood of each target word, [B,T]; 0 at padding."""
+        visible = self.place(batch.target_out != PAD)
+        with self.evaluation():
+            features = self.module(self.place(batch.source), self.place(batch.target_in))
+            logits = self.module.output(features[visible]).float()
+            target = self.place(batch.target_out.astype(np.int64))
+            nats = torch.zeros(target.shape, device=self._device)
+            nats[visible] = logits.logsumexp(dim=-1) - logits.gather(1, target[visible][:, None])[:, 0]
+        return nats.cpu().numpy()
+
+    def logits(self, source: Ids, target_in: Ids) -> Numbers:
+        """Return the unnormalised log-probabilities of the next word at each position, [B,T,V]."""
+        with self.evaluation():
+            features = self.module(self.place(source), self.place(target_in))
+            return self.module.output(features).float().cpu().numpy()
+
+    def begin_decoding(self, source: Ids) -> TorchDecoding:
+        """Encode `source` [B,S] and return its `Decoding`, before the first word."""
+        with self.evaluation():
+            return TorchDecoding(self, self.module.begin(self.place(source)))
+
+    def cross_attention(self, source: Ids, target_in: Ids) -> Numbers:
+        """Return the weights of target positions on source positions, [B,layers,H,T,S]; each row sums to 1."""
+        with self.evaluation():
+            return self.module.cross_attention(self.place(source), self.place(target_in)).float().cpu().numpy()
+
+    @contextlib.contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Switch dropout and gradients off."""
+        self.module.eval()
+        with torch.inference_mode(), self._mixed():
+            yield
+
+    def _mixed(self) -> torch.autocast:
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._precision == "bfloat16")
+
+    def place(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        """Copy an array to the device without waiting for it."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, non_blocking=True)
+
+    def synchronize(self) -> None:
+        """Return when the device has finished all work that was enqueued."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    # Weights and state ------------------------------------------------------------------------------------------------
+
+    def weights(self) -> Arrays:
+        """Return copies of all weights under their canonical names and in their canonical layouts."""
+        return {name: slot.read(slot.parameter) for name, slot in self._slots.items()}
+
+    def set_weights(self, weights: Arrays) -> None:
+        """Replace all weights. Raises: ValueError naming what is missing, unexpected or misshaped."""
+        self._check(weights, {name: slot.read(slot.parameter).shape for name, slot in self._slots.items()})
+        for name, slot in self._slots.items():
+            slot.write(slot.parameter, weights[name])
+
+    def training_state(self) -> Arrays:
+        """Return all that an exact resume needs: weights, moments, the count of updates and the seed of the noise."""
+        state: Arrays = {f"weights/{name}": array for name, array in self.weights().items()}
+        for kind, key in (("first_moment", "exp_avg"), ("second_moment", "exp_avg_sq")):
+            for name, slot in self._slots.items():
+                state[f"{kind}/{name}"] = slot.read(self._optimiser.state[slot.parameter][key])
+        return state | {"updates": np.array(self._updates), "random/seed": np.array(self._seed)}
+
+    def set_training_state(self, state: Arrays) -> None:
+        """Go on from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
+        self._check(state, {name: array.shape for name, array in self.training_state().items()})
+        self._updates, self._seed = int(state["updates"]), int(state["random/seed"])
+        self._reset_moments()
+        for name, slot in self._slots.items():
+            moments = self._optimiser.state[slot.parameter]
+            slot.write(slot.parameter, state[f"weights/{name}"])
+            slot.write(moments["exp_avg"], state[f"first_moment/{name}"])
+            slot.write(moments["exp_avg_sq"], state[f"second_moment/{name}"])
+
+    def _reset_moments(self) -> None:
+        for parameter in self._parameters:
+            self._optimiser.state[parameter] = {
+                "step": torch.tensor(float(self._updates), device=self._device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+
+    @staticmethod
+    def _check(given: Arrays, expected: dict[str, tuple[int, ...]]) -> None:
+        faults = [f"missing {name}" for name in expected if name not in given]
+        faults += [f"unexpected {name}" for name in given if name not in expected]
+        faults += [
+            f"{name} has shape {given[name].shape}, allowed is {shape}"
+            for name, shape in expected.items()
+            if name in given and given[name].shape != shape
+        ]
+        if faults:
+            raise ValueError("; ".join(faults))
+
+
+class TorchGruModel(TorchModel):
+    """The GRU: its decoder is fed by coins."""
+
+    def _features(self, batch: Batch) -> torch.Tensor:
+        fed = self._training.forcing(self._seed, self._updates, batch.target_in.shape[1])
+        found: torch.Tensor = self.module(self.place(batch.source), self.place(batch.target_in), tuple(fed.tolist()))
+        return found
+
+
+class TorchReferenceModel(TorchModel):
+    """torch's own layers: their dropout draws from torch's global generator, which is seeded here and put back."""
+
+    def _features(self, batch: Batch) -> torch.Tensor:
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(int(np.random.SeedSequence([self._seed, self._updates]).generate_state(1)[0]))
+            return super()._features(batch)
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device of that name. Raises: ValueError where there is none."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0]
+        raise ValueError(f"device {name!r} cannot be had here: {reason}") from error
+    return device
+
+
+def build_transformer(
+    recipe: TransformerRecipe, source_words: int, target_words: int, *, device: str, **settings: Any
+) -> TorchModel:
+    """Build any `TransformerRecipe`; the settings are those of `impls.build`."""
+    noise, words = Noise(device_of(device)), (source_words, target_words)
+    weights = initial(recipe, *words, settings["seed"])
+    with torch.random.fork_rng(devices=[]):
+        module = Transformer(recipe, *words, Dropout(recipe.dropout, noise))
+    return TorchModel(recipe, module, weights, noise=noise, **settings)
+
+
+def build_gru(recipe: GruRecipe, source_words: int, target_words: int, *, device: str, **settings: Any) -> TorchModel:
+    """Build any `GruRecipe`; the settings are those of `impls.build`."""
+    noise, words = Noise(device_of(device)), (source_words, target_words)
+    weights = initial(recipe, *words, settings["seed"])
+    with torch.random.fork_rng(devices=[]):
+        module = AttentionGru(recipe, *words, Dropout(recipe.dropout, noise))
+    return TorchGruModel(recipe, module, weights, noise=noise, **settings)
+
+
+def build_torch_reference(
+    recipe: TorchReferenceRecipe, source_words: int, target_words: int, *, device: str, **settings: Any
+) -> TorchModel:
+    """Build any `TorchReferenceRecipe`; the settings are those of `impls.build`."""
+    noise, words = Noise(device_of(device)), (source_words, target_words)
+    weights = initial(recipe, *words, settings["seed"])
+    with torch.random.fork_rng(devices=[]):
+        module = TorchReference(recipe, *words)
+    return TorchReferenceModel(recipe, module, weights, noise=noise, **settings)

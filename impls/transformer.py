@@ -1,0 +1,323 @@
+"""The one torch skeleton that all Transformer recipes share: embedding, attention, layers, masks, cached decoding.
+
+Source: Vaswani et al. 2017, section 3. The parts that make a variant come from the variants' own files. Shapes use the
+repository's letters: B sentences, S source positions, T target positions, V words, D width, H heads, K head width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import gelu, linear, relu, silu
+
+from impls.contract import PAD, TransformerRecipe
+from impls.conv_ffn import ConvFeedForward
+from impls.learned_positions import LearnedPositions
+from impls.paper import TiedOutput
+from impls.sinusoidal_handmade import HandmadeLayerNorm, Sinusoids
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": relu,
+    "gelu": gelu,
+    "silu": silu,
+    "tanh": torch.tanh,
+}
+State = dict[str, torch.Tensor]
+"""The caches of sentences half way through decoding, by name; each tensor's first dimension is the sentence."""
+
+HIDDEN = -1e9
+"""Added to the score of a hidden key: its weight is exactly 0, and a row without any visible key stays finite."""
+
+
+class NoPositions(nn.Module):
+    """Leaves the embedding as it is, for recipes whose positions act inside attention or not at all."""
+
+    def forward(self, x: torch.Tensor, first: int = 0) -> torch.Tensor:
+        """Return x."""
+        return x
+
+
+class Embedder(nn.Module):
+    """Word embedding, scaled if the recipe says so, plus positions, then dropout. Shapes: [B,T] to [B,T,D]."""
+
+    def __init__(self, recipe: TransformerRecipe, embedding: nn.Embedding, dropout: nn.Module) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.positions: nn.Module = NoPositions()
+        if recipe.positions == "learned":
+            self.positions = LearnedPositions(recipe.max_length, recipe.width)
+        elif recipe.positions == "sinusoidal":
+            self.positions = Sinusoids(recipe.max_length, recipe.width)
+        self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
+        self.max_length = recipe.max_length
+        self.dropout = dropout
+
+    def forward(self, words: torch.Tensor, first: int = 0) -> torch.Tensor:
+        """Embed words whose first stands at position `first`. Raises: ValueError past max_length positions."""
+        if first + words.shape[1] > self.max_length:
+            raise ValueError(f"{first + words.shape[1]} positions: allowed is at most max_length={self.max_length}")
+        return self.dropout(self.positions(self.embedding(words) * self.scale, first))
+
+
+def rotate(x: torch.Tensor, first: int) -> torch.Tensor:
+    """Turn each interleaved pair of features by its position's angle. Shapes: [B,H,T,K].
+
+    Source: Su et al. 2021 (RoFormer), equation 34, base 10,000.
+    """
+    length, width = x.shape[-2:]
+    position = torch.arange(first, first + length, device=x.device, dtype=torch.float32)[:, None]
+    angle = position / 10_000 ** (torch.arange(0, width, 2, device=x.device, dtype=torch.float32) / width)
+    even, odd = x[..., 0::2], x[..., 1::2]
+    sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
+    return torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1).flatten(-2)
+
+
+def linear_biases(heads: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Return what alibi adds to the scores: minus the distance times the head's slope. Shapes: [T], [S] to [1,H,T,S].
+
+    Source: Press, Smith and Lewis 2022 (ALiBi), section 3: slopes 2^(-8h/H) for h = 1 ... H.
+    """
+    slope = 2.0 ** (-8.0 / heads * torch.arange(1, heads + 1, device=keys.device))
+    distance = (queries[:, None] - keys[None, :]).abs()
+    return -slope[None, :, None, None] * distance
+
+
+class Attention(nn.Module):
+    """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2)."""
+
+    def __init__(self, recipe: TransformerRecipe, dropout: nn.Module, *, rotary: bool) -> None:
+        super().__init__()
+        inner = recipe.heads * recipe.key_width
+        self.query = nn.Linear(recipe.width, inner)
+        self.key = nn.Linear(recipe.width, inner)
+        self.value = nn.Linear(recipe.width, inner)
+        self.output = nn.Linear(inner, recipe.width)
+        self.dropout = dropout
+        self.key_width = recipe.key_width
+        self.rotary = rotary
+
+    def project(self, x: torch.Tensor, *projections: nn.Linear) -> tuple[torch.Tensor, ...]:
+        """Apply several projections in one product and split the heads. Shapes: [B,T,D] to [B,H,T,K] each."""
+        kernel = torch.cat([projection.weight for projection in projections])
+        bias = torch.cat([projection.bias for projection in projections])
+        split = linear(x, kernel, bias).unflatten(-1, (len(projections), -1, self.key_width))
+        return split.permute(2, 0, 3, 1, 4).unbind()
+
+    def weights(self, query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """Return the share of each query's attention that each key gets. Shapes: [B,H,T,S]."""
+        scores = (query * self.key_width**-0.5) @ key.transpose(-1, -2)
+        return torch.softmax(scores + bias, dim=-1)
+
+    def mix(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """Return the values summed by weight and projected. Shapes: [B,T,D]."""
+        mixed = self.dropout(self.weights(query, key, bias)) @ value
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+
+class SelfAttention(Attention):
+    """Attention of a sequence on itself."""
+
+    def forward(
+        self, x: torch.Tensor, bias: torch.Tensor, state: State | None = None, name: str = "", first: int = 0
+    ) -> torch.Tensor:
+        """Return the attention of x on x, or on the `first` positions cached under `name` and x. Shapes: [B,T,D]."""
+        query, key, value = self.project(x, self.query, self.key, self.value)
+        if self.rotary:
+            query, key = rotate(query, first), rotate(key, first)
+        if state is not None:
+            if first:
+                key = torch.cat([state[f"{name}.key"], key], dim=2)
+                value = torch.cat([state[f"{name}.value"], value], dim=2)
+            state[f"{name}.key"], state[f"{name}.value"] = key, value
+        return self.mix(query, key, value, bias)
+
+
+class CrossAttention(Attention):
+    """Attention of the target on the encoded source."""
+
+    def remember(self, memory: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return keys and values of the encoded source [B,S,D], each [B,H,S,K]."""
+        return self.project(memory, self.key, self.value)
+
+    def look(self, x: torch.Tensor, key: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """Return the attention weights of x on the source. Shapes: [B,H,T,S]."""
+        (query,) = self.project(x, self.query)
+        return self.weights(query, key, bias)
+
+    def forward(self, x: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """Return the attention of x on the source's keys and values. Shapes: [B,T,D]."""
+        (query,) = self.project(x, self.query)
+        return self.mix(query, key, value, bias)
+
+
+class FeedForward(nn.Module):
+    """The same two linear maps at each position. Shapes: [B,T,D] to [B,T,D].
+
+    Gated: outer(activation(gate x) * inner x), Shazeer 2020 (GLU Variants Improve Transformer).
+    """
+
+    def __init__(self, recipe: TransformerRecipe, dropout: nn.Module) -> None:
+        super().__init__()
+        self.inner = nn.Linear(recipe.width, recipe.ffn_width)
+        if recipe.ffn == "gated":
+            self.gate = nn.Linear(recipe.width, recipe.ffn_width)
+        self.outer = nn.Linear(recipe.ffn_width, recipe.width)
+        self.gated = recipe.ffn == "gated"
+        self.activation = ACTIVATIONS[recipe.activation]
+        self.dropout = dropout
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the feed-forward of each position."""
+        hidden = self.activation(self.gate(x)) * self.inner(x) if self.gated else self.activation(self.inner(x))
+        return self.outer(self.dropout(hidden))
+
+
+def feed_forward(recipe: TransformerRecipe, dropout: nn.Module) -> nn.Module:
+    """Return the feed-forward that the recipe names."""
+    if recipe.ffn == "conv1d":
+        return ConvFeedForward(recipe.width, recipe.ffn_width, ACTIVATIONS[recipe.activation], dropout)
+    return FeedForward(recipe, dropout)
+
+
+def norm(recipe: TransformerRecipe) -> nn.Module:
+    """Return the norm that the recipe names."""
+    if recipe.norm == "layernorm":
+        return nn.LayerNorm(recipe.width, eps=recipe.epsilon)
+    if recipe.norm == "handmade":
+        return HandmadeLayerNorm(recipe.width, recipe.epsilon)
+    if recipe.norm == "rms":
+        return nn.RMSNorm(recipe.width, eps=recipe.epsilon)
+    return nn.Identity()
+
+
+class Residual(nn.Module):
+    """A sublayer with its residual sum: post-norm as in the paper, or pre-norm (Xiong et al. 2020)."""
+
+    def __init__(self, recipe: TransformerRecipe, sublayer: nn.Module, dropout: nn.Module) -> None:
+        super().__init__()
+        self.sublayer = sublayer
+        self.norm = norm(recipe)
+        self.pre = recipe.norm_order == "pre"
+        self.dropout = dropout
+
+    def before(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what the sublayer sees of x."""
+        return self.norm(x) if self.pre else x
+
+    def forward(self, x: torch.Tensor, *others: object) -> torch.Tensor:
+        """Return x after the sublayer, which is also given `others`. Shapes: [B,T,D]."""
+        x = x + self.dropout(self.sublayer(self.before(x), *others))
+        return x if self.pre else self.norm(x)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward."""
+
+    def __init__(self, recipe: TransformerRecipe, dropout: nn.Module) -> None:
+        super().__init__()
+        attention = SelfAttention(recipe, dropout, rotary=recipe.positions == "rotary")
+        self.self_attention = Residual(recipe, attention, dropout)
+        self.feed_forward = Residual(recipe, feed_forward(recipe, dropout), dropout)
+
+
+class DecoderLayer(EncoderLayer):
+    """Self-attention, attention on the source, and feed-forward."""
+
+    def __init__(self, recipe: TransformerRecipe, dropout: nn.Module) -> None:
+        super().__init__(recipe, dropout)
+        self.cross_attention = Residual(recipe, CrossAttention(recipe, dropout, rotary=False), dropout)
+
+
+class Stack(nn.Module):
+    """The layers of one side, and the norm that ends them when layers norm first."""
+
+    def __init__(self, recipe: TransformerRecipe, layer: type[EncoderLayer], dropout: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layer(recipe, dropout) for _ in range(recipe.layers))
+        self.norm = norm(recipe) if recipe.norm_order == "pre" else nn.Identity()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the layers."""
+        return iter(self.layers)
+
+
+class Transformer(nn.Module):
+    """Any `TransformerRecipe`. `dropout` is one module without weights, used wherever the recipe drops units."""
+
+    def __init__(self, recipe: TransformerRecipe, source_words: int, target_words: int, dropout: nn.Module) -> None:
+        super().__init__()
+        target_embedding = nn.Embedding(target_words, recipe.width)
+        source_embedding = target_embedding if recipe.tying == "all" else nn.Embedding(source_words, recipe.width)
+        self.target = Embedder(recipe, target_embedding, dropout)
+        self.source = Embedder(recipe, source_embedding, dropout)
+        self.encoder = Stack(recipe, EncoderLayer, dropout)
+        self.decoder = Stack(recipe, DecoderLayer, dropout)
+        self.output = nn.Linear(recipe.width, target_words) if recipe.tying == "none" else TiedOutput(target_embedding)
+        self.alibi_heads = recipe.heads if recipe.positions == "alibi" else 0
+
+    def _self_bias(self, queries: torch.Tensor, keys: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        """Return what self-attention adds to its scores, from the positions of queries and keys. Shapes: [.,.,T,S]."""
+        bias = torch.where(visible, 0.0, HIDDEN)
+        return bias + linear_biases(self.alibi_heads, queries, keys) if self.alibi_heads else bias
+
+    def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the encoded source [B,S,D], and the bias [B,1,1,S] that hides its padding from attention."""
+        visible = (source != PAD)[:, None, None, :]
+        positions = torch.arange(source.shape[1], device=source.device)
+        bias = self._self_bias(positions, positions, visible)
+        x = self.source(source)
+        for layer in self.encoder:
+            x = layer.feed_forward(layer.self_attention(x, bias))
+        return self.encoder.norm(x), torch.where(visible, 0.0, HIDDEN)
+
+    def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
+        """Return what `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,D]."""
+        return self._decode(source, target_in)
+
+    def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
+        """Return the weights of target positions on source positions. Shapes: [B,layers,H,T,S]."""
+        seen: list[torch.Tensor] = []
+        self._decode(source, target_in, seen)
+        return torch.stack(seen, dim=1)
+
+    def _decode(
+        self, source: torch.Tensor, target_in: torch.Tensor, seen: list[torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """Run the decoder; where `seen` is a list, append each layer's attention weights on the source to it."""
+        memory, memory_bias = self.encode(source)
+        positions = torch.arange(target_in.shape[1], device=source.device)
+        # Padding stands on the right, so the causal mask already hides it from every real position.
+        bias = self._self_bias(positions, positions, positions[:, None] >= positions[None, :])
+        x = self.target(target_in)
+        for layer in self.decoder:
+            x = layer.self_attention(x, bias)
+            key, value = layer.cross_attention.sublayer.remember(memory)
+            if seen is not None:
+                seen.append(layer.cross_attention.sublayer.look(layer.cross_attention.before(x), key, memory_bias))
+            x = layer.feed_forward(layer.cross_attention(x, key, value, memory_bias))
+        return self.decoder.norm(x)
+
+    def begin(self, source: torch.Tensor) -> State:
+        """Encode the source [B,S] and return the state before the first target word."""
+        memory, bias = self.encode(source)
+        state = {"bias": bias}
+        for index, layer in enumerate(self.decoder):
+            key, value = layer.cross_attention.sublayer.remember(memory)
+            state |= {f"cross.{index}.key": key, f"cross.{index}.value": value}
+        return state
+
+    def advance(self, state: State, last: torch.Tensor) -> torch.Tensor:
+        """Feed the newest words [B] and return what `output` turns into the next words' logits, [B,D]."""
+        first = state["self.0.key"].shape[2] if "self.0.key" in state else 0
+        x = self.target(last[:, None], first)
+        keys = torch.arange(first + 1, device=last.device)
+        bias = self._self_bias(keys[-1:], keys, keys >= 0)
+        for index, layer in enumerate(self.decoder):
+            x = layer.self_attention(x, bias, state, f"self.{index}", first)
+            key, value = state[f"cross.{index}.key"], state[f"cross.{index}.value"]
+            x = layer.feed_forward(layer.cross_attention(x, key, value, state["bias"]))
+        return self.decoder.norm(x)[:, 0]
