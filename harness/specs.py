@@ -90,7 +90,7 @@ class DataSpec:
             raise ValueError(f"direction={self.direction!r}: allowed is two languages, such as 'de-en'")
         if (self.corpus == "files") != (self.files is not None):
             raise ValueError(
-                f"files={self.files!r} with corpus={self.corpus!r}: allowed is files with corpus='files' alone"
+                f"corpus={self.corpus!r} with files={self.files!r}: allowed is corpus='files' with files, or neither"
             )
 
     @property
@@ -162,18 +162,20 @@ class EpochRecord:
     """One line of the learning curve.
 
     Units: losses in nats per target word; `training_loss` is what was minimised (label smoothing included),
-    `training_perplexity` and the validation figures are unsmoothed. `learning_rate` is the last update's.
+    `training_perplexity` and the validation figures are unsmoothed, and None where they are not finite.
+    `learning_rate` is the last update's. `updates` counts from the start of training, `tokens` (target words to
+    predict) from the start of the epoch.
     """
 
     epoch: int
     updates: int
     tokens: int
     learning_rate: float
-    training_loss: float
-    training_perplexity: float
-    validation_loss: float
-    validation_perplexity: float
-    largest_gradient_norm: float
+    training_loss: float | None
+    training_perplexity: float | None
+    validation_loss: float | None
+    validation_perplexity: float | None
+    largest_gradient_norm: float | None
     training_seconds: float
     validation_seconds: float
 
@@ -255,6 +257,11 @@ def record_from_json(value: Any) -> RunRecord:
     return found
 
 
+def epochs_from_json(value: Any) -> list[EpochRecord]:
+    """Read a learning curve back. Raises: ValueError naming the field that is unknown, missing or of the wrong type."""
+    return list(_read(tuple[EpochRecord, ...], value, "curve"))
+
+
 def _read(kind: Any, value: Any, where: str) -> Any:
     """Turn JSON into an instance of the annotated type `kind`, refusing what does not fit."""
     origin = typing.get_origin(kind)
@@ -327,9 +334,8 @@ def _override(settings: Any, path: list[str], text: str, setting: str) -> Any:
     inner = getattr(settings, name)
     if dataclasses.is_dataclass(inner) and not isinstance(inner, type):
         if not rest:
-            raise ValueError(
-                f"--set {setting}: {name!r} has fields of its own: name one, such as {name}.{_first(inner)}"
-            )
+            example = f"{name}.{dataclasses.fields(inner)[0].name}"
+            raise ValueError(f"--set {setting}: {name!r} has fields of its own: name one, such as {example}")
         return replace(settings, **{name: _override(inner, rest, text, setting)})
     if rest:
         raise ValueError(f"--set {setting}: {name!r} has no field {rest[0]!r}")

@@ -1,13 +1,12 @@
-"""The corpus `captions`: a seeded grammar that writes German image captions, each with its one right English translation.
+"""The corpus `captions`: a seeded grammar that writes German image captions, each with its one right translation.
 
-It needs no download and has a known ceiling: the English is a function of the German (also of the lower-cased German), so a
-perfect model reaches BLEU 100. What a model must learn, and a dictionary cannot give, is marked where the grammar makes it:
-verb-second and verb-final order, separable prefixes, one finite verb for two English ones ("zieht", "is pulling"; "zieht ...
-aus", "is taking off"), compounds, cases that decide a preposition ("im Park", "in the park"; "in den Park", "into the park")
-and possessives that follow their subject ("ihr", her or their).
+It needs no download and has a known ceiling: the English is a function of the German, lower-cased or not, so a perfect
+model reaches BLEU 100. No dictionary can: verbs stand second or last, prefixes separate ("zieht ... aus", "is taking
+off"), compounds are two English words, a case decides a preposition ("im Park", in the park; "in den Park", into the
+park), an object decides a verb ("trägt", wearing or carrying) and a subject decides a possessive ("ihr", her or their).
 
-The text is the same on every platform and Python version: it relies on nothing but `random.Random(int).random()`, whose
-sequence the standard library promises to keep, and on the order of tuples, lists and dicts.
+The text is the same on every platform and Python version. It relies on `random.Random(int).random()`, whose sequence
+the standard library promises to keep, and on the order of tuples and dicts; no set is iterated over.
 """
 
 import random
@@ -17,12 +16,13 @@ from typing import Literal, NamedTuple, TypeVar
 
 Case = Literal["nominative", "accusative", "dative"]
 Number = Literal["singular", "plural"]
-Article = Literal["definite", "indefinite", "none", "his", "her", "their", "two", "three", "several", "many"]
-Style = Literal["rich", "plain"]
+Article = Literal["definite", "indefinite", "none", "his", "her", "their", "two", "several", "many"]
+Style = Literal["rich", "brief"]
+Pattern = Literal["plain", "try", "passive", "place", "direction", "relative", "animal"]
 Item = TypeVar("Item")
 
 MOST_SENTENCES = 100_000
-SHORTEST, LONGEST = 5, 16
+SHORTEST, LONGEST = 5, 16  # words, the full stop not counted
 
 
 class Phrase(NamedTuple):
@@ -33,8 +33,9 @@ class Phrase(NamedTuple):
 
 
 class Noun(NamedTuple):
-    """A noun; `oblique` is the accusative and dative singular where it differs from the nominative."""
+    """A noun of a kind; `oblique` is its accusative and dative singular where they differ from the nominative."""
 
+    kind: str
     gender: Literal["masculine", "feminine", "neuter"]
     singular: str
     plural: str
@@ -44,7 +45,7 @@ class Noun(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """A verb by its principal parts ("-" for none) and the patterns it may stand in."""
+    """A verb by its principal parts ("-" for none), the kinds of its objects and the patterns it may stand in."""
 
     german: str  # third person, infinitive (also the plural), separable prefix, participle
     english: str  # base, -ing form, participle, particle
@@ -52,8 +53,7 @@ class Verb(NamedTuple):
     uses: str
 
     def finite(self, number: Number) -> str:
-        third, infinitive, _, _ = self.german.split()
-        return infinitive if number == "plural" else third
+        return self.german.split()[("singular", "plural").index(number)]
 
     @property
     def prefix(self) -> str:
@@ -70,13 +70,13 @@ class Verb(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A subject with what its clause must agree with; `owner` is its possessive, or "none"."""
+    """A subject and what its clause must agree with; `owner` is its possessive, or "none"."""
 
     words: Phrase
     number: Number
     owner: Article
-    kind: str
     nouns: tuple[Noun, ...]
+    dressed: bool = False  # what the subject wears or holds is said already
 
 
 class Clause(NamedTuple):
@@ -85,7 +85,7 @@ class Clause(NamedTuple):
     subject: Subject
     finite: str
     end: str  # what verb-second order leaves at the end: a prefix or a participle
-    final: str  # the verb cluster that verb-final order puts there
+    final: str  # the verb or verbs that verb-final order puts there
     predicate: str  # in English, from the verb to the object
     early: str = ""  # what stands before the adverbials: a definite object
     late: str = ""  # what stands after them: an indefinite object, an agent, a direction
@@ -93,116 +93,96 @@ class Clause(NamedTuple):
     adverbials: tuple[Phrase, ...] = ()  # in German order, time before place; English has them the other way round
 
 
-NOUNS: dict[str, tuple[Noun, ...]] = {
-    "adult": (
-        Noun("masculine", "Mann", "Männer", "man", "men"),
-        Noun("feminine", "Frau", "Frauen", "woman", "women"),
-        Noun("feminine", "Tänzerin", "Tänzerinnen", "dancer", "dancers"),
-        Noun("masculine", "Koch", "Köche", "chef", "chefs"),
-        Noun("feminine", "Kellnerin", "Kellnerinnen", "waitress", "waitresses"),
-        Noun("masculine", "Bauarbeiter", "Bauarbeiter", "construction worker", "construction workers"),
-        Noun("masculine", "Straßenmusiker", "Straßenmusiker", "street musician", "street musicians"),
-        Noun("feminine", "Fußballspielerin", "Fußballspielerinnen", "soccer player", "soccer players"),
-    ),
-    "child": (
-        Noun("masculine", "Junge", "Jungen", "boy", "boys", "Jungen"),
-        Noun("neuter", "Mädchen", "Mädchen", "girl", "girls"),
-        Noun("neuter", "Kind", "Kinder", "child", "children"),
-    ),
-    "animal": (
-        Noun("masculine", "Hund", "Hunde", "dog", "dogs"),
-        Noun("feminine", "Katze", "Katzen", "cat", "cats"),
-        Noun("neuter", "Pferd", "Pferde", "horse", "horses"),
-    ),
-    "headwear": (
-        Noun("masculine", "Hut", "Hüte", "hat", "hats"),
-        Noun("feminine", "Mütze", "Mützen", "cap", "caps"),
-        Noun("masculine", "Strohhut", "Strohhüte", "straw hat", "straw hats"),
-    ),
-    "garment": (
-        Noun("masculine", "Mantel", "Mäntel", "coat", "coats"),
-        Noun("neuter", "Hemd", "Hemden", "shirt", "shirts"),
-        Noun("feminine", "Lederjacke", "Lederjacken", "leather jacket", "leather jackets"),
-    ),
-    "load": (
-        Noun("masculine", "Korb", "Körbe", "basket", "baskets"),
-        Noun("masculine", "Eimer", "Eimer", "bucket", "buckets"),
-        Noun("feminine", "Holzkiste", "Holzkisten", "wooden box", "wooden boxes"),
-    ),
-    "reading": (
-        Noun("neuter", "Buch", "Bücher", "book", "books"),
-        Noun("feminine", "Zeitung", "Zeitungen", "newspaper", "newspapers"),
-        Noun("masculine", "Brief", "Briefe", "letter", "letters"),
-    ),
-    "ball": (
-        Noun("masculine", "Ball", "Bälle", "ball", "balls"),
-        Noun("masculine", "Schneeball", "Schneebälle", "snowball", "snowballs"),
-    ),
-    "cycle": (
-        Noun("neuter", "Fahrrad", "Fahrräder", "bicycle", "bicycles"),
-        Noun("neuter", "Motorrad", "Motorräder", "motorcycle", "motorcycles"),
-    ),
-    "car": (
-        Noun("neuter", "Auto", "Autos", "car", "cars"),
-        Noun("masculine", "Lastwagen", "Lastwagen", "truck", "trucks"),
-    ),
-    "cart": (
-        Noun("masculine", "Kinderwagen", "Kinderwagen", "baby carriage", "baby carriages"),
-        Noun("masculine", "Schlitten", "Schlitten", "sled", "sleds"),
-    ),
-    "food": (
-        Noun("masculine", "Apfel", "Äpfel", "apple", "apples"),
-        Noun("feminine", "Banane", "Bananen", "banana", "bananas"),
-    ),
-    "drink": (
-        Noun("masculine", "Kaffee", "", "coffee", ""),
-        Noun("feminine", "Milch", "", "milk", ""),
-        Noun("neuter", "Wasser", "", "water", ""),
-    ),
-    "opening": (
-        Noun("feminine", "Tür", "Türen", "door", "doors"),
-        Noun("neuter", "Fenster", "Fenster", "window", "windows"),
-    ),
-    "hair": (Noun("neuter", "Haar", "Haare", "hair", "hair"),),
-}
-PARK, LAKE, FENCE, BENCH, HOUSE, STREET = (
-    Noun("masculine", "Park", "Parks", "park", "parks"),
-    Noun("masculine", "See", "Seen", "lake", "lakes"),
-    Noun("masculine", "Zaun", "Zäune", "fence", "fences"),
-    Noun("feminine", "Bank", "Bänke", "bench", "benches"),
-    Noun("neuter", "Haus", "Häuser", "house", "houses"),
-    Noun("feminine", "Straße", "Straßen", "street", "streets"),
+class Relation(NamedTuple):
+    """A preposition in both languages, its case and what follows it."""
+
+    german: str
+    english: str
+    case: Case
+    noun: Noun
+
+
+NOUNS = (
+    Noun("adult", "masculine", "Mann", "Männer", "man", "men"),
+    Noun("adult", "feminine", "Frau", "Frauen", "woman", "women"),
+    Noun("adult", "feminine", "Tänzerin", "Tänzerinnen", "dancer", "dancers"),
+    Noun("adult", "masculine", "Koch", "Köche", "chef", "chefs"),
+    Noun("adult", "feminine", "Kellnerin", "Kellnerinnen", "waitress", "waitresses"),
+    Noun("adult", "masculine", "Bauarbeiter", "Bauarbeiter", "construction worker", "construction workers"),
+    Noun("adult", "masculine", "Straßenmusiker", "Straßenmusiker", "street musician", "street musicians"),
+    Noun("adult", "feminine", "Fußballspielerin", "Fußballspielerinnen", "soccer player", "soccer players"),
+    Noun("child", "masculine", "Junge", "Jungen", "boy", "boys", "Jungen"),
+    Noun("child", "neuter", "Mädchen", "Mädchen", "girl", "girls"),
+    Noun("child", "neuter", "Kind", "Kinder", "child", "children"),
+    Noun("animal", "masculine", "Hund", "Hunde", "dog", "dogs"),
+    Noun("animal", "feminine", "Katze", "Katzen", "cat", "cats"),
+    Noun("animal", "neuter", "Kaninchen", "Kaninchen", "rabbit", "rabbits"),
+    Noun("headwear", "masculine", "Hut", "Hüte", "hat", "hats"),
+    Noun("headwear", "feminine", "Mütze", "Mützen", "cap", "caps"),
+    Noun("headwear", "masculine", "Strohhut", "Strohhüte", "straw hat", "straw hats"),
+    Noun("garment", "masculine", "Mantel", "Mäntel", "coat", "coats"),
+    Noun("garment", "neuter", "Hemd", "Hemden", "shirt", "shirts"),
+    Noun("garment", "feminine", "Lederjacke", "Lederjacken", "leather jacket", "leather jackets"),
+    Noun("load", "masculine", "Korb", "Körbe", "basket", "baskets"),
+    Noun("load", "masculine", "Eimer", "Eimer", "bucket", "buckets"),
+    Noun("load", "feminine", "Holzkiste", "Holzkisten", "wooden box", "wooden boxes"),
+    Noun("reading", "neuter", "Buch", "Bücher", "book", "books"),
+    Noun("reading", "feminine", "Zeitung", "Zeitungen", "newspaper", "newspapers"),
+    Noun("reading", "masculine", "Brief", "Briefe", "letter", "letters"),
+    Noun("ball", "masculine", "Ball", "Bälle", "ball", "balls"),
+    Noun("ball", "masculine", "Schneeball", "Schneebälle", "snowball", "snowballs"),
+    Noun("cycle", "neuter", "Fahrrad", "Fahrräder", "bicycle", "bicycles"),
+    Noun("cycle", "neuter", "Motorrad", "Motorräder", "motorcycle", "motorcycles"),
+    Noun("car", "neuter", "Auto", "Autos", "car", "cars"),
+    Noun("car", "masculine", "Lastwagen", "Lastwagen", "truck", "trucks"),
+    Noun("cart", "masculine", "Kinderwagen", "Kinderwagen", "baby carriage", "baby carriages"),
+    Noun("cart", "masculine", "Schlitten", "Schlitten", "sled", "sleds"),
+    Noun("food", "masculine", "Apfel", "Äpfel", "apple", "apples"),
+    Noun("food", "feminine", "Banane", "Bananen", "banana", "bananas"),
+    Noun("drink", "masculine", "Kaffee", "", "coffee", ""),
+    Noun("drink", "feminine", "Milch", "", "milk", ""),
+    Noun("drink", "neuter", "Wasser", "", "water", ""),
+    Noun("opening", "feminine", "Tür", "Türen", "door", "doors"),
+    Noun("opening", "neuter", "Fenster", "Fenster", "window", "windows"),
+    Noun("hair", "neuter", "Haar", "Haare", "hair", "hair"),
 )
-GARDEN = Noun("masculine", "Garten", "Gärten", "garden", "gardens")
-PLACES: tuple[tuple[str, str, Noun], ...] = (
-    ("in", "in", PARK),
-    ("in", "in", GARDEN),
-    ("an", "on", Noun("masculine", "Strand", "Strände", "beach", "beaches")),
-    ("an", "by", LAKE),
-    ("auf", "on", STREET),
-    ("auf", "on", BENCH),
-    ("vor", "in front of", HOUSE),
-    ("hinter", "behind", HOUSE),
-    ("hinter", "behind", FENCE),
-    ("neben", "next to", FENCE),
-    ("in", "in", Noun("feminine", "Küche", "Küchen", "kitchen", "kitchens")),
-    ("in", "in", Noun("neuter", "Wohnzimmer", "Wohnzimmer", "living room", "living rooms")),
-    ("an", "at", Noun("feminine", "Bushaltestelle", "Bushaltestellen", "bus stop", "bus stops")),
+PARK = Noun("place", "masculine", "Park", "Parks", "park", "parks")
+GARDEN = Noun("place", "masculine", "Garten", "Gärten", "garden", "gardens")
+HOUSE = Noun("place", "neuter", "Haus", "Häuser", "house", "houses")
+STREET = Noun("place", "feminine", "Straße", "Straßen", "street", "streets")
+FENCE = Noun("place", "masculine", "Zaun", "Zäune", "fence", "fences")
+BENCH = Noun("place", "feminine", "Bank", "Bänke", "bench", "benches")
+OUTDOORS = (
+    Relation("in", "in", "dative", PARK),
+    Relation("in", "in", "dative", GARDEN),
+    Relation("an", "on", "dative", Noun("place", "masculine", "Strand", "Strände", "beach", "beaches")),
+    Relation("an", "by", "dative", Noun("place", "masculine", "See", "Seen", "lake", "lakes")),
+    Relation("auf", "on", "dative", STREET),
+    Relation("vor", "in front of", "dative", HOUSE),
+    Relation("hinter", "behind", "dative", HOUSE),
+    Relation("neben", "next to", "dative", FENCE),
+    Relation("an", "at", "dative", Noun("place", "feminine", "Bushaltestelle", "", "bus stop", "")),
 )
-DIRECTIONS: dict[str, tuple[tuple[str, str, Case, Noun], ...]] = {
+INDOORS = (
+    Relation("in", "in", "dative", Noun("place", "feminine", "Küche", "Küchen", "kitchen", "kitchens")),
+    Relation("in", "in", "dative", Noun("place", "neuter", "Wohnzimmer", "", "living room", "")),
+)
+SEATS = (Relation("auf", "on", "dative", BENCH),)
+PLACES = {"opening": INDOORS, "ball": OUTDOORS, "cycle": OUTDOORS, "car": OUTDOORS, "cart": OUTDOORS}  # else all
+DIRECTIONS = {
     "path": (
-        ("durch", "through", "accusative", PARK),
-        ("in", "into", "accusative", PARK),
-        ("durch", "through", "accusative", GARDEN),
-        ("in", "into", "accusative", HOUSE),
-        ("aus", "out of", "dative", HOUSE),
-        ("über", "across", "accusative", STREET),
+        Relation("durch", "through", "accusative", PARK),
+        Relation("in", "into", "accusative", PARK),
+        Relation("durch", "through", "accusative", GARDEN),
+        Relation("in", "into", "accusative", HOUSE),
+        Relation("aus", "out of", "dative", HOUSE),
+        Relation("über", "across", "accusative", STREET),
     ),
     "obstacle": (
-        ("über", "over", "accusative", FENCE),
-        ("über", "over", "accusative", BENCH),
-        ("auf", "onto", "accusative", BENCH),
-        ("auf", "onto", "accusative", FENCE),
+        Relation("über", "over", "accusative", FENCE),
+        Relation("über", "over", "accusative", BENCH),
+        Relation("auf", "onto", "accusative", BENCH),
+        Relation("auf", "onto", "accusative", FENCE),
     ),
 }
 TIMES = (
@@ -212,29 +192,22 @@ TIMES = (
     Phrase("bei schönem Wetter", "in good weather"),
     Phrase("nach einem langen Tag", "after a long day"),
 )
-COLOURS: tuple[tuple[str, str], ...] = (
-    ("rot", "red"),
-    ("blau", "blue"),
-    ("schwarz", "black"),
-    ("weiß", "white"),
-    ("alt", "old"),
-    ("neu", "new"),
-)
 MOODS = (("müd", "tired"), ("fröhlich", "cheerful"), ("lächelnd", "smiling"))  # stems: "müd" + "e"
-ADJECTIVES: dict[str, tuple[tuple[str, str], ...]] = {
+PAINTS = (("rot", "red"), ("blau", "blue"), ("schwarz", "black"), ("weiß", "white"), ("alt", "old"), ("neu", "new"))
+ADJECTIVES: dict[str, tuple[tuple[str, str], ...]] = {  # PAINTS for kinds that do not stand here
     "adult": (("jung", "young"), ("alt", "old"), ("groß", "tall"), *MOODS),
     "child": (("klein", "little"), *MOODS),
     "animal": (("klein", "small"), ("groß", "big"), ("schwarz", "black"), ("weiß", "white"), ("nass", "wet")),
     "food": (("groß", "big"), ("klein", "small"), ("süß", "sweet")),
     "drink": (("kalt", "cold"), ("heiß", "hot")),
-    "place": (("groß", "big"), ("klein", "small"), ("alt", "old")),
+    "place": (("groß", "big"), ("klein", "small"), ("schön", "beautiful")),
     "hair": (("lang", "long"), ("schwarz", "black"), ("rot", "red")),
 }
 VERBS = (
     Verb("trägt tragen - getragen", "wear wearing worn -", ("headwear", "garment"), "plain relative"),
     Verb("trägt tragen - getragen", "carry carrying carried -", ("load",), "plain relative try passive"),
     Verb("hält halten - gehalten", "hold holding held -", ("load", "ball"), "plain relative passive"),
-    Verb("liest lesen - gelesen", "read reading read -", ("reading",), "plain relative try passive"),
+    Verb("liest lesen - gelesen", "read reading read -", ("reading",), "plain try passive"),
     Verb("zieht ziehen an angezogen", "put putting put on", ("garment",), "plain try"),
     Verb("zieht ziehen aus ausgezogen", "take taking taken off", ("garment",), "plain try"),
     Verb("zieht ziehen - gezogen", "pull pulling pulled -", ("cart",), "plain try passive"),
@@ -243,13 +216,12 @@ VERBS = (
     Verb("wirft werfen weg weggeworfen", "throw throwing thrown away", ("reading", "food"), "plain try passive"),
     Verb("wirft werfen - geworfen", "throw throwing thrown -", ("ball",), "plain try passive"),
     Verb("fährt fahren - gefahren", "ride riding ridden -", ("cycle",), "plain try"),
-    Verb("fährt fahren - gefahren", "drive driving driven -", ("car",), "plain try passive"),
     Verb("repariert reparieren - repariert", "repair repairing repaired -", ("cycle", "car"), "plain try passive"),
     Verb("wäscht waschen - gewaschen", "wash washing washed -", ("car", "cycle", "animal"), "plain try passive"),
-    Verb("schiebt schieben - geschoben", "push pushing pushed -", ("cart", "cycle"), "plain relative try passive"),
+    Verb("schiebt schieben - geschoben", "push pushing pushed -", ("cart", "cycle"), "plain try passive"),
     Verb("kauft kaufen - gekauft", "buy buying bought -", ("food", "headwear", "reading"), "plain try passive"),
     Verb("isst essen - gegessen", "eat eating eaten -", ("food",), "plain try passive"),
-    Verb("trinkt trinken - getrunken", "drink drinking drunk -", ("drink",), "plain relative try"),
+    Verb("trinkt trinken - getrunken", "drink drinking drunk -", ("drink",), "plain try"),
     Verb("streichelt streicheln - gestreichelt", "pet petting petted -", ("animal",), "plain try passive"),
     Verb("macht machen auf aufgemacht", "open opening opened -", ("opening",), "plain try passive"),
     Verb("macht machen zu zugemacht", "close closing closed -", ("opening",), "plain try passive"),
@@ -259,13 +231,13 @@ VERBS = (
     Verb("wartet warten - -", "wait waiting - -", (), "place"),
     Verb("tanzt tanzen - -", "dance dancing - -", (), "place"),
     Verb("fällt fallen hin -", "fall falling - down", (), "place"),
-    Verb("sitzt sitzen - -", "sit sitting - -", (), "place beast"),
-    Verb("schläft schlafen - -", "sleep sleeping - -", (), "place beast"),
-    Verb("schläft schlafen ein -", "fall falling - asleep", (), "place beast"),
-    Verb("wacht wachen auf -", "wake waking - up", (), "place beast"),
-    Verb("rennt rennen - -", "run running - -", ("path",), "direction"),
+    Verb("sitzt sitzen - -", "sit sitting - -", (), "place animal"),
+    Verb("schläft schlafen - -", "sleep sleeping - -", (), "place animal"),
+    Verb("schläft schlafen ein -", "fall falling - asleep", (), "place animal"),
+    Verb("wacht wachen auf -", "wake waking - up", (), "place animal"),
+    Verb("rennt rennen - -", "run running - -", ("path",), "direction animal"),
     Verb("geht gehen - -", "walk walking - -", ("path",), "direction"),
-    Verb("springt springen - -", "jump jumping - -", ("obstacle",), "direction"),
+    Verb("springt springen - -", "jump jumping - -", ("obstacle",), "direction animal"),
     Verb("klettert klettern - -", "climb climbing - -", ("obstacle",), "direction"),
 )
 
@@ -299,9 +271,10 @@ DETERMINERS: dict[Article, tuple[str, str, str, str]] = {  # German stem, its in
     "none": ("", "", "strong", ""),
 }
 GENDERS = ("masculine", "feminine", "neuter")
-DEFINITENESS: tuple[Article, ...] = ("definite", "indefinite")
 COUNTED: tuple[Article, ...] = ("two", "several", "many")
 CONTRACTIONS = (("in dem ", "im "), ("an dem ", "am "), ("von dem ", "vom "), ("in das ", "ins "))
+WORN_OR_RIDDEN = ("headwear", "garment", "cycle")
+BE = {"singular": "is", "plural": "are"}
 
 
 def join(*parts: str) -> str:
@@ -339,10 +312,6 @@ def prepositional(german: str, english: str, phrase: Phrase) -> Phrase:
         if words.startswith(whole):
             words = short + words.removeprefix(whole)
     return Phrase(words, f"{english} {phrase.english}")
-
-
-def be(number: Number) -> str:
-    return "are" if number == "plural" else "is"
 
 
 def verb_second(clause: Clause, front: Phrase | None = None) -> str:
@@ -383,21 +352,13 @@ class Writer:
     def one(self, items: Sequence[Item]) -> Item:
         return items[int(self._random.random() * len(items))]
 
-    def sentence(self) -> Phrase:
-        """One caption: a rich clause, or two plain ones joined by "während"."""
-        if self.chance(0.65):
-            clause = self.clause("rich")
-            front = self.one(clause.adverbials) if clause.adverbials and self.chance(0.6) else None
-            return Phrase(punctuate(verb_second(clause, front)), punctuate(english_order(clause)))
-        main, side = self.clause("plain"), self.clause("plain")
-        while any(noun in main.subject.nouns for noun in side.subject.nouns):
-            side = self.clause("plain")
-        german, english = f"während {verb_final(side)}", f"while {english_order(side)}"
-        if self.chance(0.5):
-            german, english = f"{verb_second(main)}, {german}", f"{english_order(main)} {english}"
-        else:
-            german, english = verb_second(main, Phrase(f"{german},", "")), f"{english}, {english_order(main)}"
-        return Phrase(punctuate(german), punctuate(english))
+    def noun(self, *kinds: str, other_than: tuple[Noun, ...] = ()) -> Noun:
+        kind = self.one(kinds)
+        return self.one([noun for noun in NOUNS if noun.kind == kind and noun not in other_than])
+
+    def verb(self, pattern: Pattern, *, dressed: bool = False) -> Verb:
+        verbs = [verb for verb in VERBS if pattern in verb.uses.split()]
+        return self.one([verb for verb in verbs if not (dressed and "relative" in verb.uses)])
 
     def article(self, owner: Article = "none") -> tuple[Article, Number]:
         """An article, possessive perhaps if there is an owner, and a number that goes with it."""
@@ -406,156 +367,158 @@ class Writer:
         plural = article in COUNTED or (article != "indefinite" and self.chance(0.25))
         return article, "plural" if plural else "singular"
 
-    def inflect(self, noun: Noun, kind: str, article: Article, case: Case, number: Number, likely: float) -> Phrase:
-        """A noun phrase, perhaps with an adjective that suits the kind of noun."""
-        adjective = self.one(ADJECTIVES.get(kind, COLOURS)) if self.chance(likely) else None
-        return noun_phrase(noun, article=article, case=case, number=number, adjective=adjective)
+    def inflect(self, noun: Noun, article: Article, case: Case, number: Number, adjective: float = 0.5) -> Phrase:
+        """A noun phrase, with the probability `adjective` of one that suits the kind of noun."""
+        chosen = self.one(ADJECTIVES.get(noun.kind, PAINTS)) if self.chance(adjective) else None
+        return noun_phrase(noun, article=article, case=case, number=number, adjective=chosen)
+
+    def related(self, relations: Sequence[Relation]) -> Phrase:
+        """A place or a direction."""
+        relation = self.one(relations)
+        article: Article = "definite" if self.chance(0.5) else "indefinite"
+        words = self.inflect(relation.noun, article, relation.case, "singular", 0.3)
+        return prepositional(relation.german, relation.english, words)
 
     def person(self, case: Case) -> Subject:
-        """A man, woman or child, or several."""
-        kind = self.one(("adult", "adult", "child"))
-        noun = self.one(NOUNS[kind])
+        """A man, a woman or a child, or several."""
+        noun = self.noun("adult", "adult", "child")
         article, number = self.article()
         singular: dict[str, Article] = {"masculine": "his", "feminine": "her", "neuter": "none"}
         owner = "their" if number == "plural" else singular[noun.gender]
-        return Subject(self.inflect(noun, kind, article, case, number, 0.4), number, owner, kind, (noun,))
+        return Subject(self.inflect(noun, article, case, number, 0.4), number, owner, (noun,))
+
+    def couple(self, first: Subject) -> Subject:
+        """A person and another: "ein Mann und eine Frau"."""
+        other = self.person("nominative")
+        while other.nouns == first.nouns:
+            other = self.person("nominative")
+        german = f"{first.words.german} und {other.words.german}"
+        words = Phrase(german, f"{first.words.english} and {other.words.english}")
+        return Subject(words, "plural", "their", first.nouns + other.nouns)
 
     def subject(self, style: Style) -> Subject:
-        """Who acts: an animal, a person, two persons; in rich style perhaps with clothes or a relative clause."""
+        """Who acts: an animal, a person or a couple; in rich style perhaps with clothes or a relative clause."""
         if self.chance(0.15):
-            noun = self.one(NOUNS["animal"])
+            noun = self.noun("animal")
             article, number = self.article()
-            words = self.inflect(noun, "animal", article, "nominative", number, 0.5)
-            return Subject(words, number, "none", "animal", (noun,))
-        subject = self.person("nominative")
+            return Subject(self.inflect(noun, article, "nominative", number), number, "none", (noun,))
+        person = self.person("nominative")
         if self.chance(0.12):
-            other = self.person("nominative")
-            while other.nouns == subject.nouns:
-                other = self.person("nominative")
-            both = zip(("und", "and"), subject.words, other.words, strict=True)
-            words = Phrase(*(f"{first} {link} {second}" for link, first, second in both))
-            return Subject(words, "plural", "their", subject.kind, subject.nouns + other.nouns)
-        if style == "plain" or self.chance(0.5):
-            return subject
-        addition = self.relative(subject) if self.chance(0.5) else self.clothes(subject)
-        words = Phrase(subject.words.german + addition.german, f"{subject.words.english} {addition.english}")
-        return subject._replace(words=words)
+            return self.couple(person)
+        if style == "brief" or self.chance(0.5):
+            return person
+        addition = self.relative(person) if self.chance(0.5) else self.clothes(person)
+        words = Phrase(person.words.german + addition.german, person.words.english + addition.english)
+        return person._replace(words=words, dressed=True)
 
     def clothes(self, subject: Subject) -> Phrase:
-        """What a person has on: "in einem roten Hemd", "mit langen Haaren"."""
-        kind = self.one(("headwear", "garment", "hair"))
-        article: Article = "none" if kind == "hair" or subject.number == "plural" else "indefinite"
-        number: Number = "plural" if article == "none" else "singular"
-        words = self.inflect(self.one(NOUNS[kind]), kind, article, "dative", number, 1.0)
-        phrase = prepositional(*(("in", "in") if kind == "garment" else ("mit", "with")), words)
-        return Phrase(" " + phrase.german, phrase.english)
+        """What a person has on: " in einem roten Hemd", " mit langen Haaren"."""
+        noun = self.noun("headwear", "garment", "hair")
+        several = noun.kind == "hair" or subject.number == "plural"
+        words = self.inflect(
+            noun, "none" if several else "indefinite", "dative", "plural" if several else "singular", 1
+        )
+        german, english = ("in", "in") if noun.kind == "garment" else ("mit", "with")
+        return Phrase(f" {german} {words.german}", f" {english} {words.english}")
 
     def relative(self, subject: Subject) -> Phrase:
         """A relative clause, verb at the end: ", der einen Hut trägt,"."""
         verb = self.verb("relative")
-        _, words = self.object(verb, subject)
+        _, words = self.thing(self.noun(*verb.objects), subject, "accusative")
         column = 3 if subject.number == "plural" else GENDERS.index(subject.nouns[0].gender)
-        pronoun = inflection("definite", "nominative", column)
-        german = f", {pronoun} {words.german} {verb.finite(subject.number)},"
-        return Phrase(german, f"who {be(subject.number)} {verb.in_english('ing')} {words.english}")
+        german = join(inflection("definite", "nominative", column), words.german, verb.finite(subject.number))
+        return Phrase(f", {german},", f" who {BE[subject.number]} {verb.in_english('ing')} {words.english}")
 
-    def verb(self, use: str) -> Verb:
-        return self.one([verb for verb in VERBS if use in verb.uses.split()])
-
-    def object(self, verb: Verb, subject: Subject) -> tuple[Article, Phrase]:
-        """An object that suits the verb and is not the subject itself, and its article."""
-        kind = self.one(verb.objects)
-        noun = self.one([noun for noun in NOUNS[kind] if noun not in subject.nouns])
-        article, number = self.article("none" if kind in ("adult", "child") else subject.owner)
-        if kind == "drink":
+    def thing(self, noun: Noun, subject: Subject, case: Case) -> tuple[Article, Phrase]:
+        """An object with its article; nobody wears two hats."""
+        owner = "none" if noun.kind in ("adult", "child") else subject.owner
+        article, number = self.article(owner)
+        while number == "plural" and subject.number == "singular" and noun.kind in WORN_OR_RIDDEN:
+            article, number = self.article(owner)
+        if noun.kind == "drink":
             article, number = "none", "singular"
-        case: Case = "dative" if "dative" in verb.uses else "accusative"
-        return article, self.inflect(noun, kind, article, case, number, 0.5)
+        return article, self.inflect(noun, article, case, number)
 
-    def adverbials(self, style: Style, place: float) -> tuple[Phrase, ...]:
-        """Perhaps a time (in rich style) and, with probability `place`, a place."""
-        phrases = [self.one(TIMES)] if style == "rich" and self.chance(0.4) else []
-        if self.chance(place):
-            german, english, noun = self.one(PLACES)
-            article = self.one(DEFINITENESS)
-            phrases.append(
-                prepositional(german, english, self.inflect(noun, "place", article, "dative", "singular", 0.3))
-            )
-        return tuple(phrases)
+    def adverbials(self, style: Style, place: float, places: Sequence[Relation]) -> tuple[Phrase, ...]:
+        """Perhaps a time, in rich style only, and with probability `place`, in brief style a third of it, a place."""
+        rich = style == "rich"
+        times = (self.one(TIMES),) if rich and self.chance(0.4) else ()
+        return (*times, self.related(places)) if self.chance(place if rich else place / 3) else times
 
     def clause(self, style: Style) -> Clause:
-        """A clause of one of five patterns."""
-        pattern = self.one(("plain", "plain", "plain", "try", "passive", "passive", "place", "direction"))
+        """A clause of one of the patterns, in rich style longer."""
+        patterns: tuple[Pattern, ...] = ("plain", "plain", "plain", "place", "direction", "passive", "passive", "try")
+        pattern = self.one(patterns if style == "rich" else patterns[:5])
         if pattern == "passive":
             return self.passive(style)
         subject = self.subject(style)
-        if subject.kind == "animal":
-            pattern = self.one(("beast", "direction"))
+        if subject.nouns[0].kind == "animal":
+            pattern = "animal"
+        verb = self.verb(pattern, dressed=subject.dressed)
+        finite = verb.finite(subject.number)
+        predicate = f"{BE[subject.number]} {verb.in_english('ing')}"
+        clause = Clause(subject, finite, verb.prefix, verb.prefix + finite, predicate)
         if pattern in ("plain", "try"):
-            return self.transitive(subject, style, pattern)
-        verb = self.verb(pattern)
-        verb_form = verb.finite(subject.number)
-        clause = Clause(
-            subject=subject,
-            finite=verb_form,
-            end=verb.prefix,
-            final=verb.prefix + verb_form,
-            predicate=f"{be(subject.number)} {verb.in_english('ing')}",
-        )
-        if pattern != "direction":
-            return clause._replace(adverbials=self.adverbials(style, 0.8))
-        german, english, case, noun = self.one(DIRECTIONS[verb.objects[0]])
-        words = self.inflect(noun, "place", self.one(DEFINITENESS), case, "singular", 0.3)
-        where = prepositional(german, english, words)
-        adverbials = self.adverbials(style, 0.0)
-        return clause._replace(
-            late=where.german, predicate=f"{clause.predicate} {where.english}", adverbials=adverbials
-        )
+            return self.transitive(clause, verb, style, pattern)
+        if not verb.objects:
+            return clause._replace(adverbials=self.adverbials(style, 0.8, OUTDOORS + INDOORS + SEATS))
+        where = self.related(DIRECTIONS[verb.objects[0]])
+        adverbials = self.adverbials(style, 0, ())
+        return clause._replace(late=where.german, predicate=f"{predicate} {where.english}", adverbials=adverbials)
 
-    def transitive(self, subject: Subject, style: Style, pattern: str) -> Clause:
-        """A clause with an object: "zieht ... einen Mantel an", "versucht ..., einen Mantel anzuziehen"."""
-        verb = self.verb(pattern)
-        article, words = self.object(verb, subject)
-        trying = pattern == "try"
-        verb_form = verb.finite(subject.number)
-        if trying:
-            verb_form = "versuchen" if subject.number == "plural" else "versucht"
-        known = article not in ("indefinite", "none", *COUNTED)
-        doing = f"trying to {verb.in_english('base')}" if trying else verb.in_english("ing")
-        return Clause(
-            subject=subject,
-            finite=verb_form,
-            end="" if trying else verb.prefix,
-            final=verb_form if trying else verb.prefix + verb_form,
-            predicate=f"{be(subject.number)} {doing} {words.english}",
-            early=words.german if known and not trying else "",
-            late="" if known or trying else words.german,
-            tail=f", {words.german} {verb.to_infinitive}," if trying else "",
-            adverbials=self.adverbials(style, 0.5),
-        )
+    def transitive(self, clause: Clause, verb: Verb, style: Style, pattern: Pattern) -> Clause:
+        """The clause with an object: "zieht einen Mantel an", "versucht, einen Mantel anzuziehen"."""
+        noun = self.noun(*verb.objects, other_than=clause.subject.nouns)
+        article, words = self.thing(noun, clause.subject, "dative" if "dative" in verb.uses else "accusative")
+        adverbials = self.adverbials(style, 0.5, PLACES.get(noun.kind, OUTDOORS + INDOORS))
+        clause = clause._replace(predicate=f"{clause.predicate} {words.english}", adverbials=adverbials)
+        if pattern == "plain":
+            late = article in ("indefinite", "none", *COUNTED)
+            return clause._replace(late=words.german) if late else clause._replace(early=words.german)
+        finite = "versuchen" if clause.subject.number == "plural" else "versucht"
+        predicate = f"{BE[clause.subject.number]} trying to {verb.in_english('base')} {words.english}"
+        tail = f", {words.german} {verb.to_infinitive},"
+        return clause._replace(finite=finite, end="", final=finite, predicate=predicate, tail=tail)
 
     def passive(self, style: Style) -> Clause:
-        """A passive: "wird ... von einer Frau gewaschen"."""
+        """A passive: "wird von einer Frau gewaschen"."""
         verb = self.verb("passive")
-        kind = self.one(verb.objects)
-        noun = self.one(NOUNS[kind])
-        article, number = self.article()
+        noun = self.noun(*verb.objects)
         agent = self.person("dative")
-        subject = Subject(
-            self.inflect(noun, kind, article, "nominative", number, 0.5), number, "none", kind, (noun, *agent.nouns)
-        )
-        participle = verb.german.split()[3]
-        verb_form = "werden" if number == "plural" else "wird"
+        article, number = self.article()
+        subject = Subject(self.inflect(noun, article, "nominative", number), number, "none", (noun, *agent.nouns))
+        finite, participle = "werden" if number == "plural" else "wird", verb.german.split()[3]
         by = prepositional("von", "by", agent.words)
-        return Clause(
-            subject=subject,
-            finite=verb_form,
-            end=participle,
-            final=f"{participle} {verb_form}",
-            predicate=f"{be(number)} being {verb.in_english('participle')} {by.english}",
-            late=by.german,
-            adverbials=self.adverbials(style, 0.4),
-        )
+        predicate = f"{BE[number]} being {verb.in_english('participle')} {by.english}"
+        adverbials = self.adverbials(style, 0.4, PLACES.get(noun.kind, OUTDOORS + INDOORS))
+        final = f"{participle} {finite}"
+        return Clause(subject, finite, participle, final, predicate, late=by.german, adverbials=adverbials)
+
+    def sentence(self) -> Phrase:
+        """One caption: a rich clause, or two brief ones joined by "während"."""
+        if self.chance(0.6):
+            clause = self.clause("rich")
+            front = self.one(clause.adverbials) if clause.adverbials and self.chance(0.6) else None
+            return Phrase(punctuate(verb_second(clause, front)), punctuate(english_order(clause)))
+        main, side = self.clause("brief"), self.clause("brief")
+        while any(noun in main.subject.nouns for noun in side.subject.nouns):
+            side = self.clause("brief")
+        german, english = f"während {verb_final(side)}", f"while {english_order(side)}"
+        if self.chance(0.5):
+            german, english = f"{verb_second(main)}, {german}", f"{english_order(main)} {english}"
+        else:
+            german, english = verb_second(main, Phrase(f"{german},", "")), f"{english}, {english_order(main)}"
+        return Phrase(punctuate(german), punctuate(english))
+
+
+def distinct(writer: Writer) -> Iterator[tuple[str, str]]:
+    """Captions of the right length without end, none of them twice in either language."""
+    seen: set[str] = set()
+    while True:
+        pair = writer.sentence()
+        if all(SHORTEST <= len(text.split()) <= LONGEST and text not in seen for text in pair):
+            seen.update(pair)
+            yield pair.german, pair.english
 
 
 def pairs(
@@ -563,25 +526,22 @@ def pairs(
 ) -> dict[str, list[tuple[str, str]]]:
     """The splits "train", "val" and "test", each a list of (German, English).
 
-    No sentence of either language occurs twice, within a split or across. The training split depends on `seed` and `training`
-    alone. Every word of the other two splits, as it stands between blanks, occurs at least twice in the training split on
-    its side, so that no vocabulary of words seen twice gives them an unknown one, however it treats case and punctuation.
+    No sentence of either language occurs twice, within a split or across. The training split depends on `seed` and
+    `training` alone. Every word of the other splits, as it stands between blanks, occurs at least twice in the training
+    split on its side: a vocabulary of words seen twice knows it, however the words are cut further or lower-cased.
 
-    Raises: ValueError if a size is not positive, if the sizes add up to more than `MOST_SENTENCES`, or if the training split
-    is too small to hold the words of the others.
+    Raises: ValueError if `seed` is negative, a size is not positive, the sizes add up to more than `MOST_SENTENCES`, or
+    the training split is too small to hold the words of the others.
     """
-    for field, value, least in (
-        ("seed", seed, 0),
-        ("training", training, 1),
-        ("validation", validation, 1),
-        ("test", test, 1),
-    ):
-        if value < least:
-            raise ValueError(f"{field} is {value}: allowed are whole numbers from {least}")
-    if training + validation + test > MOST_SENTENCES:
-        total = training + validation + test
-        raise ValueError(f"training + validation + test is {total}: allowed are at most {MOST_SENTENCES}")
-    fresh = _distinct(Writer(seed))
+    sizes = {"training": training, "validation": validation, "test": test}
+    for field, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{field} is {value}: allowed are whole numbers from 1")
+    if seed < 0:
+        raise ValueError(f"seed is {seed}: allowed are whole numbers from 0")
+    if sum(sizes.values()) > MOST_SENTENCES:
+        raise ValueError(f"{' + '.join(sizes)} is {sum(sizes.values())}: allowed are at most {MOST_SENTENCES}")
+    fresh = distinct(Writer(seed))
     train = [next(fresh) for _ in range(training)]
     counts = [Counter(word for pair in train for word in pair[side].split()) for side in (0, 1)]
     held_out: list[tuple[str, str]] = []
@@ -592,16 +552,6 @@ def pairs(
         if len(held_out) == validation + test:
             return {"train": train, "val": held_out[:validation], "test": held_out[validation:]}
     raise ValueError(
-        f"training is {training}: allowed are sizes that hold every word of validation and test twice, "
-        f"and this one does so for {len(held_out)} of {validation + test} sentences"
+        f"training is {training}: allowed are sizes that hold every word of validation and test twice; "
+        f"this one does so for {len(held_out)} of {validation + test} sentences"
     )
-
-
-def _distinct(writer: Writer) -> Iterator[tuple[str, str]]:
-    """Captions of the right length, none of them twice in either language."""
-    seen: set[str] = set()
-    while True:
-        pair = writer.sentence()
-        if all(SHORTEST <= len(text.split()) <= LONGEST and text not in seen for text in pair):
-            seen.update(pair)
-            yield pair.german, pair.english

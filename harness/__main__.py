@@ -1,0 +1,79 @@
+"""The command line: `python -m harness COMMAND`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from harness.commands import run
+from harness.store import RunFailed
+
+COMMANDS = (run,)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that refuses in one line, with the nearest name."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ValueError instead of printing the usage."""
+        raise ValueError(message)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(one) for one in action.choices]
+            raise argparse.ArgumentError(action, f"{value!r}: allowed is {', '.join(known)}{_nearest(value, known)}")
+
+
+def parser() -> Parser:
+    """Return the parser of the whole command line."""
+    found = Parser(prog="bakeoff", description="Trains, measures and compares small translation models.")
+    commands = found.add_subparsers(metavar="COMMAND", required=True, parser_class=_SubParser)
+    for one in COMMANDS:
+        one.add(commands)
+    return found
+
+
+class _SubParser(Parser):
+    """The parser of one command: without abbreviations, and knowing its options when it meets a wrong one."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            known = [option for action in self._actions for option in action.option_strings]
+            name = rest[0].partition("=")[0]
+            raise ValueError(f"{self.prog.split()[-1]}: there is no argument {rest[0]!r}{_nearest(name, known)}")
+        return found, rest
+
+
+def _nearest(value: object, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(value), list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code: 0, 1 a run failed, 2 bad input, 130 interrupted."""
+    try:
+        given = parser().parse_args(arguments)
+        code: int = given.command(given)
+    except RunFailed:
+        traceback.print_exc()
+        return 1
+    except (ValueError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            return 0
+        sys.stderr.write(f"bakeoff: {' '.join(str(error).split())}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""The cache folder: where it is, and entries of it that are written whole or not at all and verified when read."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from harness.specs import canonical_json
+
+CONTENTS = "contents.json"
+
+
+def folder() -> Path:
+    """Return the cache folder: BAKEOFF_CACHE, else XDG_CACHE_HOME/bakeoff, else ~/.cache/bakeoff. It need not exist."""
+    if chosen := os.environ.get("BAKEOFF_CACHE"):
+        return Path(chosen).expanduser()
+    general = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(general) if os.path.isabs(general) else Path("~/.cache").expanduser()) / "bakeoff"
+
+
+def digest(content: bytes) -> str:
+    """Return the SHA-256 of `content` in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a second writer, sees all of it or none.
+
+    Raises: ValueError naming the cache folder where it cannot be written.
+    """
+    with _writing():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                _write(file, content)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+def write_entry(entry: Path, description: dict[str, Any], files: dict[str, bytes]) -> None:
+    """Write a folder of files with their digests and a description, in one step; replace what was damaged there.
+
+    Where another process has written the same entry meanwhile, that one stays.
+
+    Raises: ValueError naming the cache folder where it cannot be written.
+    """
+    body = {"description": description, "files": {name: digest(content) for name, content in files.items()}}
+    contents = canonical_json({**body, "digest": digest(canonical_json(body).encode())})
+    with _writing():
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=entry.parent, prefix=".writing-"))
+        try:
+            for name, content in {**files, CONTENTS: contents.encode()}.items():
+                with open(temporary / name, "wb") as file:
+                    _write(file, content)
+            if entry.exists() and read_entry(entry) is None:
+                os.rename(entry, temporary / "damaged")
+            try:
+                os.rename(temporary, entry)
+            except OSError:
+                if read_entry(entry) is None:
+                    raise
+            shutil.rmtree(entry / "damaged", ignore_errors=True)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def read_description(entry: Path) -> dict[str, Any] | None:
+    """Return the description of an entry, or None where there is none or it is damaged."""
+    body = _read_contents(entry)
+    return None if body is None else body["description"]
+
+
+def read_entry(entry: Path) -> tuple[dict[str, Any], dict[str, bytes]] | None:
+    """Return the description and the files of an entry, or None where it is missing, incomplete or damaged."""
+    body = _read_contents(entry)
+    if body is None:
+        return None
+    try:
+        files = {name: (entry / name).read_bytes() for name in body["files"]}
+    except OSError:
+        return None
+    if any(digest(content) != body["files"][name] for name, content in files.items()):
+        return None
+    return body["description"], files
+
+
+def _read_contents(entry: Path) -> dict[str, Any] | None:
+    try:
+        contents = json.loads((entry / CONTENTS).read_bytes())
+        expected = contents.pop("digest")
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+    return contents if digest(canonical_json(contents).encode()) == expected else None
+
+
+def _write(file: Any, content: bytes) -> None:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ValueError(
+            f"the cache folder {folder()} cannot be written ({reason}): name another one in BAKEOFF_CACHE"
+        ) from error

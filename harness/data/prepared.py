@@ -1,0 +1,240 @@
+"""A corpus made ready for training: vocabularies and ids of all splits, from the cache where they are there already."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.data import cache, corpora, preparing, tokenising, vocabulary
+from harness.data.tokenizers import tokenizer
+from harness.data.vocabulary import Split
+from harness.specs import DataSpec
+from impls.contract import Ids
+
+__all__ = [
+    "Encoded",
+    "Prepared",
+    "Split",
+    "describe",
+    "detokenise",
+    "encode",
+    "moses_tokens",
+    "prepare",
+    "score_tokens",
+    "unavailable",
+]
+
+Tokens = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The ids that models see, and the test set as text and tokens for scoring.
+
+    `key` names the cache entry. The first four of `source_words` and `target_words` are the special words; with one
+    joint vocabulary the two are equal. `test_target_tokens` are the references as the tutorials' BLEU takes them: the
+    model's own tokens, or, where those are SentencePiece's, lower-cased spaCy tokens. `test_target_moses` are the
+    references' lower-cased Moses tokens. `source_model` and `target_model` are SentencePiece's, else empty.
+
+    `digests`: SHA-256 of `files` (name -> digest), `source_vocabulary`, `target_vocabulary`, `tokenised` (all ids), and
+    `source_model`, `target_model` where there are any.
+
+    `figures`: vocabulary sizes; of each split its pairs, left-out pairs and cut sentences; of each side of it the share
+    of unknown words and quantiles of the length (`<sos>` and `<eos>` count; before anything is left out or cut);
+    training pairs that repeat another, and test pairs that training has too.
+    """
+
+    data: DataSpec
+    key: str
+    source_words: tuple[str, ...] = field(repr=False)
+    target_words: tuple[str, ...] = field(repr=False)
+    train: Split = field(repr=False)
+    validation: Split = field(repr=False)
+    test: Split = field(repr=False)
+    test_source_text: tuple[str, ...] = field(repr=False)
+    test_target_text: tuple[str, ...] = field(repr=False)
+    test_target_tokens: Tokens = field(repr=False)
+    test_target_moses: Tokens = field(repr=False)
+    source_model: bytes = field(repr=False)
+    target_model: bytes = field(repr=False)
+    digests: dict[str, Any]
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Sentences as tokens and as ids, `<sos>` words `<eos>`; `cut` of them were longer than allowed and end early."""
+
+    tokens: list[list[str]]
+    ids: list[Ids]
+    cut: int
+
+
+def prepare(data: DataSpec) -> Prepared:
+    """Return the corpus as ids: from the cache, or tokenised by a process of its own and put there.
+
+    Raises: DataUnavailable where Multi30k cannot be had; ValueError, one line, for what is wrong in the corpus, the
+    settings or the machine.
+    """
+    digests = corpora.known_digests(data)
+    corpus = corpora.load(data) if digests is None else None
+    identity = preparing.identity(data, corpus.digests if corpus else digests or {})
+    found = _cached(identity)
+    if found is None:
+        description, files = preparing.make(data, corpus or corpora.load(data), identity)
+        key = preparing.key(identity)
+        cache.write_entry(_entry(key), description, files)
+        found = key, description, files
+    return _prepared(data, *found)
+
+
+def unavailable(data: DataSpec) -> str | None:
+    """Return None where `prepare` can have what it needs, downloading it if need be, and else why not, in one line.
+
+    A corpus that is in the cache ready-made needs no text.
+
+    Raises: ValueError for a direction or a test split that there is not.
+    """
+    digests = corpora.known_digests(data)
+    if digests is None or _cached(preparing.identity(data, digests)) is not None:
+        return None
+    return corpora.multi30k_reason(data)
+
+
+# Text to tokens, ids and back, for later use --------------------------------------------------------------------------
+
+
+def encode(prepared: Prepared, sentences: Sequence[str]) -> Encoded:
+    """Return sentences of the source language as the model's tokens and ids.
+
+    Raises: ValueError where the tokenizer's library is missing.
+    """
+    data = prepared.data
+    job = preparing.job(data, data.source_language, [one.strip() for one in sentences], prepared.source_model)
+    tokens = tokenising.tokenise([job])[0]
+    ids = vocabulary.encode(tokens, prepared.source_words)
+    split = vocabulary.cut(ids, [], data.max_length)
+    return Encoded(tokens, split.source, split.cut)
+
+
+def detokenise(prepared: Prepared, token_lists: Sequence[Sequence[str]]) -> list[str]:
+    """Return the text of lists of target tokens.
+
+    Raises: ValueError where sacremoses is missing.
+    """
+    tool = tokenizer(prepared.data.tokenizer, prepared.data.target_language, case=prepared.data.case)
+    return [tool.detokenise(tokens) for tokens in token_lists]
+
+
+def score_tokens(prepared: Prepared, texts: Sequence[str]) -> list[list[str]]:
+    """Return the tokens of target text as `test_target_tokens` has them.
+
+    Raises: ValueError where the tokenizer's library is missing.
+    """
+    return tokenising.tokenise([preparing.score_job(prepared.data, texts)])[0]
+
+
+def moses_tokens(prepared: Prepared, texts: Sequence[str]) -> list[list[str]]:
+    """Return the lower-cased Moses tokens of target text, as `test_target_moses` has them.
+
+    Raises: ValueError where sacremoses is missing.
+    """
+    tool = tokenizer("moses", prepared.data.target_language)
+    return [tool.tokenise(text) for text in texts]
+
+
+# The cache ------------------------------------------------------------------------------------------------------------
+
+
+def _entry(key: str) -> Path:
+    return cache.folder() / "prepared" / key
+
+
+def _cached(identity: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, bytes]] | None:
+    """Return the entry of this identity.
+
+    Where a library is not installed, its version is not compared: a cache that was carried to such a machine serves, if
+    exactly one entry fits.
+    """
+    keys = [preparing.key(identity)]
+    if "" in identity["versions"].values():
+        keys = [path.name for path in sorted(cache.folder().glob("prepared/[!.]*")) if _fits(path, identity)]
+    if len(keys) != 1:
+        return None
+    found = cache.read_entry(_entry(keys[0]))
+    return None if found is None else (keys[0], *found)
+
+
+def _fits(path: Path, identity: dict[str, Any]) -> bool:
+    description = cache.read_description(path)
+    if description is None:
+        return False
+    versions = {
+        library: "" if identity["versions"].get(library) == "" else version
+        for library, version in description["identity"]["versions"].items()
+    }
+    return {**description["identity"], "versions": versions} == identity
+
+
+def _prepared(data: DataSpec, key: str, description: dict[str, Any], files: dict[str, bytes]) -> Prepared:
+    texts = json.loads(files["texts.json"])
+    splits = preparing.splits_of(files["ids.npz"], description["figures"])
+    return Prepared(
+        data=data,
+        key=key,
+        source_words=tuple(texts["source_words"]),
+        target_words=tuple(texts["target_words"]),
+        train=splits["train"],
+        validation=splits["validation"],
+        test=splits["test"],
+        test_source_text=tuple(texts["test_source_text"]),
+        test_target_text=tuple(texts["test_target_text"]),
+        test_target_tokens=tuple(map(tuple, texts["test_target_tokens"])),
+        test_target_moses=tuple(map(tuple, texts["test_target_moses"])),
+        source_model=files.get("source.model", b""),
+        target_model=files.get("target.model", b""),
+        digests=description["digests"],
+        figures=description["figures"],
+    )
+
+
+# For people -----------------------------------------------------------------------------------------------------------
+
+
+def describe(prepared: Prepared) -> str:
+    """Return a page about the corpus: sizes, vocabularies, unknown words, lengths, repetitions and digests."""
+    data, figures = prepared.data, prepared.figures
+    lines = [
+        f"corpus {data.corpus}, {data.direction}, tokenizer {data.tokenizer}, case {data.case}, "
+        f"vocabulary {data.vocabulary}",
+        "",
+        f"{'':24}{'train':>12}{'validation':>12}{'test':>12}",
+    ]
+
+    def row(title: str, name: str, kind: str = ",.0f") -> None:
+        values = (figures[name.format(split=split)] for split in preparing.SPLITS)
+        lines.append(f"{title:24}" + "".join(f"{value:>12{kind}}" for value in values))
+
+    row("pairs", "{split}_pairs")
+    row("left out (too long)", "{split}_left_out")
+    row("sentences cut", "{split}_cut")
+    for side in preparing.SIDES:
+        row(f"unknown words, {side}", f"{{split}}_{side}_unknown_rate", ".2%")
+    for side in preparing.SIDES:
+        for quantile in preparing.QUANTILES:
+            row(f"{side} length, {quantile} %", f"{{split}}_{side}_length_{quantile}")
+    lines += [
+        "",
+        f"vocabulary               {figures['source_words']:,.0f} source words, {figures['target_words']:,.0f} target "
+        "words, the 4 special ones included",
+        f"training pairs           {figures['train_duplicate_pairs']:,.0f} of them repeat another",
+        f"test pairs in training   {figures['test_pairs_in_train']:,.0f}",
+        "lengths                  <sos> and <eos> included",
+        "",
+        "SHA-256",
+    ]
+    digests = {**prepared.digests["files"], **{k: v for k, v in prepared.digests.items() if k != "files"}}
+    return "\n".join(lines + [f"{name:24} {digest}" for name, digest in digests.items()])

@@ -1,0 +1,212 @@
+"""Text to tokens and back: spaCy's rules, Moses, SentencePiece, and white space.
+
+The libraries are imported when a tokenizer first needs one. spaCy imports torch where that is installed, so its
+`tokenise` is called in a process of its own alone (`harness.data.tokenising`); `detokenise` needs at most sacremoses.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, Protocol, get_args
+
+from harness import specs
+from impls.contract import SPECIAL_WORDS
+
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "spacy": ("spacy",),
+    "moses": ("sacremoses",),
+    "sentencepiece-bpe": ("sentencepiece",),
+    "sentencepiece-unigram": ("sentencepiece",),
+    "whitespace": (),
+}
+SPACE_MARK = "\u2581"
+
+
+class TextTokenizer(Protocol):
+    """Cuts text into tokens and puts tokens together again."""
+
+    def tokenise(self, text: str) -> list[str]:
+        """Return the tokens of one line."""
+
+    def detokenise(self, tokens: Sequence[str]) -> str:
+        """Return the line that has these tokens, as nearly as they tell."""
+
+
+def tokenizer(
+    name: str, language: str, *, case: str = "lower", model: bytes = b"", fallback: str = ""
+) -> TextTokenizer:
+    """Return the tokenizer of one language; `model` is SentencePiece's, `fallback` a language for spaCy.
+
+    Raises: ValueError naming the tokenizers there are. `tokenise` raises it where a library is missing.
+    """
+    kinds: dict[str, Callable[[], TextTokenizer]] = {
+        "spacy": lambda: SpacyTokenizer(language, case, fallback),
+        "moses": lambda: MosesTokenizer(language, case),
+        "sentencepiece-bpe": lambda: SentencePieceTokenizer(model, case),
+        "sentencepiece-unigram": lambda: SentencePieceTokenizer(model, case),
+        "whitespace": lambda: WhitespaceTokenizer(case),
+    }
+    if name not in kinds:
+        raise ValueError(f"tokenizer={name!r}: allowed is {', '.join(get_args(specs.Tokenizer))}")
+    return kinds[name]()
+
+
+class SpacyTokenizer:
+    """The rules of spaCy's blank pipeline, which needs no model; each token is lower-cased after it is cut.
+
+    Source: the tutorials' `[token.text for token in spacy_en.tokenizer(text)]`, torchtext's `Field(lower=True)`.
+    """
+
+    def __init__(self, language: str, case: str = "lower", fallback: str = "") -> None:
+        self.language, self.case, self.fallback = language, case, fallback
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        spacy = _import("spacy")
+        try:
+            return spacy.blank(self.language).tokenizer
+        except ImportError as error:
+            if self.fallback:
+                return spacy.blank(self.fallback).tokenizer
+            raise ValueError(
+                f"language={self.language!r}: spaCy has no rules for it here; allowed is a language of spaCy, such as "
+                "de, en, fr, or another tokenizer"
+            ) from error
+
+    def tokenise(self, text: str) -> list[str]:
+        return [_cased(token.text, self.case) for token in self._tokenizer(text)]
+
+    def detokenise(self, tokens: Sequence[str]) -> str:
+        return _detokenise(tokens, self.language)
+
+
+class MosesTokenizer:
+    """The Moses tokenizer, without its XML escapes; text is lower-cased first, so that no rule depends on the case."""
+
+    def __init__(self, language: str, case: str = "lower") -> None:
+        self.language, self.case = language, case
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return _import("sacremoses").MosesTokenizer(lang=self.language)
+
+    def tokenise(self, text: str) -> list[str]:
+        tokens: list[str] = self._tokenizer.tokenize(_cased(text, self.case), escape=False)
+        return tokens
+
+    def detokenise(self, tokens: Sequence[str]) -> str:
+        return _detokenise(tokens, self.language)
+
+
+class SentencePieceTokenizer:
+    """The pieces of a trained SentencePiece model; text is lower-cased first."""
+
+    def __init__(self, model: bytes, case: str = "lower") -> None:
+        self.model, self.case = model, case
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return _import("sentencepiece").SentencePieceProcessor(model_proto=self.model)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All pieces in the order of their ids; the first four are the special words."""
+        return tuple(self._tokenizer.id_to_piece(number) for number in range(self._tokenizer.get_piece_size()))
+
+    def tokenise(self, text: str) -> list[str]:
+        pieces: list[str] = self._tokenizer.encode(_cased(text, self.case), out_type=str)
+        return pieces
+
+    def detokenise(self, tokens: Sequence[str]) -> str:
+        return "".join(tokens).replace(SPACE_MARK, " ").strip()
+
+
+class WhitespaceTokenizer:
+    """The words between white space."""
+
+    def __init__(self, case: str = "lower") -> None:
+        self.case = case
+
+    def tokenise(self, text: str) -> list[str]:
+        return _cased(text, self.case).split()
+
+    def detokenise(self, tokens: Sequence[str]) -> str:
+        return " ".join(tokens)
+
+
+def train_sentencepiece(name: str, texts: Iterable[str], *, vocabulary_size: int, case: str, seed: int) -> bytes:
+    """Return a SentencePiece model of `texts` with our special words as ids 0 to 3.
+
+    The same text and settings give the same bytes: one thread trains it, on all lines.
+
+    Raises: ValueError where the text does not allow so many or so few pieces.
+    """
+    sentencepiece = _import("sentencepiece")
+    sentencepiece.set_random_generator_seed(seed)
+    model = io.BytesIO()
+    special = {f"{key}_piece": word for key, word in zip(("unk", "pad", "bos", "eos"), SPECIAL_WORDS, strict=True)}
+    numbers = {"unk_id": 0, "pad_id": 1, "bos_id": 2, "eos_id": 3}
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([_cased(text, case) for text in texts]),
+            model_writer=model,
+            model_type=name.removeprefix("sentencepiece-"),
+            vocab_size=vocabulary_size,
+            character_coverage=1.0,
+            normalization_rule_name="identity",
+            num_threads=1,
+            minloglevel=2,
+            **special,
+            **numbers,
+        )
+    except (RuntimeError, OSError) as error:
+        bound = re.search(r"<= (\d+)", str(error)) or re.search(
+            r"smaller than required_chars\. \d+ vs (\d+)", str(error)
+        )
+        word = "at most" if bound and bound[0].startswith("<=") else "at least"
+        allowed = f"{word} {bound[1]}" if bound else " ".join(str(error).split())[-120:]
+        raise ValueError(
+            f"vocabulary_size={vocabulary_size}: allowed with {name} and this training text is {allowed}"
+        ) from error
+    return model.getvalue()
+
+
+def _cased(text: str, case: str) -> str:
+    return text.lower() if case == "lower" else text
+
+
+def _import(library: str) -> Any:
+    try:
+        return importlib.import_module(library)
+    except ImportError as error:
+        raise ValueError(f"{library} is not installed: python -m pip install 'bakeoff[data]'") from error
+
+
+# Detokenising ---------------------------------------------------------------------------------------------------------
+
+
+def _detokenise(tokens: Sequence[str], language: str) -> str:
+    """Return the text that the Moses detokenizer makes of tokens, which may be spaCy's.
+
+    spaCy cuts where Moses does not: "t-shirt" at its hyphen, "don't" before "n't", "#8" after "#".
+    """
+    tokens = [token for token in tokens if token.strip()]
+    joined: list[str] = []
+    for place, token in enumerate(tokens):
+        before = joined[-1] if joined else ""
+        after = tokens[place + 1] if place + 1 < len(tokens) else ""
+        if token == "-" and before[-1:].isalnum() and after[:1].isalnum():
+            joined.append("@-@")
+        elif joined and (
+            (language == "en" and (token == "n't" or (before, token) == ("can", "not")))
+            or (before == "#" and token[:1].isdigit())
+        ):
+            joined[-1] += token
+        else:
+            joined.append(token)
+    text: str = _import("sacremoses").MosesDetokenizer(lang=language).detokenize(joined, unescape=False)
+    return text

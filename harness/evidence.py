@@ -1,0 +1,148 @@
+"""What a record says of the place a run was made in: versions, commit, machine, memory, and digests of tensors."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.specs import RunSpec
+from impls.contract import Arrays
+
+PACKAGES = (
+    "numpy",
+    "torch",
+    "keras",
+    "tensorflow",
+    "tensorflow-cpu",
+    "jax",
+    "safetensors",
+    "sacrebleu",
+    "sacremoses",
+    "sentencepiece",
+    "spacy",
+)
+PINNED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_")
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def environment(spec: RunSpec) -> dict[str, Any]:
+    """Return where and with what `spec` is run; a figure that cannot be had is None."""
+    return {
+        "python": platform.python_version(),
+        "versions": versions(),
+        "commit": commit(),
+        "machine": machine(spec.device),
+        "framework": spec.framework,
+        "backend": os.environ.get("KERAS_BACKEND", "tensorflow") if spec.framework == "keras" else spec.framework,
+        "device": spec.device,
+        "precision": spec.precision,
+        "threads": spec.threads,
+        "variables": {name: os.environ[name] for name in PINNED if name in os.environ},
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the installed packages that can change a figure."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> dict[str, Any] | None:
+    """Return the commit of this checkout and whether tracked files differ from it; None outside a checkout."""
+    if not (REPOSITORY / ".git").exists():
+        return None
+    digest = _output("git", "-C", str(REPOSITORY), "rev-parse", "HEAD")
+    changes = _output("git", "-C", str(REPOSITORY), "status", "--porcelain", "--untracked-files=no")
+    return None if not digest or changes is None else {"digest": digest, "dirty": bool(changes)}
+
+
+def machine(device: str = "cpu") -> dict[str, Any]:
+    """Return the processor, its cores, the memory, the system and, where it is used, the GPU."""
+    found: dict[str, Any] = {
+        "processor": _processor(),
+        "cores": cores(),
+        "memory_bytes": _memory_bytes(),
+        "system": platform.platform(),
+    }
+    if device.startswith("cuda"):
+        names = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+        found["gpu"] = names.split("\n")[0] if names else None
+    return found
+
+
+def cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def has_gpu() -> bool:
+    """Return whether there is an NVIDIA GPU that answers, without asking any framework."""
+    return bool(_output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"))
+
+
+def peak_memory_bytes() -> int | None:
+    """Return the most resident memory that this process has had; None where the system does not say.
+
+    Linux: VmHWM, because the maximum of `resource` is inherited from the process that started this one.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():
+        for line in status.read_text(encoding="ascii", errors="replace").split("\n"):
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def array_digests(arrays: Arrays) -> dict[str, str]:
+    """Return each tensor's shape and the SHA-256 of its float32 numbers, row by row: "256x512:ab12..."."""
+    return {name: _array_digest(np.asarray(one)) for name, one in sorted(arrays.items())}
+
+
+def _array_digest(array: Any) -> str:
+    shape = "x".join(map(str, array.shape))
+    return f"{shape}:{hashlib.sha256(array.astype('<f4').tobytes()).hexdigest()}"
+
+
+def _output(*command: str) -> str | None:
+    """Return what a command prints, or None where it is missing, fails or hangs."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _processor() -> str | None:
+    table = Path("/proc/cpuinfo")
+    if table.is_file():
+        for line in table.read_text(encoding="utf-8", errors="replace").split("\n"):
+            if line.lower().startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or None
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None

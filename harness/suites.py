@@ -1,0 +1,147 @@
+"""The suites `quick`, `standard` and `full`, and how each variant departs from the common settings, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness.specs import Budget, DataSpec, RunSpec, override
+from impls import registry
+from impls.contract import GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
+from impls.recipes import TUTORIAL
+
+VARIANTS = tuple(name for name in registry.names() if name != "paper_base")
+MULTI30K_PAIRS = 29_000
+
+AS_SOURCE: dict[str, tuple[str, ...]] = {
+    "sinusoidal_handmade": ("recipe.dropout=0.2",),
+    "conv_ffn": ("data.tokenizer=sentencepiece-unigram", "data.vocabulary_size=8000"),
+    "paper": ("decoding.beam=5",),
+    "paper_base": ("decoding.beam=5",),
+}
+"""What a variant's source does besides its TRAINING, in the words of `--set`; for the budget "source" alone."""
+
+LITTLE_TEXT: dict[str, tuple[str, ...]] = {
+    "conv_ffn": ("data.vocabulary_size=400",),
+}
+"""The same where the text is the embedded captions, which have not enough words for the source's vocabulary."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A set of runs of one size.
+
+    `width`, `epochs` and `training_pairs` None keep what the recipe, its training and the corpus say.
+    """
+
+    name: str
+    purpose: str
+    variants: tuple[str, ...]
+    seeds: tuple[int, ...]
+    budgets: tuple[Budget, ...]
+    width: int | None = None
+    epochs: int | None = None
+    training_pairs: int | None = None
+
+
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite(
+            name="quick",
+            purpose="every variant, small and short, 15 minutes on 2 cores; not comparable with published figures",
+            variants=VARIANTS,
+            seeds=(0,),
+            budgets=("controlled",),
+            width=128,
+            epochs=3,
+            training_pairs=10_000,
+        ),
+        Suite(
+            name="standard",
+            purpose="the tutorials' size, 3 seeds",
+            variants=VARIANTS,
+            seeds=(0, 1, 2),
+            budgets=("controlled", "source"),
+        ),
+        Suite(
+            name="full",
+            purpose="the tutorials' size and the paper's base size, 8 seeds",
+            variants=registry.names(),
+            seeds=tuple(range(8)),
+            budgets=("controlled", "source"),
+        ),
+    )
+}
+
+
+def spec(suite: Suite, variant: str, *, budget: Budget, seed: int, data: DataSpec, threads: int = 2) -> RunSpec:
+    """Return one run of a suite.
+
+    "controlled": the training that all share, so that only the architecture differs. "source": as the variant's own
+    source trains it.
+
+    Raises: ValueError where there is no such variant.
+    """
+    recipe, own = resolve(variant)
+    training = TUTORIAL if budget == "controlled" else own
+    if suite.training_pairs is not None and data.training_pairs is None:
+        data = replace(data, training_pairs=suite.training_pairs)
+    found = RunSpec(
+        variant=variant,
+        recipe=recipe if suite.width is None or recipe is None else reduced(recipe, suite.width),
+        training=training if suite.epochs is None else shortened(training, suite),
+        data=data,
+        budget=budget,
+        threads=threads,
+        seed=seed,
+    )
+    if budget == "source":
+        little = LITTLE_TEXT.get(variant, ()) if data.corpus == "captions" else ()
+        for setting in (*AS_SOURCE.get(variant, ()), *little):
+            found = override(found, setting)
+    return found
+
+
+def resolve(variant: str) -> tuple[Recipe | None, Training]:
+    """Return the recipe of a variant, None for a builder from outside, and how its source trains it.
+
+    A variant from outside may have its module name a TRAINING; without one it is trained as the tutorials do.
+
+    Raises: ValueError where there is no such variant, with the nearest name.
+    """
+    if ":" not in variant:
+        return registry.recipe(variant), registry.training(variant)
+    named = registry.load(variant)
+    try:
+        training = registry.load(f"{variant.partition(':')[0]}:TRAINING")
+    except ValueError:
+        training = TUTORIAL
+    if not isinstance(training, Training):
+        raise ValueError(f"{variant!r}: its module's TRAINING is {training!r}: allowed is a Training")
+    if isinstance(named, TransformerRecipe | GruRecipe | TorchReferenceRecipe):
+        return named, training
+    if not callable(named):
+        raise ValueError(f"{variant!r} is {named!r}: allowed is a recipe, or a builder of a Seq2SeqModel")
+    return None, training
+
+
+def reduced(recipe: Recipe, width: int) -> Recipe:
+    """Return a recipe made narrower: the feed-forward in proportion, the head width given up, a GRU of one width."""
+    if isinstance(recipe, GruRecipe):
+        return replace(recipe, embedding_width=width, width=width)
+    inner = max(1, recipe.ffn_width * width // recipe.width)
+    if isinstance(recipe, TorchReferenceRecipe):
+        return replace(recipe, width=width, ffn_width=inner)
+    return replace(recipe, width=width, ffn_width=inner, head_width=None)
+
+
+def shortened(training: Training, suite: Suite) -> Training:
+    """Return a training of the suite's epochs, its warm-up the same share of all updates as before."""
+    assert suite.epochs is not None
+    share = suite.epochs / training.epochs * (suite.training_pairs or MULTI30K_PAIRS) / MULTI30K_PAIRS
+    return replace(
+        training,
+        epochs=suite.epochs,
+        warmup_updates=max(1, round(training.warmup_updates * share)) if training.warmup_updates else 0,
+        averaged_epochs=min(training.averaged_epochs, suite.epochs),
+    )

@@ -1,0 +1,255 @@
+"""Search against cases worked by hand, against every possible sentence, and against a plain beam without shortcuts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from table_model import TableModel, Words, from_prefixes, from_seed
+
+from harness.decoding import Decoded, beam_search, greedy, translate
+from harness.specs import DecodingSpec
+from impls.contract import EOS, PAD, SOS, UNK, Candidates, Ids
+
+A, B, C = 4, 5, 6
+
+
+def source(*words: int) -> Ids:
+    return np.array([SOS, *words, EOS], dtype=np.int32)
+
+
+def sources(count: int) -> list[Ids]:
+    """Sentences of mixed lengths, no two the same."""
+    return [source(*[A] * (1 + index % 3), *(10 + int(digit) for digit in str(index))) for index in range(count)]
+
+
+def alone(model: TableModel, sentence: Ids, spec: DecodingSpec) -> Decoded:
+    return translate(model, [sentence], spec)
+
+
+def worth(log_probability: float, words: int, alpha: float) -> float:
+    return log_probability / ((5 + words + 1) / 6) ** alpha
+
+
+def log_probability(model: TableModel, sentence: Words, words: Words) -> float:
+    """The sum over the words and <eos>, rounded as a model's float32 answers are."""
+    whole = [*words, EOS]
+    chances = [model.next_words(sentence, tuple(whole[:place]))[word] for place, word in enumerate(whole)]
+    return sum(float(np.log(chance).astype(np.float32)) for chance in chances)
+
+
+def plain_beam(model: TableModel, sentence: Words, spec: DecodingSpec) -> tuple[Words, float, bool]:
+    """The same rules in plain Python for one sentence, going on until every slot is taken or the length is."""
+    open_: list[tuple[float, Words]] = [(0.0, ())]
+    finished: list[tuple[float, float, Words]] = []
+    for length in range(spec.max_tokens + 1):
+        extensions = [
+            (total + float(np.log(chance).astype(np.float32)), (*words, word))
+            for total, words in open_
+            for word, chance in enumerate(model.next_words(sentence, words))
+            if word not in (PAD, SOS)
+        ]
+        kept = sorted(extensions, key=lambda one: -one[0])[: spec.beam - len(finished)]
+        for total, words in kept:
+            if words[-1] == EOS:
+                finished.append((worth(total, length, spec.length_penalty), total, words[:-1]))
+        if length == spec.max_tokens:
+            break
+        open_ = [one for one in kept if one[1][-1] != EOS]
+    if not finished:
+        total, words = max(open_, key=lambda one: one[0])
+        return words, total, False
+    _, total, words = max(finished, key=lambda one: one[0])
+    return words, total, True
+
+
+def test_beam_finds_what_greedy_misses() -> None:
+    model = from_prefixes({(): {A: 0.6, B: 0.4}, (A,): {EOS: 0.4, B: 0.35, C: 0.25}, (B,): {EOS: 0.9, C: 0.1}})
+    (short,) = alone(model, source(A), DecodingSpec(beam=1)).translations
+    (found,) = alone(model, source(A), DecodingSpec(beam=2)).translations
+    assert short.tokens == (A,)
+    assert short.log_probability == pytest.approx(math.log(0.6 * 0.4))
+    assert found.tokens == (B,)
+    assert found.log_probability == pytest.approx(math.log(0.4 * 0.9))
+
+
+@pytest.mark.parametrize(("length_penalty", "winner"), [(0.0, (A,)), (1.0, (B, C))])
+def test_length_penalty_changes_the_winner(length_penalty: float, winner: Words) -> None:
+    # A ends with 0.366, B C with 0.324: at penalty 1, ln 0.366 / (7/6) = -0.862 against ln 0.324 / (8/6) = -0.845.
+    # Before its <eos>, B C is worth ln 0.36 / (7/6) = -0.876, so a bound at its present length would stop too early.
+    model = from_prefixes(
+        {(): {A: 0.6, B: 0.4}, (A,): {EOS: 0.61, B: 0.39}, (B,): {C: 0.9, EOS: 0.1}, (B, C): {EOS: 0.9, A: 0.1}}
+    )
+    spec = DecodingSpec(beam=2, length_penalty=length_penalty)
+    assert alone(model, source(A), spec).translations[0].tokens == winner
+
+
+def test_a_wide_enough_beam_finds_the_best_of_all_sentences() -> None:
+    words, most = (UNK, A, B), 4
+    everything = [one for length in range(most + 1) for one in itertools.product(words, repeat=length)]
+    for seed in range(200):
+        alpha = (0.0, 0.6, 1.0, 2.0)[seed % 4]
+        model = from_seed(seed)
+        spec = DecodingSpec(beam=400, length_penalty=alpha, max_tokens=most)
+        sentence = (SOS, A, EOS)
+        best = max(everything, key=lambda one: worth(log_probability(model, sentence, one), len(one), alpha))
+        (found,) = alone(model, np.array(sentence, dtype=np.int32), spec).translations
+        assert found.finished
+        assert found.tokens == best
+        assert found.log_probability == pytest.approx(log_probability(model, sentence, best), abs=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
+@pytest.mark.parametrize("beam", [1, 2, 3, 5])
+def test_stopping_early_and_batching_change_nothing(beam: int, alpha: float) -> None:
+    spec = DecodingSpec(beam=beam, length_penalty=alpha, max_tokens=6, batch_size=16)
+    for seed in range(3):
+        model = from_seed(seed, 8, concentration=0.5, end=(0.3, 1.0, 3.0)[seed])
+        asked = sources(20)
+        decoded = translate(model, asked, spec)
+        for sentence, found in zip(asked, decoded.translations, strict=True):
+            words, total, finished = plain_beam(model, tuple(map(int, sentence)), spec)
+            assert (found.tokens, found.finished) == (words, finished)
+            assert found.log_probability == pytest.approx(total, abs=1e-9)
+
+
+def test_a_decided_search_stops() -> None:
+    # Nothing that begins with B (0.1) can overtake A <eos> (0.9 * 0.9), whatever follows.
+    model = from_prefixes({(): {A: 0.9, B: 0.1}, (A,): {EOS: 0.9, C: 0.1}, (B,): {C: 1.0}, (B, C): {C: 1.0}})
+    alone(model, source(A), DecodingSpec(beam=2, length_penalty=0.6, max_tokens=20))
+    assert model.steps == 2
+
+
+def test_finished_hypotheses_keep_their_slot() -> None:
+    # <eos> first, with 0.4, leaves A (0.35) the one other slot and none to B (0.25). A divides into small pieces; B C C
+    # would be worth most at penalty 3: ln 0.25 / (9/6)^3 = -0.41, against ln 0.4 = -0.92 for <eos>.
+    table = {(): {EOS: 0.4, A: 0.35, B: 0.25}, (A,): {A: 0.4, B: 0.3, C: 0.3}, (B,): {C: 1.0}, (B, C): {C: 1.0}}
+    table |= {(A, A): {A: 0.5, B: 0.5}, (A, A, A): {A: 0.1, EOS: 0.1, B: 0.8}, (A, A, A, B): {C: 1.0}}
+    winners = {}
+    for beam in (2, 3):
+        spec = DecodingSpec(beam=beam, length_penalty=3.0, max_tokens=3)
+        (found,) = alone(from_prefixes(table), source(A), spec).translations
+        winners[beam] = found.tokens
+    assert winners == {2: (), 3: (B, C, C)}
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 3.0])
+def test_beam_of_one_is_greedy(alpha: float) -> None:
+    spec = DecodingSpec(beam=1, length_penalty=alpha, max_tokens=5)
+    for seed in range(20):
+        model = from_seed(seed, 9, concentration=0.5, end=0.7)
+        batch = np.stack([source(A, 10 + index) for index in range(10)])
+        assert beam_search(model, batch, spec) == greedy(model, batch, spec)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_batch_mates_do_not_matter_and_the_order_is_restored(beam: int) -> None:
+    model = from_seed(1, 16, concentration=0.5, end=0.3)
+    asked = sources(40)
+    one_by_one = [alone(model, sentence, DecodingSpec(beam=beam, max_tokens=8)) for sentence in asked]
+    assert len({one.translations[0].tokens for one in one_by_one}) > 30
+    for batch_size in (1, 7, 64):
+        decoded = translate(model, asked, DecodingSpec(beam=beam, max_tokens=8, batch_size=batch_size))
+        assert decoded.translations == tuple(one.translations[0] for one in one_by_one)
+        assert decoded.ties == sum(one.ties for one in one_by_one)
+        assert decoded.unfinished == sum(one.unfinished for one in one_by_one)
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_an_unfinished_sentence_keeps_its_last_word(beam: int) -> None:
+    model = from_prefixes({(): {A: 1.0}, (A,): {B: 0.8, C: 0.2}, (A, B): {C: 0.9, A: 0.1}, (A, C): {C: 1.0}})
+    decoded = alone(model, source(A), DecodingSpec(beam=beam, max_tokens=2))
+    (found,) = decoded.translations
+    assert found.tokens == (A, B)
+    assert not found.finished
+    assert found.log_probability == pytest.approx(math.log(0.8))
+    assert decoded.unfinished == 1
+    # One word more, and the model is asked whether <eos> follows the last one allowed.
+    decoded = alone(model, source(A), DecodingSpec(beam=beam, max_tokens=3))
+    assert decoded.translations[0].tokens == (A, B, C)
+    assert decoded.translations[0].finished
+    assert decoded.unfinished == 0
+
+
+def test_an_open_hypothesis_never_beats_a_finished_one() -> None:
+    model = from_prefixes({(): {A: 0.99, EOS: 0.01}, (A,): {B: 1.0}, (A, B): {C: 1.0}})
+    decoded = alone(model, source(A), DecodingSpec(beam=2, max_tokens=2))
+    assert decoded.translations[0].tokens == ()
+    assert decoded.unfinished == 0
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_padding_and_start_are_never_chosen(beam: int) -> None:
+    model = from_prefixes({(): {PAD: 0.5, SOS: 0.3, UNK: 0.15, A: 0.05}})
+    (found,) = alone(model, source(A), DecodingSpec(beam=beam)).translations
+    assert found.tokens == (UNK,)
+    assert found.log_probability == pytest.approx(math.log(0.15))
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_where_no_word_is_possible_the_sentence_ends_unfinished(beam: int) -> None:
+    model = from_prefixes({(): {A: 1.0}, (A,): {PAD: 1.0}})
+    (found,) = alone(model, source(A), DecodingSpec(beam=beam)).translations
+    assert (found.tokens, found.finished, found.log_probability) == ((A,), False, 0.0)
+
+
+def test_ties_of_greedy_are_counted_once_a_decision() -> None:
+    near, far = 0.3 * math.exp(0.9e-4), 0.3 * math.exp(1.1e-4)
+    near_or_far = {(): {A: near, B: 0.3}, (A,): {A: far, B: 0.3}, (A, A): {C: 0.3, B: 0.3}}
+    decoded = alone(from_prefixes(near_or_far), source(A), DecodingSpec())
+    assert decoded.translations[0].tokens == (A, A, B)  # of equals the smaller id
+    assert decoded.ties == 2
+    # <pad> is no rival, and neither is what is far behind.
+    assert alone(from_prefixes({(): {A: 0.5, PAD: 0.5}}), source(A), DecodingSpec()).ties == 0
+
+
+def test_ties_of_the_beam_are_those_at_its_edge() -> None:
+    inside = {(): {A: 0.4, B: 0.4, C: 0.2}}
+    assert alone(from_prefixes(inside), source(A), DecodingSpec(beam=2)).ties == 0
+    at_the_edge = {(): {A: 0.5, B: 0.25, C: 0.25}}
+    assert alone(from_prefixes(at_the_edge), source(A), DecodingSpec(beam=2)).ties == 1
+    assert alone(from_prefixes(at_the_edge), source(A), DecodingSpec(beam=3)).ties == 0
+
+
+def test_finished_sentences_leave_the_batch() -> None:
+    def next_words(asked: Words, prefix: Words) -> np.ndarray:
+        row = np.full(8, 0.01)
+        row[A if len(prefix) < asked[1] else EOS] = 1.0
+        return row / row.sum()
+
+    model = TableModel(next_words)
+    asked = [source(40), *(source(11) for _ in range(63))]
+    decoded = translate(model, asked, DecodingSpec(max_tokens=50, batch_size=64))
+    assert [len(one.tokens) for one in decoded.translations] == [40] + [11] * 63
+    assert model.rows == 12 * 64 + 29
+
+
+def test_one_number_of_candidates_is_asked_for() -> None:
+    model = from_seed(0)
+    translate(model, sources(9), DecodingSpec(beam=3, max_tokens=5, batch_size=4))
+    assert len(model.best_asked) == 1
+
+
+def test_progress_and_nothing_to_translate() -> None:
+    seen: list[int] = []
+    model = from_seed(0)
+    translate(model, sources(9), DecodingSpec(max_tokens=3, batch_size=4), on_batch=seen.append)
+    assert seen == [4, 8, 9]
+    assert translate(model, [], DecodingSpec()) == Decoded((), 0, 0)
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_what_is_not_a_number_is_refused(beam: int) -> None:
+    class Diverged:
+        def begin_decoding(self, source: Ids) -> Diverged:
+            return self
+
+        def step(self, last: Ids, best: int) -> Candidates:
+            return Candidates(np.full((len(last), 2), np.nan, np.float32), np.full((len(last), 2), A, np.int32))
+
+        def select(self, rows: np.ndarray) -> None: ...
+
+    with pytest.raises(ValueError, match="not numbers: its weights have diverged"):
+        translate(Diverged(), [source(A)], DecodingSpec(beam=beam))

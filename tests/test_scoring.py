@@ -1,0 +1,221 @@
+"""Scores against cases worked by hand, and against torchtext 0.6.0's own BLEU."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from harness.scoring import Evaluation, Scores, evaluate, perplexity, score
+from impls.contract import EOS, PAD, SOS, Batch, Numbers
+
+NAMES = {"bleu_tutorial", "bleu_tokenised", "bleu_sacre", "chrf"} | {
+    f"bleu_{order}_{kind}" for order in (1, 2, 3, 4) for kind in ("cumulative", "individual")
+}
+
+
+def scores(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]], case: str = "lower") -> Scores:
+    return score(
+        hypotheses,
+        references,
+        texts=[" ".join(one) for one in hypotheses],
+        reference_texts=[" ".join(one) for one in references],
+        moses=hypotheses,
+        reference_moses=references,
+        case=case,
+    )
+
+
+class Fixed:
+    """A model that finds each target word as improbable as its id says, and answers at padding too."""
+
+    def token_nats(self, batch: Batch) -> Numbers:
+        return batch.target_out.astype(np.float32) / 10
+
+
+def batch(*sentences: Sequence[int]) -> Batch:
+    width = max(map(len, sentences), default=0)
+    target = np.full((len(sentences), width), PAD, dtype=np.int32)
+    for row, sentence in zip(target, sentences, strict=True):
+        row[: len(sentence)] = sentence
+    return Batch(np.full((len(sentences), 2), EOS, np.int32), np.full(target.shape, SOS, np.int32), target)
+
+
+# Nats and perplexity --------------------------------------------------------------------------------------------------
+
+
+def test_perplexity_is_the_exponential_of_sum_by_count() -> None:
+    assert perplexity(math.log(8) * 5, 5) == pytest.approx(8)
+    assert perplexity(1e6, 1) == math.inf
+    assert math.isnan(perplexity(math.nan, 1))
+
+
+def test_the_mean_of_means_is_another_figure() -> None:
+    # Words cost 2, 2, 2 and 0.3 nats in the first batch, 0.3 in the second.
+    found = evaluate(Fixed(), [batch([20, 20, EOS], [20]), batch([EOS])])
+    assert found.nats == pytest.approx(6.6)
+    assert found.tokens == 5
+    assert found.loss == pytest.approx(1.32)
+    assert found.perplexity == pytest.approx(math.exp(1.32))
+    assert found.batch_means == pytest.approx((6.3 / 4, 0.3))
+    assert found.tutorial_perplexity == pytest.approx(math.exp((6.3 / 4 + 0.3) / 2))
+
+
+def test_sums_are_float64() -> None:
+    many = batch([10_000] * 100_000 + [EOS])
+    assert evaluate(Fixed(), [many, *[batch([EOS])] * 10]).nats == pytest.approx(100_000_003.3, abs=1e-3)
+
+
+def test_batches_of_only_padding_add_nothing() -> None:
+    class Poisoned(Fixed):
+        def token_nats(self, batch: Batch) -> Numbers:
+            return np.where(batch.target_out == PAD, np.float32(np.nan), super().token_nats(batch))
+
+    found = evaluate(Poisoned(), [batch([PAD, PAD]), batch([EOS, PAD])])
+    assert found == Evaluation(pytest.approx(0.3), 1, (pytest.approx(0.3),))
+
+
+def test_nothing_to_evaluate_is_refused() -> None:
+    with pytest.raises(ValueError, match="no target words to evaluate"):
+        evaluate(Fixed(), [batch([PAD])])
+    with pytest.raises(ValueError, match="tokens=0: allowed is a whole number of at least 1"):
+        perplexity(0.0, 0)
+
+
+# BLEU -----------------------------------------------------------------------------------------------------------------
+
+
+def test_bleu_worked_by_hand() -> None:
+    # a b c d a a against x b c d a y a: of 6 words 5 match (a is there twice, not three times), of 5 pairs b c, c d and
+    # d a, of 4 triples b c d and c d a, of 3 fours b c d a; 6 words are fewer than 7.
+    found = scores([[*"abcdaa"]], [[*"xbcdaya"]]).values
+    matches = (5 / 6, 3 / 5, 2 / 4, 1 / 3)
+    brevity = math.exp(1 - 7 / 6)
+    for order, share in enumerate(matches, start=1):
+        assert found[f"bleu_{order}_individual"] == pytest.approx(100 * brevity * share)
+        mean = math.prod(matches[:order]) ** (1 / order)
+        assert found[f"bleu_{order}_cumulative"] == pytest.approx(100 * brevity * mean)
+    assert found["bleu_tutorial"] == pytest.approx(found["bleu_4_cumulative"])
+
+
+def test_smoothing_is_what_parts_the_flavours() -> None:
+    found = scores([["a", "b", "x", "c", "d"]], [["a", "b", "y", "c", "d"]]).values
+    assert found["bleu_tutorial"] == 0
+    assert found["bleu_3_individual"] == found["bleu_3_cumulative"] == 0
+    assert found["bleu_2_cumulative"] == pytest.approx(100 * math.sqrt(4 / 5 * 2 / 4))
+    # No triples of 3 and no fours of 2: the default counts a half, then a quarter.
+    assert found["bleu_tokenised"] == pytest.approx(100 * (4 / 5 * 2 / 4 * (1 / 2) / 3 * (1 / 4) / 2) ** 0.25)
+
+
+def corpora(count: int) -> Iterator[tuple[list[list[str]], list[list[str]]]]:
+    """Random corpora: short and empty hypotheses, repeated n-grams, near copies, and nothing that matches."""
+    for seed in range(count):
+        generator = random.Random(seed)
+        words = [f"w{number}" for number in range(generator.choice((1, 2, 5, 30)))]
+        longest = generator.choice((3, 6, 20))
+        references = [
+            [generator.choice(words) for _ in range(generator.randint(1, longest))]
+            for _ in range(generator.randint(1, 8))
+        ]
+        hypotheses = []
+        for reference in references:
+            kind = generator.choice(("empty", "other", "copy", "near", "near", "near", "short", "foreign"))
+            if kind == "empty" or (kind == "near" and seed % 50 == 0):
+                hypotheses.append([])
+            elif kind == "other":
+                hypotheses.append([generator.choice(words) for _ in range(generator.randint(0, longest))])
+            elif kind == "short":
+                hypotheses.append(reference[:3])
+            elif kind == "foreign":
+                hypotheses.append(["<unk>"] * len(reference))
+            else:
+                keep = 1.0 if kind == "copy" else 0.8
+                near = [word if generator.random() < keep else generator.choice(words) for word in reference]
+                hypotheses.append(near + (near[-2:] * generator.randint(0, 2) if kind == "near" else []))
+        yield hypotheses, references
+
+
+def test_tutorial_bleu_is_torchtexts() -> None:
+    torch = pytest.importorskip("torch")
+    metrics = pytest.importorskip("torchtext.data.metrics")
+    before, above = torch.get_default_dtype(), 0
+    torch.set_default_dtype(torch.float64)  # it counts in the default type: float32 would agree to 1e-6 only
+    try:
+        for hypotheses, references in corpora(1_000):
+            expected = 100 * metrics.bleu_score(hypotheses, [[one] for one in references])
+            values = scores(hypotheses, references).values
+            assert values["bleu_tutorial"] == pytest.approx(expected, rel=1e-9, abs=0)
+            above += 0 < expected < 100
+    finally:
+        torch.set_default_dtype(before)
+    assert 300 < above < 900  # neither all zero nor all above it
+
+
+def test_a_token_is_one_token_whatever_it_holds() -> None:
+    odd = [" ", "  ", "\n", "\xa0", "", "\u2028", "new york", "\ue000", "\ue00020"]
+    found = scores([odd], [odd]).values
+    assert found["bleu_tutorial"] == pytest.approx(100)
+    counted = scores([["a", *odd[:5]]], [["a", *odd[:5]]]).values
+    assert counted["bleu_4_cumulative"] == pytest.approx(100)
+    for index, token in enumerate(odd):
+        for other in odd[index + 1 :]:
+            assert scores([[token]], [[other]]).values["bleu_1_individual"] == 0
+
+
+def test_unknown_matches_nothing() -> None:
+    assert scores([["<unk>", "a"]], [["<unk>", "a"]]).values["bleu_1_individual"] == pytest.approx(50)
+    assert scores([["<unk>", "a"]], [["b", "a"]]).values["bleu_1_individual"] == pytest.approx(50)
+    assert scores([["<unk>"] * 5], [["<unk>"] * 5]).values["bleu_tokenised"] == 0
+
+
+def test_case_counts_where_it_is_kept() -> None:
+    hypotheses, references = [["ein", "Hund", "rennt", "nach", "Haus"]], [["Ein", "Hund", "rennt", "nach", "Haus"]]
+    kept, lower = scores(hypotheses, references, "kept"), scores(hypotheses, references, "lower")
+    for name in ("bleu_sacre", "chrf"):
+        assert kept.values[name] < lower.values[name] == pytest.approx(100)
+        assert "case:mixed" in kept.signatures[name]
+        assert "case:lc" in lower.signatures[name]
+    for name in ("bleu_tutorial", "bleu_tokenised"):
+        assert kept.values[name] == pytest.approx(100)
+
+
+def test_every_score_has_its_signature() -> None:
+    found = scores([["a", "b", "c", "d", "e"]], [["a", "b", "c", "d", "f"]])
+    assert set(found.values) == set(found.signatures) == NAMES
+    assert len(set(found.signatures.values())) == len(NAMES)
+    start = "nrefs:1|case:lc|eff:no|tok:none|smooth:none|version:"
+    assert found.signatures["bleu_tutorial"].startswith(start)
+    assert found.signatures["bleu_tutorial"].endswith("|tokens:model")
+    assert found.signatures["bleu_2_cumulative"].endswith("|tokens:model|orders:1-2")
+    assert found.signatures["bleu_2_individual"].endswith("|tokens:model|orders:2")
+    assert "tok:none|smooth:exp" in found.signatures["bleu_tokenised"]
+    assert "tok:13a|smooth:exp" in found.signatures["bleu_sacre"]
+    assert "nc:6|nw:0" in found.signatures["chrf"]
+
+
+def test_without_moses_tokens_that_score_is_absent() -> None:
+    found = score([["a"]], [["a"]], texts=["a"], reference_texts=["a"], moses=None, reference_moses=None, case="lower")
+    assert set(found.values) == set(found.signatures) == NAMES - {"bleu_tokenised"}
+
+
+def test_unequal_numbers_and_nothing_at_all_are_refused() -> None:
+    with pytest.raises(ValueError, match="no translations to score"):
+        scores([], [])
+    with pytest.raises(ValueError, match="there are 1 hypotheses and 2 references: allowed is as many"):
+        scores([["a"]], [["a"], ["b"]])
+    with pytest.raises(ValueError, match="there are 1 hypotheses and 2 reference_texts: allowed is as many"):
+        score([["a"]], [["a"]], texts=["a"], reference_texts=["a", "b"], moses=None, reference_moses=None, case="lower")
+
+
+def test_importing_search_and_scores_is_light() -> None:
+    look = (
+        "import sys, harness.decoding, harness.scoring;"
+        "print(sorted({'torch', 'tensorflow', 'keras', 'jax', 'sacrebleu'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
