@@ -9,10 +9,10 @@ import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from harness.commands import run
+from harness.commands import bench, data, laws, listing, report, run, score, translate
 from harness.store import RunFailed
 
-COMMANDS = (run,)
+COMMANDS = (bench, run, data, translate, laws, listing, score, report)
 
 
 class Parser(argparse.ArgumentParser):

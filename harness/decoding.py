@@ -202,12 +202,13 @@ class _Open:
         sentences, each = len(self.owners), log_probabilities.shape[1]
         extended = (self.log_probabilities.reshape(-1, 1) + log_probabilities).reshape(sentences, -1)
         order = np.argsort(-extended, axis=1, kind="stable")[:, : beam + 1]
-        ranked = np.take_along_axis(extended, order, axis=1)
+        places = np.arange(sentences)[:, None]
+        ranked = extended[places, order]
         ties = _count_ties(ranked, self.slots)
         order, ranked = order[:, :beam], ranked[:, :beam]
         return _Cut(
             log_probabilities=ranked,
-            tokens=np.take_along_axis(tokens.reshape(sentences, -1), order, axis=1),
+            tokens=tokens.reshape(sentences, -1)[places, order],
             parents=order // each,
             kept=(np.arange(ranked.shape[1]) < self.slots[:, None]) & np.isfinite(ranked),
             ties=ties,
@@ -242,6 +243,8 @@ class _Outcome:
 
     def set_aside(self, open_: _Open, cut: _Cut, ended: _Flags, worth: _Reals, length: int) -> None:
         """Note each sentence's best hypothesis of `length` words that has just ended, where it beats what is known."""
+        if not ended.any():
+            return
         first = ended.argmax(axis=1)  # equally long, so the most probable is worth most
         places = np.arange(len(first))
         better = ended.any(axis=1) & (worth[places, first] > self.worth[open_.owners])
@@ -253,6 +256,8 @@ class _Outcome:
     def give_up(self, open_: _Open, done: _Flags, length: int) -> None:
         """Note the best open hypothesis of each sentence that is done though none of its hypotheses has ended."""
         places = np.flatnonzero(done & ~self.finished[open_.owners])
+        if not len(places):
+            return
         best = open_.log_probabilities[places].argmax(axis=1)
         self._note(open_, places, best, open_.log_probabilities[places, best], length)
 
@@ -295,13 +300,15 @@ def _allowed(candidates: Candidates) -> tuple[_Reals, Ids]:
     forbidden = (tokens == PAD) | (tokens == SOS)
     log_probabilities = np.where(forbidden, -np.inf, np.minimum(log_probabilities, 0))
     order = np.lexsort((tokens, -log_probabilities))
-    return np.take_along_axis(log_probabilities, order, axis=1), np.take_along_axis(tokens, order, axis=1)
+    rows = np.arange(len(order))[:, None]
+    return log_probabilities[rows, order], tokens[rows, order]
 
 
 def _count_ties(ranked: _Reals, kept: _Indices) -> int:
     """Count the rows in which candidate kept - 1, the last kept, and candidate kept, the first dropped, are close."""
     rows = np.flatnonzero((kept > 0) & (kept < ranked.shape[1]))
-    least, dropped = ranked[rows, kept[rows] - 1], ranked[rows, kept[rows]]
+    edge = kept[rows]
+    least, dropped = ranked[rows, edge - 1], ranked[rows, edge]
     return int((np.isfinite(dropped) & (dropped >= least - TIE_NATS)).sum())
 
 
@@ -311,7 +318,9 @@ def _survivors(running: _Flags) -> _Indices:
     Copying caches costs, and a framework that compiles does so once for each number of rows; so rows leave by halves,
     and some that are done stay as fillers.
     """
-    size = len(running)
-    while running.sum() <= size // 2:
+    size, needed = len(running), int(running.sum())
+    while needed <= size // 2:
         size //= 2
+    if size == len(running):
+        return np.arange(size)
     return np.sort(np.argsort(~running, kind="stable")[:size])

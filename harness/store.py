@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import safetensors
@@ -122,6 +122,11 @@ def load_record(results: Path, run_id: str) -> RunRecord | None:
     return _read_record(path) if path.is_file() else None
 
 
+def remove_record(results: Path, run_id: str) -> None:
+    """Remove the record of a run that is to be run again."""
+    (run_folder(results, run_id) / RECORD).unlink(missing_ok=True)
+
+
 def records(results: Path, *, complain: Callable[[str], None] | None = None) -> list[RunRecord]:
     """Return every record under `results`, by id; tell `complain` in a line about each file that is not one."""
     found = []
@@ -201,6 +206,30 @@ def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> li
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path}: line {number + 1} is not a translation ({error})") from error
     return found
+
+
+# Logs -----------------------------------------------------------------------------------------------------------------
+
+
+def log_path(results: Path, run_id: str) -> Path:
+    """Return where what the process of a run prints is kept."""
+    return run_folder(results, run_id) / LOG
+
+
+def open_log(results: Path, run_id: str) -> BinaryIO:
+    """Open the log of a run to add to it."""
+    path = log_path(results, run_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("ab")
+
+
+def log_lines(results: Path, run_id: str, count: int) -> list[str]:
+    """Return the last lines of a log that are not empty."""
+    path = log_path(results, run_id)
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    return [line.strip() for line in lines if line.strip()][-count:]
 
 
 # Weights and checkpoints ----------------------------------------------------------------------------------------------

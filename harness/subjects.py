@@ -14,12 +14,14 @@ import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import impls
 from impls import registry
-from impls.contract import EOS, PAD, SOS, UNK, Arrays, Batch, Ids, Recipe, Seq2SeqModel, Training
+from impls.contract import EOS, PAD, SOS, UNK, Arrays, Batch, Decoding, Ids, Recipe, Seq2SeqModel, Training
 
 Build = Callable[[Training, int, float], Seq2SeqModel]
 """build(training, seed, dropout): a fresh model. Only an outsider's builder may ignore the dropout."""
@@ -98,6 +100,29 @@ def _words(generator: np.random.Generator, length: int, words: int) -> list[int]
     return [int(word) if word > EOS else UNK for word in generator.integers(EOS, words, length)]
 
 
+def log_probabilities(subject: Subject, decoded: Decoding, last: Ids) -> npt.NDArray[np.float64]:
+    """Advance one step and return the log-probabilities [B,V] in the order of the vocabulary."""
+    candidates = decoded.step(last, best=subject.target_words)
+    table = np.full((len(last), subject.target_words), np.nan)
+    np.put_along_axis(table, candidates.tokens, candidates.log_probabilities, -1)
+    return table
+
+
+def walk(subject: Subject, decoded: Decoding, fed: Ids) -> npt.NDArray[np.float64]:
+    """Return the log-probabilities [B,T,V] of a decoding that is fed these words."""
+    return np.stack([log_probabilities(subject, decoded, last) for last in fed.T], 1)
+
+
+def evaluation(subject: Subject, model: Seq2SeqModel, batch: Batch) -> Arrays:
+    """Return all that a model computes for a batch in evaluation mode."""
+    return {
+        "logits": model.logits(batch.source, batch.target_in),
+        "token_nats": model.token_nats(batch),
+        "cross_attention": model.cross_attention(batch.source, batch.target_in),
+        "steps": walk(subject, model.begin_decoding(batch.source), batch.target_in),
+    }
+
+
 # By name, and in a new process ----------------------------------------------------------------------------------------
 
 
@@ -110,7 +135,8 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu") -> Sub
     describe = json.dumps({"variant": variant, "framework": framework, "device": device})
     source_words, target_words = 37, 41
     if isinstance(found, Recipe):
-        recipe: Recipe = replace(found, **{one.name: SIZES[one.name] for one in fields(found) if one.name in SIZES})
+        small: dict[str, Any] = {one.name: SIZES[one.name] for one in fields(found) if one.name in SIZES}
+        recipe: Recipe = replace(found, **small)
         if getattr(recipe, "tying", "none") == "all":
             target_words = source_words
 
@@ -138,7 +164,7 @@ def resumed_in_new_process(describe: str, saved: Arrays) -> Arrays:
     """
     with tempfile.TemporaryDirectory() as folder:
         state, out = Path(folder, "state.npz"), Path(folder, "weights.npz")
-        np.savez(state, **saved)
+        _write(state, saved)
         environment = {**os.environ, **_threads()}
         paths = [path or os.curdir for path in sys.path]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
@@ -157,6 +183,11 @@ def _threads() -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(torch.get_num_threads()), "MKL_NUM_THREADS": str(torch.get_num_threads())}
 
 
+def _write(path: Path, arrays: Arrays) -> None:
+    named_arrays: dict[str, Any] = {**arrays}
+    np.savez(path, **named_arrays)
+
+
 def _read(path: Path) -> Arrays:
     with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
@@ -164,7 +195,7 @@ def _read(path: Path) -> Arrays:
 
 def _resume(describe: str, state: str, out: str) -> None:
     """Be the new process."""
-    np.savez(out, **named(**json.loads(describe)).resumed(_read(Path(state))))
+    _write(Path(out), named(**json.loads(describe)).resumed(_read(Path(state))))
 
 
 if __name__ == "__main__":

@@ -18,15 +18,18 @@ Words = tuple[int, ...]
 class TableModel:
     """Implements `begin_decoding` alone; `next_words(source, prefix)` gives the probability of every word.
 
-    `steps` and `rows` count the calls of `step` and the rows fed to them.
+    Of equally probable words it names the one with the larger id first. `steps` and `rows` count the calls of `step`
+    and the rows fed to them; `widths` are those of the batches, `best_asked` the numbers of candidates.
     """
 
     next_words: Callable[[Words, Words], Probabilities]
     steps: int = 0
     rows: int = 0
     best_asked: set[int] = field(default_factory=set)
+    widths: list[int] = field(default_factory=list)
 
     def begin_decoding(self, source: Ids) -> TableDecoding:
+        self.widths.append(source.shape[1])
         return TableDecoding(self, [tuple(int(word) for word in row if word != PAD) for row in source])
 
 
@@ -50,7 +53,8 @@ class TableDecoding:
         self._model.rows += len(self._rows)
         self._model.best_asked.add(best)
         table = np.stack([self._model.next_words(source, prefix) for source, prefix in self._rows])
-        tokens = np.argsort(-table, axis=1, kind="stable")[:, :best].astype(np.int32)
+        backwards = np.argsort(-table[:, ::-1], axis=1, kind="stable")[:, :best]
+        tokens = (table.shape[1] - 1 - backwards).astype(np.int32)
         with np.errstate(divide="ignore"):
             log_probabilities: Numbers = np.log(np.take_along_axis(table, tokens, axis=1)).astype(np.float32)
         return Candidates(log_probabilities, tokens)
@@ -71,10 +75,13 @@ def from_prefixes(table: Mapping[Words, Mapping[int, float]], words: int = 7) ->
     return TableModel(next_words)
 
 
-def from_seed(seed: int, words: int = 6, *, concentration: float = 1.0, end: float = 1.0) -> TableModel:
+def from_seed(
+    seed: int, words: int = 6, *, concentration: float = 1.0, end: float = 1.0, levels: int = 0
+) -> TableModel:
     """Return a model with random probabilities, other ones for each source and prefix.
 
-    `concentration` below 1 gives peaked rows; `end` multiplies the weight of <eos>.
+    `concentration` below 1 gives peaked rows; `end` multiplies the weight of <eos>; `levels` above 0 allows so
+    many different weights only, so that there are ties.
     """
     known: dict[tuple[Words, Words], Probabilities] = {}
 
@@ -82,6 +89,8 @@ def from_seed(seed: int, words: int = 6, *, concentration: float = 1.0, end: flo
         if (source, prefix) not in known:
             generator = np.random.default_rng([seed, len(source), *source, *prefix])
             row = generator.gamma(concentration, size=words) + 1e-9
+            if levels:
+                row = np.ceil(row / row.max() * levels)
             row[EOS] *= end
             known[source, prefix] = (row / row.sum()).astype(np.float32).astype(np.float64)
         return known[source, prefix]

@@ -157,6 +157,21 @@ def test_batch_mates_do_not_matter_and_the_order_is_restored(beam: int) -> None:
         assert decoded.unfinished == sum(one.unfinished for one in one_by_one)
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_done_sentence_adds_no_ties(beam: int) -> None:
+    model = from_seed(2, 8, end=2.0, levels=3)
+    asked = sources(40)
+    ties = [alone(model, sentence, DecodingSpec(beam=beam, max_tokens=8)).ties for sentence in asked]
+    assert sum(ties) > 40
+    assert translate(model, asked, DecodingSpec(beam=beam, max_tokens=8, batch_size=40)).ties == sum(ties)
+
+
+def test_batches_are_of_similar_length() -> None:
+    model = from_seed(0)
+    translate(model, [source(*[A] * words) for words in (1, 7, 2, 8, 1)], DecodingSpec(max_tokens=2, batch_size=2))
+    assert model.widths == [10, 4, 3]
+
+
 @pytest.mark.parametrize("beam", [1, 2])
 def test_an_unfinished_sentence_keeps_its_last_word(beam: int) -> None:
     model = from_prefixes({(): {A: 1.0}, (A,): {B: 0.8, C: 0.2}, (A, B): {C: 0.9, A: 0.1}, (A, C): {C: 1.0}})
@@ -193,6 +208,15 @@ def test_where_no_word_is_possible_the_sentence_ends_unfinished(beam: int) -> No
     model = from_prefixes({(): {A: 1.0}, (A,): {PAD: 1.0}})
     (found,) = alone(model, source(A), DecodingSpec(beam=beam)).translations
     assert (found.tokens, found.finished, found.log_probability) == ((A,), False, 0.0)
+
+
+def test_impossible_words_take_no_slot() -> None:
+    # After A five words fit five slots; only the least probable one of them ends at once, and with that it wins.
+    rest = {word: 0.2 for word in (UNK, A, B, C, 7)}
+    table: dict[Words, dict[int, float]] = {(): {A: 1.0}, (A,): {UNK: 0.3, A: 0.25, B: 0.2, C: 0.15, 7: 0.1}}
+    table |= {(A, word): rest for word in (UNK, A, B, C)}
+    (found,) = alone(from_prefixes(table, 8), source(A), DecodingSpec(beam=5, length_penalty=0.0)).translations
+    assert found.tokens == (A, 7)
 
 
 def test_ties_of_greedy_are_counted_once_a_decision() -> None:

@@ -7,6 +7,7 @@ import os
 import sys
 import typing
 from pathlib import Path
+from typing import Any
 
 from harness import specs, store, suites
 from harness.specs import DataSpec, FileSpec, RunSpec, override
@@ -37,6 +38,11 @@ def warn(text: str) -> None:
     """Write a line to standard error."""
     sys.stderr.write(f"bakeoff: {text}\n")
     sys.stderr.flush()
+
+
+def interrupt(number: int, frame: Any) -> None:
+    """Take a signal for Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def count(text: str) -> int:

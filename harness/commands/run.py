@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run what the options name. Returns 0, 1 where the run failed, 130 where it was interrupted."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, options.interrupt)
     if arguments.spec is not None:
         return _child(arguments)
     if arguments.variant is None:
@@ -129,7 +129,3 @@ def _pin(spec: RunSpec) -> None:
     started_here = sys.argv[0] == sys.orig_argv[-len(sys.argv)] or sys.argv[0].endswith("__main__.py")
     if not pinned and os.name == "posix" and started_here:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt

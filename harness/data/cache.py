@@ -79,7 +79,8 @@ def write_entry(entry: Path, description: dict[str, Any], files: dict[str, bytes
 def read_description(entry: Path) -> dict[str, Any] | None:
     """Return the description of an entry, or None where there is none or it is damaged."""
     body = _read_contents(entry)
-    return None if body is None else body["description"]
+    found: dict[str, Any] | None = None if body is None else body["description"]
+    return found
 
 
 def read_entry(entry: Path) -> tuple[dict[str, Any], dict[str, bytes]] | None:

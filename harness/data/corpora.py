@@ -10,7 +10,7 @@ from harness.data import cache, multi30k
 from harness.data.multi30k import DataUnavailable
 from harness.specs import DataSpec
 
-__all__ = ["SPLITS", "Corpus", "DataUnavailable", "known_digests", "load", "multi30k_reason"]
+__all__ = ["SPLITS", "Corpus", "DataUnavailable", "load", "multi30k_reason", "signature"]
 
 SPLITS = ("train", "val", "test")
 Lines = tuple[str, ...]
@@ -38,12 +38,18 @@ def load(data: DataSpec) -> Corpus:
     return readers[data.corpus](data)
 
 
-def known_digests(data: DataSpec) -> dict[str, str] | None:
-    """Return the digests that `load` would find where they are known without it (Multi30k), else None."""
-    if data.corpus != "multi30k":
-        return None
-    names = multi30k.names(data.direction, data.test_split)
-    return {name: multi30k.DIGESTS[name] for pair in names.values() for name in pair}
+def signature(data: DataSpec) -> dict[str, str] | None:
+    """Return what determines the text, where that is known without having it: so a ready-made corpus needs no text.
+
+    That is the digests of Multi30k's files, or the generator's code and seed for captions; None for the user's files.
+    """
+    if data.corpus == "multi30k":
+        names = multi30k.names(data.direction, data.test_split)
+        return {name: multi30k.DIGESTS[name] for pair in names.values() for name in pair}
+    if data.corpus == "captions":
+        code = Path(__file__).with_name("captions.py").read_bytes()
+        return {"captions.py": cache.digest(code), "seed": str(data.seed)}
+    return None
 
 
 def multi30k_reason(data: DataSpec) -> str | None:
@@ -51,11 +57,9 @@ def multi30k_reason(data: DataSpec) -> str | None:
 
     Raises: ValueError for a direction or a test split that there is not.
     """
-    wanted = known_digests(data)
-    if wanted is None:
-        raise ValueError(f"corpus={data.corpus!r}: allowed is multi30k")
+    names = multi30k.names(data.direction, data.test_split)
     try:
-        multi30k.texts(list(wanted))
+        multi30k.texts([name for pair in names.values() for name in pair])
     except DataUnavailable as error:
         return str(error)
     return None

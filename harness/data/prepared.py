@@ -79,9 +79,9 @@ def prepare(data: DataSpec) -> Prepared:
     Raises: DataUnavailable where Multi30k cannot be had; ValueError, one line, for what is wrong in the corpus, the
     settings or the machine.
     """
-    digests = corpora.known_digests(data)
-    corpus = corpora.load(data) if digests is None else None
-    identity = preparing.identity(data, corpus.digests if corpus else digests or {})
+    signature = corpora.signature(data)
+    corpus = corpora.load(data) if signature is None else None
+    identity = preparing.identity(data, corpus.digests if corpus else signature or {})
     found = _cached(identity)
     if found is None:
         description, files = preparing.make(data, corpus or corpora.load(data), identity)
@@ -98,8 +98,8 @@ def unavailable(data: DataSpec) -> str | None:
 
     Raises: ValueError for a direction or a test split that there is not.
     """
-    digests = corpora.known_digests(data)
-    if digests is None or _cached(preparing.identity(data, digests)) is not None:
+    signature = corpora.signature(data)
+    if data.corpus != "multi30k" or signature is None or _cached(preparing.identity(data, signature)) is not None:
         return None
     return corpora.multi30k_reason(data)
 

@@ -19,7 +19,7 @@ from harness.data.vocabulary import Split
 from harness.specs import DataSpec, canonical_json, to_json
 from impls.contract import UNK, Ids
 
-FORMAT = 2
+FORMAT = 3
 QUANTILES = (0, 25, 50, 75, 95, 100)
 SIDES = ("source", "target")
 SPLITS = {"train": "train", "validation": "val", "test": "test"}
@@ -27,15 +27,18 @@ Words = list[tuple[str, ...]]
 Tokens = list[list[str]]
 
 
-def identity(data: DataSpec, digests: dict[str, str]) -> dict[str, Any]:
-    """Return everything that determines the ids: the text, the settings that matter, the libraries' versions."""
+def identity(data: DataSpec, text: dict[str, str]) -> dict[str, Any]:
+    """Return everything that determines the ids: the text, the settings that matter, the libraries' versions.
+
+    `text` are the digests of the corpus, or its signature.
+    """
     settings = to_json(data)
     pieces = data.tokenizer.startswith("sentencepiece")
     for name in ("files", *(["minimum_frequency"] if pieces else ["vocabulary_size", "seed"])):
         del settings[name]
     if data.corpus != "multi30k":
         del settings["test_split"]
-    return {"format": FORMAT, "files": digests, "settings": settings, "versions": _versions(data)}
+    return {"format": FORMAT, "text": text, "settings": settings, "versions": _versions(data)}
 
 
 def _versions(data: DataSpec) -> dict[str, str]:

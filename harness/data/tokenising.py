@@ -95,6 +95,8 @@ def main() -> None:
     """Answer the request on standard input, on standard output: JSON, with nothing a library prints in between."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    # spaCy imports torch where it is there, for what a rule tokenizer never does: that takes longer than all else here.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     try:
         found = {"answer": _answer(json.loads(sys.stdin.buffer.read()))}
     except ValueError as error:

@@ -192,21 +192,25 @@ def _import(library: str) -> Any:
 def _detokenise(tokens: Sequence[str], language: str) -> str:
     """Return the text that the Moses detokenizer makes of tokens, which may be spaCy's.
 
-    spaCy cuts where Moses does not: "t-shirt" at its hyphen, "don't" before "n't", "#8" after "#".
+    spaCy cuts where Moses does not: "t-shirt" at its hyphen, "est-ce" before it, "don't" before "n't", "#8" after "#".
     """
     tokens = [token for token in tokens if token.strip()]
     joined: list[str] = []
-    for place, token in enumerate(tokens):
+    for token, after in zip(tokens, [*tokens[1:], ""], strict=True):
         before = joined[-1] if joined else ""
-        after = tokens[place + 1] if place + 1 < len(tokens) else ""
         if token == "-" and before[-1:].isalnum() and after[:1].isalnum():
             joined.append("@-@")
-        elif joined and (
-            (language == "en" and (token == "n't" or (before, token) == ("can", "not")))
-            or (before == "#" and token[:1].isdigit())
-        ):
+        elif before and _belong_together(before, token, language):
             joined[-1] += token
         else:
             joined.append(token)
     text: str = _import("sacremoses").MosesDetokenizer(lang=language).detokenize(joined, unescape=False)
     return text
+
+
+def _belong_together(before: str, token: str, language: str) -> bool:
+    if language == "en" and (token == "n't" or (before, token) == ("can", "not")):
+        return True
+    if language == "fr" and (token == "\u2019" or before.endswith("\u2019")):
+        return True
+    return (before == "#" and token[:1].isdigit()) or (token[:1] == "-" and token[1:2].isalpha())

@@ -12,19 +12,16 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import matplotlib as mpl
-import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-from matplotlib.transforms import Bbox
 
 from harness import store
 from harness.reporting.groups import Row, plain
 
 INK, FAINT, GRID = "#222222", "#767676", "#DDDDDD"
-SETTINGS = {
+SETTINGS: Any = {
     "axes.edgecolor": FAINT,
     "axes.grid": True,
     "axes.labelcolor": INK,
@@ -70,7 +67,7 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass(frozen=True)
 class Style:
-    """A variant's colour, marker and dashes, the same in every picture. A hollow marker is a second row of a variant."""
+    """A variant's colour, marker and dashes, the same in every picture; hollow markers are its further rows."""
 
     colour: str
     marker: str
@@ -133,9 +130,12 @@ def short(label: str, *, width: int = 24) -> str:
         line = f"{line[: width - 1]}…{line[-width:]}"
     if len(line) <= width:
         return line
-    spots = [index for index, letter in enumerate(line) if letter in ":. ,_(…" and index < width]
-    where = spots[-1] + 1 if spots and spots[-1] >= len(line) - width - 1 else width
-    return f"{line[:where].rstrip()}\n{line[where:].lstrip()}"
+    fitting = range(max(len(line) - width * 5 // 4, 1), width + 1)
+    for separators in (" ", ":,", "._(…"):
+        spots = [index for index in fitting if line[index - 1] in separators]
+        if spots:
+            return f"{line[: spots[-1]].rstrip()}\n{line[spots[-1] :].lstrip()}"
+    return f"{line[:width]}\n{line[width:]}"
 
 
 # Axes -----------------------------------------------------------------------------------------------------------------
@@ -206,80 +206,25 @@ def spread(wanted: Iterable[float], gaps: Sequence[float], low: float, high: flo
     return found
 
 
-def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Style]]) -> None:
-    """Write each line's label right of the axes, beside its last point (x, y), joined to it by a hair line."""
+def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Style]], *, line: bool = True) -> None:
+    """Write each label right of the axes with its line and marker, joined to the point (x, y) by a grey hair line."""
     if not ends:
         return
     axes.get_figure().draw_without_rendering()  # type: ignore[union-attr]
     texts = [short(label) for _, _, label, _ in ends]
     to_axes = axes.transData + axes.transAxes.inverted()
     points = [to_axes.transform((x, y)) for x, y, _, _ in ends]
-    line = 13.5 / 72 * axes.figure.dpi / axes.bbox.height
-    places = spread(
-        [float(y) for _, y in points], [line * (1 + text.count("\n")) + line * 0.2 for text in texts], -0.06, 1.06
-    )
+    inch = axes.figure.dpi / axes.bbox.height, axes.figure.dpi / axes.bbox.width
+    gaps = [(13.5 * (1 + text.count("\n")) + 2.7) / 72 * inch[0] for text in texts]
+    places = spread([float(y) for _, y in points], gaps, -0.06, 1.06)
+    left, middle, right, words = (1 + across * inch[1] for across in (0.12, 0.32, 0.52, 0.6))
+    hair: dict[str, Any] = {"color": FAINT, "lw": 0.7, "ls": (0, (1, 2)), "clip_on": False, "zorder": 1}
     for (x, y), place, text, (*_, own) in zip(points, places, texts, ends, strict=True):
         across = axes.transAxes
-        axes.plot([x, 1.03], [y, place], transform=across, color=own.colour, lw=0.7, alpha=0.7, clip_on=False, zorder=1)
-        swatch = {**own.line, "markersize": 5}
-        axes.plot([1.03, 1.055, 1.08], [place] * 3, transform=across, lw=1.6, clip_on=False, markevery=[1], **swatch)
-        axes.text(1.1, place, text, transform=across, va="center", ha="left", fontsize=9, linespacing=1.0)
-
-
-def label_points(axes: Axes, points: Sequence[tuple[float, float, str, Style]]) -> None:
-    """Write each label beside its point, on the side where it covers the fewest points and other labels."""
-    if not points:
-        return
-    axes.get_figure().draw_without_rendering()  # type: ignore[union-attr]
-    scale = axes.figure.dpi / 72
-    pixels = [axes.transData.transform((x, y)) for x, y, _, _ in points]
-    taken = [Bbox.from_bounds(x - 5 * scale, y - 5 * scale, 10 * scale, 10 * scale) for x, y in pixels]
-    for index, ((x, y, label, _), here) in enumerate(zip(points, pixels, strict=True)):
-        text = short(label)
-        lines = text.split("\n")
-        width, height = max(map(len, lines)) * 5.6 * scale, len(lines) * 11.5 * scale
-        best = min(_sides(scale, width, height), key=lambda side: _cost(side, here, width, height, taken, index, axes))
-        box = _box(best, here, width, height)
-        taken.append(box)
-        far = abs(best[1]) > 12 * scale
-        axes.annotate(
-            text,
-            (x, y),
-            xytext=(best[0] / scale, best[1] / scale),
-            textcoords="offset points",
-            ha="left" if best[0] >= 0 else "right",
-            va="center",
-            fontsize=9,
-            linespacing=1.0,
-            arrowprops={"arrowstyle": "-", "color": FAINT, "lw": 0.6, "shrinkB": 3, "shrinkA": 0} if far else None,
-        )
-
-
-Side = tuple[float, float]
-
-
-def _sides(scale: float, width: float, height: float) -> list[Side]:
-    """Return offsets in pixels to try, the nearest first; a label stands right or left of where the offset ends."""
-    steps = (0.0, 9.0, -9.0, 18.0, -18.0, 28.0, -28.0, 40.0, -40.0, 54.0, -54.0)
-    return [(across * scale, up * scale) for up in steps for across in (8.0, -8.0)]
-
-
-def _box(side: Side, here: npt.NDArray[Any], width: float, height: float) -> Bbox:
-    left = here[0] + side[0] - (width if side[0] < 0 else 0)
-    return Bbox.from_bounds(left, here[1] + side[1] - height / 2, width, height)
-
-
-def _cost(
-    side: Side, here: npt.NDArray[Any], width: float, height: float, taken: Sequence[Bbox], own: int, axes: Axes
-) -> float:
-    box, inside = _box(side, here, width, height), axes.bbox
-    covered = 0.0
-    for other in (one for index, one in enumerate(taken) if index != own):
-        shared = Bbox.intersection(box, other)
-        covered += shared.width * shared.height if shared else 0.0
-    kept = Bbox.intersection(box, inside)
-    outside = width * height - (kept.width * kept.height if kept else 0.0)
-    return 50 * covered + 5 * outside + float(np.hypot(*side))
+        axes.plot([x, left], [y, place], transform=across, **hair)
+        swatch = {**own.line, "markersize": 5.5} | ({} if line else {"linestyle": "none"})
+        axes.plot([left, middle, right], [place] * 3, transform=across, lw=1.6, clip_on=False, markevery=[1], **swatch)
+        axes.text(words, place, text, transform=across, va="center", ha="left", fontsize=9, linespacing=1.0)
 
 
 # Files ----------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +16,6 @@ from harness.reporting.drawing import (
     Style,
     figure,
     label_ends,
-    label_points,
     logarithmic,
     quantity,
     row_styles,
@@ -49,7 +49,7 @@ __all__ = [
     "tokens_per_second",
 ]
 
-BLEUS = {"bleu_tutorial": "tutorial BLEU", "bleu_tokenised": "tokenised BLEU", "bleu_sacre": "sacreBLEU"}
+BLEUS = {"bleu_tutorial": "Tutorial BLEU", "bleu_tokenised": "Tokenised BLEU", "bleu_sacre": "sacreBLEU"}
 Series = dict[int, float]
 """epoch -> value."""
 
@@ -93,9 +93,9 @@ def _curves(rows: Sequence[Row], names: dict[str, str], unit: str, *, logarithm:
         grid[0, 0].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, min_n_ticks=1))
         if logarithm:
             logarithmic(grid[0, 0], "y")
+        made.suptitle(_what_lines_are(rows), x=0.01, ha="left", fontsize=9, color=FAINT)
         side = 1 if drawn[list(names)[1]] else 0
         label_ends(grid[0, side], drawn[list(names)[side]])
-        made.suptitle(_what_lines_are(rows), x=0.01, ha="left", fontsize=9, color=FAINT)
     return made
 
 
@@ -116,11 +116,13 @@ def _panel(axes: Axes, rows: Sequence[Row], name: str) -> list[tuple[float, floa
             axes.plot(*_points(series), color=own.colour, lw=0.8, alpha=0.45, ls="-")
             if record.status != "completed":
                 last = max(series)
-                axes.plot([last], [series[last]], marker="x", ms=10, mew=2.2, color=own.colour, ls="none", zorder=4)
+                axes.plot([last], [series[last]], marker="x", ms=11, mew=2.4, color=own.colour, ls="none", zorder=4)
+                where: dict[str, Any] = {"xytext": (7, 7), "textcoords": "offset points", "fontsize": 8}
+                axes.annotate(record.status, (last, series[last]), zorder=5, **where)
         counted = [series for record, series in found if record in row.counted]
         mean = _mean(counted)
         if mean:
-            axes.plot(*_points(mean), lw=1.8, ms=5, zorder=3, **{k: v for k, v in own.line.items()})
+            axes.plot(*_points(mean), lw=1.8, ms=5, zorder=3, **own.line)
             ends.append((float(max(mean)), mean[max(mean)], row.label, own))
     return ends
 
@@ -145,7 +147,7 @@ def _points(series: Series) -> tuple[list[int], list[float]]:
 
 @styled
 def bleu(rows: Sequence[Row]) -> Figure:
-    """Draw three flavours of BLEU, one panel each: every seed a small dot, the mean the variant's marker."""
+    """Draw three flavours of BLEU, one panel each: every seed a ring, the mean the variant's marker."""
     made, grid = figure(11, 1.6 + 0.5 * max(len(rows), 2), columns=len(BLEUS), sharey=True)
     for axes, (name, title) in zip(grid[0], BLEUS.items(), strict=True):
         axes.set_title(title)
@@ -153,7 +155,7 @@ def bleu(rows: Sequence[Row]) -> Figure:
         _dots(axes, rows, name)
     _variants(grid[0, 0], rows)
     several = any(len(row.counted) > 1 for row in rows)
-    what = "small dots are seeds, markers their means" if several else "one seed a variant"
+    what = "rings are seeds, markers their means" if several else "one seed a variant"
     made.suptitle(f"Higher is better; axes do not start at 0; {what}", x=0.01, ha="left", fontsize=9, color=FAINT)
     return made
 
@@ -173,10 +175,10 @@ def _dots(axes: Axes, rows: Sequence[Row], name: str) -> None:
             axes.text(0.02, place, row.status, transform=axes.get_yaxis_transform(), va="center", color=FAINT, size=8)
             continue
         if len(seeds) > 1:
-            jitter = np.linspace(-0.12, 0.12, len(seeds))
-            axes.plot(seeds, place + jitter, ls="none", marker="o", ms=4, mfc="none", mec=own.colour, alpha=0.8)
+            below = [place + 0.3] * len(seeds)
+            axes.plot(seeds, below, ls="none", marker="o", ms=4, mfc="none", mec=own.colour, alpha=0.9)
         mean = float(np.mean(seeds))
-        axes.plot([mean], [place], ls="none", marker=own.marker, ms=9, mfc=own.face, mec=own.colour, mew=1.2)
+        axes.plot([mean], [place], ls="none", marker=own.marker, ms=7.5, mfc=own.face, mec=own.colour, mew=1.2)
         axes.annotate(f"{mean:.1f}", (mean, place), (0, 8), textcoords="offset points", ha="center", size=8)
 
 
@@ -227,23 +229,31 @@ def _bars(rows: Sequence[Row], name: str, title: str, unit: str) -> Figure:
 
 @styled
 def quality_against_speed(rows: Sequence[Row]) -> Figure:
-    """Draw sacreBLEU against training and decoding speed: means as labelled points, seeds as small dots."""
+    """Draw sacreBLEU against training and decoding speed: means as labelled points, seeds as rings."""
     made, grid = figure(11, 4.8, columns=2, sharey=True)
     quality = next((name for name in reversed(BLEUS) if any(row.by_seed(name) for row in rows)), "bleu_sacre")
     speeds = {
         "training_tokens_per_second": "training: target words per second (log scale)",
         "decoding_sentences_per_second": "decoding: sentences per second (log scale)",
     }
+    ends: list[tuple[float, float, str, Style]] = []
     for axes, (speed, unit) in zip(grid[0], speeds.items(), strict=True):
         axes.set_xlabel(unit)
         points = _scatter(axes, rows, speed, quality)
         if points:
             _limits(axes, points)
-            label_points(axes, points)
+            ends = points
         else:
             say(axes, "No run has both figures.")
     grid[0, 0].set_ylabel(f"{BLEUS[quality]}, test set")
-    grid[0, 0].set_title("Quality against speed: up and to the right is better")
+    grid[0, 0].set_title("Quality against training speed")
+    grid[0, 1].set_title("Quality against decoding speed")
+    several = any(len(row.counted) > 1 for row in rows)
+    rings = "; rings are seeds, markers their means" if several else ""
+    made.suptitle(f"Up and to the right is better{rings}", x=0.01, ha="left", fontsize=9, color=FAINT)
+    drawn = [axes for axes in grid[0] if axes.has_data()]
+    if drawn:
+        label_ends(drawn[-1], ends, line=False)
     return made
 
 
@@ -258,7 +268,7 @@ def _scatter(axes: Axes, rows: Sequence[Row], speed: str, quality: str) -> list[
         if len(seeds) > 1:
             axes.plot(xs, ys, ls="none", marker="o", ms=3.5, mfc="none", mec=own.colour, alpha=0.7)
         x, y = float(np.mean(xs)), float(np.mean(ys))
-        axes.plot([x], [y], ls="none", marker=own.marker, ms=9, mfc=own.face, mec=own.colour, mew=1.2)
+        axes.plot([x], [y], ls="none", marker=own.marker, ms=7.5, mfc=own.face, mec=own.colour, mew=1.2)
         points.append((x, y, row.label, own))
     return points
 
@@ -281,12 +291,12 @@ RECORD_FIGURES: dict[str, tuple[str, Callable[[Sequence[Row]], Figure], tuple[st
         ("validation_perplexity", "training_perplexity"),
     ),
     "bleu": ("BLEU on the test set, three ways", bleu, tuple(BLEUS)),
-    "tokens_per_second": (
+    "tokens-per-second": (
         "Training speed in target words per second",
         tokens_per_second,
         ("training_tokens_per_second",),
     ),
     "parameters": ("Trained parameters", parameters, ("parameters",)),
-    "quality_against_speed": ("Quality against speed", quality_against_speed, tuple(BLEUS)),
+    "quality-against-speed": ("Quality against speed", quality_against_speed, tuple(BLEUS)),
 }
 """file name -> (what is seen, the function, the figures of which a run must have one)."""

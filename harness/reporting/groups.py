@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.specs import EpochRecord, RunRecord, RunSpec, canonical_json, to_json
 from impls.contract import GruRecipe
-from impls.recipes import RECIPES, TUTORIAL
+from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
 BUDGETS = {"controlled": "Controlled", "source": "As its source trains it"}
 CORPORA = ("multi30k", "files", "captions")
@@ -128,6 +128,12 @@ class Group:
         if short:
             who = "" if len(short) == len(self.rows) else f" ({', '.join(row.label for row in short)})"
             found.append(f"fewer than {TUTORIAL.epochs} epochs{who}")
+        other = [row.label for row in self.rows if not _as_source(row.records[0].spec)]
+        if other:
+            who = "" if len(other) == len(self.rows) else f" ({', '.join(other)})"
+            found.append(f"trained otherwise than by its source{who}")
+        if not any(row.completed for row in self.rows):
+            found.append("no run completed")
         return tuple(found)
 
     @property
@@ -211,6 +217,14 @@ def _reduced(spec: RunSpec) -> bool:
 
 def _short(spec: RunSpec) -> bool:
     return spec.training.epochs < TUTORIAL.epochs or spec.updates is not None
+
+
+def _as_source(spec: RunSpec) -> bool:
+    """Whether a built-in variant is trained as its source trains it, the number of epochs apart."""
+    known = TRAININGS.get(spec.variant)
+    return known is None or replace(spec.training, epochs=known.epochs, averaged_epochs=0) == replace(
+        known, averaged_epochs=0
+    )
 
 
 def _key(record: RunRecord) -> tuple[Any, ...]:

@@ -89,9 +89,8 @@ def padded_masks(source_lengths: Sequence[int] = (6, 4, 2), target_lengths: Sequ
     handles = [
         Patch(facecolor=VISIBLE_COLOUR, label="visible"),
         Patch(facecolor=HIDDEN_COLOUR, edgecolor=FAINT, label="hidden"),
-        Patch(facecolor="white", edgecolor="white", label="· padding"),
     ]
-    made.legend(handles=handles, loc="outside upper right", ncols=3, frameon=False)
+    made.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
     made.suptitle("What may be looked at in a padded batch", x=0.01, ha="left", fontsize=11, fontweight="bold")
     return made
 
@@ -99,8 +98,8 @@ def padded_masks(source_lengths: Sequence[int] = (6, 4, 2), target_lengths: Sequ
 def _mask(axes: Axes, visible: npt.NDArray[np.bool_], queries: int, keys: int) -> None:
     axes.imshow(visible, cmap=ListedColormap([HIDDEN_COLOUR, VISIBLE_COLOUR]), vmin=0, vmax=1, aspect="auto")
     rows, columns = visible.shape
-    axes.set_xticks(range(columns), [str(i + 1) if i < keys else "·" for i in range(columns)])
-    axes.set_yticks(range(rows), [str(i + 1) if i < queries else "·" for i in range(rows)])
+    axes.set_xticks(range(columns), [str(i + 1) if i < keys else "pad" for i in range(columns)], fontsize=9)
+    axes.set_yticks(range(rows), [str(i + 1) if i < queries else "pad" for i in range(rows)], fontsize=9)
     axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
     axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
     axes.grid(visible=False)
@@ -126,6 +125,7 @@ def activations(names: Sequence[str] = get_args(Activation)) -> Figure:
         axes.set_xlabel("input")
         axes.set_ylim(-1.2, 3)
         axes.set_xticks([-4, -2, 0, 2, 4])
+    made.suptitle("Activations of the feed-forward and their derivatives", x=0.01, ha="left", fontsize=9, color=FAINT)
     grid[0, 0].set_ylabel("output")
     grid[0, 0].legend(loc="upper left", frameon=False)
     return made
@@ -162,10 +162,10 @@ def _heat_maps(weights: npt.NDArray[np.float64], source: list[str], target: list
     alone = layers * heads == 1
     across = min(heads, 4)
     down = layers * math.ceil(heads / across)
-    cell = 0.34 if alone else 0.2
+    cell = 0.34 if alone else 0.18
     panel = max(columns * cell, 1.5) + 0.35, max(rows * cell, 1.2) + 0.45
     made, grid = figure(across * panel[0] + 2.2, down * panel[1] + 1.6, rows=down, columns=across)
-    image = None
+    image, most = None, max(float(weights.max()), 0.1)
     for axes in grid.flat:
         axes.set_visible(False)
     for layer in range(layers):
@@ -173,10 +173,10 @@ def _heat_maps(weights: npt.NDArray[np.float64], source: list[str], target: list
             place = layer * math.ceil(heads / across) + head // across, head % across
             axes = grid[place]
             axes.set_visible(True)
-            image = axes.imshow(weights[layer, head], cmap="Blues", vmin=0, vmax=1, aspect="auto")
+            image = axes.imshow(weights[layer, head], cmap="Blues", vmin=0, vmax=most, aspect="auto")
             axes.set_title("" if alone else f"layer {layer + 1}, head {head + 1}", fontsize=9, fontweight="normal")
             size = 10 if alone else 8
-            lowest = place[0] == down - 1 or (layer == layers - 1 and head + across >= heads)
+            lowest = head + across >= heads
             axes.set_xticks(range(columns), source if lowest else [], rotation=90, fontsize=size, minor=False)
             axes.set_yticks(range(rows), target if place[1] == 0 else [], fontsize=size)
             axes.grid(visible=False)

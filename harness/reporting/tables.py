@@ -14,6 +14,8 @@ __all__ = ["fairness", "markdown", "terminal"]
 
 MISSING = "–"
 MARK = "*"
+LINE = 104
+"""Letters a terminal's line should hold: a wider table is printed in two parts."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,10 @@ def _terminal_group(group: Group) -> str:
     else:
         troubled = any(row.completed < len(row.records) for row in group.rows)
         extra = [("", "status", [row.status for row in group.rows])] if troubled else []
-        lines += ["", *_aligned(group, QUALITY, extra), "", *_aligned(group, COST, [])]
+        blocks = [(*QUALITY,)] if max(map(len, _aligned(group, QUALITY, []))) <= LINE else [QUALITY[:4], QUALITY[4:]]
+        for columns in blocks:
+            lines += ["", *_aligned(group, columns, [])]
+        lines += ["", *_aligned(group, COST, extra)]
         lines += ["", *_footnotes(group)] if _footnotes(group) else []
     return "\n".join([*lines, *_endings(group)])
 

@@ -1,0 +1,34 @@
+"""`data`: what a corpus holds, once it is tokenised and cached."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from harness.commands import options
+from harness.specs import RunSpec, override
+from impls.recipes import LEARNED_POSITIONS
+
+
+def add(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser("data", help="prepare a corpus and describe it", description=__doc__)
+    options.add_data(parser)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="a setting, such as data.vocabulary=joint"
+    )
+    parser.set_defaults(command=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print sizes, vocabularies, unknown-word rates, lengths and digests. Returns 0."""
+    spec = RunSpec(variant="learned_positions", recipe=LEARNED_POSITIONS, data=options.data_spec(arguments))
+    for setting in arguments.set:
+        if not setting.startswith("data."):
+            raise ValueError(f"--set {setting}: allowed here is data.FIELD=VALUE")
+        spec = override(spec, setting)
+    from harness.data.prepared import describe, prepare
+
+    data = options.available(spec.data, insists=arguments.corpus is not None)
+    options.say(describe(prepare(data)))
+    return 0

@@ -1,0 +1,34 @@
+"""`laws`: what every model must keep, tested one by one."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from harness.commands import options
+from impls import registry
+
+
+def add(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser("laws", help="test variants against the laws", description=__doc__)
+    parser.add_argument("--variant", action="append", help="a variant, or package.module:NAME (all built-in ones)")
+    parser.add_argument("--law", type=options.positive, action="append", help="a law's number (all)")
+    parser.add_argument("--framework", default="torch", help="(torch)")
+    parser.add_argument("--device", default="cpu", help="(cpu)")
+    parser.set_defaults(command=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print a line for each law and variant. Returns 0, or 1 where a law is broken."""
+    variants = [options.find_variant(name) for name in arguments.variant or registry.names()]
+    from harness.laws import for_variant
+
+    broken = 0
+    for variant in variants:
+        options.say(f"{variant}:")
+        for result in for_variant(variant, framework=arguments.framework, device=arguments.device, laws=arguments.law):
+            options.say(f"  {result}")
+            broken += not result.passed
+    options.say(f"{broken} laws broken" if broken else "every law holds")
+    return int(broken > 0)

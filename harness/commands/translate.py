@@ -1,0 +1,130 @@
+"""`translate`: a trained run at work on sentences, a file or standard input."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness import store
+from harness.commands import options
+from harness.specs import RunRecord
+from impls.contract import EOS, SOS, SPECIAL_WORDS, Ids, Seq2SeqModel
+
+if TYPE_CHECKING:
+    from harness.data.prepared import Encoded, Prepared
+
+PICTURES = (".png", ".svg", ".pdf")
+STEP = 100
+
+
+def add(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser("translate", help="translate with a trained run", description=__doc__)
+    parser.add_argument("--run", required=True, metavar="ID", help="a run, or how its id begins")
+    parser.add_argument("sentence", nargs="*", help="(standard input, one sentence a line)")
+    parser.add_argument("--file", type=Path, help="a text of one sentence a line")
+    parser.add_argument("--beam", type=options.positive, help="(the run's)")
+    parser.add_argument("--attention", type=Path, metavar="FILE.png", help="draw the attention of one sentence")
+    parser.add_argument(
+        "--every-hundredth", action="store_true", help="list every hundredth test translation beside its reference"
+    )
+    parser.add_argument("--device", default="cpu", help="(cpu)")
+    options.add_results(parser)
+    parser.set_defaults(command=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print a translation for each sentence. Returns 0."""
+    record = store.find(arguments.results, arguments.run)
+    if record.status != "completed":
+        raise ValueError(f"run {record.id}: its status is {record.status}: allowed is a completed run")
+    if arguments.attention is not None and arguments.attention.suffix not in PICTURES:
+        raise ValueError(f"--attention {arguments.attention}: allowed is a name that ends in {', '.join(PICTURES)}")
+    if arguments.every_hundredth:
+        if arguments.sentence or arguments.file or arguments.beam or arguments.attention:
+            raise ValueError("--every-hundredth lists stored translations: allowed is no sentence and no other option")
+        return _list(record, arguments.results)
+    sentences = _sentences(arguments)
+    if arguments.attention is not None and len(sentences) != 1:
+        raise ValueError(f"--attention with {len(sentences)} sentences: allowed is one")
+    from harness.data.prepared import detokenise, encode, prepare
+    from harness.decoding import translate
+    from harness.reporting.pictures import attention_heat_map
+
+    prepared = prepare(record.spec.data)
+    model = _model(record, prepared, arguments)
+    places = [place for place, one in enumerate(sentences) if one]
+    encoded = encode(prepared, [sentences[place] for place in places])
+    _warn_of_cuts(encoded, places, prepared.data.max_length)
+    decoding = record.spec.decoding if arguments.beam is None else replace(record.spec.decoding, beam=arguments.beam)
+    decoded = translate(model, encoded.ids, decoding)
+    words = [[prepared.target_words[token] for token in one.tokens] for one in decoded.translations]
+    lines = [""] * len(sentences)
+    for place, text in zip(places, detokenise(prepared, words), strict=True):
+        lines[place] = text
+    for line in lines:
+        options.say(line)
+    if arguments.attention is not None:
+        target: Ids = np.array([[SOS, *decoded.translations[0].tokens]], dtype=np.int32)
+        weights = model.cross_attention(encoded.ids[0][None], target)[0]
+        source_words = encoded.tokens[0][: len(encoded.ids[0]) - 2]
+        start, end = SPECIAL_WORDS[SOS], SPECIAL_WORDS[EOS]
+        attention_heat_map(weights, [start, *source_words, end], [*words[0], end], arguments.attention)
+        options.say(f"The attention: {arguments.attention}")
+    return 0
+
+
+def _sentences(arguments: argparse.Namespace) -> list[str]:
+    if arguments.sentence and arguments.file:
+        raise ValueError(f"--file {arguments.file} and a sentence: allowed is one of them")
+    if arguments.sentence:
+        return [" ".join(one.split()) for one in arguments.sentence]
+    name = str(arguments.file or "standard input")
+    content = arguments.file.read_bytes() if arguments.file else sys.stdin.buffer.read()
+    try:
+        text = content.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: byte {error.start} is not UTF-8; allowed is UTF-8") from error
+    if not text.strip():
+        raise ValueError(f"{name}: empty; allowed is one sentence a line")
+    return [line.strip() for line in text.removesuffix("\n").split("\n")]
+
+
+def _model(record: RunRecord, prepared: Prepared, arguments: argparse.Namespace) -> Seq2SeqModel:
+    from harness.executor import worker_environment
+    from harness.training import build_model
+
+    spec = replace(record.spec, device=arguments.device)
+    options.find_variant(spec.variant)
+    os.environ.update(worker_environment(spec))
+    weights = store.load_weights(arguments.results, record.id)
+    model = build_model(spec, prepared)
+    model.set_weights(weights)
+    return model
+
+
+def _warn_of_cuts(encoded: Encoded, places: Sequence[int], max_length: int) -> None:
+    longest = max_length - 2
+    for place, tokens in zip(places, encoded.tokens, strict=True):
+        if len(tokens) > longest:
+            options.warn(f"sentence {place + 1} has {len(tokens)} tokens: cut to its first {longest}")
+
+
+def _list(record: RunRecord, results: Path) -> int:
+    from harness.data.prepared import prepare
+
+    hypotheses = store.load_hypotheses(results, record.id, record.fingerprints.get("hypotheses"))
+    prepared = prepare(record.spec.data)
+    for one in hypotheses[::STEP]:
+        options.say(f"{one.sentence}")
+        options.say(f"  source       {prepared.test_source_text[one.sentence]}")
+        options.say(f"  translation  {one.text}")
+        options.say(f"  reference    {prepared.test_target_text[one.sentence]}")
+    return 0

@@ -1,0 +1,103 @@
+"""What a law is written in: comparisons that raise `Broken`, and a table model whose search is worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from impls.contract import EOS, SOS, Arrays, Candidates, Decoding, Ids, Seq2SeqModel
+
+TOLERANCE = 1e-5
+
+
+class Broken(Exception):
+    """A law does not hold; the message says where and by how much."""
+
+
+def hold(condition: bool, otherwise: str) -> None:
+    """Raise `Broken` with the message `otherwise` unless the condition is true."""
+    if not condition:
+        raise Broken(otherwise)
+
+
+def close(what: str, found: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float = TOLERANCE) -> None:
+    """Hold that two arrays have one shape and differ by at most `tolerance`."""
+    hold(found.shape == expected.shape, f"{what}: shape {found.shape}, not {expected.shape}")
+    difference = float(np.abs(found - expected).max(initial=0.0))
+    hold(difference <= tolerance, f"{what}: off by {difference:.2g}, allowed is {tolerance:g}")
+
+
+def same_bits(what: str, found: Arrays, expected: Arrays) -> None:
+    """Hold that two sets of arrays have the same names, types, shapes and bits."""
+    hold(
+        found.keys() == expected.keys(),
+        f"{what}: not the same names: {', '.join(sorted(found.keys() ^ expected.keys()))}",
+    )
+    for name, value in expected.items():
+        same = found[name].dtype == value.dtype and found[name].shape == value.shape
+        hold(same and found[name].tobytes() == value.tobytes(), f"{what}: {name} has other bits")
+
+
+def refused(model: Seq2SeqModel, misfit: Arrays, what: str, name: str) -> None:
+    """Hold that set_weights raises a ValueError that says what is wrong with which tensor."""
+    try:
+        model.set_weights(misfit)
+    except ValueError as error:
+        hold(name in str(error), f"the ValueError for a weight that is {what} does not name {name}: {error}")
+    else:
+        raise Broken(f"set_weights accepts a weight that is {what}: {name}")
+
+
+def number(what: str, found: npt.NDArray[Any], shape: tuple[int, ...], kind: type[np.generic] = np.float32) -> None:
+    """Hold that an array has this shape and type and is finite."""
+    hold(isinstance(found, np.ndarray), f"{what} is a {type(found).__name__}, not a NumPy array")
+    hold(found.shape == shape, f"{what} has shape {found.shape}, not {shape}")
+    hold(found.dtype == kind, f"{what} is {found.dtype}, not {np.dtype(kind)}")
+    hold(bool(np.isfinite(found).all()), f"{what} is not finite")
+
+
+def log_softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the log-probabilities of logits [...,V], in float64."""
+    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+    result: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return result
+
+
+class Table:
+    """A model of seven words (a, b, c are 4, 5, 6) in which only the source's first word and the last word matter.
+
+    Source `<unk>`: first a 0.5 or b 0.4; after a `<eos>` 0.4; after b c 0.9; after c `<eos>` 0.9. "a" has 0.5 x 0.4 =
+    0.2, "b c" 0.4 x 0.9 x 0.9 = 0.324: greedy takes "a", a beam of 2 "b c".
+    Source a: first a 0.6 or b 0.39; after a `<eos>` 0.6; the rest as before. "a" has 0.36, "b c" 0.316: "a" is more
+    probable, but with the penalty's exponent at 1, log(0.36) / (7 / 6) = -0.876 loses to log(0.316) / (8 / 6) = -0.864.
+    All other words share what is left.
+    """
+
+    NEXT = (
+        {SOS: {4: 0.5, 5: 0.4}, 4: {EOS: 0.4}, 5: {6: 0.9}, 6: {EOS: 0.9}},
+        {SOS: {4: 0.6, 5: 0.39}, 4: {EOS: 0.6}, 5: {6: 0.9}, 6: {EOS: 0.9}},
+    )
+
+    def __init__(self, rows: npt.NDArray[np.intp] | None = None) -> None:
+        self.rows = np.empty(0, np.intp) if rows is None else rows
+
+    def begin_decoding(self, source: Ids) -> Decoding:
+        return Table((source[:, 1] == 4).astype(np.intp))
+
+    def step(self, last: Ids, best: int) -> Candidates:
+        table = np.empty((len(last), 7), np.float32)
+        for probabilities, row, word in zip(table, self.rows, last, strict=True):
+            known = self.NEXT[row].get(int(word), {})
+            probabilities[:] = (1 - sum(known.values())) / (7 - len(known))
+            probabilities[list(known)] = list(known.values())
+        tokens = np.argsort(-table, axis=1, kind="stable")[:, :best].astype(np.int32)
+        return Candidates(np.log(np.take_along_axis(table, tokens, 1)), tokens)
+
+    def select(self, rows: npt.NDArray[np.intp]) -> None:
+        self.rows = self.rows[rows]
+
+
+WORKED_BY_HAND = ((1, 0.6, ((4,), (4,))), (2, 0.0, ((5, 6), (4,))), (2, 1.0, ((5, 6), (5, 6))))
+"""Beam, length penalty, and what `Table` gives for its two sources."""

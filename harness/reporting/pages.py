@@ -1,0 +1,311 @@
+"""Writes a report: one Markdown page with its tables and pictures, the same bytes for the same records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from harness import store
+from harness.reporting import figures
+from harness.reporting.groups import BUDGETS, Group, Row, groups, notes, plain, rows
+from harness.reporting.markup import Markdown, code, text
+from harness.reporting.tables import differences, markdown_group
+from harness.specs import RunRecord
+from impls.recipes import TRAININGS
+
+PAGE, TEMPLATES = "index.md", Path(__file__).parent / "templates"
+EXPLANATIONS = {
+    "controlled": "One training recipe for all: only the architecture differs.",
+    "source": "Each variant with the training its source uses: compare sacreBLEU and chrF; perplexity and BLEU on "
+    "tokens only between equal vocabularies.",
+}
+AGREEMENTS = {
+    "controlled": "These agree in all runs: data settings and files, vocabularies, token ids, test set, decoding, "
+    "signatures, training settings, updates, seeds, the stream of batches, and every initial tensor that two recipes "
+    "share by name and shape.",
+    "source": "These agree in all runs: data files, test set and signatures.",
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A file name without its ending, and what is seen."""
+
+    name: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table of the page, with its pictures; `tables` is empty where there are no runs of this budget."""
+
+    heading: str
+    explanation: str
+    agreement: str = ""
+    tables: Markdown = Markdown("")
+    differences: list[str] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
+
+    @property
+    def fair(self) -> bool:
+        return not self.differences
+
+
+def write(records: Iterable[RunRecord], folder: Path, *, command: str = "") -> Path:
+    """Write `folder`/index.md and its pictures under `folder`/figures, and return the page's path.
+
+    Raises: ValueError where there are no records.
+    """
+    found = groups(records)
+    if not found:
+        raise ValueError("there are no run records to report: train something first")
+    everything = [record for group in found for record in group.records]
+    pictures = folder / "figures"
+    context = {
+        "summary": _summary(found),
+        "warnings": _warnings(found),
+        "sections": _sections(found, pictures),
+        "explanations": _explanations(pictures),
+        "measured": _measured(everything),
+        "signatures": _signatures(everything),
+        "sources": _sources(everything),
+        "command": _commands(everything, command),
+        "environment": _environment(everything),
+        "digests": _digests(everything),
+        "runs": _runs(everything),
+    }
+    page = folder / PAGE
+    store.write_bytes(page, _render(context).encode())
+    return page
+
+
+def _render(context: dict[str, Any]) -> str:
+    """Fill the template; whatever is not Markdown already is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        finalize=text,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+    page = environment.get_template("index.md.j2").render(context)
+    return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
+
+
+# What is said first ---------------------------------------------------------------------------------------------------
+
+
+def _summary(found: Sequence[Group]) -> str:
+    records = [record for group in found for record in group.records]
+    variants = list(dict.fromkeys(row.variant for group in found for row in group.rows))
+    seeds = sorted({len(row.records) for group in found for row in group.rows})
+    data = list(dict.fromkeys(group.title for group in found))
+    fit = [group for group in found if group.published_size]
+    verdict = "are" if len(fit) == len(found) else "are in part" if fit else "are not"
+    amount = _count(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    statuses = [record.status for record in records]
+    ends = ", ".join(f"{statuses.count(end)} {end}" for end in dict.fromkeys(sorted(statuses)))
+    return (
+        f"{_count(len(records), 'run')} ({ends}) of {_count(len(variants), 'variant')} on {'; on '.join(data)}; "
+        f"{amount} a variant; these figures {verdict} comparable with published ones."
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _warnings(found: Sequence[Group]) -> list[str]:
+    embedded = [record for group in found for record in group.records if record.spec.data.corpus == "captions"]
+    if not embedded:
+        return []
+    alone = len(embedded) == sum(len(group.records) for group in found)
+    where = "The corpus is" if alone else "Where it says so, the corpus is"
+    reason = "".join(f" {note.rstrip('.')}." for note in notes(embedded))
+    return [
+        f"{where} captions, sentences that a grammar embedded in this project generates. It is not Multi30k.{reason}"
+    ]
+
+
+# Sections and pictures ------------------------------------------------------------------------------------------------
+
+
+def _sections(found: Sequence[Group], folder: Path) -> list[Section]:
+    """Return both budgets of every kind of data, whether they have runs or not."""
+    made = []
+    for title in dict.fromkeys(group.title for group in found):
+        for budget, name in BUDGETS.items():
+            same = [group for group in found if (group.budget, group.title) == (budget, title)]
+            if not same:
+                made.append(Section(f"{name}: {title}", EXPLANATIONS[budget]))
+            for number, group in enumerate(same, start=1):
+                slug = _slug(group, number)
+                made.append(_section(group, slug, folder))
+    return made
+
+
+def _section(group: Group, slug: str, folder: Path) -> Section:
+    different = differences(group)
+    pictures = [] if different else _pictures(group.rows, slug, folder)
+    agreement = AGREEMENTS[group.budget]
+    outside = [row.label for row in group.rows if any(record.spec.recipe is None for record in row.records)]
+    if outside and group.budget == "controlled":
+        agreement += f" Without a recipe, and so not compared in their initial weights: {', '.join(outside)}."
+    explanation = EXPLANATIONS[group.budget]
+    return Section(group.heading, explanation, agreement, markdown_group(group), different, pictures)
+
+
+def _slug(group: Group, number: int) -> str:
+    words = re.sub(r"[^a-z0-9]+", "-", f"{group.budget} {group.title}".lower()).strip("-")[:90].strip("-")
+    return words if number == 1 else f"{words}-{number}"
+
+
+def _pictures(found: Sequence[Row], slug: str, folder: Path) -> list[Picture]:
+    made = []
+    for name, (caption, draw, needed) in figures.RECORD_FIGURES.items():
+        if any(row.summary(one).values for row in found for one in needed):
+            figures.save(draw(found), folder, f"{slug}-{name}")
+            made.append(Picture(f"{slug}-{name}", caption))
+    return made
+
+
+def _explanations(folder: Path) -> list[Picture]:
+    drawn = {
+        "learning-rates": ("Learning rates, as each source trains its variant", figures.learning_rates(TRAININGS)),
+        "sinusoids": ("The table of sinusoidal positions", figures.sinusoid_table()),
+        "masks": ("The masks of a padded batch of three sentences", figures.padded_masks()),
+        "activations": ("Activations and their derivatives", figures.activations()),
+    }
+    for name, (_, made) in drawn.items():
+        figures.save(made, folder, name)
+    return [Picture(name, caption) for name, (caption, _) in drawn.items()]
+
+
+# Evidence -------------------------------------------------------------------------------------------------------------
+
+
+def _measured(records: Sequence[RunRecord]) -> list[str]:
+    """Return in words how translations were searched for, on what the runs ran, and what the data left out."""
+    lines = []
+    for search, who in _holders(records, _search):
+        lines.append(f"Decoding: {search}{who}.")
+    for place, who in _holders(records, _place):
+        lines.append(f"Trained on {place}{who}.")
+    for sizes, who in _holders(records, _sizes):
+        if sizes:
+            lines.append(f"Data: {sizes}{who}.")
+    return lines
+
+
+def _search(record: RunRecord) -> str:
+    spec = record.spec.decoding
+    way = "greedy" if spec.beam == 1 else f"beam {spec.beam}, length penalty {spec.length_penalty:g}"
+    return f"{way}, at most {spec.max_tokens} tokens, batches of {spec.batch_size}"
+
+
+def _place(record: RunRecord) -> str:
+    spec = record.spec
+    threads = f"{spec.threads} thread" + ("" if spec.threads == 1 else "s")
+    return f"{spec.framework}, {spec.device}, {spec.precision}, {threads}"
+
+
+def _sizes(record: RunRecord) -> str:
+    data, sizes = record.spec.data, record.sizes
+    words = {
+        "training_pairs": "training pairs",
+        "validation_pairs": "validation pairs",
+        "test_pairs": "test pairs",
+        "left_out_pairs": "pairs left out as too long",
+        "cut_sentences": "sentences cut",
+        "source_words": "source words",
+        "target_words": "target words",
+    }
+    parts = [f"{sizes[name]:,.0f} {what}" for name, what in words.items() if sizes.get(name) is not None]
+    for name, what in (("source_unknown_rate", "source"), ("target_unknown_rate", "target")):
+        if sizes.get(name) is not None:
+            parts.append(f"{100 * sizes[name]:.2f} % unknown {what} words")
+    return f"{data.tokenizer} tokenizer, {', '.join(parts)}" if parts else ""
+
+
+def _holders(records: Sequence[RunRecord], value: Callable[[RunRecord], str]) -> list[tuple[str, str]]:
+    """Return each value, with " (who)" where there are several: variants, with their budget where that tells more."""
+    found: dict[str, dict[str, None]] = {}
+    for record in records:
+        same = {value(other) for other in records if other.spec.variant == record.spec.variant}
+        budget = f", {BUDGETS[record.spec.budget].lower()}" if len(same) > 1 else ""
+        found.setdefault(value(record), {})[f"{plain(record.spec.variant)}{budget}"] = None
+    return [(one, f" ({'; '.join(who)})" if len(found) > 1 else "") for one, who in found.items()]
+
+
+def _signatures(records: Sequence[RunRecord]) -> list[tuple[str, Markdown, str]]:
+    made = []
+    for name in sorted({one for record in records for one in record.signatures}):
+        having = [record for record in records if name in record.signatures]
+        for signature, who in _holders(having, _signature(name)):
+            made.append((name, code(signature, in_table=True), who[2:-1] or "all"))
+    return made
+
+
+def _signature(name: str) -> Callable[[RunRecord], str]:
+    return lambda record: record.signatures[name]
+
+
+def _sources(records: Sequence[RunRecord]) -> list[tuple[Markdown, str]]:
+    found = {record.spec.variant: record.spec.recipe for record in reversed(records)}
+    return [
+        (code(row.variant, in_table=True), getattr(found[row.variant], "source", "") or "–")
+        for index, row in enumerate(ordered := rows(records))
+        if row.variant not in {other.variant for other in ordered[:index]}
+    ]
+
+
+def _commands(records: Sequence[RunRecord], command: str) -> Markdown:
+    lines = [command] if command else list(dict.fromkeys(record.command for record in records if record.command))
+    return Markdown("\n".join(f"    {plain(line, longest=2_000)}" for line in lines))
+
+
+def _environment(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
+    found: dict[str, dict[str, None]] = {}
+    for record in records:
+        for name, value in _flat(record.environment):
+            found.setdefault(name, {})[value] = None
+    return [(name, "; ".join(values)) for name, values in sorted(found.items())]
+
+
+def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [pair for key, one in value.items() for pair in _flat(one, f"{name} {key}".strip())]
+    return [(name, plain(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)))]
+
+
+def _digests(records: Sequence[RunRecord]) -> list[tuple[str, Markdown]]:
+    found: dict[tuple[str, str], None] = {}
+    for record in records:
+        prints, data = record.fingerprints, record.spec.data
+        where = f"{data.corpus} {data.direction}"
+        for name, digest in (prints.get("files") or {}).items():
+            found[f"{where}: {name}", str(digest)] = None
+        for name in ("source_vocabulary", "target_vocabulary", "tokenised"):
+            if prints.get(name):
+                found[f"{where}: {name.replace('_', ' ')}", str(prints[name])] = None
+        if prints.get("stream"):
+            found[f"{where}: stream of batches, seed {record.spec.seed}", str(prints["stream"])] = None
+    return [(name, code(digest, in_table=True)) for name, digest in sorted(found)]
+
+
+def _runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": code(record.id, in_table=True),
+            "status": record.status,
+            "started": record.started or "–",
+            "hypotheses": code(str(record.fingerprints.get("hypotheses") or "–"), in_table=True),
+        }
+        for record in records
+    ]

@@ -1,0 +1,414 @@
+"""Corpora: files are refused in one clear line, and Multi30k is found, downloaded and checked."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.server
+import multiprocessing
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.data import cache, corpora, multi30k
+from harness.data.corpora import DataUnavailable
+from harness.specs import DataSpec, FileSpec
+
+TEXTS = {
+    name: f"{name}: erste Zeile\u2028 mit Trenner \n{name}: zweite\u00a0Zeile\n".encode() for name in multi30k.DIGESTS
+}
+WANTED = ("train.de", "train.en", "val.de", "val.en", "test_2016_flickr.de", "test_2016_flickr.en")
+
+
+# The user's own files -------------------------------------------------------------------------------------------------
+
+
+def files(folder: Path, **contents: bytes) -> DataSpec:
+    """Return the spec of a good corpus of TSV files in `folder`, but for these contents."""
+    names: dict[str, str] = {}
+    for split in ("train", "validation", "test"):
+        for name in (f"{split}_source", f"{split}_target"):
+            content = contents.get(name, b"ein\teins\nzwei\ttwo\n" if name.endswith("source") else None)
+            if content is not None:
+                path = folder / f"{name}.txt"
+                path.write_bytes(content)
+                names[name] = str(path)
+    return DataSpec(corpus="files", files=FileSpec(**names))
+
+
+def test_two_files_and_one_tsv_give_the_same_pairs(tmp_path: Path) -> None:
+    data = files(tmp_path, train_source=b"ein\nzwei\n", train_target=b"eins\ntwo\n")
+    corpus = corpora.load(data)
+    assert corpus.splits["train"] == corpus.splits["val"] == corpus.splits["test"] == (("ein", "zwei"), ("eins", "two"))
+    assert sorted(corpus.digests) == ["test_source", "train_source", "train_target", "validation_source"]
+    assert corpus.digests["train_source"] == hashlib.sha256(b"ein\nzwei\n").hexdigest()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"ein\nzwei\n", id="LF"),
+        pytest.param(b"ein\nzwei", id="no last end of line"),
+        pytest.param(b"ein\r\nzwei\r\n", id="CR LF"),
+        pytest.param(b"\xef\xbb\xbfein\nzwei\n", id="byte order mark"),
+        pytest.param(b"  ein \n\tzwei\xc2\xa0\n", id="space around"),
+    ],
+)
+def test_ends_of_lines_marks_and_space_are_no_text(tmp_path: Path, content: bytes) -> None:
+    corpus = corpora.load(files(tmp_path, train_source=content, train_target=b"a\nb\n"))
+    assert corpus.splits["train"][0] == ("ein", "zwei")
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    inside = "eins\u2028zwei\u0085drei\x0bvier\x1cfünf\rsechs"
+    corpus = corpora.load(files(tmp_path, train_source=f"{inside}\nx\n".encode(), train_target=b"a\nb\n"))
+    assert corpus.splits["train"][0] == (inside, "x")
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (
+            {"train_source": b"ein\nzw\xffei\n"},
+            r"train_source.txt, line 2: byte 0xff \(number 6 of the text\) is not UTF-8",
+        ),
+        ({"train_source": b"ein\nzwei\0\n"}, r"train_source.txt, line 2: a NUL character"),
+        ({"train_source": b""}, r"train_source.txt: empty; allowed is one sentence a line"),
+        ({"train_source": b"\n \n"}, r"train_source.txt: empty"),
+        ({"train_source": b"\xef\xbb\xbf"}, r"train_source.txt: empty"),
+        ({"test_source": b"ein\nzwei\n"}, r"test_source.txt, line 1: 0 tabs; allowed is source, one tab, target"),
+        ({"test_source": b"a\tb\nc\td\te\n"}, r"test_source.txt, line 2: 2 tabs"),
+        ({"test_source": b"a\tb\nc\td\t\n"}, r"test_source.txt, line 2: 2 tabs"),
+        ({"test_source": b"a\tb\nc\t\n"}, r"test_source.txt, line 2: the target is empty"),
+        ({"test_source": b"a\tb\n \td\n"}, r"test_source.txt, line 2: the source is empty"),
+        (
+            {"train_source": b"a\nb\n", "train_target": b"a\nb\nc\n"},
+            r"train_source.txt has 2 lines and .*train_target.txt 3; allowed is the same number",
+        ),
+        (
+            {"validation_source": b"a\nb\nc\n", "validation_target": b"a\n\nc\n"},
+            r"validation_target.txt, line 2: the target is empty; allowed is a sentence on both sides",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_in_one_line(tmp_path: Path, contents: dict[str, bytes], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        corpora.load(files(tmp_path, **contents))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    data = files(tmp_path)
+    (tmp_path / "test_source.txt").unlink()
+    with pytest.raises(ValueError, match=r"test_source.txt: cannot be read \(No such file or directory\); allowed is"):
+        corpora.load(data)
+
+
+# The captions ---------------------------------------------------------------------------------------------------------
+
+
+def test_captions_both_ways() -> None:
+    there, back = (corpora.load(DataSpec(corpus="captions", direction=way)) for way in ("de-en", "en-de"))
+    assert there.digests == back.digests
+    for split in corpora.SPLITS:
+        assert there.splits[split] == back.splits[split][::-1]
+        assert len(there.splits[split][0]) == len(there.splits[split][1]) > 0
+    assert corpora.load(DataSpec(corpus="captions", seed=1)).digests != there.digests
+
+
+def test_captions_have_no_french() -> None:
+    with pytest.raises(ValueError, match="direction='en-fr': allowed with corpus='captions' is de-en, en-de"):
+        corpora.load(DataSpec(corpus="captions", direction="en-fr"))
+
+
+# Multi30k -------------------------------------------------------------------------------------------------------------
+
+
+class Server:
+    """A server on this machine: path -> status and body; everything else is 404. It remembers what was asked for."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, list[tuple[int, bytes]]] = {}
+        self.asked: list[str] = []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.asked.append(self.path)
+                answers = outer.answers.get(self.path, [(404, b"")])
+                status, body = answers.pop(0) if len(answers) > 1 else answers[0]
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def address(self, folder: str) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/{folder}/"
+
+    def serve(self, folder: str, change: Callable[[bytes], bytes] = lambda body: body) -> str:
+        """Serve all files under `folder`, compressed and then changed, and return its address."""
+        for name, text in TEXTS.items():
+            self.answers[f"/{folder}/{name}.gz"] = [(200, change(gzip.compress(text)))]
+        return self.address(folder)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    started = Server()
+    yield started
+    started.server.shutdown()
+    started.server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _small_multi30k(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let Multi30k be `TEXTS`, with an empty cache, no folder, and no server."""
+    if "multi30k_folder" in request.fixturenames:
+        return
+    monkeypatch.setattr(multi30k, "DIGESTS", {name: hashlib.sha256(text).hexdigest() for name, text in TEXTS.items()})
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", closed_port())
+    monkeypatch.delenv("MULTI30K_DIR", raising=False)
+
+
+def closed_port() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{one.getsockname()[1]}/none/"
+
+
+def check(corpus: corpora.Corpus) -> None:
+    assert corpus.splits["val"][0] == ("val.de: erste Zeile\u2028 mit Trenner", "val.de: zweite\u00a0Zeile")
+    assert corpus.splits["test"][1][1] == "test_2016_flickr.en: zweite\u00a0Zeile"
+    assert corpus.digests == {name: hashlib.sha256(TEXTS[name]).hexdigest() for name in WANTED}
+
+
+@pytest.mark.parametrize("packed", ["plain", "gzip"])
+def test_the_folder_is_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in WANTED:
+        if packed == "plain":
+            (folder / name).write_bytes(TEXTS[name])
+        else:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(TEXTS[name]))
+    monkeypatch.setenv("MULTI30K_DIR", str(folder))
+    check(corpora.load(DataSpec()))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_wrong_file_in_the_folder_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
+    (tmp_path / "val.en").write_bytes(b"another text\n")
+    found, wanted = hashlib.sha256(b"another text\n").hexdigest(), hashlib.sha256(TEXTS["val.en"]).hexdigest()
+    with pytest.raises(ValueError, match=rf"val\.en: .*{found[:12]}, .*val\.en {wanted[:12]}"):
+        corpora.load(DataSpec())
+
+
+def test_a_damaged_archive_in_the_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
+    (tmp_path / "train.de.gz").write_bytes(gzip.compress(TEXTS["train.de"])[:-9])
+    with pytest.raises(DataUnavailable, match=r"train\.de\.gz: cannot be read \(a gzip file that is cut short\)"):
+        corpora.load(DataSpec())
+
+
+def test_a_folder_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULTI30K_DIR", str(tmp_path / "nowhere"))
+    with pytest.raises(DataUnavailable, match="nowhere: there is no such folder"):
+        corpora.load(DataSpec())
+
+
+def test_what_the_folder_lacks_is_downloaded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
+    (tmp_path / "train.de").write_bytes(TEXTS["train.de"])
+    check(corpora.load(DataSpec()))
+    assert sorted(server.asked) == sorted(f"/good/{name}.gz" for name in WANTED if name != "train.de")
+    check(corpora.load(DataSpec()))
+    assert len(server.asked) == 5, "the second time, the cache serves"
+    assert sorted(path.name for path in (tmp_path / "cache/multi30k").iterdir()) == sorted(set(WANTED) - {"train.de"})
+
+
+def test_a_damaged_file_in_the_cache_is_downloaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    corpora.load(DataSpec())
+    damaged = tmp_path / "cache/multi30k/val.de"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    server.asked.clear()
+    check(corpora.load(DataSpec()))
+    assert server.asked == ["/good/val.de.gz"]
+
+
+def html(_: bytes) -> bytes:
+    return b"<!doctype html><title>Log in to this network</title>"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        pytest.param(html, "not a gzip file", id="HTML with status 200"),
+        pytest.param(lambda body: body[: len(body) // 2], "a gzip file that is cut short", id="truncated"),
+        pytest.param(lambda _: gzip.compress(b"x\n"), r"train\.de is another text \(SHA-256 73cb3858a687", id="digest"),
+        pytest.param(lambda _: gzip.compress(bytes(1 << 20)), "more than 100000 bytes of text", id="bomb"),
+        pytest.param(lambda _: bytes(60_000), "more than 50000 bytes", id="too large"),
+    ],
+)
+def test_the_second_address_serves_where_the_first_fails(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    server: Server,
+    change: Callable[[bytes], bytes],
+    reason: str,
+) -> None:
+    monkeypatch.setattr(multi30k, "LARGEST_TEXT_BYTES", 100_000)
+    monkeypatch.setattr(multi30k, "LARGEST_DOWNLOAD_BYTES", 50_000)
+    bad = server.serve("bad", change)
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"{bad}, {server.serve('good')}")
+    check(corpora.load(DataSpec()))
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "another"))
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", bad)
+    with pytest.raises(
+        DataUnavailable, match=rf"train\.de is not in the cache .*/bad/: {reason}.*MULTI30K_DIR"
+    ) as caught:
+        corpora.load(DataSpec())
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "another").rglob("*.*")), "nothing of a failed download stays"
+
+
+def test_not_found_and_no_server_are_told_apart(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"{server.address('empty')} {closed_port()}")
+    reason = corpora.multi30k_reason(DataSpec())
+    assert reason is not None
+    assert "/empty/: HTTP status 404; http" in reason
+    assert "/none/: no connection (" in reason
+    assert "Connection refused" in reason
+
+
+def test_a_server_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    server.answers["/good/val.en.gz"].insert(0, (503, b"busy"))
+    assert corpora.multi30k_reason(DataSpec()) is None
+    assert server.asked.count("/good/val.en.gz") == 2
+
+
+def test_no_network_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"{closed_port()} {closed_port()}")
+    started = time.monotonic()
+    assert "no connection" in str(corpora.multi30k_reason(DataSpec()))
+    assert time.monotonic() - started < 5
+
+
+def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multi30k, "SILENT_SECONDS", 0.3)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        started = time.monotonic()
+        with pytest.raises(DataUnavailable, match="no answer in"):
+            corpora.load(DataSpec())
+        assert time.monotonic() - started < 3
+    assert multi30k.TOTAL_SECONDS > 60
+
+
+def test_giving_up_takes_less_than_twenty_seconds() -> None:
+    assert multi30k.SILENT_SECONDS < 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"direction": "de-fr"}, "direction='de-fr': allowed with corpus='multi30k' is de-en, en-de, en-fr, fr-en"),
+        ({"test_split": "test_2018"}, "test_split='test_2018': allowed is test_2016_flickr, test_2017_flickr"),
+    ],
+)
+def test_directions_and_test_splits_are_a_closed_list(settings: dict[str, str], message: str) -> None:
+    for call in (corpora.load, corpora.multi30k_reason):
+        with pytest.raises(ValueError, match=message) as caught:
+            call(DataSpec(**settings))
+        assert not isinstance(caught.value, DataUnavailable)
+
+
+def test_every_direction_and_test_split_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in TEXTS.items():
+        (tmp_path / name).write_bytes(text)
+    monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
+    for direction in multi30k.DIRECTIONS:
+        for test_split in multi30k.TEST_SPLITS:
+            corpus = corpora.load(DataSpec(direction=direction, test_split=test_split))
+            source, target = direction.split("-")
+            assert corpus.splits["test"][0][1] == f"{test_split}.{source}: zweite\u00a0Zeile"
+            assert corpus.splits["train"][1][1] == f"train.{target}: zweite\u00a0Zeile"
+
+
+def write_many_times(path: str, letter: str) -> None:
+    for _ in range(40):
+        cache.write_file(Path(path), letter.encode() * 200_000)
+
+
+def test_processes_that_write_one_file_leave_one_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=write_many_times, args=(str(path), letter)) for letter in "ab"]
+    for one in writers:
+        one.start()
+    while any(one.is_alive() for one in writers):
+        if path.exists():
+            content = path.read_bytes()
+            assert content in (b"a" * 200_000, b"b" * 200_000)
+    assert [one.exitcode for one in writers] == [0, 0]
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    (tmp_path / "occupied").write_bytes(b"")
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "occupied"))
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    with pytest.raises(ValueError, match=r"the cache folder .*occupied cannot be written .*BAKEOFF_CACHE"):
+        corpora.load(DataSpec())
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"BAKEOFF_CACHE": "/a/b", "XDG_CACHE_HOME": "/c"}, "/a/b"),
+        ({"XDG_CACHE_HOME": "/c"}, "/c/bakeoff"),
+        ({"XDG_CACHE_HOME": "relative"}, "/home/someone/.cache/bakeoff"),
+        ({}, "/home/someone/.cache/bakeoff"),
+    ],
+)
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], folder: str) -> None:
+    for name in ("BAKEOFF_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/home/someone")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert cache.folder() == Path(folder)
+
+
+def test_multi30k_itself(multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
+    for direction in ("de-en", "fr-en"):
+        corpus = corpora.load(DataSpec(direction=direction))
+        assert [len(corpus.splits[split][0]) for split in corpora.SPLITS] == [29_000, 1_014, 1_000]
+        assert not any(line != line.strip() or not line for pair in corpus.splits.values() for line in pair[0])

@@ -1,0 +1,177 @@
+"""Tokenizers: what they cut, that text comes back, and that they run in a process of their own."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness import specs
+from harness.data import tokenising
+from harness.data.tokenising import Job
+from harness.data.tokenizers import LIBRARIES, SentencePieceTokenizer, tokenizer, train_sentencepiece
+from impls.contract import SPECIAL_WORDS
+
+SENTENCES = (
+    "Two boys don't wear t-shirts near the women's black-and-white dog.",
+    "Nobody cannot see #8, can he?",
+    "A man - tall - sells 3-wheelers for $20 (cheap!).",
+    'The sign says "open", doesn\'t it?',
+    "They're here, and I'm at the Jones' house.",
+    "Er trägt ein T-Shirt.",
+)
+
+
+def cut(name: str, language: str, *texts: str, case: str = "lower", **more: str) -> list[list[str]]:
+    return tokenising.tokenise([Job(tokenizer=name, language=language, case=case, texts=texts, **more)])[0]
+
+
+def pieces_of(text: str, name: str = "sentencepiece-unigram", size: int = 70) -> bytes:
+    return train_sentencepiece(name, text.split("\n"), vocabulary_size=size, case="lower", seed=0)
+
+
+TEXT = "\n".join(
+    f"{sentence} {number} of {word}" for number, word in enumerate(["dog", "cat", "bird"]) for sentence in SENTENCES
+)
+
+
+def test_every_word_of_the_spec_has_a_tokenizer_and_its_libraries() -> None:
+    assert set(LIBRARIES) == set(get_args(specs.Tokenizer))
+    for name in LIBRARIES:
+        found = tokenizer(name, "en", model=pieces_of(TEXT, name) if name.startswith("sentencepiece") else b"")
+        assert found.detokenise(["a"]) == "a"
+    with pytest.raises(ValueError, match="tokenizer='nltk': allowed is spacy, moses, sentencepiece-bpe"):
+        tokenizer("nltk", "en")
+
+
+@pytest.mark.parametrize(
+    ("name", "language", "text", "tokens"),
+    [
+        ("spacy", "en", "A t-shirt don't fit.", ["a", "t", "-", "shirt", "do", "n't", "fit", "."]),
+        ("spacy", "de", "Ein T-Shirt, z.B. rot.", ["ein", "t-shirt", ",", "z.b.", "rot", "."]),
+        ("spacy", "fr", "L'homme s'assoit.", ["l'", "homme", "s'", "assoit", "."]),
+        ("moses", "en", "A t-shirt don't fit & <b>.", ["a", "t-shirt", "don", "'t", "fit", "&", "<", "b", ">", "."]),
+        ("moses", "fr", "L'homme.", ["l'", "homme", "."]),
+        ("whitespace", "en", " A  t-shirt. ", ["a", "t-shirt."]),
+    ],
+)
+def test_what_is_cut(name: str, language: str, text: str, tokens: list[str]) -> None:
+    assert cut(name, language, text) == [tokens]
+
+
+def test_case_is_kept_where_asked() -> None:
+    for name in ("spacy", "moses", "whitespace"):
+        assert cut(name, "de", "Ein Hund", case="kept") == [["Ein", "Hund"]]
+    model = train_sentencepiece("sentencepiece-bpe", TEXT.split("\n"), vocabulary_size=70, case="kept", seed=0)
+    assert "".join(SentencePieceTokenizer(model, "kept").tokenise("The Jones")) == "\u2581The\u2581Jones"
+
+
+@pytest.mark.parametrize("name", ["spacy", "moses"])
+def test_text_comes_back(name: str) -> None:
+    known_loss = {"A man - tall - sells 3-wheelers for $20 (cheap!).": "A man-tall-sells 3-wheelers for $20 (cheap!)."}
+    tool = tokenizer(name, "en")
+    for text, tokens in zip(SENTENCES, cut(name, "en", *SENTENCES), strict=True):
+        assert tool.detokenise(tokens) == known_loss.get(text, text).lower()
+
+
+def test_other_languages_come_back() -> None:
+    for language, text in (("de", "Der Mann („Opa“) trägt T-Shirts."), ("fr", "L'homme s'assoit, n'est-ce pas ?")):
+        (tokens,) = cut("spacy", language, text)
+        assert tokenizer("spacy", language).detokenise(tokens) == text.lower()
+
+
+def test_text_of_any_tokens_is_text() -> None:
+    """A model writes what it likes: unknown words, lone marks, nothing."""
+    for tokens in ([], ["-"], ["n't"], ["#"], ["-", "-", "a"], ["<unk>", ".", "<unk>"], [" ", "\u00a0", "a"], ["'"]):
+        for name in ("spacy", "moses", "whitespace"):
+            text = tokenizer(name, "en").detokenise(tokens)
+            assert "".join(text.split()) == "".join("".join(tokens).split())
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text("abcdeghinorst-.,'", min_size=1, max_size=9), max_size=9))
+def test_pieces_and_words_come_back_exactly(words: list[str]) -> None:
+    text = " ".join(words)
+    for tool in (tokenizer("whitespace", "en"), trained()):
+        assert tool.detokenise(tool.tokenise(text)) == text
+
+
+@functools.cache
+def trained() -> SentencePieceTokenizer:
+    return SentencePieceTokenizer(pieces_of(TEXT))
+
+
+@pytest.mark.parametrize("name", ["sentencepiece-bpe", "sentencepiece-unigram"])
+def test_sentencepiece_has_our_special_words_and_is_the_same_each_time(name: str) -> None:
+    once, again = pieces_of(TEXT, name), pieces_of(TEXT, name)
+    assert once == again
+    words = SentencePieceTokenizer(once).words
+    assert words[:4] == SPECIAL_WORDS
+    assert len(words) == len(set(words)) == 70
+    assert pieces_of(TEXT + "\nanother line", name) != once
+    for text in ("<eos>", "<s> a </s>", "a <pad> <unk>"):
+        assert not set(SentencePieceTokenizer(once).tokenise(text)) & set(SPECIAL_WORDS)
+
+
+@pytest.mark.parametrize("name", ["sentencepiece-bpe", "sentencepiece-unigram"])
+@pytest.mark.parametrize(("size", "allowed"), [(5000, r"at most \d+"), (9, r"at least \d+")])
+def test_a_vocabulary_that_the_text_does_not_allow_is_refused(name: str, size: int, allowed: str) -> None:
+    message = rf"^vocabulary_size={size}: allowed with {name} and this training text is {allowed}$"
+    with pytest.raises(ValueError, match=message) as caught:
+        tokenising.train(name, TEXT.split("\n"), vocabulary_size=size, case="lower", seed=0)
+    bound = int(str(caught.value).rpartition(" ")[2])
+    assert len(SentencePieceTokenizer(pieces_of(TEXT, name, bound)).words) == bound
+
+
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [("spacy", "spacy"), ("moses", "sacremoses"), ("sentencepiece-bpe", "sentencepiece")],
+)
+def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, name: str, library: str) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ValueError, match=rf"^{library} is not installed: python -m pip install 'bakeoff\[data\]'$"):
+        tokenizer(name, "en").tokenise("a")
+    if name == "spacy":
+        assert tokenizer(name, "en").detokenise(["a", "."]) == "a."
+
+
+def test_a_refusal_crosses_from_the_other_process_in_one_line() -> None:
+    with pytest.raises(ValueError, match="^language='tlh': spaCy has no rules for it here; allowed is") as caught:
+        cut("spacy", "tlh", "a")
+    assert "\n" not in str(caught.value)
+    assert cut("spacy", "tlh", "It isn't.", fallback="xx") == [["it", "isn't", "."]]
+
+
+def test_a_process_that_dies_is_no_silent_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(RuntimeError, match="the process that tokenises ended with status 1"):
+        cut("whitespace", "en", "a")
+
+
+def test_an_interruption_ends_the_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+
+    def interrupt(process: Any, *_: object) -> None:
+        started.append(process)
+        assert process.poll() is None
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        cut("whitespace", "en", "a")
+    assert started[0].wait(timeout=5) != 0
+
+
+def test_what_a_library_prints_does_not_spoil_the_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    (tmp_path / "sacremoses.py").write_text(
+        "import os\nprint('loud')\nos.write(1, b'louder')\n"
+        "class MosesTokenizer:\n    def __init__(self, lang): print('hello')\n"
+        "    def tokenize(self, text, escape): return [text]\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert cut("moses", "en", "A b\u2028\U0001f600") == [["a b\u2028\U0001f600"]]
