@@ -127,7 +127,7 @@ class RunSpec:
 
     `variant` is a registered name or "package.module:NAME". `recipe` is None where that names a builder, which knows
     its own. `updates` ends training early after so many updates (None: all epochs). `threads` is the number of CPU
-    threads. `note` is free text and not part of the id.
+    threads.
     """
 
     variant: str
@@ -145,6 +145,15 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         _check(self, threads=1, seed=0, updates=1)
+        positions = getattr(self.recipe, "max_length", None)
+        if positions is not None and self.data.max_length > positions:
+            raise ValueError(
+                f"data.max_length={self.data.max_length}: allowed is at most recipe.max_length={positions}"
+            )
+        if positions is not None and self.decoding.max_tokens >= positions:
+            raise ValueError(
+                f"decoding.max_tokens={self.decoding.max_tokens}: allowed is less than recipe.max_length={positions}"
+            )
 
     @property
     def id(self) -> str:

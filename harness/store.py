@@ -29,6 +29,7 @@ from harness.specs import SCHEMA, RunRecord, canonical_json, record_from_json, t
 from impls.contract import Arrays
 
 RESULTS = Path("results/local")
+FINISHED = ("completed", "diverged")
 RECORD, HYPOTHESES, WEIGHTS, CHECKPOINT, LOG = "record.json", "hypotheses.jsonl", "weights", "checkpoint", "log.txt"
 
 
@@ -120,6 +121,15 @@ def load_record(results: Path, run_id: str) -> RunRecord | None:
     """Return a stored record, or None where there is none. Raises: ValueError naming a damaged or foreign file."""
     path = run_folder(results, run_id) / RECORD
     return _read_record(path) if path.is_file() else None
+
+
+def finished(results: Path, run_id: str) -> RunRecord | None:
+    """Return the record of a run that needs not be run again, else None; a damaged one counts as none."""
+    try:
+        record = load_record(results, run_id)
+    except ValueError:
+        return None
+    return record if record is not None and record.status in FINISHED else None
 
 
 def remove_record(results: Path, run_id: str) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,13 @@ from impls.contract import EOS, PAD, SOS, UNK, Arrays, Batch, Decoding, Ids, Rec
 Build = Callable[[Training, int, float], Seq2SeqModel]
 """build(training, seed, dropout): a fresh model. Only an outsider's builder may ignore the dropout."""
 
-SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64, "embedding_width": 24, "max_length": 24}
-"""What a recipe's fields are set to, where it has them: small enough for all laws to take seconds."""
+TRANSFORMER_SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64, "max_length": 24}
+SIZES = {
+    "transformer": TRANSFORMER_SIZES,
+    "torch_reference": TRANSFORMER_SIZES,
+    "gru": {"width": 64, "embedding_width": 48},
+}
+"""What each family's recipes are set to: small enough for all laws to take seconds."""
 
 DROPOUT = 0.1
 RANDOM = Training(label_smoothing=0.1, teacher_forcing=0.5)
@@ -135,8 +140,8 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu") -> Sub
     describe = json.dumps({"variant": variant, "framework": framework, "device": device})
     source_words, target_words = 37, 41
     if isinstance(found, Recipe):
-        small: dict[str, Any] = {one.name: SIZES[one.name] for one in fields(found) if one.name in SIZES}
-        recipe: Recipe = replace(found, **small)
+        sizes: dict[str, Any] = SIZES[found.family]
+        recipe: Recipe = replace(found, **sizes)
         if getattr(recipe, "tying", "none") == "all":
             target_words = source_words
 
@@ -154,7 +159,7 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu") -> Sub
             return model
     else:
         raise ValueError(f"{variant!r} is a {type(found).__name__}: allowed is a recipe, or a builder of models")
-    return Subject(build, source_words, target_words, SIZES["max_length"], describe)
+    return Subject(build, source_words, target_words, TRANSFORMER_SIZES["max_length"], describe)
 
 
 def resumed_in_new_process(describe: str, saved: Arrays) -> Arrays:
@@ -165,7 +170,7 @@ def resumed_in_new_process(describe: str, saved: Arrays) -> Arrays:
     with tempfile.TemporaryDirectory() as folder:
         state, out = Path(folder, "state.npz"), Path(folder, "weights.npz")
         _write(state, saved)
-        environment = {**os.environ, **_threads()}
+        environment = {**os.environ, **threads()}
         paths = [path or os.curdir for path in sys.path]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
         command = [sys.executable, "-m", "harness.subjects", describe, str(state), str(out)]
@@ -175,12 +180,12 @@ def resumed_in_new_process(describe: str, saved: Arrays) -> Arrays:
         return _read(out)
 
 
-def _threads() -> dict[str, str]:
+def threads() -> dict[str, str]:
     """Return the environment that gives a new process this one's number of threads: torch's, where it is loaded."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
-    return {"OMP_NUM_THREADS": str(torch.get_num_threads()), "MKL_NUM_THREADS": str(torch.get_num_threads())}
+    return {"OMP_NUM_THREADS": str(torch.get_numthreads()), "MKL_NUM_THREADS": str(torch.get_numthreads())}
 
 
 def _write(path: Path, arrays: Arrays) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,17 +11,18 @@ from typing import Any
 import numpy as np
 
 import impls
-from harness import evidence, store
+from harness import evidence, resuming, store
 from harness.curves import learning_rate
 from harness.data.batches import evaluation_batches, stream_digest, training_batches, updates_per_epoch
-from harness.data.prepared import Prepared, detokenise, moses_tokens, prepare, score_tokens
-from harness.decoding import Decoded, translate
+from harness.data.prepared import Prepared, prepare
+from harness.measuring import Measured, measure
 from harness.progress import Event, Progress, Stage, duration, silent
-from harness.scoring import Scores, evaluate, score
-from harness.specs import EpochRecord, RunRecord, RunSpec, Status, epochs_from_json, to_json
-from harness.store import Hypothesis, RunFailed
+from harness.resuming import State
+from harness.scoring import evaluate
+from harness.specs import EpochRecord, RunRecord, RunSpec, Status
+from harness.store import RunFailed
 from impls import registry
-from impls.contract import Arrays, Batch, Seq2SeqModel, Totals
+from impls.contract import Arrays, Seq2SeqModel, Totals
 
 EVENT_SECONDS = 0.5
 OVERFLOW_NATS = 700.0
@@ -43,11 +41,10 @@ def run(spec: RunSpec, results: Path, *, progress: Progress = silent, command: s
     Raises: RunFailed where training or measuring fails, with a record that says so; ValueError, before anything is
     written, for data, a model or settings that cannot be had.
     """
-    there = finished(spec, results)
+    there = store.finished(results, spec.id)
     if there is not None:
         return there
     progress(Event(run=spec.id, stage="preparing"))
-    check(spec)
     trial = _Trial(spec, results, prepare(spec.data), progress, command, note)
     try:
         trial.resume()
@@ -63,28 +60,6 @@ def run(spec: RunSpec, results: Path, *, progress: Progress = silent, command: s
         store.remove_checkpoint(results, spec.id)
     progress(Event(run=spec.id, stage="ended", remark=_remark(record)))
     return record
-
-
-def finished(spec: RunSpec, results: Path) -> RunRecord | None:
-    """Return the stored record of a run that needs not be run again, else None; a damaged one counts as none."""
-    try:
-        record = store.load_record(results, spec.id)
-    except ValueError:
-        return None
-    return record if record is not None and record.status in ("completed", "diverged") else None
-
-
-def check(spec: RunSpec) -> None:
-    """Raise ValueError where the parts of a spec contradict each other."""
-    positions = getattr(spec.recipe, "max_length", None)
-    if positions is None:
-        return
-    if spec.data.max_length > positions:
-        raise ValueError(f"data.max_length={spec.data.max_length}: allowed is at most recipe.max_length={positions}")
-    if spec.decoding.max_tokens >= positions:
-        raise ValueError(
-            f"decoding.max_tokens={spec.decoding.max_tokens}: allowed is less than recipe.max_length={positions}"
-        )
 
 
 def build_model(spec: RunSpec, prepared: Prepared) -> Seq2SeqModel:
@@ -104,42 +79,6 @@ def build_model(spec: RunSpec, prepared: Prepared) -> Seq2SeqModel:
     return model
 
 
-def test_scores(prepared: Prepared, hypotheses: Sequence[Hypothesis]) -> Scores:
-    """Return every BLEU and chrF of the test set's translations, with their signatures."""
-    texts = [one.text for one in hypotheses]
-    pieces = prepared.data.tokenizer.startswith("sentencepiece")
-    return score(
-        score_tokens(prepared, texts) if pieces else [list(one.tokens) for one in hypotheses],
-        prepared.test_target_tokens,
-        texts=texts,
-        reference_texts=prepared.test_target_text,
-        moses=moses_tokens(prepared, texts),
-        reference_moses=prepared.test_target_moses,
-        case=prepared.data.case,
-    )
-
-
-@dataclass
-class _State:
-    """What a run has come to; all of it but the arrays is in the notes of a checkpoint.
-
-    `steady_…` leave out the first update of each process, which compiles and allocates.
-    """
-
-    epochs: int = 0
-    updates: int = 0
-    curve: list[EpochRecord] = field(default_factory=list)
-    chosen: list[int] = field(default_factory=list)
-    kept: Arrays = field(default_factory=dict)
-    best_loss: float = math.inf
-    first_update_seconds: float = 0.0
-    steady_updates: int = 0
-    steady_tokens: int = 0
-    steady_seconds: float = 0.0
-    earlier_seconds: float = 0.0
-    resumed_after_epochs: list[int] = field(default_factory=list)
-
-
 class _Trial:
     """One run under way."""
 
@@ -147,7 +86,7 @@ class _Trial:
         self, spec: RunSpec, results: Path, prepared: Prepared, progress: Progress, command: str, note: str
     ) -> None:
         self.spec, self.results, self.prepared, self.progress = spec, results, prepared, progress
-        self.began, self.started = time.perf_counter(), _now()
+        self.began = time.perf_counter()
         self.command, self.note = command, note
         # Now, not at the end: the checkout may change while the run goes on with the code it has loaded.
         self.environment = evidence.environment(spec)
@@ -159,10 +98,13 @@ class _Trial:
         self.updates = min(spec.training.epochs * self.per_epoch, spec.updates or 2**62)
         self.epochs = math.ceil(self.updates / self.per_epoch)
         self.validation = [batch for batch, _ in evaluation_batches(prepared.validation)]
-        self.state = _State()
+        self.state = State(started=datetime.now(UTC).isoformat(timespec="seconds"))
+        self.earlier_seconds = 0.0
         self.warm = False
         self.told = 0.0
-        self.extra: dict[str, Any] = {"scores": {}, "signatures": {}, "decode": {}, "fingerprints": {}, "speed": {}}
+        self.translating = 0.0
+        self.measured = Measured(scores={}, signatures={}, decode={}, speed={}, hypotheses=[])
+        self.stored: dict[str, str] = {}
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -173,11 +115,12 @@ class _Trial:
             self.state.curve.append(epoch)
             self.state.epochs = epoch.epoch
             if None in (epoch.training_loss, epoch.training_perplexity):
-                return f"epoch {epoch.epoch}: the training loss is not finite"
+                return f"epoch {epoch.epoch}: the training loss is not finite, or beyond {OVERFLOW_NATS:.0f} nats"
             if None in (epoch.validation_loss, epoch.validation_perplexity):
-                return f"epoch {epoch.epoch}: the validation loss is not finite"
+                return f"epoch {epoch.epoch}: the validation loss is not finite, or beyond {OVERFLOW_NATS:.0f} nats"
             self._keep(epoch)
-            self._save_checkpoint()
+            self.state.total_seconds = self._seconds()
+            resuming.save(self.results, self.spec.id, self.state, self.model)
             self._tell("training", remark=_epoch_remark(epoch, self.epochs))
         return ""
 
@@ -251,77 +194,31 @@ class _Trial:
         count = len(self.state.chosen)
         return {name: (one / count).astype(np.float32) for name, one in self.state.kept.items()}
 
-    # Interruption and resuming ----------------------------------------------------------------------------------------
-
-    def _save_checkpoint(self) -> None:
-        arrays = {f"state/{name}": one for name, one in self.model.training_state().items()}
-        arrays |= {f"kept/{name}": one for name, one in self.state.kept.items()}
-        notes = {name: value for name, value in vars(self.state).items() if name != "kept"}
-        notes |= {"curve": to_json(self.state.curve), "earlier_seconds": self._seconds(), "started": self.started}
-        if not math.isfinite(self.state.best_loss):
-            notes["best_loss"] = None
-        store.save_checkpoint(self.results, self.spec.id, arrays, notes)
-
     def resume(self) -> None:
         """Go on from the checkpoint of an earlier, interrupted process, if there is one that is whole."""
         try:
-            found = store.load_checkpoint(self.results, self.spec.id)
-            if found is None:
-                return
-            arrays, notes = found
-            notes = {**notes, "curve": epochs_from_json(notes["curve"])}
-            self.started = notes.pop("started")
-            notes["best_loss"] = math.inf if notes["best_loss"] is None else notes["best_loss"]
-            state = _State(**notes, kept=_part(arrays, "kept/"))
-            self.model.set_training_state(_part(arrays, "state/"))
-        except (ValueError, KeyError, TypeError) as error:
+            found = resuming.load(self.results, self.spec.id, self.model)
+        except ValueError as error:
             self._tell("preparing", remark=f"starts anew, because its checkpoint cannot be used: {error}")
             return
-        # The first update of this process compiles and allocates again.
-        self.state = dataclasses.replace(state, resumed_after_epochs=[*state.resumed_after_epochs, state.epochs])
-        self._tell("preparing", remark=f"goes on after epoch {state.epochs} of {self.epochs}")
-
-    # Measuring --------------------------------------------------------------------------------------------------------
-
-    def measure(self) -> RunRecord:
-        """Evaluate the kept weights on the test set, translate it, score the translations and store them all."""
-        weights = self._kept_weights()
-        self.model.set_weights(weights)
-        test: list[Batch] = [batch for batch, _ in evaluation_batches(self.prepared.test)]
-        loss = evaluate(self.model, test)
-        decoded, seconds = self._translate()
-        hypotheses = self._hypotheses(decoded)
-        scores = test_scores(self.prepared, hypotheses)
-        self.extra["scores"] = {
-            "test_loss": loss.loss,
-            "test_perplexity": loss.perplexity,
-            "tutorial_perplexity": loss.tutorial_perplexity,
-            **scores.values,
-        }
-        self.extra["signatures"] = dict(scores.signatures)
-        self.extra["decode"] = {"ties": decoded.ties, "unfinished": decoded.unfinished}
-        self.extra["speed"] = {"decoding_sentences_per_second": len(hypotheses) / seconds}
-        self.extra["fingerprints"] = {
-            "hypotheses": store.save_hypotheses(self.results, self.spec.id, hypotheses),
-            "trained_weights": store.save_weights(self.results, self.spec.id, weights),
-        }
-        return self.record("completed")
-
-    def _translate(self) -> tuple[Decoded, float]:
-        sources = self.prepared.test.source
-        self._tell("translating", now=True)
-        self.model.synchronize()
-        began = time.perf_counter()
-        decoded = translate(self.model, sources, self.spec.decoding, on_batch=lambda done: self._tell("translating"))
-        return decoded, time.perf_counter() - began
-
-    def _hypotheses(self, decoded: Decoded) -> list[Hypothesis]:
-        words = self.prepared.target_words
-        tokens = [tuple(words[token] for token in one.tokens) for one in decoded.translations]
-        texts = detokenise(self.prepared, tokens)
-        return [Hypothesis(number, *one) for number, one in enumerate(zip(tokens, texts, strict=True))]
+        if found is not None:
+            self.state, self.earlier_seconds = found, found.total_seconds
+            self._tell("preparing", remark=f"goes on after epoch {found.epochs} of {self.epochs}")
 
     # Records and progress ---------------------------------------------------------------------------------------------
+
+    def measure(self) -> RunRecord:
+        """Measure the kept weights on the test set, and store them and the translations."""
+        weights, results, run_id = self._kept_weights(), self.results, self.spec.id
+        self.model.set_weights(weights)
+        self.translating = time.perf_counter()
+        self._tell("translating", now=True)
+        self.measured = measure(self.model, self.prepared, self.spec.decoding, on_batch=self._tell_translated)
+        self.stored = {
+            "hypotheses": store.save_hypotheses(results, run_id, self.measured.hypotheses),
+            "trained_weights": store.save_weights(results, run_id, weights),
+        }
+        return self.record("completed")
 
     def record(self, status: Status, reason: str = "") -> RunRecord:
         """Return what is known of the run now."""
@@ -330,24 +227,24 @@ class _Trial:
         fingerprints["stream"] = stream_digest(
             self.prepared.train, batch_size=spec.training.batch_size, seed=spec.seed, updates=state.updates
         )
-        fingerprints |= {"weights": self.initial_digests, **self.extra["fingerprints"]}
+        fingerprints |= {"weights": self.initial_digests, **self.stored}
         return RunRecord(
             id=spec.id,
             spec=spec,
             status=status,
             reason=reason,
             note=self.note,
-            started=self.started,
+            started=state.started,
             command=self.command,
             fingerprints=fingerprints,
             environment=self.environment | {"resumed_after_epochs": state.resumed_after_epochs},
             sizes={"parameters": self.parameters, **self.prepared.figures},
             curve=tuple(state.curve),
             chosen_epochs=tuple(state.chosen),
-            scores={name: _finite(value) for name, value in self.extra["scores"].items()},
-            signatures=self.extra["signatures"],
+            scores={name: _finite(value) for name, value in self.measured.scores.items()},
+            signatures=self.measured.signatures,
             speed=self._speed(),
-            decode=self.extra["decode"],
+            decode=self.measured.decode,
         )
 
     def _speed(self) -> dict[str, float]:
@@ -363,13 +260,24 @@ class _Trial:
         peak = evidence.peak_memory_bytes()
         if peak is not None:
             found["peak_memory_bytes"] = peak
-        return {**found, **self.extra["speed"]}
+        return {**found, **self.measured.speed}
 
     def _seconds(self) -> float:
-        return self.state.earlier_seconds + time.perf_counter() - self.began
+        return self.earlier_seconds + time.perf_counter() - self.began
+
+    def _tell_translated(self, done: int) -> None:
+        elapsed = time.perf_counter() - self.translating
+        self._tell("translating", left=elapsed * (len(self.prepared.test) - done) / done)
 
     def _tell(
-        self, stage: Stage, *, tokens: int = 0, seconds: float = 0.0, now: bool = False, remark: str = ""
+        self,
+        stage: Stage,
+        *,
+        tokens: int = 0,
+        seconds: float = 0.0,
+        left: float | None = None,
+        now: bool = False,
+        remark: str = "",
     ) -> None:
         """Tell how far the run is, unless it was told a moment ago; measures nothing and waits for nothing."""
         moment = time.perf_counter()
@@ -386,7 +294,7 @@ class _Trial:
             updates=state.updates,
             all_updates=self.updates,
             tokens_per_second=done / elapsed if elapsed > 0 and done > 0 else None,
-            remaining_seconds=self._remaining(elapsed),
+            remaining_seconds=self._remaining(elapsed) if left is None else left,
             remark=remark,
         )
         self.progress(event)
@@ -422,10 +330,6 @@ def _remark(record: RunRecord) -> str:
     )
 
 
-def _part(arrays: Arrays, prefix: str) -> Arrays:
-    return {name.removeprefix(prefix): one for name, one in arrays.items() if name.startswith(prefix)}
-
-
 def _has_perplexity(loss: float) -> bool:
     return math.isfinite(loss) and loss < OVERFLOW_NATS
 
@@ -436,7 +340,3 @@ def _perplexity(loss: float) -> float | None:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -14,7 +14,7 @@ from harness.data.captions import Article, Case, Clause, Number, Phrase, Subject
 
 Splits = dict[str, list[tuple[str, str]]]
 NOUN = {noun.singular: noun for noun in captions.NOUNS}
-SHA256 = "unknown"
+SHA256 = "a4ce70828901f157a415bb5b49330a16bdda79ce53cf8d028671083b584d6422"
 
 
 @pytest.fixture(scope="module")

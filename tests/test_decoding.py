@@ -162,7 +162,7 @@ def test_a_done_sentence_adds_no_ties(beam: int) -> None:
     model = from_seed(2, 8, end=2.0, levels=3)
     asked = sources(40)
     ties = [alone(model, sentence, DecodingSpec(beam=beam, max_tokens=8)).ties for sentence in asked]
-    assert sum(ties) > 40
+    assert sum(ties) > 20
     assert translate(model, asked, DecodingSpec(beam=beam, max_tokens=8, batch_size=40)).ties == sum(ties)
 
 
@@ -212,7 +212,7 @@ def test_where_no_word_is_possible_the_sentence_ends_unfinished(beam: int) -> No
 
 def test_impossible_words_take_no_slot() -> None:
     # After A five words fit five slots; only the least probable one of them ends at once, and with that it wins.
-    rest = {word: 0.2 for word in (UNK, A, B, C, 7)}
+    rest = dict.fromkeys((UNK, A, B, C, 7), 0.2)
     table: dict[Words, dict[int, float]] = {(): {A: 1.0}, (A,): {UNK: 0.3, A: 0.25, B: 0.2, C: 0.15, 7: 0.1}}
     table |= {(A, word): rest for word in (UNK, A, B, C)}
     (found,) = alone(from_prefixes(table, 8), source(A), DecodingSpec(beam=5, length_penalty=0.0)).translations

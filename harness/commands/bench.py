@@ -10,11 +10,11 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from harness import evidence, executor, suites
+from harness import evidence, executor, store, suites
 from harness.commands import options
 from harness.forecast import Forecast
 from harness.progress import duration
-from harness.specs import Budget, RunRecord, RunSpec
+from harness.specs import Budget, DataSpec, RunRecord, RunSpec
 from harness.suites import Suite
 
 BUDGETS: dict[str, tuple[Budget, ...]] = {
@@ -82,15 +82,19 @@ def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
     suite = suites.SUITES[arguments.suite or ("standard" if gpu else "quick")]
     if gpu:
         arguments.device = "cuda"
-    data = options.available(base, insists=arguments.corpus is not None)
-    found: dict[str, RunSpec] = {}
-    for budget in BUDGETS[arguments.budget] if arguments.budget else suite.budgets:
-        for seed in arguments.seed or suite.seeds:
-            for variant in variants or suite.variants:
-                spec = suites.spec(suite, variant, budget=budget, seed=seed, data=data)
-                spec = options.apply(spec, arguments)
-                found[spec.id] = spec
-    specs = list(found.values())
+
+    def build(data: DataSpec) -> list[RunSpec]:
+        found: dict[str, RunSpec] = {}
+        for budget in BUDGETS[arguments.budget] if arguments.budget else suite.budgets:
+            for seed in arguments.seed or suite.seeds:
+                for variant in variants or suite.variants:
+                    spec = suites.spec(suite, variant, budget=budget, seed=seed, data=data)
+                    spec = options.apply(spec, arguments)
+                    found[spec.id] = spec
+        return list(found.values())
+
+    build(base)
+    specs = build(options.available(base, insists=arguments.corpus is not None))
     _prepare(specs)
     return suite, specs
 
@@ -105,12 +109,9 @@ def _finds_gpu(framework: str) -> bool:
 
 
 def _prepare(specs: list[RunSpec]) -> None:
-    """Check every spec and make every corpus ready. Raises: ValueError for what cannot be had."""
+    """Make every corpus ready and ask for the device. Raises: ValueError for what cannot be had."""
     from harness.data.prepared import prepare
-    from harness.training import check
 
-    for spec in specs:
-        check(spec)
     if any(spec.device.startswith("cuda") and not executor.gpu_usable(spec.framework) for spec in specs[:1]):
         raise ValueError(f"device {specs[0].device!r} cannot be had here: there is no GPU that the framework can use")
     for data in dict.fromkeys(spec.data for spec in specs):
@@ -118,9 +119,7 @@ def _prepare(specs: list[RunSpec]) -> None:
 
 
 def _divide(specs: list[RunSpec], results: Path) -> tuple[list[RunRecord], list[RunSpec]]:
-    from harness.training import finished
-
-    there = {spec.id: finished(spec, results) for spec in specs}
+    there = {spec.id: store.finished(results, spec.id) for spec in specs}
     return [one for one in there.values() if one is not None], [spec for spec in specs if there[spec.id] is None]
 
 

@@ -12,9 +12,9 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from harness import specs, suites
+from harness import specs, store, suites
 from harness.commands import options
-from harness.specs import RunRecord, RunSpec, spec_from_json
+from harness.specs import DataSpec, RunRecord, RunSpec, spec_from_json
 
 
 def add(commands: Any) -> None:
@@ -44,7 +44,7 @@ def command(arguments: argparse.Namespace) -> int:
     from harness import training
     from harness.progress import Display
 
-    there = training.finished(spec, arguments.results)
+    there = store.finished(arguments.results, spec.id)
     if there is not None:
         options.say(f"{spec.id}: is there already ({there.status}); remove its folder to run it again")
         return _show(there, arguments.results)
@@ -59,15 +59,14 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _spec(arguments: argparse.Namespace) -> RunSpec:
-    from harness.training import check
+    variant, suite = options.find_variant(arguments.variant), suites.SUITES[arguments.suite]
 
-    variant = options.find_variant(arguments.variant)
-    data = options.available(options.data_spec(arguments), insists=arguments.corpus is not None)
-    suite = suites.SUITES[arguments.suite]
-    spec = suites.spec(suite, variant, budget=arguments.budget, seed=arguments.seed, data=data)
-    spec = options.apply(spec, arguments)
-    check(spec)
-    return spec
+    def build(data: DataSpec) -> RunSpec:
+        spec = suites.spec(suite, variant, budget=arguments.budget, seed=arguments.seed, data=data)
+        return options.apply(spec, arguments)
+
+    build(options.data_spec(arguments))
+    return build(options.available(options.data_spec(arguments), insists=arguments.corpus is not None))
 
 
 def _child(arguments: argparse.Namespace) -> int:

@@ -36,7 +36,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _compare(record: RunRecord, results: Path) -> int:
     from harness.data.prepared import prepare
-    from harness.training import test_scores
+    from harness.measuring import test_scores
 
     if record.status != "completed":
         raise ValueError(f"run {record.id}: its status is {record.status}: allowed is a completed run")

@@ -19,7 +19,7 @@ from harness.data.vocabulary import Split
 from harness.specs import DataSpec, canonical_json, to_json
 from impls.contract import UNK, Ids
 
-FORMAT = 3
+FORMAT = 4
 QUANTILES = (0, 25, 50, 75, 95, 100)
 SIDES = ("source", "target")
 SPLITS = {"train": "train", "validation": "val", "test": "test"}
@@ -187,7 +187,7 @@ def _sizes(ids: dict[str, list[list[Ids]]], splits: dict[str, Split], words: Wor
             everything = np.concatenate(sentences)
             count = max(1, len(everything) - 2 * len(sentences))
             figures[f"{name}_{side}_unknown_rate"] = float((everything == UNK).sum() / count)
-            lengths = np.percentile([len(one) for one in sentences], QUANTILES, method="nearest")
+            lengths = np.percentile([len(one) for one in sentences], QUANTILES, method="inverted_cdf")
             for quantile, length in zip(QUANTILES, lengths, strict=True):
                 figures[f"{name}_{side}_length_{quantile}"] = int(length)
     return figures

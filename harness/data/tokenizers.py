@@ -196,7 +196,7 @@ def _detokenise(tokens: Sequence[str], language: str) -> str:
     """
     tokens = [token for token in tokens if token.strip()]
     joined: list[str] = []
-    for token, after in zip(tokens, [*tokens[1:], ""], strict=True):
+    for token, after in zip(tokens, [*tokens[1:], ""], strict=False):
         before = joined[-1] if joined else ""
         if token == "-" and before[-1:].isalnum() and after[:1].isalnum():
             joined.append("@-@")
@@ -213,4 +213,6 @@ def _belong_together(before: str, token: str, language: str) -> bool:
         return True
     if language == "fr" and (token == "\u2019" or before.endswith("\u2019")):
         return True
-    return (before == "#" and token[:1].isdigit()) or (token[:1] == "-" and token[1:2].isalpha())
+    if token[:1] == "-" and token[1:2].isalpha():
+        return language == "fr" or before[-1:] == "\u201c"
+    return before == "#" and token[:1].isdigit()

@@ -18,7 +18,7 @@ def text(value: object) -> Markdown:
     if isinstance(value, Markdown):
         return value
     line = plain(str(value), longest=2_000)
-    escaped = re.sub(r"[&<>$@|`*~\[\]\\#]|\b_|_\b|(?<!\w)_", lambda found: f"&#{ord(found[0])};", line)
+    escaped = re.sub(r"[&<>$@|`*~\[\]\\#]|(?<![^\W_])_|_(?![^\W_])", lambda found: f"&#{ord(found[0])};", line)
     escaped = re.sub(r"(?i)(?<=\b)(https?|ftp|www)(?=[:.])", lambda found: f"{found[0]}&#8203;", escaped)
     return Markdown(re.sub(r"^([-+]|\d+[.)])(?=\s)", lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", escaped))
 

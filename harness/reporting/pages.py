@@ -257,12 +257,11 @@ def _signature(name: str) -> Callable[[RunRecord], str]:
 
 
 def _sources(records: Sequence[RunRecord]) -> list[tuple[Markdown, str]]:
-    found = {record.spec.variant: record.spec.recipe for record in reversed(records)}
-    return [
-        (code(row.variant, in_table=True), getattr(found[row.variant], "source", "") or "–")
-        for index, row in enumerate(ordered := rows(records))
-        if row.variant not in {other.variant for other in ordered[:index]}
-    ]
+    sources: dict[str, str] = {}
+    for row in rows(records):
+        recipe = row.records[0].spec.recipe
+        sources.setdefault(row.variant, recipe.source if recipe else "")
+    return [(code(variant, in_table=True), source or "–") for variant, source in sources.items()]
 
 
 def _commands(records: Sequence[RunRecord], command: str) -> Markdown:

@@ -1,0 +1,120 @@
+"""A model that counts target words: it trains in no time, needs no framework, and its builders can be told to fail."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+from impls.contract import PAD, Arrays, Batch, Candidates, Ids, Numbers, Totals, Training
+
+
+class CountingDecoding:
+    def __init__(self, log_probabilities: Numbers) -> None:
+        self.log_probabilities = log_probabilities
+
+    def step(self, last: Ids, best: int) -> Candidates:
+        tokens = np.argsort(-self.log_probabilities, kind="stable")[:best].astype(np.int32)
+        rows = np.tile(tokens, (len(last), 1))
+        return Candidates(self.log_probabilities[rows], rows)
+
+    def select(self, rows: Any) -> None:
+        pass
+
+
+class CountingModel:
+    """Every word's probability is its share of what was seen; the learning rate is the weight of what is seen."""
+
+    recipe = None
+
+    def __init__(self, target_words: int, *, training: Training, seed: int, pause: float = 0.0) -> None:
+        generator = np.random.default_rng(seed)
+        self.counts = (1 + generator.random(target_words)).astype(np.float32)
+        self.pause, self.updates, self.seed = pause, 0, seed
+        self.sums = [0.0, 0, 0]
+
+    def train_step(self, batch: Batch, learning_rate: float) -> None:
+        time.sleep(self.pause)
+        self.sums[0] += float(self.token_nats(batch).sum(dtype=np.float64))
+        self.sums[1] += batch.tokens
+        self.sums[2] += 1
+        seen = np.bincount(batch.target_out[batch.target_out != PAD], minlength=len(self.counts))
+        self.counts += np.float32(learning_rate) * seen.astype(np.float32)
+        self.updates += 1
+
+    def take_totals(self) -> Totals:
+        nats, tokens, updates = self.sums
+        self.sums = [0.0, 0, 0]
+        return Totals(nats, nats, int(tokens), int(updates), 1.0, bool(np.isfinite(nats)))
+
+    def _log_probabilities(self) -> Numbers:
+        with np.errstate(all="ignore"):
+            found: Numbers = np.log(self.counts / self.counts.sum())
+        return found
+
+    def token_nats(self, batch: Batch) -> Numbers:
+        nats = np.where(batch.target_out == PAD, 0, -self._log_probabilities()[batch.target_out])
+        return nats.astype(np.float32)
+
+    def logits(self, source: Ids, target_in: Ids) -> Numbers:
+        return np.broadcast_to(self._log_probabilities(), (*target_in.shape, len(self.counts)))
+
+    def begin_decoding(self, source: Ids) -> CountingDecoding:
+        return CountingDecoding(self._log_probabilities())
+
+    def cross_attention(self, source: Ids, target_in: Ids) -> Numbers:
+        shape = (len(source), 1, 1, target_in.shape[1], source.shape[1])
+        return np.full(shape, 1 / source.shape[1], np.float32)
+
+    def weights(self) -> Arrays:
+        return {"counts": self.counts.copy()}
+
+    def set_weights(self, weights: Arrays) -> None:
+        self.counts = weights["counts"].copy()
+
+    def training_state(self) -> Arrays:
+        return {"weights/counts": self.counts.copy(), "updates": np.array(self.updates)}
+
+    def set_training_state(self, state: Arrays) -> None:
+        self.counts, self.updates = state["weights/counts"].copy(), int(state["updates"])
+
+    def synchronize(self) -> None:
+        pass
+
+
+def build(
+    source_words: int, target_words: int, *, training: Training, seed: int, device: str, precision: str
+) -> CountingModel:
+    return CountingModel(target_words, training=training, seed=seed)
+
+
+def build_slow(source_words: int, target_words: int, **settings: Any) -> CountingModel:
+    return CountingModel(target_words, training=settings["training"], seed=settings["seed"], pause=0.3)
+
+
+class _Breaking(CountingModel):
+    def train_step(self, batch: Batch, learning_rate: float) -> None:
+        raise RuntimeError("the planted fault")
+
+
+def build_breaking(source_words: int, target_words: int, **settings: Any) -> CountingModel:
+    return _Breaking(target_words, training=settings["training"], seed=settings["seed"])
+
+
+class _Dying(CountingModel):
+    def train_step(self, batch: Batch, learning_rate: float) -> None:
+        os.write(2, b"the last words\n")
+        os._exit(9)
+
+
+def build_dying(source_words: int, target_words: int, **settings: Any) -> CountingModel:
+    return _Dying(target_words, training=settings["training"], seed=settings["seed"])
+
+
+def build_nothing(source_words: int, target_words: int, **settings: Any) -> str:
+    return "no model"
+
+
+NOTHING = 5

@@ -1,0 +1,388 @@
+"""Prepared corpora: torchtext's vocabularies, a cache that can be trusted, and no spaCy where models are trained."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.data import batches, cache, corpora, preparing, tokenising, vocabulary
+from harness.data.corpora import DataUnavailable
+from harness.data.prepared import (
+    Prepared,
+    describe,
+    detokenise,
+    encode,
+    prepare,
+    unavailable,
+)
+from harness.data.tokenizers import tokenizer
+from harness.specs import DataSpec, FileSpec
+from impls.contract import EOS, SOS, SPECIAL_WORDS, UNK
+
+TRAIN = (
+    "Ein Hund läuft\tA dog runs\nEin Hund\tA dog\nEin roter Hund schläft heute\tA red dog sleeps today\n"
+    "Ein Hund\tA dog\n"
+)
+VALIDATION = "Ein Vogel läuft schnell\tA bird runs fast\n"
+TEST = "Ein Hund\tA dog\n<eos> Hund <unk>\tA <pad> dog's\n"
+WORDS = DataSpec(corpus="captions", tokenizer="whitespace")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokenise in this process: only for tokenizers that do not import spaCy."""
+    monkeypatch.setattr(tokenising, "_in_a_process", tokenising._answer)
+
+
+def small(
+    folder: Path, *, train: str = TRAIN, validation: str = VALIDATION, test: str = TEST, **settings: Any
+) -> DataSpec:
+    """Return the spec of a corpus of three TSV files."""
+    for name, text in (("train", train), ("validation", validation), ("test", test)):
+        (folder / f"{name}.tsv").write_text(text, encoding="utf-8")
+    names = FileSpec(**{f"{name}_source": str(folder / f"{name}.tsv") for name in ("train", "validation", "test")})
+    return DataSpec(**{"corpus": "files", "files": names, "tokenizer": "whitespace", **settings})
+
+
+def same(one: Prepared, other: Prepared) -> bool:
+    for field in fields(Prepared):
+        first, second = getattr(one, field.name), getattr(other, field.name)
+        if field.name in ("train", "validation", "test"):
+            first, second = vocabulary.digest_ids(first), vocabulary.digest_ids(second)
+        if first != second:
+            return False
+    return True
+
+
+# Words and ids --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_a_corpus_worked_by_hand(tmp_path: Path) -> None:
+    found = prepare(small(tmp_path))
+    assert found.source_words == (*SPECIAL_WORDS, "ein", "hund")
+    assert found.target_words == (*SPECIAL_WORDS, "a", "dog")
+    assert [ids.tolist() for ids in found.train.source] == [
+        [2, 4, 5, 0, 3],
+        [2, 4, 5, 3],
+        [2, 4, 0, 5, 0, 0, 3],
+        [2, 4, 5, 3],
+    ]
+    assert [ids.tolist() for ids in found.test.target] == [[2, 4, 5, 3], [2, 4, 0, 0, 3]]
+    assert found.test.source[1].tolist() == [SOS, UNK, 5, UNK, EOS], "a word of the text never becomes a special word"
+    assert all(ids.dtype == np.int32 for ids in (*found.train.source, *found.validation.target))
+    assert found.test_source_text == ("Ein Hund", "<eos> Hund <unk>")
+    assert found.test_target_text == ("A dog", "A <pad> dog's")
+    assert found.test_target_tokens == (("a", "dog"), ("a", "<pad>", "dog's"))
+    assert found.test_target_moses == (("a", "dog"), ("a", "<", "pad", ">", "dog", "'s"))
+    figures = found.figures
+    assert (figures["train_pairs"], figures["validation_pairs"], figures["test_pairs"]) == (4, 1, 2)
+    assert (figures["source_words"], figures["target_words"]) == (6, 6)
+    assert figures["train_source_unknown_rate"] == 4 / 12
+    assert figures["validation_target_unknown_rate"] == 3 / 4
+    assert [figures[f"train_source_length_{q}"] for q in (0, 50, 100)] == [4, 4, 7]
+    assert (figures["train_duplicate_pairs"], figures["test_pairs_in_train"]) == (1, 1)
+    assert list(found.digests["files"]) == ["test_source", "train_source", "validation_source"]
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_settings_do_what_they_say(tmp_path: Path) -> None:
+    data = small(tmp_path)
+    first_two = prepare(replace(data, training_pairs=2))
+    assert len(first_two.train) == 2
+    assert first_two.target_words == (*SPECIAL_WORDS, "a", "dog")
+    assert prepare(replace(data, minimum_frequency=1)).target_words[4:] == (
+        "a",
+        "dog",
+        "red",
+        "runs",
+        "sleeps",
+        "today",
+    )
+    assert prepare(replace(data, case="kept")).source_words[4:] == ("Ein", "Hund")
+    joint = prepare(replace(data, vocabulary="joint"))
+    assert joint.source_words == joint.target_words == (*SPECIAL_WORDS, "a", "dog", "ein", "hund")
+    assert joint.train.target[1].tolist() == [2, 4, 5, 3]
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_long_pairs_are_left_out_of_training_and_cut_elsewhere(tmp_path: Path) -> None:
+    found = prepare(small(tmp_path, max_length=5))
+    assert [len(ids) for ids in found.train.source] == [5, 4, 4]
+    assert (found.train.left_out, found.train.cut) == (1, 0)
+    assert found.validation.cut == 2
+    assert found.validation.source[0].tolist() == [SOS, 4, UNK, UNK, EOS]
+    assert (found.validation.left_out, found.test.cut) == (0, 0)
+    assert found.figures["train_left_out"] == 1
+    assert found.figures["train_source_length_100"] == 7, "lengths are those of the corpus"
+    assert found.source_words == prepare(small(tmp_path)).source_words
+    with pytest.raises(ValueError, match="max_length=3: no training pair is that short; allowed is at least 4"):
+        prepare(small(tmp_path, max_length=3))
+
+
+def torchtext_words(sentences: list[list[str]], minimum_frequency: int = 2) -> list[str]:
+    """Return the vocabulary that torchtext itself builds of tokenised sentences."""
+    data = pytest.importorskip("torchtext.data", reason="needs torchtext 0.6.0")
+    field = data.Field(tokenize=lambda text: text, init_token="<sos>", eos_token="<eos>", lower=True)
+    dataset = data.Dataset([data.Example.fromlist([one], [("text", field)]) for one in sentences], [("text", field)])
+    field.build_vocab(dataset, min_freq=minimum_frequency)
+    found: list[str] = field.vocab.itos
+    return found
+
+
+def test_vocabularies_are_torchtexts() -> None:
+    pairs = corpora.load(WORDS).splits["train"]
+    for side in pairs:
+        sentences = [[*text.split(), "<eos>", "Zwei\u00a0Wörter", "\u2028"] for text in side[:1500]]
+        lower = [[word.lower() for word in sentence] for sentence in sentences]
+        for least in (1, 2, 7):
+            assert list(vocabulary.build(lower, minimum_frequency=least)) == torchtext_words(sentences, least)
+
+
+# The cache ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_the_second_time_nothing_is_tokenised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = small(tmp_path)
+    once = prepare(data)
+    monkeypatch.setattr(tokenising, "_in_a_process", None)
+    assert same(prepare(data), once)
+    shutil.copytree(tmp_path / "cache", tmp_path / "carried")
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "carried"))
+    assert same(prepare(data), once)
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_damage_of_any_file_is_noticed_and_made_good(tmp_path: Path) -> None:
+    data = small(tmp_path)
+    once = prepare(data)
+    entry = tmp_path / "cache/prepared" / once.key
+    names = sorted(path.name for path in entry.iterdir())
+    assert names == ["contents.json", "ids.npz", "texts.json"]
+    for name in names:
+        good = (entry / name).read_bytes()
+        changed = bytearray(good)
+        changed[len(good) // 2] ^= 1
+        for bad in (bytes(changed), good[:-1], b"", None):
+            (entry / name).unlink() if bad is None else (entry / name).write_bytes(bad)
+            assert same(prepare(data), once)
+            assert (entry / name).read_bytes() == good
+    assert [path.name for path in entry.parent.iterdir()] == [once.key]
+
+
+def test_the_key_is_of_all_that_determines_the_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    multi30k = DataSpec()
+
+    def key(data: DataSpec) -> str:
+        return preparing.key(preparing.identity(data, corpora.signature(data) or corpora.load(data).digests))
+
+    changed = {
+        "corpus": replace(multi30k, corpus="captions"),
+        "direction": replace(multi30k, direction="en-de"),
+        "test_split": replace(multi30k, test_split="test_2017_flickr"),
+        "tokenizer": replace(multi30k, tokenizer="moses"),
+        "case": replace(multi30k, case="kept"),
+        "vocabulary": replace(multi30k, vocabulary="joint"),
+        "minimum_frequency": replace(multi30k, minimum_frequency=3),
+        "max_length": replace(multi30k, max_length=50),
+        "training_pairs": replace(multi30k, training_pairs=5),
+        "files": small(tmp_path),
+    }
+    pieces = replace(multi30k, tokenizer="sentencepiece-bpe")
+    changed |= {
+        "vocabulary_size": replace(pieces, vocabulary_size=900),
+        "seed": replace(pieces, seed=1),
+        "pieces": pieces,
+    }
+    assert {field.name for field in fields(DataSpec)} <= set(changed)
+    keys = {name: key(data) for name, data in changed.items()} | {"none": key(multi30k)}
+    assert len(set(keys.values())) == len(keys)
+    assert key(replace(multi30k, vocabulary_size=900, seed=1)) == key(multi30k)
+    assert key(replace(pieces, minimum_frequency=9)) == key(pieces)
+    assert key(replace(WORDS, seed=1)) != key(WORDS)
+    assert key(small(tmp_path, test="a\tb\n")) != keys["files"]
+    monkeypatch.setattr(preparing.importlib.metadata, "version", lambda library: "0.0.1")
+    assert key(multi30k) != keys["none"]
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_where_files_lie_does_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    assert prepare(small(tmp_path)).key == prepare(small(tmp_path / "elsewhere")).key
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_a_carried_cache_serves_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = small(tmp_path)
+    installed = {"sacremoses": "0.1"}
+
+    def version(library: str) -> str:
+        if library not in installed:
+            raise preparing.importlib.metadata.PackageNotFoundError(library)
+        return installed[library]
+
+    monkeypatch.setattr(preparing.importlib.metadata, "version", version)
+    once = prepare(data)
+    prepare(replace(data, minimum_frequency=1))
+    process, missing = tokenising._in_a_process, ValueError("sacremoses is not installed")
+
+    def refuse(_: object) -> None:
+        raise missing
+
+    monkeypatch.setattr(tokenising, "_in_a_process", refuse)
+    installed.clear()
+    assert same(prepare(data), once)
+    with pytest.raises(ValueError, match="is not installed"):
+        prepare(replace(data, case="kept"))
+    installed["sacremoses"] = "0.2"
+    monkeypatch.setattr(tokenising, "_in_a_process", process)
+    assert prepare(data).key != once.key
+    installed.clear()
+    monkeypatch.setattr(tokenising, "_in_a_process", refuse)
+    with pytest.raises(ValueError, match="is not installed"):
+        prepare(data)
+
+
+def test_multi30k_in_the_cache_needs_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MULTI30K_DIR", raising=False)
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", "http://127.0.0.1:9/")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    data = DataSpec(tokenizer="whitespace")
+    assert "127.0.0.1:9" in str(unavailable(data))
+    with pytest.raises(DataUnavailable, match="127.0.0.1:9"):
+        prepare(data)
+    identity = preparing.identity(data, corpora.signature(data) or {})
+    captions = corpora.load(WORDS)
+    description, files = preparing.make(data, captions, identity)
+    cache.write_entry(cache.folder() / "prepared" / preparing.key(identity), description, files)
+    assert unavailable(data) is None
+    assert len(prepare(data).train) == len(captions.splits["train"][0])
+    assert unavailable(WORDS) is None
+
+
+def test_processes_that_prepare_at_once_agree(tmp_path: Path) -> None:
+    small(tmp_path)
+    code = (
+        "import sys; from harness.data.prepared import prepare; from harness.specs import DataSpec, FileSpec\n"
+        "names = FileSpec(**{f'{n}_source': f'{sys.argv[1]}/{n}.tsv' for n in ('train', 'validation', 'test')})\n"
+        "print(prepare(DataSpec(corpus='files', files=names, tokenizer='whitespace')).digests['tokenised'])\n"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    answers = [one.communicate()[0] for one in started]
+    assert [one.returncode for one in started] == [0, 0, 0]
+    assert len(set(answers)) == 1
+    assert len(list((tmp_path / "cache/prepared").iterdir())) == 1
+
+
+# Later use ------------------------------------------------------------------------------------------------------------
+
+
+def test_spacy_end_to_end_without_importing_it(tmp_path: Path) -> None:
+    """Prepare, encode, tokenise and detokenise in a fresh process, and look at what it has imported."""
+    small(
+        tmp_path, train=TRAIN.replace("runs", "doesn't run"), test="Ein Hund läuft\tA dog doesn't run in a t-shirt.\n"
+    )
+    code = """
+import sys
+from harness.data import batches
+from harness.data.prepared import describe, detokenise, encode, moses_tokens, prepare, score_tokens
+from harness.specs import DataSpec, FileSpec
+names = FileSpec(**{f"{n}_source": f"{sys.argv[1]}/{n}.tsv" for n in ("train", "validation", "test")})
+data = DataSpec(corpus="files", files=names, max_length=6)
+for _ in range(2):
+    found = prepare(data)
+assert found.test_target_tokens == (("a", "dog", "does", "n't", "run", "in", "a", "t", "-", "shirt", "."),)
+assert detokenise(found, found.test_target_tokens) == ["a dog doesn't run in a t-shirt."]
+coded = encode(found, ["  Ein Hund!\\n", "", "ein ein ein ein ein"])
+assert coded.tokens == [["ein", "hund", "!"], [], ["ein"] * 5], coded
+assert [ids.tolist() for ids in coded.ids] == [[2, 4, 5, 0, 3], [2, 3], [2, 4, 4, 4, 4, 3]], coded
+assert coded.cut == 1
+assert tuple(map(tuple, score_tokens(found, found.test_target_text))) == found.test_target_tokens
+assert tuple(map(tuple, moses_tokens(found, found.test_target_text))) == found.test_target_moses
+assert "5,893" not in describe(found)
+print(sorted({"spacy", "torch", "sentencepiece", "requests", "torchtext"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("shared", ["separate", "joint"])
+def test_sentencepiece_end_to_end(tmp_path: Path, shared: str) -> None:
+    data = small(
+        tmp_path, tokenizer="sentencepiece-bpe", vocabulary=shared, vocabulary_size=33, test="Ein Hund\tA dog's.\n"
+    )
+    found = prepare(data)
+    assert len(found.source_words) == len(found.target_words) == 33
+    assert found.source_words[:4] == found.target_words[:4] == SPECIAL_WORDS
+    assert (found.source_words == found.target_words) == (shared == "joint")
+    assert (found.source_model == found.target_model) == (shared == "joint")
+    assert found.digests["source_model"] == cache.digest(found.source_model)
+    texts = [text.lower() for text in corpora.load(data).splits["train"][1]]
+    words = [[found.target_words[number] for number in ids[1:-1]] for ids in found.train.target]
+    assert detokenise(found, words) == texts
+    assert found.test_target_tokens == (("a", "dog", "'s", "."),), "the references of the tutorials' BLEU are spaCy's"
+    assert encode(found, ["Ein Hund"]).ids[0].tolist() == found.test.source[0].tolist()
+    assert same(prepare(data), found)
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_the_page_shows_the_figures(tmp_path: Path) -> None:
+    found = prepare(small(tmp_path, max_length=5))
+    page = describe(found)
+    for text in ("corpus files, de-en, tokenizer whitespace", "6 source words", "33.33%", found.digests["tokenised"]):
+        assert text in page
+    rows = {line[:24].strip(): line[24:].split() for line in page.splitlines()}
+    assert rows["pairs"] == ["3", "1", "2"]
+    assert rows["left out (too long)"] == ["1", "0", "0"]
+    assert rows["sentences cut"] == ["0", "2", "0"]
+    assert rows["source length, 100 %"] == ["7", "6", "5"]
+    assert rows["training pairs"][:1] == ["1"]
+    assert rows["train_source"] == [found.digests["files"]["train_source"]]
+
+
+# Multi30k itself ------------------------------------------------------------------------------------------------------
+
+
+def test_multi30k_with_spacy(multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tutorials' vocabularies word for word, little padding, and English text that comes back."""
+    monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
+    data = DataSpec()
+    cut: list[list[list[str]]] = []
+    tokenise = tokenising.tokenise
+
+    def listen(jobs: list[tokenising.Job]) -> list[list[list[str]]]:
+        cut[:] = tokenise(jobs)
+        return cut
+
+    monkeypatch.setattr(tokenising, "tokenise", listen)
+    found = prepare(data)
+    assert [len(found.source_words), len(found.target_words)] == [7_853, 5_893]
+    assert [len(found.train), len(found.validation), len(found.test)] == [29_000, 1_014, 1_000]
+    assert list(found.source_words) == torchtext_words(cut[0])
+    assert list(found.target_words) == torchtext_words(cut[1])
+    tool = tokenizer("spacy", "en")
+    lines = corpora.load(data).splits["train"][1]
+    back = sum(
+        tool.detokenise(tokens) == " ".join(line.lower().split()) for tokens, line in zip(cut[1], lines, strict=True)
+    )
+    assert back / len(lines) > 0.998
+    source, target = batches.padding_share(found.train, batch_size=128)
+    assert source < 0.07
+    assert target < 0.045

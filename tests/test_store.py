@@ -1,0 +1,158 @@
+"""What is stored is whole, hashed and read back; what is damaged is named and harms nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_runs import spec
+
+from harness import store
+from harness.specs import RunRecord
+from harness.store import Hypothesis
+
+SPEC = spec()
+RECORD = RunRecord(id=SPEC.id, spec=SPEC, status="completed", scores={"test_loss": 1.5})
+HYPOTHESES = [Hypothesis(0, ("a", "\u2028", "dog"), "A dog\x85\u2028."), Hypothesis(1, (), "")]
+ARRAYS = {
+    "b": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+    "a.scalar": np.array(7, dtype=np.int64),
+    "empty": np.zeros((0, 4), np.float64),
+}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_record_is_read_back(tmp_path: Path) -> None:
+    path = store.save_record(tmp_path, RECORD)
+    assert path == tmp_path / SPEC.id / "record.json"
+    assert store.load_record(tmp_path, SPEC.id) == RECORD
+    assert store.load_record(tmp_path, "another") is None
+    assert store.finished(tmp_path, SPEC.id) == RECORD
+
+
+@pytest.mark.parametrize("status", ["interrupted", "failed"])
+def test_an_unfinished_record_is_to_be_run_again(tmp_path: Path, status: Any) -> None:
+    store.save_record(tmp_path, replace(RECORD, status=status))
+    assert store.finished(tmp_path, SPEC.id) is None
+
+
+def test_figures_that_are_not_finite_become_none(tmp_path: Path) -> None:
+    scores = {"a": math.nan, "b": math.inf, "c": np.float32(0.5)}
+    path = store.save_record(tmp_path, replace(RECORD, scores=scores))  # type: ignore[arg-type]
+    assert json.loads(path.read_text())["scores"] == {"a": None, "b": None, "c": 0.5}
+
+
+def test_hypotheses_are_read_back_and_hold_nothing_else(tmp_path: Path) -> None:
+    digest = store.save_hypotheses(tmp_path, "run", HYPOTHESES)
+    assert store.load_hypotheses(tmp_path, "run", digest) == HYPOTHESES
+    lines = (tmp_path / "run" / "hypotheses.jsonl").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    assert [sorted(json.loads(line)) for line in lines] == [["sentence", "text", "tokens"]] * 2
+
+
+def test_weights_are_read_back_in_type_and_shape(tmp_path: Path) -> None:
+    store.save_weights(tmp_path, "run", ARRAYS)
+    found = store.load_weights(tmp_path, "run")
+    assert sorted(found) == sorted(ARRAYS)
+    for name, one in ARRAYS.items():
+        assert found[name].dtype == one.dtype
+        np.testing.assert_array_equal(found[name], one, strict=True)
+
+
+def test_a_checkpoint_replaces_the_older_one(tmp_path: Path) -> None:
+    assert store.load_checkpoint(tmp_path, "run") is None
+    store.save_checkpoint(tmp_path, "run", ARRAYS, {"epochs": 1})
+    store.save_checkpoint(tmp_path, "run", {**ARRAYS, "b": -ARRAYS["b"]}, {"epochs": 2, "best": math.inf})
+    found = store.load_checkpoint(tmp_path, "run")
+    assert found is not None
+    np.testing.assert_array_equal(found[0]["b"], -ARRAYS["b"])
+    assert found[1] == {"epochs": 2, "best": None}
+    assert names(tmp_path) == ["checkpoint-2.safetensors", "checkpoint.json"]
+    store.remove_checkpoint(tmp_path, "run")
+    assert names(tmp_path) == []
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    store.write_json(path, {"a": 1})
+    with pytest.raises(ValueError, match="JSON"):
+        store.write_json(path, {"a": math.nan})
+    with pytest.raises(RuntimeError), store.replacing(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert names(tmp_path) == ["one.json"]
+
+
+def test_an_unfinished_file_has_another_name(tmp_path: Path) -> None:
+    with store.replacing(tmp_path / "one.json") as temporary:
+        temporary.write_text("half")
+        assert names(tmp_path) == [temporary.name]
+        assert not temporary.name.endswith(".json")
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "load"),
+    [
+        ("weights.safetensors", lambda content: content[:-1] + b"x", store.load_weights),
+        ("weights.json", lambda content: content.replace(b"sha256", b"sha512"), store.load_weights),
+        (
+            "weights.json",
+            lambda content: content.replace(b"weights.safetensors", b"../w.safetensors"),
+            store.load_weights,
+        ),
+        ("weights.json", lambda content: content.replace(b'"schema": 1', b'"schema": 0'), store.load_weights),
+        ("checkpoint-1.safetensors", lambda content: content[:9], store.load_checkpoint),
+        ("hypotheses.jsonl", lambda content: content.replace(b"text", b"txet"), store.load_hypotheses),
+        ("hypotheses.jsonl", lambda content: content[:-9], store.load_hypotheses),
+        ("record.json", lambda content: content[:-9], store.load_record),
+        ("record.json", lambda content: b"[]", store.load_record),
+        ("record.json", lambda content: b"\xff", store.load_record),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: Any, load: Any) -> None:
+    store.save_weights(tmp_path, SPEC.id, ARRAYS)
+    store.save_checkpoint(tmp_path, SPEC.id, ARRAYS, {"epochs": 1})
+    store.save_hypotheses(tmp_path, SPEC.id, HYPOTHESES)
+    store.save_record(tmp_path, RECORD)
+    load(tmp_path, SPEC.id)
+    path = tmp_path / SPEC.id / name
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=name.partition(".")[0].partition("-")[0]):
+        load(tmp_path, SPEC.id)
+
+
+def test_hypotheses_of_another_digest_are_refused(tmp_path: Path) -> None:
+    store.save_hypotheses(tmp_path, "run", HYPOTHESES)
+    with pytest.raises(ValueError, match="damaged"):
+        store.load_hypotheses(tmp_path, "run", "0" * 64)
+
+
+def test_foreign_files_are_reported_and_passed_over(tmp_path: Path) -> None:
+    store.save_record(tmp_path, RECORD)
+    store.write_json(tmp_path / "foreign" / "record.json", {"schema": 99})
+    store.write_bytes(tmp_path / "moved" / "record.json", (tmp_path / SPEC.id / "record.json").read_bytes())
+    store.write_bytes(tmp_path / "empty" / "notes.txt", b"")
+    complaints: list[str] = []
+    assert store.records(tmp_path, complain=complaints.append) == [RECORD]
+    assert ["foreign" in one or "moved" in one for one in complaints] == [True, True]
+    assert store.records(tmp_path / "nowhere") == []
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
+    store.save_record(tmp_path, RECORD)
+    assert store.find(tmp_path, SPEC.id[:12]) == RECORD
+    longer = replace(RECORD, id=SPEC.id + "0")
+    store.save_record(tmp_path, longer)
+    assert store.find(tmp_path, SPEC.id) == RECORD
+    with pytest.raises(ValueError, match="2 runs begin so"):
+        store.find(tmp_path, SPEC.id[:12])
+    with pytest.raises(ValueError, match="there is none"):
+        store.find(tmp_path, "nothing")

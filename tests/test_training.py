@@ -1,0 +1,244 @@
+"""The training loop: complete records, exact resuming, averaging, caps, and every way a run can end badly."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
+
+from harness import evidence, store, training
+from harness.data.batches import stream_digest
+from harness.data.prepared import prepare
+from harness.measuring import test_scores as scores_of
+from harness.progress import Event
+from harness.specs import RunRecord, RunSpec
+from impls.contract import Training
+
+TORCH = spec("learned_positions", TINY)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
+    """Return a torch run that was not disturbed."""
+    results = tmp_path_factory.mktemp("straight")
+    return results, training.run(TORCH, results, command="the command", note="a note")
+
+
+class Interrupter:
+    """Presses Ctrl-C when training tells that it is in an epoch, without waiting for its turn to tell."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch, self.events = epoch, list[Event]()
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if event.stage == "training" and event.epoch == self.epoch and not event.remark:
+            raise KeyboardInterrupt
+
+
+def files(results: Path, run: RunSpec) -> list[str]:
+    return sorted(path.name for path in (results / run.id).iterdir())
+
+
+def test_a_record_is_complete(straight: tuple[Path, RunRecord]) -> None:
+    results, record = straight
+    assert store.load_record(results, TORCH.id) == record
+    assert (record.status, record.reason, record.command, record.note) == ("completed", "", "the command", "a note")
+    assert files(results, TORCH) == ["hypotheses.jsonl", "record.json", "weights.json", "weights.safetensors"]
+    assert [epoch.epoch for epoch in record.curve] == [1, 2, 3]
+    assert [epoch.updates for epoch in record.curve] == [7, 14, 21]
+    assert record.curve[-1].learning_rate == TRAINING.peak_rate
+    losses = [epoch.validation_loss or math.nan for epoch in record.curve]
+    assert losses[2] < losses[0]
+    assert record.chosen_epochs == (1 + int(np.argmin(losses)),)
+    assert record.curve[0].validation_perplexity == pytest.approx(math.exp(losses[0]))
+    speeds = {"total_seconds", "first_update_seconds", "training_tokens_per_second", "epoch_seconds"}
+    speeds |= {"validation_seconds", "peak_memory_bytes", "decoding_sentences_per_second"}
+    assert set(record.speed) == speeds
+    assert all(value > 0 for value in record.speed.values())
+    assert record.speed["peak_memory_bytes"] > 50e6
+    assert set(record.decode) == {"ties", "unfinished"}
+    for name in ("test_loss", "test_perplexity", "tutorial_perplexity"):
+        assert name in record.scores
+        assert name not in record.signatures
+    assert set(record.signatures) < set(record.scores)
+    json.dumps(record.scores, allow_nan=False)
+
+
+def test_the_fingerprints_are_those_of_what_was_used(straight: tuple[Path, RunRecord]) -> None:
+    results, record = straight
+    prepared, found = prepare(TORCH.data), record.fingerprints
+    assert {name: found[name] for name in prepared.digests} == prepared.digests
+    assert found["stream"] == stream_digest(prepared.train, batch_size=32, seed=0, updates=21)
+    assert found["weights"] == evidence.array_digests(training.build_model(TORCH, prepared).weights())
+    assert found["hypotheses"] == store.file_digest(results / TORCH.id / "hypotheses.jsonl")
+    assert found["trained_weights"] == store.file_digest(results / TORCH.id / "weights.safetensors")
+    assert record.sizes["parameters"] == sum(one.size for one in store.load_weights(results, TORCH.id).values())
+    assert record.sizes["train_pairs"] == 200
+    for name in ("python", "versions", "commit", "machine", "framework", "backend", "threads", "device", "precision"):
+        assert name in record.environment
+    assert record.environment["versions"]["numpy"] == np.__version__
+
+
+def test_the_scores_are_those_of_the_stored_translations(straight: tuple[Path, RunRecord]) -> None:
+    results, record = straight
+    hypotheses = store.load_hypotheses(results, TORCH.id, record.fingerprints["hypotheses"])
+    assert [one.sentence for one in hypotheses] == list(range(500))
+    found = scores_of(prepare(TORCH.data), hypotheses)
+    assert {name: record.scores[name] for name in found.values} == found.values
+    assert record.signatures == found.signatures
+
+
+def test_the_stored_weights_are_those_of_the_best_epoch(straight: tuple[Path, RunRecord]) -> None:
+    results, record = straight
+    prepared = prepare(TORCH.data)
+    model = training.build_model(TORCH, prepared)
+    model.set_weights(store.load_weights(results, TORCH.id))
+    nats = [model.token_nats(batch).sum() for batch, _ in training.evaluation_batches(prepared.validation)]
+    words = sum(batch.tokens for batch, _ in training.evaluation_batches(prepared.validation))
+    best = record.curve[record.chosen_epochs[0] - 1]
+    assert sum(nats) / words == pytest.approx(best.validation_loss, rel=1e-5)
+
+
+def test_a_run_that_is_there_is_not_run_again(straight: tuple[Path, RunRecord], monkeypatch: Any) -> None:
+    results, record = straight
+    monkeypatch.setattr(training, "prepare", lambda data: pytest.fail("it was run again"))
+    assert training.run(TORCH, results) == record
+
+
+def test_the_same_seed_gives_the_same_run(straight: tuple[Path, RunRecord], tmp_path: Path) -> None:
+    record = straight[1]
+    again = training.run(TORCH, tmp_path)
+    assert again.scores == record.scores
+    assert again.fingerprints == record.fingerprints
+    other = training.run(replace(TORCH, seed=1), tmp_path)
+    for name in ("stream", "weights", "trained_weights"):
+        assert other.fingerprints[name] != record.fingerprints[name]
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_an_interrupted_run_goes_on_bit_for_bit(
+    straight: tuple[Path, RunRecord], tmp_path: Path, monkeypatch: Any, epoch: int
+) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    progress = Interrupter(epoch)
+    broken = training.run(TORCH, tmp_path, progress=progress)
+    assert broken.status == "interrupted"
+    assert len(broken.curve) == epoch - 1
+    assert store.load_record(tmp_path, TORCH.id) == broken
+    assert ("checkpoint.json" in files(tmp_path, TORCH)) == (epoch > 1)
+    whole = training.run(TORCH, tmp_path)
+    record = straight[1]
+    assert whole.status == "completed"
+    assert whole.environment["resumed_after_epochs"] == ([epoch - 1] if epoch > 1 else [])
+    assert whole.fingerprints == record.fingerprints
+    assert whole.scores == record.scores
+    for one, other in zip(whole.curve, record.curve, strict=True):
+        same = {"training_seconds": 0.0, "validation_seconds": 0.0}
+        assert replace(one, **same) == replace(other, **same)
+    assert not [name for name in files(tmp_path, TORCH) if "checkpoint" in name]
+
+
+def test_averaging_is_the_mean_of_the_last_epochs_and_resumes(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+
+    def weights(epochs: int, averaged: int, *, interrupted: bool = False) -> Any:
+        one = replace(TORCH, training=Training(batch_size=32, epochs=epochs, averaged_epochs=averaged))
+        if interrupted:
+            assert training.run(one, tmp_path, progress=Interrupter(3)).status == "interrupted"
+        record = training.run(one, tmp_path)
+        assert record.chosen_epochs == tuple(range(epochs - averaged + 1, epochs + 1))
+        return store.load_weights(tmp_path, one.id)
+
+    second, third, both = weights(2, 1), weights(3, 1), weights(3, 2, interrupted=True)
+    for name, one in both.items():
+        np.testing.assert_allclose(one, (second[name].astype(np.float64) + third[name]) / 2, rtol=1e-6, atol=1e-9)
+
+
+def test_a_damaged_checkpoint_is_said_and_not_used(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    training.run(spec(), tmp_path, progress=Interrupter(2))
+    (tmp_path / spec().id / "checkpoint-1.safetensors").write_bytes(b"half")
+    events: list[Event] = []
+    assert training.run(spec(), tmp_path, progress=events.append).status == "completed"
+    assert any("starts anew" in event.remark for event in events)
+
+
+@pytest.mark.parametrize(("updates", "expected"), [(3, [3]), (7, [7]), (9, [7, 9]), (99, [7, 14, 21])])
+def test_updates_are_capped(tmp_path: Path, updates: int, expected: list[int]) -> None:
+    record = training.run(spec(updates=updates), tmp_path)
+    assert [epoch.updates for epoch in record.curve] == expected
+    stream = stream_digest(prepare(spec().data).train, batch_size=32, seed=0, updates=expected[-1])
+    assert record.fingerprints["stream"] == stream
+
+
+def test_a_diverged_run_is_shown(tmp_path: Path) -> None:
+    one = replace(TORCH, training=replace(TRAINING, peak_rate=1e12, clip_norm=None))
+    record = training.run(one, tmp_path)
+    assert record.status == "diverged"
+    assert "loss" in record.reason
+    assert None in (record.curve[-1].training_loss, record.curve[-1].training_perplexity)
+    assert record.scores == {}
+    assert store.load_record(tmp_path, one.id) == record
+    assert files(tmp_path, one) == ["record.json"]
+    assert training.run(one, tmp_path) == record
+
+
+def test_a_run_that_breaks_off_leaves_a_record(tmp_path: Path) -> None:
+    one = spec("counting_model:build_breaking")
+    with pytest.raises(store.RunFailed):
+        training.run(one, tmp_path)
+    record = store.load_record(tmp_path, one.id)
+    assert record is not None
+    assert (record.status, record.reason) == ("failed", "RuntimeError: the planted fault")
+    assert files(tmp_path, one) == ["record.json"]
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (spec("counting_model:build_nothing"), "gives a str: allowed is a Seq2SeqModel"),
+        (spec("counting_model:biuld"), "did you mean 'build'?"),
+        (spec("no_such_module:build"), "there is no module 'no_such_module'"),
+        (replace(TORCH, device="cudda"), "device 'cudda' cannot be had"),
+        (replace(TORCH, framework="tensorflow"), "framework 'tensorflow'"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_before_anything_is_written(tmp_path: Path, one: RunSpec, words: str) -> None:
+    with pytest.raises(ValueError, match="allowed|mean|module|device|framework") as caught:
+        training.run(one, tmp_path)
+    assert words in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_builder_from_outside_runs(tmp_path: Path) -> None:
+    record = training.run(spec(), tmp_path)
+    assert record.status == "completed"
+    assert record.curve[-1].updates == 3 * UPDATES_PER_EPOCH
+
+
+def test_events_tell_how_far_a_run_is(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    events: list[Event] = []
+    training.run(spec(), tmp_path, progress=events.append)
+    stages = [event.stage for event in events]
+    assert list(dict.fromkeys(stages)) == ["preparing", "training", "validating", "translating", "ended"]
+    told = [event for event in events if event.stage == "training" and not event.remark]
+    assert [event.updates for event in told] == list(range(1, 22))
+    assert all(event.epoch == (event.updates + 6) // 7 and event.all_updates == 21 for event in told)
+    assert all(event.remaining_seconds is not None for event in told[1:])
+    assert sum("validation loss" in event.remark for event in events) == 3
