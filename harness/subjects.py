@@ -185,7 +185,7 @@ def threads() -> dict[str, str]:
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
-    return {"OMP_NUM_THREADS": str(torch.get_numthreads()), "MKL_NUM_THREADS": str(torch.get_numthreads())}
+    return {"OMP_NUM_THREADS": str(torch.get_num_threads()), "MKL_NUM_THREADS": str(torch.get_num_threads())}
 
 
 def _write(path: Path, arrays: Arrays) -> None:

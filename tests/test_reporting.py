@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -415,7 +417,7 @@ def test_the_page_names_the_corpus_the_command_and_each_run(page: Path) -> None:
 
 
 def test_links_of_the_page_lead_to_pictures_that_are_not_blank(page: Path) -> None:
-    links = re.findall(r"\]\(([^)]+)\)", re.sub(r"`[^\n]*`", "", page.read_text(encoding="utf-8")))
+    links = re.findall(r"\]\((figures/[^)]+)\)", re.sub(r"`[^\n]*`", "", page.read_text(encoding="utf-8")))
     assert len(links) == 2 * (len(figures.RECORD_FIGURES) + 4)
     for link in links:
         assert (page.parent / link).stat().st_size > 2_000
@@ -423,6 +425,19 @@ def test_links_of_the_page_lead_to_pictures_that_are_not_blank(page: Path) -> No
             assert is_drawn(imread(page.parent / link)[..., :3])
     drawn = {path.name for path in (page.parent / "figures").iterdir()}
     assert drawn == {Path(link).name for link in links}, "nothing is drawn that the page does not show"
+
+
+def test_the_csv_files_hold_every_run_and_every_epoch(page: Path) -> None:
+    table, curves = (pd.read_csv(page.parent / name) for name in ("runs.csv", "curves.csv"))
+    given = sorted(page_records(), key=lambda one: one.id)
+    assert sorted(table["run"]) == [one.id for one in given]
+    assert dict(zip(table["run"], table["status"], strict=True)) == {one.id: one.status for one in given}
+    for one in given:
+        (line,) = table[table["run"] == one.id].to_dict("records")
+        for name, value in {**one.scores, **one.sizes, **one.speed}.items():
+            assert math.isnan(line[name]) if value is None else line[name] == pytest.approx(value)
+        losses = curves[curves["run"] == one.id].sort_values("epoch")["validation_loss"]
+        assert losses.tolist() == pytest.approx([epoch.validation_loss for epoch in one.curve])
 
 
 def test_nothing_hostile_becomes_markup(page: Path) -> None:

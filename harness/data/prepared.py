@@ -236,5 +236,6 @@ def describe(prepared: Prepared) -> str:
         "",
         "SHA-256",
     ]
-    digests = {**prepared.digests["files"], **{k: v for k, v in prepared.digests.items() if k != "files"}}
-    return "\n".join(lines + [f"{name:24} {digest}" for name, digest in digests.items()])
+    files = sorted(prepared.digests["files"].items())
+    others = sorted((name, digest) for name, digest in prepared.digests.items() if name != "files")
+    return "\n".join(lines + [f"{name:24} {digest}" for name, digest in files + others])

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 from harness import store
-from harness.reporting import figures
+from harness.reporting import exports, figures
 from harness.reporting.groups import BUDGETS, Group, Row, groups, notes, plain, rows
 from harness.reporting.markup import Markdown, code, text
 from harness.reporting.tables import differences, markdown_group
@@ -57,7 +57,7 @@ class Section:
 
 
 def write(records: Iterable[RunRecord], folder: Path, *, command: str = "") -> Path:
-    """Write `folder`/index.md and its pictures under `folder`/figures, and return the page's path.
+    """Write `folder`/index.md, its pictures under `folder`/figures and the CSV files; return the page's path.
 
     Raises: ValueError where there are no records.
     """
@@ -79,6 +79,7 @@ def write(records: Iterable[RunRecord], folder: Path, *, command: str = "") -> P
         "digests": _digests(everything),
         "runs": _runs(everything),
     }
+    exports.save(everything, folder)
     page = folder / PAGE
     store.write_bytes(page, _render(context).encode())
     return page

@@ -1,0 +1,38 @@
+"""The records as two flat CSV files, for a spreadsheet, pandas or R: one line a run, and one line an epoch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import store
+from harness.specs import RunRecord
+
+RUNS, CURVES = "runs.csv", "curves.csv"
+
+
+def save(records: Sequence[RunRecord], folder: Path) -> None:
+    """Write `folder`/runs.csv and `folder`/curves.csv; a figure that is missing is an empty cell."""
+    import pandas as pd
+
+    runs = [_run(record) for record in records]
+    curves = [
+        {**_name(record), **dataclasses.asdict(epoch), "kept": int(epoch.epoch in record.chosen_epochs)}
+        for record in records
+        for epoch in record.curve
+    ]
+    for name, lines in ((RUNS, runs), (CURVES, curves)):
+        store.write_bytes(folder / name, pd.DataFrame(lines).to_csv(index=False, lineterminator="\n").encode())
+
+
+def _name(record: RunRecord) -> dict[str, Any]:
+    spec = record.spec
+    return {"run": record.id, "variant": spec.variant, "budget": spec.budget, "seed": spec.seed}
+
+
+def _run(record: RunRecord) -> dict[str, Any]:
+    data = record.spec.data
+    described = {"status": record.status, "corpus": data.corpus, "direction": data.direction, "test": data.test_split}
+    return {**_name(record), **described, **record.scores, **record.sizes, **record.speed}

@@ -1,0 +1,263 @@
+"""Every torch model computes what the plain NumPy reference computes: logits, gradients and updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy_reference
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_models import BASE, GRU, REFERENCE, SOURCE_WORDS, all_recipes, build, one_thread, subject
+
+import impls
+from impls.contract import EOS, PAD, SOS, Arrays, Batch, GruRecipe, Recipe, Seq2SeqModel, Training
+
+RECIPES = all_recipes()
+UNCLIPPED = Training(clip_norm=None, label_smoothing=0.1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+def shaken(recipe: Recipe, training: Training | None = None) -> Seq2SeqModel:
+    """Return a model without dropout whose weights are all away from 0."""
+    return subject(recipe).shaken(training=training, dropout=0.0)
+
+
+def words(row: Any) -> list[int]:
+    return [int(word) for word in row if word != PAD]
+
+
+def sentences(batch: Batch) -> list[tuple[list[int], list[int], list[int]]]:
+    return [(words(a), words(b), words(c)) for a, b, c in zip(*vars(batch).values(), strict=True)]
+
+
+def difference(model: Seq2SeqModel, weights: Arrays, batch: Batch) -> float:
+    """Return how far the model's logits are from the reference's at these weights, over all real positions."""
+    found = model.logits(batch.source, batch.target_in)
+    expected = [numpy_reference.logits(model.recipe, weights, source, fed) for source, fed, _ in sentences(batch)]
+    return max(float(np.abs(row[: len(one)] - one).max()) for row, one in zip(found, expected, strict=True))
+
+
+# Logits ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_logits_are_the_reference_s(name: str) -> None:
+    model = shaken(RECIPES[name])
+    assert difference(model, model.weights(), subject(RECIPES[name]).batch()) < 1e-5
+
+
+@pytest.mark.parametrize("recipe", [BASE, REFERENCE, GRU, replace(BASE, ffn="gated", norm="rms", tying="output")])
+def test_an_error_of_a_thousandth_in_one_weight_is_noticed(recipe: Recipe) -> None:
+    model, batch = shaken(recipe), subject(recipe).batch()
+    unnoticed = []
+    for name, value in model.weights().items():
+        if name.endswith("key.bias"):
+            continue  # the same for every key, so the softmax takes it away
+        wrong = value.copy()
+        wrong[tuple(_used(name, value.shape, batch))] += 1e-3
+        if difference(model, {**model.weights(), name: wrong}, batch) < 1e-5:
+            unnoticed.append(name)
+    assert not unnoticed
+
+
+def _used(name: str, shape: tuple[int, ...], batch: Batch) -> list[int]:
+    """Return the place of one number that the batch makes use of."""
+    if name.endswith("embedding"):
+        return [int((batch.source if name.startswith("source") else batch.target_in)[0, 1]), 0]
+    return [0] * len(shape)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (BASE, REFERENCE),
+        (BASE, replace(BASE, ffn="conv1d")),
+        (replace(BASE, norm_epsilon=1e-3), replace(BASE, norm_epsilon=1e-3, norm="handmade")),
+    ],
+    ids=["torch_reference = learned_positions", "conv1d = linear", "handmade = layernorm"],
+)
+def test_two_ways_to_write_the_same_function_agree(first: Recipe, second: Recipe) -> None:
+    one, other, batch = shaken(first), build(second), subject(first).batch()
+    assert one.weights().keys() == other.weights().keys()
+    other.set_weights(one.weights())
+    real = batch.target_in != PAD
+    found, expected = (model.logits(batch.source, batch.target_in)[real] for model in (one, other))
+    assert np.abs(found - expected).max() < 1e-5
+    found, expected = (model.cross_attention(batch.source, batch.target_in) for model in (one, other))
+    assert np.abs(np.moveaxis(found - expected, 3, 1)[real]).max() < 1e-5
+
+
+def test_epsilon_is_part_of_the_norm() -> None:
+    one, other, batch = shaken(BASE), build(replace(BASE, norm_epsilon=0.1)), subject(BASE).batch()
+    other.set_weights(one.weights())
+    assert difference(other, one.weights(), batch) < 1e-5
+    assert np.abs(one.logits(batch.source, batch.target_in) - other.logits(batch.source, batch.target_in)).max() > 1e-2
+
+
+# Positions ------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40), st.integers(0, 2**32 - 1))
+def test_rotary_keeps_norms_and_sees_distances_alone(first: int, second: int, moved: int, seed: int) -> None:
+    import torch
+
+    from impls.transformer import rotate
+
+    query, key = torch.from_numpy(np.random.default_rng(seed).standard_normal((2, 1, 1, 1, 8)))
+
+    def score(at: int, to: int) -> float:
+        return float((rotate(query, at) * rotate(key, to)).sum())
+
+    assert float(rotate(query, first).norm()) == pytest.approx(float(query.norm()), rel=1e-5)
+    assert score(first + moved, second + moved) == pytest.approx(score(first, second), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("positions", "moves"), [("none", False), ("rotary", True), ("alibi", True), ("learned", True)]
+)
+def test_positions_are_what_tells_orders_apart(positions: Any, moves: bool) -> None:
+    model = shaken(replace(BASE, positions=positions))
+    there = np.array([[SOS, 5, 6, 7, EOS]], np.int32)
+    back = np.array([[SOS, 7, 6, 5, EOS]], np.int32)
+    target_in = np.array([[SOS, 8]], np.int32)
+    apart = np.abs(model.logits(there, target_in) - model.logits(back, target_in)).max()
+    assert apart > 1e-2 if moves else apart < 1e-5
+
+
+def test_alibi_slopes_are_those_of_the_paper() -> None:
+    import torch
+
+    from impls.transformer import linear_biases
+
+    bias = linear_biases(8, torch.arange(4), torch.arange(6))
+    assert bias.shape == (1, 8, 4, 6)
+    assert bias[0, :, 0, 1].tolist() == [-(0.5**h) for h in range(1, 9)]
+    assert bias[0, 0, 3].tolist() == [-1.5, -1.0, -0.5, 0.0, -0.5, -1.0]
+
+
+# Gradients and updates ------------------------------------------------------------------------------------------------
+
+
+def mean_objective(recipe: Recipe, weights: Arrays, batch: Batch, training: Training, coins: list[bool]) -> float:
+    """Return what an update minimises, by the reference: the mean over the batch's target words."""
+    total = 0.0
+    for source, fed, out in sentences(batch):
+        if isinstance(recipe, GruRecipe):
+            found = numpy_reference.gru(recipe, weights, source, fed, coins)
+        else:
+            found = numpy_reference.logits(recipe, weights, source, fed)
+        total += numpy_reference.objective(found, out, training.label_smoothing)
+    return total / batch.tokens
+
+
+def gradient(model: Seq2SeqModel, batch: Batch, training: Training) -> Arrays:
+    """Return the gradient of one update from zero moments."""
+    model.train_step(batch, 0.0)
+    state = model.training_state()
+    return {name: state[f"first_moment/{name}"] / np.float32(1 - training.beta1) for name in model.weights()}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "training"),
+    [
+        (BASE, UNCLIPPED),
+        (replace(BASE, tying="all", norm="rms", ffn="gated", activation="silu", positions="rotary"), UNCLIPPED),
+        (replace(BASE, norm_order="pre", norm="handmade", ffn="conv1d", activation="gelu"), UNCLIPPED),
+        (replace(BASE, tying="output", positions="alibi", activation="tanh"), replace(UNCLIPPED, label_smoothing=0.0)),
+        (REFERENCE, UNCLIPPED),
+        (GRU, UNCLIPPED),
+        (GRU, replace(UNCLIPPED, teacher_forcing=0.5)),
+    ],
+    ids=["base", "tied rms gated rotary", "pre handmade conv1d", "tied alibi", "torch_reference", "gru", "gru coins"],
+)
+def test_gradients_are_the_finite_differences_of_the_reference(recipe: Recipe, training: Training) -> None:
+    model, batch = shaken(recipe, training), subject(recipe).batch(sentences=2)
+    weights = {name: value.astype(np.float64) for name, value in model.weights().items()}
+    coins = training.forcing(0, 1, batch.target_in.shape[1]).tolist()
+    generator = np.random.default_rng(0)
+    for name, found in gradient(model, batch, training).items():
+        largest = np.unravel_index(np.abs(found).argmax(), found.shape)
+        for place in (largest, tuple(generator.integers(0, found.shape))):
+            expected = _slope(lambda moved: mean_objective(recipe, moved, batch, training, coins), weights, name, place)
+            assert found[place] == pytest.approx(expected, rel=1e-3, abs=1e-3 * float(np.abs(found).max()) + 1e-7), name
+
+
+def _slope(function: Any, weights: Arrays, name: str, place: Any, step: float = 1e-5) -> float:
+    values = []
+    for sign in (1, -1):
+        moved = weights[name].copy()
+        moved[place] += sign * step
+        values.append(function({**weights, name: moved}))
+    return (values[0] - values[1]) / (2 * step)
+
+
+def test_coins_feed_the_model_its_own_words_from_the_second_position_on() -> None:
+    """The coins of the first update decide what the decoder reads; they change the loss as the reference says."""
+    training = Training(teacher_forcing=0.0)
+    model, batch = shaken(GRU, training), subject(GRU).batch()
+    model.train_step(batch, 0.0)
+    found = model.take_totals().nats / batch.tokens
+    own = mean_objective(GRU, model.weights(), batch, training, [False] * 20)
+    told = mean_objective(GRU, model.weights(), batch, training, [True] * 20)
+    assert found == pytest.approx(own, rel=1e-5)
+    assert abs(own - told) > 1e-3
+
+
+@pytest.mark.parametrize("coefficients", [{}, {"beta1": 0.8, "beta2": 0.98, "epsilon": 1e-3}])
+def test_updates_are_adam_s(coefficients: dict[str, float]) -> None:
+    training = Training(clip_norm=None, **coefficients)
+    model, batches = shaken(BASE, training), [subject(BASE).batch(seed) for seed in range(3)]
+    start, gradients = model.weights(), []
+    for batch in batches:
+        probe = build(BASE, training=training)
+        probe.set_weights(model.weights())
+        gradients.append(gradient(probe, batch, training))
+        model.train_step(batch, 1e-3)
+    used = {name: getattr(training, name) for name in ("beta1", "beta2", "epsilon")}
+    for name, found in model.weights().items():
+        own = [one[name].astype(np.float64) for one in gradients]
+        expected = numpy_reference.adam(start[name].astype(np.float64), own, rate=1e-3, **used)
+        # Where a gradient is nothing but rounding, Adam makes a step of it that no two computations share.
+        real = np.abs(own).min(axis=0) > 1e-6
+        assert np.abs(found - expected)[real].max(initial=0) < 2e-6, name
+
+
+def test_clipping_scales_all_gradients_to_the_norm() -> None:
+    batch = subject(BASE).batch()
+    free = gradient(shaken(BASE, UNCLIPPED), batch, UNCLIPPED)
+    norm = float(np.sqrt(sum((value.astype(np.float64) ** 2).sum() for value in free.values())))
+    for clip_norm, scale in ((norm / 4, 0.25), (norm * 4, 1.0)):
+        training = replace(UNCLIPPED, clip_norm=clip_norm)
+        model = shaken(BASE, training)
+        clipped = gradient(model, batch, training)
+        assert model.take_totals().largest_gradient_norm == pytest.approx(norm, rel=1e-5)
+        for name, value in free.items():
+            assert clipped[name] == pytest.approx(scale * value, rel=1e-4, abs=1e-8), name
+
+
+def test_a_tied_embedding_learns_from_all_its_uses() -> None:
+    """The gradient of a tied tensor is the sum of what its uses would get apart."""
+    batch = subject(replace(BASE, tying="all")).batch()
+    tied = shaken(replace(BASE, tying="all"), UNCLIPPED)
+    parts = gradient(_untied(tied), batch, UNCLIPPED)
+    found = gradient(tied, batch, UNCLIPPED)["target.embedding"]
+    expected = parts["source.embedding"] + parts["target.embedding"] + parts["output.kernel"].T
+    assert np.abs(found - expected).max() < 1e-6
+
+
+def _untied(tied: Seq2SeqModel) -> Seq2SeqModel:
+    """Return an untied model of the same function, with both vocabularies of the tied one's size."""
+    recipe, shared = replace(tied.recipe, tying="none"), tied.weights()["target.embedding"]
+    model = impls.build(recipe, SOURCE_WORDS, SOURCE_WORDS, training=UNCLIPPED)
+    model.set_weights({**tied.weights(), "source.embedding": shared, "output.kernel": shared.T})
+    return model
