@@ -67,7 +67,7 @@ def test_a_record_survives_json() -> None:
 
 def changes(settings: Any) -> list[tuple[str, Any]]:
     """Return each field's name with a value that is another one and allowed."""
-    words = {"corpus": "captions", "direction": "en-de", "tokenizer": "moses", "case": "kept", "vocabulary": "joint"}
+    words = {"corpus": "multi30k", "direction": "en-de", "tokenizer": "moses", "case": "kept", "vocabulary": "joint"}
     words |= {"test_split": "test_2017_flickr", "budget": "source", "precision": "bfloat16", "device": "cuda"}
     words |= {"framework": "keras", "schedule": "inverse_sqrt", "variant": "paper", "positions": "none", "norm": "rms"}
     words |= {"embedding_scale": "none", "embedding_init": "normal", "norm_order": "pre", "ffn": "gated"}

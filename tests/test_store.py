@@ -84,9 +84,14 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     store.write_json(path, {"a": 1})
     with pytest.raises(ValueError, match="JSON"):
         store.write_json(path, {"a": math.nan})
-    with pytest.raises(RuntimeError), store.replacing(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
+
+    def write_half() -> None:
+        with store.replacing(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError("the planted fault")
+
+    with pytest.raises(RuntimeError):
+        write_half()
     assert json.loads(path.read_text()) == {"a": 1}
     assert names(tmp_path) == ["one.json"]
 

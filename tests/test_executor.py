@@ -1,0 +1,238 @@
+"""One process per run: what fails stays where it is, what is there stays, Ctrl-C ends all, forecasts add up."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from small_runs import TINY, spec
+
+from harness import executor, forecast, store, suites
+from harness.data.prepared import prepare
+from harness.forecast import Forecast
+from harness.progress import Display, Event, describe, duration, from_line, to_line
+from harness.specs import DataSpec, RunSpec
+from impls import registry
+from impls.recipes import TUTORIAL
+
+TESTS = Path(__file__).resolve().parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), str(TESTS.parent)]))
+        yield
+
+
+def test_a_run_that_fails_stays_where_it_is(tmp_path: Path) -> None:
+    variants = ("build", "build_breaking", "build_dying", "build_nothing")
+    specs = [spec(f"counting_model:{name}") for name in variants]
+    stream = io.StringIO()
+    outcome = executor.execute(specs, tmp_path, jobs=2, stream=stream, command="the command", note="a note")
+    found = {record.spec.variant.partition(":")[2]: record for record in outcome.records}
+    assert {name: record.status for name, record in found.items()} == {
+        "build": "completed",
+        "build_breaking": "failed",
+        "build_dying": "failed",
+        "build_nothing": "failed",
+    }
+    assert found["build_breaking"].reason == "RuntimeError: the planted fault"
+    assert "code 9" in found["build_dying"].reason
+    assert "the last words" in found["build_dying"].reason
+    assert "gives a str: allowed is a Seq2SeqModel" in found["build_nothing"].reason
+    for record in outcome.records:
+        assert store.load_record(tmp_path, record.id) == record
+        assert (record.command, record.note) == ("the command", "a note")
+    log = store.log_path(tmp_path, found["build_breaking"].id).read_text()
+    assert "Traceback" in log
+    shown = stream.getvalue()
+    assert "failed: RuntimeError: the planted fault" in shown
+    assert "epoch 3/3: training loss" in shown
+    assert "\x1b" not in shown
+    assert not outcome.interrupted
+
+
+def test_a_run_has_its_environment(tmp_path: Path) -> None:
+    one = spec(threads=3)
+    record = executor.execute([one], tmp_path, jobs=1, stream=io.StringIO()).records[0]
+    variables = record.environment["variables"]
+    assert variables["OMP_NUM_THREADS"] == variables["MKL_NUM_THREADS"] == "3"
+    assert variables["MALLOC_MMAP_MAX_"] == executor.worker_environment(one)["MALLOC_MMAP_MAX_"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_ctrl_c_ends_the_runs_in_order_and_the_command_goes_on_later(tmp_path: Path) -> None:
+    words = ["--corpus", "captions", "--tokenizer", "whitespace", "--set", "data.training_pairs=200", "--threads", "1"]
+    words += ["--set", "training.batch_size=32", "--set", "decoding.max_tokens=5", "--results", str(tmp_path)]
+    words += ["--reports", str(tmp_path / "reports"), "--variant", "counting_model:build_slow", "--jobs", "2"]
+    command = [sys.executable, "-m", "harness", "bench", *words, "--seed", "0", "--seed", "1"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=TESTS.parent
+    ) as process:
+        assert process.stdout is not None
+        seen = ""
+        while seen.count("epoch 1/3: training loss") < 2:
+            line = process.stdout.readline()
+            assert line, seen
+            seen += line
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+    assert process.returncode == 130, seen + rest
+    assert "Traceback" not in rest
+    records = store.records(tmp_path)
+    assert [record.status for record in records] == ["interrupted"] * 2
+    assert [len(record.curve) for record in records] == [1, 1]
+    assert all((tmp_path / record.id / "checkpoint.json").is_file() for record in records)
+
+
+def test_the_display_of_a_log_is_rare_and_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: moment)
+    stream = io.StringIO()
+    display = Display(stream, overall=lambda: "all of it")
+    for moment in range(60):  # noqa: B007  the clock reads it
+        display(Event(run="x", stage="training", epoch=1, epochs=2, updates=moment, all_updates=99))
+    display(Event(run="x", stage="training", epoch=1, epochs=2, remark="epoch 1/2 done"))
+    lines = stream.getvalue().splitlines()
+    assert 3 <= len(lines) <= 6
+    assert lines[0].startswith("x: epoch 1/2, update ")
+    assert lines[0].endswith("all of it")
+    assert lines[-1] == "x: epoch 1/2 done"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_display_of_a_terminal_updates_its_lines() -> None:
+    stream = Terminal()
+    display = Display(stream, overall=lambda: "all of it")
+    display(Event(run="x", stage="training", epoch=1, epochs=2))
+    display(Event(run="x", stage="training", remark="worth keeping"))
+    display(Event(run="x", stage="ended"))
+    shown = stream.getvalue()
+    assert "\x1b[2A\x1b[J" in shown
+    assert "x: worth keeping\n" in shown
+    assert shown.endswith("\x1b[J")
+
+
+def test_events_survive_a_pipe() -> None:
+    event = Event(run="x", stage="training", epoch=1, tokens_per_second=5.5, remark="ä\u2028")
+    assert to_line(event).count("\n") == 1
+    assert from_line(to_line(event)) == event
+    for line in ("", "a warning of a library", "{}", '{"run": "x", "stage": "resting"}', "[1]"):
+        assert from_line(line) is None
+    assert describe(event).startswith("epoch 1/0")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, "unknown"),
+        (float("inf"), "unknown"),
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (60, "1 min 00 s"),
+        (3725, "1 h 02 min"),
+    ],
+)
+def test_durations_are_said_as_a_person_does(seconds: float | None, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_a_forecast_is_corrected_by_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: moment)
+    found = Forecast({"a": 10.0, "b": 10.0, "c": 20.0}, jobs=1)
+    assert found.seconds() == 40
+    found.start("a")
+    moment = 20.0
+    found.end("a")
+    assert found.seconds() == 60  # b and c take twice as long as thought, as a did
+    found.start("b")
+    moment = 22.0
+    found.note(Event(run="b", stage="training", remaining_seconds=8.0))
+    assert found.seconds() == pytest.approx(8 + 20 * 30 / 20)
+    assert Forecast({}, jobs=1).seconds() is None
+    assert Forecast({"a": 10.0, "b": 10.0, "c": 20.0}, jobs=2).seconds() == 20
+
+
+def test_a_forecast_grows_with_the_work() -> None:
+    prepared = prepare(spec().data)
+
+    def seconds(one: RunSpec) -> float:
+        return forecast.estimate_seconds(one, prepared, 1e9)
+
+    base = spec("learned_positions", TINY)
+    assert seconds(spec("learned_positions", registry.recipe("learned_positions"))) > seconds(base)
+    assert seconds(spec("paper", registry.recipe("paper"), training=TUTORIAL)) > seconds(spec("paper", TINY))
+    assert seconds(spec("learned_positions", TINY, updates=2)) < seconds(base)
+    assert seconds(spec()) > 0
+    assert forecast.machine_rate(0.05) > 1e6
+
+
+def test_operations_count_every_kernel_once_a_token() -> None:
+    recipe = registry.recipe("learned_positions")
+    words = 7853, 5893
+    attention, inner = 4 * 256 * 256, 2 * 256 * 512
+    encoder, decoder = 3 * (attention + inner), 3 * (2 * attention + inner)
+    of_source = encoder + 3 * attention // 2  # keys and values of the cross attention
+    of_target = decoder - 3 * attention // 2 + 256 * 5893
+    assert forecast.operations(recipe, words, 1, 0, 0) == 2 * of_source
+    assert forecast.operations(recipe, words, 0, 1, 0) == 2 * of_target
+    tied = forecast.operations(registry.recipe("paper"), words, 0, 1, 0)
+    assert tied == 2 * of_target
+
+
+@pytest.mark.parametrize("suite", suites.SUITES.values(), ids=lambda suite: suite.name)
+@pytest.mark.parametrize("corpus", ["multi30k", "captions"])
+def test_every_run_of_every_suite_can_be_said(suite: suites.Suite, corpus: str) -> None:
+    data = DataSpec(corpus=corpus)  # type: ignore[arg-type]
+    specs = [
+        suites.spec(suite, variant, budget=budget, seed=seed, data=data)
+        for budget in ("controlled", "source")
+        for seed in suite.seeds
+        for variant in suite.variants
+    ]
+    assert len({one.id for one in specs}) == len(specs)
+    controlled = [one for one in specs if one.budget == "controlled"]
+    assert len({(one.training, one.data, one.decoding) for one in controlled}) == 1
+    for one in specs:
+        # No warm-up longer than the whole training.
+        assert one.training.warmup_updates < one.training.epochs * 29_000 / one.training.batch_size
+
+
+def test_the_settings_of_a_source_stand_for_the_budget_source_alone() -> None:
+    standard, data = suites.SUITES["standard"], DataSpec()
+    found = {
+        (variant, budget): suites.spec(standard, variant, budget=budget, seed=0, data=data)
+        for variant in suites.VARIANTS
+        for budget in ("controlled", "source")
+    }
+    for variant in suites.VARIANTS:
+        source = found[variant, "source"]
+        assert source.training == registry.training(variant)
+        assert found[variant, "controlled"].recipe == registry.recipe(variant)
+        assert found[variant, "controlled"].training == TUTORIAL
+        assert (source.recipe == registry.recipe(variant)) == (variant != "sinusoidal_handmade")
+        assert (source.data == data) == (variant != "conv_ffn")
+        assert source.decoding.beam == (5 if variant == "paper" else 1)
+
+
+def test_quick_is_narrow_and_short() -> None:
+    quick = suites.SUITES["quick"]
+    for variant in quick.variants:
+        one = suites.spec(quick, variant, budget="source", seed=0, data=DataSpec())
+        assert one.recipe is not None
+        assert (one.recipe.width, one.training.epochs, one.data.training_pairs) == (128, 3, 10_000)
+        assert one.training.warmup_updates < 3 * 10_000 / one.training.batch_size
