@@ -58,9 +58,12 @@ def _nearest(value: object, known: Iterable[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code: 0, 1 a run failed, 2 bad input, 130 interrupted."""
+    """Run a command line and return its exit code: 0, 1 a run failed, 2 bad input, 130 interrupted.
+
+    `arguments` None are this process's own; `run` may then start the process anew with another environment.
+    """
     try:
-        given = parser().parse_args(arguments)
+        given = parser().parse_args(arguments, argparse.Namespace(is_program=arguments is None))
         code: int = given.command(given)
     except RunFailed:
         traceback.print_exc()

@@ -99,7 +99,7 @@ def test_the_display_of_a_log_is_rare_and_plain(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(time, "monotonic", lambda: moment)
     stream = io.StringIO()
     display = Display(stream, overall=lambda: "all of it")
-    for moment in range(60):  # noqa: B007  the clock reads it
+    for moment in range(60):
         display(Event(run="x", stage="training", epoch=1, epochs=2, updates=moment, all_updates=99))
     display(Event(run="x", stage="training", epoch=1, epochs=2, remark="epoch 1/2 done"))
     lines = stream.getvalue().splitlines()

@@ -410,6 +410,8 @@ def test_the_page_names_the_corpus_the_command_and_each_run(page: Path) -> None:
     assert "not comparable with published ones" in content.split("\n")[2]
     assert "It is not Multi30k. Multi30k could not be had: &#60;no&#62; &#36;network&#36;." in content
     assert "    python -m harness bench\n" in content
+    assert "29,000 training pairs, 1,014 validation pairs, 1,000 test pairs" in content
+    assert "3.10 % unknown source words in the test set" in content
     for one in page_records():
         assert one.id in content
     for word in ("As its source trains it", "There are no runs of this kind.", "Fairness check", "tok:13a", "commit"):

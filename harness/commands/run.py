@@ -40,7 +40,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.variant is None:
         raise ValueError("run: the variant is missing; see them with: python -m harness list")
     spec = _spec(arguments)
-    _pin(spec)
+    _pin(spec, is_program=arguments.is_program)
     from harness import training
     from harness.progress import Display
 
@@ -117,14 +117,14 @@ def _environment(spec: RunSpec) -> dict[str, str]:
     return worker_environment(spec)
 
 
-def _pin(spec: RunSpec) -> None:
-    """Start this process anew with the environment of a run's process, where it has another one.
+def _pin(spec: RunSpec, *, is_program: bool) -> None:
+    """Give this process the environment of a run's, starting it anew where that is the whole program's affair.
 
     The memory allocator and the mathematics libraries read theirs once, at the start.
     """
     wanted = _environment(spec)
     pinned = all(os.environ.get(name) == value for name, value in wanted.items())
     os.environ.update(wanted)
-    started_here = sys.argv[0] == sys.orig_argv[-len(sys.argv)] or sys.argv[0].endswith("__main__.py")
-    if not pinned and os.name == "posix" and started_here:
+    if is_program and not pinned and os.name == "posix":
+        sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -219,18 +219,19 @@ def _place(record: RunRecord) -> str:
 def _sizes(record: RunRecord) -> str:
     data, sizes = record.spec.data, record.sizes
     words = {
-        "training_pairs": "training pairs",
+        "train_pairs": "training pairs",
         "validation_pairs": "validation pairs",
         "test_pairs": "test pairs",
-        "left_out_pairs": "pairs left out as too long",
-        "cut_sentences": "sentences cut",
+        "train_left_out": "training pairs left out as too long",
+        "validation_cut": "validation pairs cut",
+        "test_cut": "test pairs cut",
         "source_words": "source words",
         "target_words": "target words",
     }
     parts = [f"{sizes[name]:,.0f} {what}" for name, what in words.items() if sizes.get(name) is not None]
-    for name, what in (("source_unknown_rate", "source"), ("target_unknown_rate", "target")):
+    for name, what in (("test_source_unknown_rate", "source"), ("test_target_unknown_rate", "target")):
         if sizes.get(name) is not None:
-            parts.append(f"{100 * sizes[name]:.2f} % unknown {what} words")
+            parts.append(f"{100 * sizes[name]:.2f} % unknown {what} words in the test set")
     return f"{data.tokenizer} tokenizer, {', '.join(parts)}" if parts else ""
 
 
