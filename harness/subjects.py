@@ -59,13 +59,15 @@ class Subject:
     def shaken(self, *, training: Training | None = None, seed: int = 0, dropout: float = DROPOUT) -> Seq2SeqModel:
         """Build a model and move every weight, so that no fault hides behind weights that start at 0 or close to it.
 
-        The weights are halved first, so that a model without norms keeps its logits where 1e-5 is more than rounding.
+        Matrices are halved first, so that a model without norms keeps its logits where 1e-5 is more than rounding.
         """
         model = self.model(training=training, seed=seed, dropout=dropout)
         generator = np.random.default_rng(seed)
         model.set_weights(
             {
-                name: (0.5 * value + 0.1 * generator.standard_normal(value.shape)).astype(np.float32)
+                name: (value * (0.5 if value.ndim > 1 else 1) + 0.1 * generator.standard_normal(value.shape)).astype(
+                    np.float32
+                )
                 for name, value in model.weights().items()
             }
         )

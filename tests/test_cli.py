@@ -79,7 +79,7 @@ BAD = {
     "run paper --corpus files": "--train-source",
     "run paper --train-source x": "--validation-source, --test-source is missing",
     "run paper --corpus captions --train-source x --validation-source x --test-source x": "files",
-    "run paper --corpus captions --framework tensroflow": "framework 'tensroflow'",
+    "run paper --corpus captions --tokenizer whitespace --framework tensroflow": "framework 'tensroflow'",
     "run paper --corpus captions --tokenizer whitespace --device cudda": "device 'cudda' cannot be had",
     "run paper --corpus captions --set data.max_length=200": "data.max_length=200: allowed is at most",
     "data --set recipe.width=3": "allowed here is data.FIELD=VALUE",
@@ -160,7 +160,7 @@ def test_without_multi30k_the_run_is_on_captions_and_says_so(tmp_path: Path, cap
     assert "is there already (completed)" in capsys.readouterr().out
 
 
-def test_bench_trains_measures_reports_and_goes_on(tmp_path: Path, capsys: Any) -> None:
+def test_bench_trains_measures_reports_and_goes_on(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     line = ["bench", *SMALL, "--variant", "counting_model:build", "--seed", "0", "--seed", "1"]
     assert main(line) == 0
     shown = capsys.readouterr()
@@ -170,6 +170,10 @@ def test_bench_trains_measures_reports_and_goes_on(tmp_path: Path, capsys: Any) 
     assert "about" in shown.out
     assert (tmp_path / "reports/local/quick/index.md").is_file()
     assert str(Path("reports/local/quick/index.md")) in shown.out
+    reported: list[tuple[list[str], Path]] = []
+    monkeypatch.setattr(
+        "harness.reporting.pages.write", lambda records, folder: reported.append(([one.id for one in records], folder))
+    )
     assert main([*line, "--variant", "counting_model:build_breaking", "--seed", "0"]) == 1
     shown = capsys.readouterr()
     assert shown.out.count("is there already (completed), not run again") == 2
@@ -179,7 +183,10 @@ def test_bench_trains_measures_reports_and_goes_on(tmp_path: Path, capsys: Any) 
     assert main(["score"]) == 0
     assert capsys.readouterr().out.count("every score agrees") == 2
     assert main(["report"]) == 0
-    assert (tmp_path / "reports/local/index.md").is_file()
+    assert [(len(ids), folder) for ids, folder in reported] == [
+        (4, Path("reports/local/quick")),
+        (4, Path("reports/local")),
+    ]
 
 
 def test_score_finds_a_figure_that_was_changed(trained: tuple[Path, RunRecord], tmp_path: Path, capsys: Any) -> None:

@@ -126,7 +126,7 @@ def test_positions_are_what_tells_orders_apart(positions: Any, moves: bool) -> N
     back = np.array([[SOS, 7, 6, 5, EOS]], np.int32)
     target_in = np.array([[SOS, 8]], np.int32)
     apart = np.abs(model.logits(there, target_in) - model.logits(back, target_in)).max()
-    assert apart > 1e-2 if moves else apart < 1e-5
+    assert apart > 1e-3 if moves else apart < 1e-5
 
 
 def test_alibi_slopes_are_those_of_the_paper() -> None:
