@@ -16,32 +16,39 @@ from harness.specs import RunSpec
 from impls import weights
 from impls.contract import GruRecipe, Recipe, TransformerRecipe
 
-# Measured once on two cores, as shares of the rate of NumPy's matrix multiplication there; good to a factor of about
-# 1.5, which is why every forecast is corrected by the runs as soon as they are under way.
-EFFICIENCY = {"transformer": 0.45, "torch_reference": 0.40, "gru": 0.40}
+# Measured once on one core of a server, for all built-in variants at the widths 128 and 256: good to a third or so,
+# which is why every forecast is corrected by the runs as soon as they are under way.
+EFFICIENCY = 0.83  # of NumPy's own rate of matrix multiplication
+ELEMENT_OPERATIONS = 170  # what reading and writing a number of an activation costs, in such operations
 START_SECONDS = 6.0
 UPDATE_SECONDS = 0.012
 PARAMETER_SECONDS = 6e-9
-ENERGY_OPERATIONS = 16
 DECODING_SECONDS = 0.004
 
 
 def operations(recipe: Recipe, words: tuple[int, int], source: float, target: float, pairs: float) -> float:
     """Return about how many multiplications and additions one pass forward takes over so many tokens of each side.
 
-    Every weight of a kernel is used once a token; the additive attention of the GRU once a pair of positions besides,
-    and `pairs` counts these.
+    Every weight of a kernel is used once a token. Attention scores and sums, and the energies of the GRU's, are
+    computed once a pair of positions, and `pairs` counts these.
     """
     total = 0.0
     for name, shape in weights.shapes(recipe, *words).items():
-        if not name.endswith(".kernel") and name != "target.embedding":
-            continue
-        if name == "target.embedding" and getattr(recipe, "tying", "none") == "none":
-            continue
-        of_source = name.startswith(("encoder", "attention")) or ".cross.key" in name or ".cross.value" in name
-        total += 2 * math.prod(shape) * (source if of_source else target)
-    width = recipe.width
-    return total + (ENERGY_OPERATIONS if isinstance(recipe, GruRecipe) else 4) * width * pairs
+        tied = name == "target.embedding" and getattr(recipe, "tying", "none") != "none"
+        if name.endswith(".kernel") or tied:
+            of_source = name.startswith(("encoder", "attention")) or ".cross.key" in name or ".cross.value" in name
+            total += 2 * math.prod(shape) * (source if of_source else target)
+    return total + 4 * recipe.width * pairs
+
+
+def elements(recipe: Recipe, words: tuple[int, int], source: float, target: float, pairs: float) -> float:
+    """Return about how many numbers of activations one pass forward writes: what is left when matrices cost nothing."""
+    logits = words[1] * target
+    if isinstance(recipe, GruRecipe):
+        return logits + 10 * recipe.width * (2 * source + target) + 2 * recipe.width * pairs
+    inner = 4 * recipe.ffn_width
+    of_source, of_target = 12 * recipe.width + inner, 20 * recipe.width + inner
+    return logits + recipe.layers * (of_source * source + of_target * target) + 6 * recipe.layers * recipe.heads * pairs
 
 
 def machine_rate(seconds: float = 0.4) -> float:
@@ -63,15 +70,15 @@ def estimate_seconds(spec: RunSpec, prepared: Prepared, rate: float) -> float:
     per_epoch = -(-len(prepared.train) // spec.training.batch_size)
     updates = min(spec.updates or 2**62, spec.training.epochs * per_epoch)
     epochs = updates / per_epoch
-    speed = rate * EFFICIENCY[recipe.family]
-    forward = {
-        name: operations(recipe, words, *_lengths(split)) / speed
-        for name, split in (("train", prepared.train), ("validation", prepared.validation), ("test", prepared.test))
-    }
+    train, validation, test = (
+        operations(recipe, words, *_lengths(split)) / (rate * EFFICIENCY)
+        + elements(recipe, words, *_lengths(split)) * ELEMENT_OPERATIONS / rate
+        for split in (prepared.train, prepared.validation, prepared.test)
+    )
     each_update = UPDATE_SECONDS + PARAMETER_SECONDS * weights.count(recipe, *words)
-    training = epochs * 3 * forward["train"] + updates * each_update
-    decoding = spec.decoding.beam * (forward["test"] * 2 + DECODING_SECONDS * len(prepared.test))
-    return START_SECONDS + training + math.ceil(epochs) * forward["validation"] + decoding
+    training = epochs * 3 * train + updates * each_update
+    decoding = spec.decoding.beam * (2 * test + DECODING_SECONDS * len(prepared.test))
+    return START_SECONDS + training + math.ceil(epochs) * validation + decoding
 
 
 def _lengths(split: Split) -> tuple[float, float, float]:

@@ -134,13 +134,19 @@ class Display:
         if not self._live:
             return
         self._clear()
-        lines = [f"{event.run}: {describe(event)}" for event in self._events.values()]
+        lines = [f"{_short(event.run)}: {describe(event)}" for event in self._events.values()]
         if lines and self._overall is not None:
             lines.append(self._overall())
         width = _columns(self._stream) - 1
         self._stream.write("".join(f"{line[:width]}\n" for line in lines))
         self._drawn = len(lines)
         self._stream.flush()
+
+
+def _short(run: str) -> str:
+    """Return the variant, the budget and the seed of an id, which is too long for a terminal's line."""
+    parts = run.split("-")
+    return f"{parts[0]} {parts[-3]} {parts[-2]}" if len(parts) >= 6 else run
 
 
 def _columns(stream: TextIO) -> int:

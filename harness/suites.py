@@ -21,7 +21,7 @@ AS_SOURCE: dict[str, tuple[str, ...]] = {
 """What a variant's source does besides its TRAINING, in the words of `--set`; for the budget "source" alone."""
 
 LITTLE_TEXT: dict[str, tuple[str, ...]] = {
-    "conv_ffn": ("data.vocabulary_size=400",),
+    "conv_ffn": ("data.vocabulary_size=200",),
 }
 """The same where the text is the embedded captions, which have not enough words for the source's vocabulary."""
 

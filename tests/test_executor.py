@@ -124,6 +124,9 @@ def test_the_display_of_a_terminal_updates_its_lines() -> None:
     assert "\x1b[2A\x1b[J" in shown
     assert "x: worth keeping\n" in shown
     assert shown.endswith("\x1b[J")
+    display(Event(run=spec(seed=3).id, stage="training", epoch=1, epochs=2))
+    display(Event(run="y", stage="training", remark="now"))
+    assert "counting_model_build controlled s3: epoch 1/2" in stream.getvalue()
 
 
 def test_events_survive_a_pipe() -> None:
@@ -227,6 +230,14 @@ def test_the_settings_of_a_source_stand_for_the_budget_source_alone() -> None:
         assert (source.recipe == registry.recipe(variant)) == (variant != "sinusoidal_handmade")
         assert (source.data == data) == (variant != "conv_ffn")
         assert source.decoding.beam == (5 if variant == "paper" else 1)
+
+
+def test_the_captions_have_words_enough_for_every_source() -> None:
+    quick = suites.SUITES["quick"]
+    for variant in suites.VARIANTS:
+        one = suites.spec(quick, variant, budget="source", seed=0, data=DataSpec(corpus="captions", training_pairs=500))
+        if one.data.tokenizer != "spacy":
+            assert len(prepare(one.data).source_words) == one.data.vocabulary_size
 
 
 def test_quick_is_narrow_and_short() -> None:

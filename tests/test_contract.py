@@ -1,0 +1,222 @@
+"""Recipes and trainings refuse what cannot work, in words that say what can; nothing can be changed afterwards."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+from small_models import choices
+
+import impls
+from impls import registry
+from impls.contract import EOS, PAD, SOS, SPECIAL_WORDS, UNK, Batch, GruRecipe, TorchReferenceRecipe, Training
+from impls.contract import TransformerRecipe as Recipe
+from impls.recipes import LEARNED_POSITIONS, RECIPES, TRAININGS
+
+SETTINGS = (Recipe, GruRecipe, TorchReferenceRecipe, Training)
+COUNT = "a whole number of at least 1"
+RATE = "a number from 0 up to but not including 1"
+
+WORDS = [(kind, name) for kind in SETTINGS for name in dict.fromkeys(name for name, _ in choices(kind))]
+COUNTS = [
+    *((Recipe, name) for name in ("width", "layers", "heads", "head_width", "ffn_width", "max_length")),
+    *((TorchReferenceRecipe, name) for name in ("width", "layers", "heads", "ffn_width", "max_length")),
+    *((GruRecipe, name) for name in ("embedding_width", "width")),
+    *((Training, name) for name in ("batch_size", "epochs")),
+]
+RATES = [
+    *((kind, "dropout") for kind in (Recipe, GruRecipe, TorchReferenceRecipe)),
+    *((Training, name) for name in ("beta1", "beta2", "label_smoothing")),
+]
+
+
+def refuse(kind: Any, allowed: str, name: str, **settings: Any) -> None:
+    """Hold that the settings are refused in words that name the field, its value and what is allowed."""
+    message = f"{kind.__name__}.{name}={settings[name]!r}: allowed is {allowed}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        kind(**settings)
+
+
+@pytest.mark.parametrize(("kind", "name"), WORDS)
+def test_every_choice_refuses_a_foreign_word(kind: Any, name: str) -> None:
+    allowed = ", ".join(map(repr, get_args(get_type_hints(kind)[name])))
+    for word in ("no such word", "", None, True):
+        refuse(kind, allowed, name, **{name: word})
+
+
+@pytest.mark.parametrize(("kind", "name"), COUNTS)
+def test_counts_are_whole_and_at_least_1(kind: Any, name: str) -> None:
+    for value in (0, -1, 2.0, True, "2"):
+        refuse(kind, COUNT, name, **{name: value})
+
+
+@pytest.mark.parametrize(("kind", "name"), RATES)
+def test_rates_lie_from_0_to_below_1(kind: Any, name: str) -> None:
+    for value in (-0.1, 1, 1.0, float("nan"), True, "0.1"):
+        refuse(kind, RATE, name, **{name: value})
+    assert getattr(kind(**{name: 0}), name) == 0
+    assert getattr(kind(**{name: 0.999}), name) == 0.999
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "allowed", "settings"),
+    [
+        (Recipe, "heads", "a divisor of width=256, unless head_width is given", {"heads": 7}),
+        (TorchReferenceRecipe, "heads", "a divisor of width=256", {"heads": 7}),
+        (Recipe, "norm_epsilon", "a number above 0", {"norm_epsilon": 0.0}),
+        (Recipe, "norm_epsilon", "a number above 0", {"norm_epsilon": float("nan")}),
+        (
+            Recipe,
+            "width",
+            "an even number where positions='sinusoidal'",
+            {"width": 15, "heads": 3, "positions": "sinusoidal"},
+        ),
+        (
+            Recipe,
+            "head_width",
+            "an even number (or an even width / heads) where positions='rotary'",
+            {"head_width": 5, "positions": "rotary"},
+        ),
+        (
+            Recipe,
+            "head_width",
+            "an even number (or an even width / heads) where positions='rotary'",
+            {"width": 15, "heads": 3, "positions": "rotary", "head_width": None},
+        ),
+        (Training, "epsilon", "a number above 0", {"epsilon": 0.0}),
+        (Training, "peak_rate", "a number of at least 0", {"peak_rate": -1e-4}),
+        (Training, "peak_rate", "a number of at least 0", {"peak_rate": float("nan")}),
+        (Training, "clip_norm", "a number above 0, or None for no clipping", {"clip_norm": 0.0}),
+        (Training, "teacher_forcing", "a number from 0 to 1", {"teacher_forcing": 1.1}),
+        (
+            Training,
+            "warmup_updates",
+            "a whole number of at least 0 (of at least 1 with inverse_sqrt)",
+            {"warmup_updates": -1},
+        ),
+        (
+            Training,
+            "warmup_updates",
+            "a whole number of at least 0 (of at least 1 with inverse_sqrt)",
+            {"warmup_updates": 0, "schedule": "inverse_sqrt"},
+        ),
+        (Training, "averaged_epochs", "a whole number from 0 to epochs=4", {"averaged_epochs": 5, "epochs": 4}),
+        (Training, "averaged_epochs", "a whole number from 0 to epochs=10", {"averaged_epochs": -1}),
+    ],
+)
+def test_every_other_limit_is_refused_by_name(kind: Any, name: str, allowed: str, settings: dict[str, Any]) -> None:
+    refuse(kind, allowed, name, **settings)
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_settings_are_frozen_and_keyword_only(kind: Any) -> None:
+    settings = kind()
+    name = fields(kind)[-1].name
+    with pytest.raises(FrozenInstanceError):
+        setattr(settings, name, getattr(settings, name))
+    with pytest.raises(TypeError):
+        kind(256)
+    assert {settings: 1}[kind()] == 1
+
+
+@pytest.mark.parametrize("kind", SETTINGS[:3])
+def test_name_and_source_do_not_tell_recipes_apart(kind: Any) -> None:
+    assert kind(name="a", source="b") == kind()
+    assert hash(kind(name="a", source="b")) == hash(kind())
+    assert kind(dropout=0.25) != kind()
+
+
+def test_derived_sizes() -> None:
+    assert Recipe().key_width == 32
+    assert Recipe(head_width=6, heads=7).key_width == 6
+    assert Recipe().epsilon == Recipe(norm="rms").epsilon == 1e-5
+    assert Recipe(norm="handmade").epsilon == 1e-9
+    assert Recipe(norm="handmade", norm_epsilon=0.1).epsilon == 0.1
+    assert TorchReferenceRecipe().as_transformer() == Recipe()
+    changed = TorchReferenceRecipe(width=64, heads=2, layers=1, ffn_width=8, dropout=0.0, max_length=9)
+    assert changed.as_transformer() == Recipe(width=64, heads=2, layers=1, ffn_width=8, dropout=0.0, max_length=9)
+
+
+def test_special_words_have_their_ids() -> None:
+    assert (UNK, PAD, SOS, EOS) == (0, 1, 2, 3)
+    assert SPECIAL_WORDS == ("<unk>", "<pad>", "<sos>", "<eos>")
+
+
+def test_a_batch_counts_its_words_without_padding() -> None:
+    target_out = np.array([[5, EOS, PAD], [6, 7, EOS]], np.int32)
+    assert Batch(target_out, target_out, target_out).tokens == 5
+
+
+def test_coins_depend_on_seed_and_update_alone() -> None:
+    training = Training(teacher_forcing=0.5)
+    coins = training.forcing(0, 1, 1_000)
+    assert coins.dtype == bool
+    assert 400 < coins.sum() < 600
+    assert (coins == training.forcing(0, 1, 1_000)).all()
+    assert (coins[:10] == training.forcing(0, 1, 10)).all()
+    for other in (training.forcing(1, 1, 1_000), training.forcing(0, 2, 1_000)):
+        assert (coins != other).any()
+    assert Training(teacher_forcing=1.0).forcing(0, 1, 1_000).all()
+    assert not Training(teacher_forcing=0.0).forcing(0, 1, 1_000).any()
+
+
+# Variants by name -----------------------------------------------------------------------------------------------------
+
+
+def test_every_variant_is_named_as_it_is_registered_and_says_what_it_follows() -> None:
+    assert registry.names() == tuple(RECIPES) == tuple(TRAININGS)
+    for name in registry.names():
+        assert registry.recipe(name).name == name
+        assert registry.recipe(name).source
+        assert registry.training(name) == TRAININGS[name]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("impls.recipes", "'impls.recipes' does not name an object: allowed is package.module:NAME"),
+        ("no_such_module:X", "'no_such_module:X': there is no module 'no_such_module'"),
+        ("impls.recipes:PAPPER", "'impls.recipes:PAPPER': impls.recipes has no 'PAPPER'; did you mean 'PAPER'?"),
+        ("impls.recipes:Zzzzz", "'impls.recipes:Zzzzz': impls.recipes has no 'Zzzzz'"),
+    ],
+)
+def test_paths_that_name_nothing_are_refused(path: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        registry.load(path)
+    assert registry.load("impls.recipes:LEARNED_POSITIONS") is LEARNED_POSITIONS
+
+
+def test_unknown_variants_are_refused_with_the_nearest() -> None:
+    for find in (registry.recipe, registry.training):
+        with pytest.raises(ValueError, match="there is no variant 'papper'; did you mean 'paper'"):
+            find("papper")
+
+
+def test_unknown_frameworks_are_refused() -> None:
+    with pytest.raises(ValueError, match="framework 'abacus' has no 'gru': allowed is"):
+        impls.build(GruRecipe(), 10, 10, framework="abacus")
+
+
+def test_a_framework_that_is_not_installed_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"'torch' is not installed: python -m pip install 'bakeoff\[torch\]'"):
+        impls.build(GruRecipe(), 10, 10)
+
+
+def test_devices_and_precisions_that_cannot_be_had_are_refused() -> None:
+    recipe = replace(LEARNED_POSITIONS, width=8, heads=2, layers=1, ffn_width=8)
+    with pytest.raises(ValueError, match="precision 'float8': allowed is float32, bfloat16"):
+        impls.build(recipe, 10, 10, precision="float8")
+    with pytest.raises(ValueError, match="device 'abacus' cannot be had here"):
+        impls.build(recipe, 10, 10, device="abacus")
+
+
+def test_choices_of_a_variant_are_all_closed() -> None:
+    """No setting is free text but the name and the source."""
+    for kind in SETTINGS:
+        for name, hint in get_type_hints(kind).items():
+            assert hint is not str or name in ("name", "source"), name
+            assert get_origin(hint) is not Literal or len(get_args(hint)) > 1, name

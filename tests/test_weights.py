@@ -1,0 +1,144 @@
+"""Canonical weights: their names, shapes and number, and how they are drawn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_models import BASE, GRU, REFERENCE, all_recipes
+
+from impls.contract import GruRecipe, Recipe, TransformerRecipe
+from impls.recipes import BAHDANAU_GRU, LEARNED_POSITIONS, TORCH_REFERENCE
+from impls.weights import count, initial, shapes
+
+
+@pytest.mark.parametrize(
+    ("recipe", "parameters"),
+    [(LEARNED_POSITIONS, 9_038_341), (TORCH_REFERENCE, 9_038_341), (BAHDANAU_GRU, 20_518_405)],
+)
+def test_parameters_at_multi30k_s_vocabularies(recipe: Recipe, parameters: int) -> None:
+    assert count(recipe, 7_853, 5_893) == parameters
+
+
+def test_shapes_of_the_base() -> None:
+    found = shapes(BASE, 37, 41)
+    assert found["source.embedding"] == (37, 32)
+    assert found["target.embedding"] == (41, 32)
+    assert found["source.positions"] == found["target.positions"] == (24, 32)
+    assert found["encoder.1.feed_forward.inner.kernel"] == (32, 48)
+    assert found["encoder.1.feed_forward.outer.kernel"] == (48, 32)
+    assert found["decoder.0.cross.norm.shift"] == (32,)
+    assert found["output.kernel"] == (32, 41)
+    assert found["output.bias"] == (41,)
+    assert not any(name.startswith(("encoder.2", "encoder.norm", "encoder.0.cross")) for name in found)
+    assert sum(name.endswith(".kernel") for name in found) == 2 * 6 + 2 * 10 + 1
+
+
+def test_shapes_of_the_gru() -> None:
+    found = shapes(GruRecipe(embedding_width=5, width=3), 37, 41)
+    assert found["encoder.backward.input.kernel"] == (5, 9)
+    assert found["encoder.backward.hidden.kernel"] == (3, 9)
+    assert found["bridge.kernel"] == (6, 3)
+    assert found["attention.energy.kernel"] == (9, 3)
+    assert found["attention.score.kernel"] == (3, 1)
+    assert "attention.score.bias" not in found
+    assert found["decoder.input.kernel"] == (11, 9)
+    assert found["output.kernel"] == (14, 41)
+
+
+@pytest.mark.parametrize(
+    ("field", "word", "gone", "new"),
+    [
+        ("positions", "sinusoidal", {"source.positions", "target.positions"}, set()),
+        ("positions", "rotary", {"source.positions", "target.positions"}, set()),
+        ("tying", "output", {"output.kernel"}, set()),
+        ("ffn", "conv1d", set(), set()),
+        ("norm", "handmade", set(), set()),
+        ("embedding_scale", "none", set(), set()),
+        ("norm_order", "pre", set(), {f"{s}.norm.{p}" for s in ("encoder", "decoder") for p in ("scale", "shift")}),
+        (
+            "ffn",
+            "gated",
+            set(),
+            {
+                f"{s}.{i}.feed_forward.gate.{p}"
+                for s in ("encoder", "decoder")
+                for i in (0, 1)
+                for p in ("kernel", "bias")
+            },
+        ),
+    ],
+)
+def test_a_word_changes_these_tensors_alone(field: str, word: str, gone: set[str], new: set[str]) -> None:
+    before, after = shapes(BASE, 37, 41), shapes(replace(BASE, **{field: word}), 37, 41)
+    assert before.keys() - after.keys() == gone
+    assert after.keys() - before.keys() == new
+    assert {name: after[name] for name in before.keys() & after.keys()} == {n: before[n] for n in before.keys() - gone}
+
+
+def test_norms_have_the_tensors_they_use() -> None:
+    assert not [name for name in shapes(replace(BASE, norm="none"), 37, 41) if ".norm." in name]
+    rms = [name for name in shapes(replace(BASE, norm="rms"), 37, 41) if ".norm." in name]
+    assert rms
+    assert all(name.endswith(".scale") for name in rms)
+
+
+def test_one_joint_embedding_counts_once() -> None:
+    free, tied = shapes(BASE, 37, 37), shapes(replace(BASE, tying="all"), 37, 37)
+    assert free.keys() - tied.keys() == {"source.embedding", "output.kernel"}
+    assert count(BASE, 37, 37) - count(replace(BASE, tying="all"), 37, 37) == 2 * 37 * 32
+    with pytest.raises(ValueError, match="tying='all' with 37 source and 41 target words: allowed is one joint"):
+        shapes(replace(BASE, tying="all"), 37, 41)
+
+
+def test_torch_reference_has_the_tensors_of_its_twin() -> None:
+    assert shapes(REFERENCE, 37, 41) == shapes(REFERENCE.as_transformer(), 37, 41) == shapes(BASE, 37, 41)
+
+
+@pytest.mark.parametrize("name", all_recipes())
+def test_recipes_start_equal_in_every_tensor_they_share(name: str) -> None:
+    recipe = all_recipes()[name]
+    twin = GRU if isinstance(recipe, GruRecipe) else BASE
+    own, base = initial(recipe, 37, 37, seed=3), initial(twin, 37, 37, seed=3)
+    assert {tensor: value.shape for tensor, value in own.items()} == shapes(recipe, 37, 37)
+    assert {value.dtype for value in own.values()} == {np.dtype(np.float32)}
+    redrawn = getattr(recipe, "embedding_init", "xavier") == "normal"
+    shared = [tensor for tensor in own.keys() & base.keys() if own[tensor].shape == base[tensor].shape]
+    assert shared
+    for tensor in shared:
+        embedding = tensor.endswith((".embedding", ".positions"))
+        assert np.array_equal(own[tensor], base[tensor]) is not (redrawn and embedding), tensor
+
+
+@pytest.mark.parametrize("recipe", [BASE, GRU], ids=["transformer", "gru"])
+def test_seeds_and_names_give_other_numbers(recipe: Recipe) -> None:
+    first, again, other = (initial(recipe, 37, 37, seed=seed) for seed in (0, 0, 1))
+    drawn = [name for name in first if name.endswith((".kernel", ".embedding", ".positions"))]
+    for name in drawn:
+        assert first[name].tobytes() == again[name].tobytes()
+        assert not (first[name] == other[name]).any(), name
+    assert len({first[name].tobytes() for name in drawn}) == len(drawn)
+
+
+def test_transformer_matrices_are_xavier_uniform() -> None:
+    recipe = TransformerRecipe(width=128, layers=1, heads=4, ffn_width=256)
+    for name, value in initial(recipe, 500, 700, seed=0).items():
+        if value.ndim == 2:
+            bound = math.sqrt(6 / sum(value.shape))
+            assert 0.99 * bound < np.abs(value).max() <= bound * (1 + 1e-6), name
+            assert value.std() == pytest.approx(bound / math.sqrt(3), rel=0.03), name
+        else:
+            assert (value == (1 if name.endswith(".scale") else 0)).all(), name
+
+
+def test_normal_embeddings_have_deviation_1_and_gru_matrices_a_hundredth() -> None:
+    recipe = TransformerRecipe(width=128, layers=1, heads=4, ffn_width=256, embedding_init="normal")
+    found = initial(recipe, 500, 700, seed=0)
+    for name in ("source.embedding", "target.embedding", "source.positions"):
+        assert found[name].std() == pytest.approx(1, rel=0.03), name
+    assert found["output.kernel"].std() < 0.2
+    for name, value in initial(GruRecipe(embedding_width=96, width=128), 500, 700, seed=0).items():
+        deviation = 0 if name.endswith(".bias") else 0.01
+        assert value.std() == pytest.approx(deviation, rel=0.2), name
