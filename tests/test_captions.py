@@ -10,10 +10,12 @@ import pytest
 import sacrebleu
 
 from harness.data import captions
-from harness.data.captions import Article, Case, Clause, Number, Phrase, Subject, noun_phrase, pairs
+from harness.data import captions_lexicon as lexicon
+from harness.data.captions import Clause, Subject, noun_phrase, pairs
+from harness.data.captions_lexicon import Article, Case, Number, Phrase
 
 Splits = dict[str, list[tuple[str, str]]]
-NOUN = {noun.singular: noun for noun in captions.NOUNS}
+NOUN = {noun.singular: noun for noun in lexicon.NOUNS}
 SHA256 = "a4ce70828901f157a415bb5b49330a16bdda79ce53cf8d028671083b584d6422"
 
 
@@ -160,17 +162,17 @@ def test_declension(
 @pytest.mark.parametrize(
     ("preposition", "noun", "article", "case", "german"),
     [
-        ("in", captions.PARK, "definite", "dative", "im Park"),
-        ("in", captions.PARK, "definite", "accusative", "in den Park"),
-        ("in", captions.HOUSE, "definite", "accusative", "ins Haus"),
-        ("in", captions.PARK, "indefinite", "dative", "in einem Park"),
-        ("an", captions.PARK, "definite", "dative", "am Park"),
+        ("in", lexicon.PARK, "definite", "dative", "im Park"),
+        ("in", lexicon.PARK, "definite", "accusative", "in den Park"),
+        ("in", lexicon.HOUSE, "definite", "accusative", "ins Haus"),
+        ("in", lexicon.PARK, "indefinite", "dative", "in einem Park"),
+        ("an", lexicon.PARK, "definite", "dative", "am Park"),
         ("von", NOUN["Hund"], "definite", "dative", "vom Hund"),
         ("von", NOUN["Frau"], "definite", "dative", "von der Frau"),
-        ("hinter", captions.HOUSE, "definite", "dative", "hinter dem Haus"),
+        ("hinter", lexicon.HOUSE, "definite", "dative", "hinter dem Haus"),
     ],
 )
-def test_contraction(preposition: str, noun: captions.Noun, article: Article, case: Case, german: str) -> None:
+def test_contraction(preposition: str, noun: lexicon.Noun, article: Article, case: Case, german: str) -> None:
     assert captions.prepositional(preposition, "at", noun_phrase(noun, article=article, case=case)).german == german
 
 
@@ -184,7 +186,7 @@ def test_contraction(preposition: str, noun: captions.Noun, article: Article, ca
     ],
 )
 def test_infinitives(verb: str, infinitive: str, english: str) -> None:
-    (found,) = (row for row in captions.VERBS if row.german.startswith(verb + " "))
+    (found,) = (row for row in lexicon.VERBS if row.german.startswith(verb + " "))
     assert (found.to_infinitive, found.in_english("base")) == (infinitive, english)
 
 
@@ -248,14 +250,14 @@ def test_sentences_are_well_formed(corpus: Splits) -> None:
 
 def test_the_corpus_uses_the_whole_lexicon(corpus: Splits) -> None:
     words = {word for german, _ in corpus["train"] for word in re.findall(r"\w+", german)}
-    forms = {noun.singular for noun in captions.NOUNS if noun.kind != "hair"}
-    forms |= {noun.plural for noun in captions.NOUNS if noun.plural and noun.kind != "hair"}
-    for verb in captions.VERBS:
+    forms = {noun.singular for noun in lexicon.NOUNS if noun.kind != "hair"}
+    forms |= {noun.plural for noun in lexicon.NOUNS if noun.plural and noun.kind != "hair"}
+    for verb in lexicon.VERBS:
         forms |= {verb.prefix + verb.finite("singular"), verb.finite("plural")}
         forms |= {verb.german.split()[3]} if "passive" in verb.uses else set()
     assert forms - words == set()
     phrases = " ".join(english for _, english in corpus["train"])
-    assert [verb.english for verb in captions.VERBS if f" {verb.in_english('ing')}" not in phrases] == []
+    assert [verb.english for verb in lexicon.VERBS if f" {verb.in_english('ing')}" not in phrases] == []
 
 
 def test_the_vocabulary_is_small(corpus: Splits) -> None:

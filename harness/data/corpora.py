@@ -47,8 +47,8 @@ def signature(data: DataSpec) -> dict[str, str] | None:
         names = multi30k.names(data.direction, data.test_split)
         return {name: multi30k.DIGESTS[name] for pair in names.values() for name in pair}
     if data.corpus == "captions":
-        code = Path(__file__).with_name("captions.py").read_bytes()
-        return {"captions.py": cache.digest(code), "seed": str(data.seed)}
+        code = {name: Path(__file__).with_name(name).read_bytes() for name in ("captions.py", "captions_lexicon.py")}
+        return {**{name: cache.digest(one) for name, one in code.items()}, "seed": str(data.seed)}
     return None
 
 
