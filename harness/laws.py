@@ -328,8 +328,8 @@ def _evaluation_shapes(subject: Subject, model: Seq2SeqModel, batch: Batch) -> N
     number("token_nats", model.token_nats(batch), (sentences, target_length))
     attention = model.cross_attention(batch.source, batch.target_in)
     hold(attention.ndim == 5, f"cross_attention has shape {attention.shape}, not [B,layers,H,T,S]")
-    layers = int(getattr(model.recipe, "layers", attention.shape[1]))
-    heads = int(getattr(model.recipe, "heads", attention.shape[2]))
+    layers: int = getattr(model.recipe, "layers", None) or attention.shape[1]
+    heads: int = getattr(model.recipe, "heads", None) or attention.shape[2]
     number("cross_attention", attention, (sentences, layers, heads, target_length, source_length))
     hidden = np.broadcast_to((batch.source == PAD)[:, None, None, None], attention.shape)
     hold(not attention[hidden].any(), "cross_attention is not 0 at padding")
