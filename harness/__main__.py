@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
@@ -63,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `arguments` None are this process's own; `run` may then start the process anew with another environment.
     """
     try:
-        given = parser().parse_args(arguments, argparse.Namespace(is_program=arguments is None))
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        typed = shlex.join(["python", "-m", "harness", *words])
+        given = parser().parse_args(words, argparse.Namespace(is_program=arguments is None, typed=typed))
         code: int = given.command(given)
     except RunFailed:
         traceback.print_exc()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -191,7 +190,7 @@ class _Crew:
     def stop(self) -> None:
         """Ask every process to end, and wait a little while for their records."""
         for child in self.children.values():
-            child.process.send_signal(signal.SIGINT if os.name == "posix" else signal.SIGTERM)
+            child.process.terminate()  # a run takes it for Ctrl-C, also where this process was started deaf to that
         until = time.monotonic() + GRACE_SECONDS
         try:
             for child in self.children.values():

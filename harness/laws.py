@@ -31,6 +31,7 @@ from impls import weights
 from impls.contract import EOS, PAD, SOS, UNK, Batch, Ids, Numbers, Recipe, Seq2SeqModel, Training
 
 TIE = 1e-4
+DROPPED = 0.1
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,13 @@ def shapes(subject: Subject) -> str:
     hold(totals.updates == 2, f"totals.updates is {totals.updates}, not 2")
     hold(totals.finite is True, f"totals.finite is {totals.finite!r}, not True")
     hold(0 < totals.largest_gradient_norm < np.inf, f"largest_gradient_norm is {totals.largest_gradient_norm}")
+    # An outsider's builder may keep a dropout of its own, which moves the sums of training a little.
+    least = TIE if getattr(model.recipe, "dropout", None) == 0 else DROPPED
     for name, found, expected in (
         ("nats", totals.nats, nats.sum()),
         ("objective_nats", totals.objective_nats, objective),
     ):
-        hold(abs(found - 2 * expected) <= TIE * abs(2 * expected), f"totals.{name} is {found}, not {2 * expected}")
+        hold(abs(found - 2 * expected) <= least * abs(2 * expected), f"totals.{name} is {found}, not {2 * expected}")
     empty = model.take_totals()
     sums = (empty.objective_nats, empty.nats, empty.tokens, empty.updates, empty.largest_gradient_norm)
     hold(not any(sums), f"take_totals does not reset: {empty}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -155,7 +156,7 @@ def test_without_multi30k_the_run_is_on_captions_and_says_so(tmp_path: Path, cap
     assert "figures are for captions" in shown
     record = store.records(tmp_path / "results" / "local")[0]
     assert record.spec.data.corpus == "captions"
-    assert record.command.startswith("python -m harness ")
+    assert record.command == shlex.join(["python", "-m", "harness", *line])
     assert main(line) == 0
     assert "is there already (completed)" in capsys.readouterr().out
 

@@ -76,7 +76,13 @@ def test_ctrl_c_ends_the_runs_in_order_and_the_command_goes_on_later(tmp_path: P
     words += ["--reports", str(tmp_path / "reports"), "--variant", "counting_model:build_slow", "--jobs", "2"]
     command = [sys.executable, "-m", "harness", "bench", *words, "--seed", "0", "--seed", "1"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=TESTS.parent
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=TESTS.parent,
+        # A shell that starts these tests in the background makes them, and so their children, deaf to Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         assert process.stdout is not None
         seen = ""

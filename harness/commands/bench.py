@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import signal
 import sys
 import typing
@@ -56,14 +55,13 @@ def command(arguments: argparse.Namespace) -> int:
             f"{len(missing)} to run, {jobs} at once: "
             + ("the time is known after the first updates." if seconds is None else f"about {duration(seconds)}.")
         )
-        words = ["python", "-m", "harness", *sys.argv[1:]]
         outcome = executor.execute(
             missing,
             arguments.results,
             jobs=jobs,
             stream=sys.stderr,
             forecast=forecast,
-            command=shlex.join(words),
+            command=arguments.typed,
             note=arguments.note,
         )
     records = sorted([*there, *outcome.records], key=lambda record: [spec.id for spec in specs].index(record.id))

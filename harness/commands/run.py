@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import signal
 import sys
 import typing
@@ -50,9 +49,7 @@ def command(arguments: argparse.Namespace) -> int:
         return _show(there, arguments.results)
     display = Display(sys.stderr)
     try:
-        record = training.run(
-            spec, arguments.results, progress=display, command=shlex.join(_words()), note=arguments.note
-        )
+        record = training.run(spec, arguments.results, progress=display, command=arguments.typed, note=arguments.note)
     finally:
         display.close()
     return _show(record, arguments.results)
@@ -105,10 +102,6 @@ def _show(record: RunRecord, results: Path) -> int:
 
 def _exit_code(record: RunRecord) -> int:
     return {"completed": 0, "diverged": 0, "interrupted": 130}.get(record.status, 1)
-
-
-def _words() -> list[str]:
-    return ["python", "-m", "harness", *sys.argv[1:]]
 
 
 def _environment(spec: RunSpec) -> dict[str, str]:
