@@ -1,0 +1,64 @@
+"""What is published: whole records, translations without source or reference text, and README's figures from them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from harness import store
+from harness.__main__ import main
+
+ROOT = Path(__file__).parent.parent
+PUBLISHED = ROOT / "results" / "published"
+RECORDS = store.records(PUBLISHED)
+FIGURES = {"test_perplexity": 3, "tutorial_perplexity": 3, "bleu_tutorial": 2, "bleu_sacre": 2}
+
+
+def test_every_folder_holds_a_record_and_translations_alone() -> None:
+    assert (
+        {path.name for path in PUBLISHED.iterdir()}
+        == {record.id for record in RECORDS}
+        == {one.spec.id for one in RECORDS}
+    )
+    for record in RECORDS:
+        assert {path.name for path in (PUBLISHED / record.id).iterdir() if not path.name.startswith("weights")} == {
+            store.RECORD,
+            store.HYPOTHESES,
+        }
+        store.load_hypotheses(PUBLISHED, record.id, record.fingerprints["hypotheses"])
+        lines = (PUBLISHED / record.id / store.HYPOTHESES).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        assert {tuple(json.loads(line)) for line in lines} == {("sentence", "text", "tokens")}
+
+
+def test_validation_losses_fall() -> None:
+    for record in RECORDS:
+        if len(record.curve) > 1:
+            first, second = (epoch.validation_loss for epoch in record.curve[:2])
+            assert first is not None
+            assert second is not None
+            assert second < first
+
+
+def test_the_tutorial_s_figures_are_met() -> None:
+    (found,) = (one for one in RECORDS if one.spec.variant == "learned_positions" and one.spec.budget == "source")
+    assert found.scores["tutorial_perplexity"] is not None
+    assert found.scores["tutorial_perplexity"] <= 5.55
+    assert found.scores["bleu_tutorial"] is not None
+    assert found.scores["bleu_tutorial"] >= 34.0
+
+
+def test_readme_shows_the_records() -> None:
+    cells = r" \| ".join(["(.+?)"] * len(FIGURES))
+    row = re.compile(rf"^\| \[.*?\]\(results/published/(\S+?)/record.json\) \| .+? \| {cells} \|$", re.MULTILINE)
+    told = {run: figures for run, *figures in row.findall((ROOT / "README.md").read_text(encoding="utf-8"))}
+    expected = {one.id: [f"{one.scores[name]:.{digits}f}" for name, digits in FIGURES.items()] for one in RECORDS}
+    assert told == expected
+
+
+@pytest.mark.usefixtures("multi30k_folder")
+def test_every_published_score_can_be_computed_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["score", "--results", str(PUBLISHED)]) == 0
+    assert capsys.readouterr().out.count("every score agrees") == len(RECORDS)
