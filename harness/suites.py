@@ -84,7 +84,7 @@ def spec(suite: Suite, variant: str, *, budget: Budget, seed: int, data: DataSpe
     """
     recipe, own = resolve(variant)
     training = TUTORIAL if budget == "controlled" else own
-    if suite.training_pairs is not None and data.training_pairs is None:
+    if suite.training_pairs is not None and data.training_pairs is None and data.corpus != "captions":
         data = replace(data, training_pairs=suite.training_pairs)
     found = RunSpec(
         variant=variant,
