@@ -116,6 +116,8 @@ class Forecast:
 
     def seconds(self) -> float | None:
         """Return the seconds that are left; None where nothing is known yet."""
+        if not self.estimates:
+            return None
         now = time.monotonic()
         known = {run: self.took[run] for run in self.took}
         known |= {run: end - self.began[run] for run, end in self.remaining.items() if run in self.began}
@@ -127,6 +129,6 @@ class Forecast:
                 continue
             whole = known.get(run, estimate * factor)
             left.append(max(0.0, whole - (now - self.began[run] if run in self.began else 0.0)))
-        if not self.estimates or not math.isfinite(factor):
+        if not math.isfinite(factor):
             return None
         return max(sum(left) / self.jobs, max(left, default=0.0))

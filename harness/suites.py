@@ -88,7 +88,7 @@ def spec(suite: Suite, variant: str, *, budget: Budget, seed: int, data: DataSpe
         data = replace(data, training_pairs=suite.training_pairs)
     found = RunSpec(
         variant=variant,
-        recipe=recipe if suite.width is None or recipe is None else reduced(recipe, suite.width),
+        recipe=recipe if suite.width is None or recipe is None else _narrow(variant, recipe, suite.width),
         training=training if suite.epochs is None else shortened(training, suite),
         data=data,
         budget=budget,
@@ -125,14 +125,22 @@ def resolve(variant: str) -> tuple[Recipe | None, Training]:
     return None, training
 
 
+def _narrow(variant: str, recipe: Recipe, width: int) -> Recipe:
+    try:
+        return reduced(recipe, width)
+    except ValueError as error:
+        raise ValueError(f"{variant} cannot be made as narrow as this suite, {error}; take --suite standard") from error
+
+
 def reduced(recipe: Recipe, width: int) -> Recipe:
-    """Return a recipe made narrower: the feed-forward in proportion, the head width given up, a GRU of one width."""
+    """Return a recipe made narrower: feed-forward and head width in proportion, a GRU of one width."""
     if isinstance(recipe, GruRecipe):
         return replace(recipe, embedding_width=width, width=width)
     inner = max(1, recipe.ffn_width * width // recipe.width)
     if isinstance(recipe, TorchReferenceRecipe):
         return replace(recipe, width=width, ffn_width=inner)
-    return replace(recipe, width=width, ffn_width=inner, head_width=None)
+    head_width = None if recipe.head_width is None else max(1, recipe.head_width * width // recipe.width)
+    return replace(recipe, width=width, ffn_width=inner, head_width=head_width)
 
 
 def shortened(training: Training, suite: Suite) -> Training:

@@ -34,8 +34,8 @@ def training(name: str) -> Training:
     return TRAININGS[_known(name)]
 
 
-def builder(family: str, framework: str) -> Callable[..., Any]:
-    """Import and return what builds `family` in `framework`.
+def find_builder(family: str, framework: str) -> str:
+    """Return "module:name" of what builds `family` in `framework`, without importing it.
 
     Raises: ValueError where there is none, or where the framework is not installed, saying what to install.
     """
@@ -44,7 +44,12 @@ def builder(family: str, framework: str) -> Callable[..., Any]:
         raise ValueError(f"framework {framework!r} has no {family!r}: allowed is {', '.join(there)}")
     if importlib.util.find_spec(framework) is None:
         raise ValueError(f"framework {framework!r} is not installed: {INSTALL[framework]}")
-    found: Callable[..., Any] = load(BUILDERS[family, framework])
+    return BUILDERS[family, framework]
+
+
+def builder(family: str, framework: str) -> Callable[..., Any]:
+    """Import and return what builds `family` in `framework`. Raises: ValueError as `find_builder` does."""
+    found: Callable[..., Any] = load(find_builder(family, framework))
     return found
 
 

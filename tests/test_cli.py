@@ -74,6 +74,9 @@ BAD = {
     "bench --set recipe.width=129": "heads=8: allowed is a divisor of width=129",
     "bench --set training.peak_rate=inf": "not JSON compliant",
     "bench --corpus multi30k": "MULTI30K_DIR",
+    "bench --corpus captions --tokenizer whitespace --framework tensroflow": "framework 'tensroflow'",
+    "bench --corpus captions --tokenizer whitespace --device tpu": "device 'tpu' cannot be had",
+    "bench --corpus captions --tokenizer whitespace --variant paper --set recipe.tying=all": "tying='all'",
     "run": "the variant is missing",
     "run lerned_positions": "did you mean 'learned_positions'?",
     "run paper --corpus multi30k": "MULTI30K_DIR",
@@ -86,6 +89,8 @@ BAD = {
     "data --set recipe.width=3": "allowed here is data.FIELD=VALUE",
     "data --corpus multi30k": "MULTI30K_DIR",
     "translate": "--run",
+    "laws --law 14": "14: allowed is 1, 2",
+    "laws --framework tensroflow": "framework 'tensroflow'",
     "translate --run nothing Hallo": "run 'nothing': there is none",
     "laws --variant papre": "did you mean 'paper'?",
     "score": "there is no completed run",
@@ -141,11 +146,12 @@ def test_a_file_of_multi30k_with_another_digest_is_refused(tmp_path: Path, monke
             (folder / f"{name}.{language}").write_text("ein Hund\n")
     monkeypatch.setenv("MULTI30K_DIR", str(folder))
     before = written(tmp_path)
-    assert main(["bench", "--corpus", "multi30k"]) == 2
-    error = capsys.readouterr().err
-    assert "SHA-256" in error
-    assert error.count("\n") == 1
-    assert written(tmp_path) == before
+    for line in (["bench", "--corpus", "multi30k"], ["bench"]):
+        assert main(line) == 2
+        error = capsys.readouterr().err
+        assert "SHA-256" in error
+        assert error.count("\n") == 1
+        assert written(tmp_path) == before
 
 
 def test_without_multi30k_the_run_is_on_captions_and_says_so(tmp_path: Path, capsys: Any) -> None:
@@ -156,6 +162,7 @@ def test_without_multi30k_the_run_is_on_captions_and_says_so(tmp_path: Path, cap
     assert "figures are for captions" in shown
     record = store.records(tmp_path / "results" / "local")[0]
     assert record.spec.data.corpus == "captions"
+    assert record.note.startswith("Multi30k could not be had: MULTI30K_DIR")
     assert record.command == shlex.join(["python", "-m", "harness", *line])
     assert main(line) == 0
     assert "is there already (completed)" in capsys.readouterr().out

@@ -222,7 +222,7 @@ def test_a_wrong_file_in_the_folder_is_an_error(
 def test_a_damaged_archive_in_the_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
     (tmp_path / "train.de.gz").write_bytes(gzip.compress(TEXTS["train.de"])[:-9])
-    with pytest.raises(DataUnavailable, match=r"train\.de\.gz: cannot be read \(a gzip file that is cut short\)"):
+    with pytest.raises(ValueError, match=r"train\.de\.gz: cannot be read \(a gzip file that is cut short\)"):
         corpora.load(DataSpec())
 
 

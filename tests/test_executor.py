@@ -172,7 +172,10 @@ def test_a_forecast_is_corrected_by_the_runs(monkeypatch: pytest.MonkeyPatch) ->
     moment = 22.0
     found.note(Event(run="b", stage="training", remaining_seconds=8.0))
     assert found.seconds() == pytest.approx(8 + 20 * 30 / 20)
-    assert Forecast({}, jobs=1).seconds() is None
+    unknown = Forecast({}, jobs=1)
+    unknown.start("a")
+    unknown.note(Event(run="a", stage="training", remaining_seconds=8.0))
+    assert unknown.seconds() is None
     assert Forecast({"a": 10.0, "b": 10.0, "c": 20.0}, jobs=2).seconds() == 20
 
 

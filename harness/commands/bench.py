@@ -75,7 +75,6 @@ def command(arguments: argparse.Namespace) -> int:
 def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
     """Return the suite and all its runs, each once, and make their data ready."""
     variants = [options.find_variant(name) for name in arguments.variant or ()]
-    base = options.data_spec(arguments)
     gpu = arguments.device is None and _finds_gpu(arguments.framework or "torch")
     suite = suites.SUITES[arguments.suite or ("standard" if gpu else "quick")]
     if gpu:
@@ -91,8 +90,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
                     found[spec.id] = spec
         return list(found.values())
 
-    build(base)
-    specs = build(options.available(base, insists=arguments.corpus is not None))
+    specs = options.available(arguments, build)
     _prepare(specs)
     return suite, specs
 
@@ -107,13 +105,19 @@ def _finds_gpu(framework: str) -> bool:
 
 
 def _prepare(specs: list[RunSpec]) -> None:
-    """Make every corpus ready and ask for the device. Raises: ValueError for what cannot be had."""
+    """Make every corpus ready, and see that each model and the device can be had. Raises: ValueError where not."""
     from harness.data.prepared import prepare
+    from impls import registry, weights
 
-    if any(spec.device.startswith("cuda") and not executor.gpu_usable(spec.framework) for spec in specs[:1]):
-        raise ValueError(f"device {specs[0].device!r} cannot be had here: there is no GPU that the framework can use")
-    for data in dict.fromkeys(spec.data for spec in specs):
-        prepare(data)
+    corpora = {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
+    for spec in specs:
+        if spec.recipe is not None:
+            registry.find_builder(spec.recipe.family, spec.framework)
+            corpus = corpora[spec.data]
+            weights.shapes(spec.recipe, len(corpus.source_words), len(corpus.target_words))
+    device = specs[0].device
+    if device != "cpu" and not (device.startswith("cuda") and executor.gpu_usable(specs[0].framework)):
+        raise ValueError(f"device {device!r} cannot be had here: allowed is cpu, or cuda where there is a GPU")
 
 
 def _divide(specs: list[RunSpec], results: Path) -> tuple[list[RunRecord], list[RunSpec]]:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from harness.commands import options
-from harness.specs import RunSpec, override
+from harness.specs import DataSpec, RunSpec, override
 from impls.recipes import LEARNED_POSITIONS
 
 
@@ -22,13 +22,16 @@ def add(commands: Any) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Print sizes, vocabularies, unknown-word rates, lengths and digests. Returns 0."""
-    spec = RunSpec(variant="learned_positions", recipe=LEARNED_POSITIONS, data=options.data_spec(arguments))
-    for setting in arguments.set:
-        if not setting.startswith("data."):
-            raise ValueError(f"--set {setting}: allowed here is data.FIELD=VALUE")
-        spec = override(spec, setting)
     from harness.data.prepared import describe, prepare
 
-    data = options.available(spec.data, insists=arguments.corpus is not None)
-    options.say(describe(prepare(data)))
+    def build(data: DataSpec) -> list[RunSpec]:
+        spec = RunSpec(variant="learned_positions", recipe=LEARNED_POSITIONS, data=data)
+        for setting in arguments.set:
+            if not setting.startswith("data."):
+                raise ValueError(f"--set {setting}: allowed here is data.FIELD=VALUE")
+            spec = override(spec, setting)
+        return [spec]
+
+    (spec,) = options.available(arguments, build)
+    options.say(describe(prepare(spec.data)))
     return 0

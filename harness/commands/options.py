@@ -6,6 +6,8 @@ import argparse
 import os
 import sys
 import typing
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,23 +117,28 @@ def data_spec(arguments: argparse.Namespace) -> DataSpec:
     return DataSpec(corpus=corpus, files=files, **settings)
 
 
-def available(data: DataSpec, *, insists: bool) -> DataSpec:
-    """Return `data`, or the embedded captions where it is Multi30k and cannot be had, saying so in a line.
+def available(arguments: argparse.Namespace, build: Callable[[DataSpec], list[RunSpec]]) -> list[RunSpec]:
+    """Return the runs that `build` makes of the corpus that the options name, or of the captions.
 
-    Raises: ValueError with the reason where `insists`.
+    The captions stand in for Multi30k where it cannot be had and `--corpus` does not insist on it; this is said in a
+    line, and noted in the records.
+
+    Raises: ValueError with the reason where `--corpus` insists.
     """
-    from dataclasses import replace
-
     from harness.data.prepared import unavailable
 
-    reason = unavailable(data)
+    base = data_spec(arguments)
+    specs = build(base)
+    reasons = [unavailable(data) for data in dict.fromkeys(spec.data for spec in specs)]
+    reason = next((one for one in reasons if one is not None), None)
     if reason is None:
-        return data
-    if insists:
+        return specs
+    if arguments.corpus is not None:
         raise ValueError(reason)
     say(f"Multi30k cannot be had: {reason}")
     say("So this runs on the embedded corpus `captions`: its figures are for captions, not for Multi30k.")
-    return replace(data, corpus="captions")
+    arguments.note = f"{getattr(arguments, 'note', '')} Multi30k could not be had: {reason}".strip()
+    return build(replace(base, corpus="captions"))
 
 
 def apply(spec: RunSpec, arguments: argparse.Namespace) -> RunSpec:

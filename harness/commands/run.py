@@ -58,12 +58,12 @@ def command(arguments: argparse.Namespace) -> int:
 def _spec(arguments: argparse.Namespace) -> RunSpec:
     variant, suite = options.find_variant(arguments.variant), suites.SUITES[arguments.suite]
 
-    def build(data: DataSpec) -> RunSpec:
+    def build(data: DataSpec) -> list[RunSpec]:
         spec = suites.spec(suite, variant, budget=arguments.budget, seed=arguments.seed, data=data)
-        return options.apply(spec, arguments)
+        return [options.apply(spec, arguments)]
 
-    build(options.data_spec(arguments))
-    return build(options.available(options.data_spec(arguments), insists=arguments.corpus is not None))
+    (spec,) = options.available(arguments, build)
+    return spec
 
 
 def _child(arguments: argparse.Namespace) -> int:

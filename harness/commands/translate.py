@@ -85,7 +85,10 @@ def _sentences(arguments: argparse.Namespace) -> list[str]:
     if arguments.sentence and arguments.file:
         raise ValueError(f"--file {arguments.file} and a sentence: allowed is one of them")
     if arguments.sentence:
-        return [" ".join(one.split()) for one in arguments.sentence]
+        sentences = [" ".join(one.split()) for one in arguments.sentence]
+        if not all(sentences):
+            raise ValueError("translate: a sentence is empty; allowed is at least one word in each")
+        return sentences
     name = str(arguments.file or "standard input")
     content = arguments.file.read_bytes() if arguments.file else sys.stdin.buffer.read()
     try:

@@ -97,10 +97,10 @@ def _from_folder(name: str) -> bytes | None:
                 content = path.read_bytes()
                 content = _unpacked(content) if path.suffix == ".gz" else content
             except (OSError, ValueError) as error:
-                raise DataUnavailable(f"{path}: cannot be read ({_short(error)}); {OFFLINE}") from error
+                raise ValueError(f"{path}: cannot be read ({_short(error)}); {OFFLINE}") from error
             found = cache.digest(content)
             if found != DIGESTS[name]:
-                raise DataUnavailable(
+                raise ValueError(
                     f"{path}: the SHA-256 of its text begins {found[:12]}, that of Multi30k's {name} "
                     f"{DIGESTS[name][:12]}: it is another file; replace it or remove it"
                 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from harness.specs import EpochRecord, RunRecord, RunSpec, canonical_json, to_json
+from harness.specs import DataSpec, EpochRecord, RunRecord, RunSpec, canonical_json, to_json
 from impls.contract import GruRecipe
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
@@ -16,6 +16,7 @@ BUDGETS = {"controlled": "Controlled", "source": "As its source trains it"}
 CORPORA = ("multi30k", "files", "captions")
 SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width", "max_length")
 PLACES = ("framework", "device", "precision", "threads")
+PUBLISHED_DATA = ("direction", "test_split", "case", "vocabulary", "minimum_frequency")
 CURVE = ("training_loss", "training_perplexity", "validation_loss", "validation_perplexity")
 
 
@@ -132,6 +133,12 @@ class Group:
         if other:
             who = "" if len(other) == len(self.rows) else f" ({', '.join(other)})"
             found.append(f"trained otherwise than by its source{who}")
+        if any(getattr(data, name) != getattr(DataSpec(), name) for name in PUBLISHED_DATA):
+            found.append(f"not the published direction, test set or words ({', '.join(PUBLISHED_DATA)})")
+        free = {"recipe.dropout"} if self.budget == "source" else set()
+        changed = [row.label for row in self.rows if set(_changed(row.records[0].spec)) - free]
+        if changed:
+            found.append(f"recipe settings other than the variant's own ({', '.join(changed)})")
         if not any(row.completed for row in self.rows):
             found.append("no run completed")
         return tuple(found)

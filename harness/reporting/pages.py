@@ -223,8 +223,8 @@ def _sizes(record: RunRecord) -> str:
         "validation_pairs": "validation pairs",
         "test_pairs": "test pairs",
         "train_left_out": "training pairs left out as too long",
-        "validation_cut": "validation pairs cut",
-        "test_cut": "test pairs cut",
+        "validation_cut": "validation sentences cut",
+        "test_cut": "test sentences cut",
         "source_words": "source words",
         "target_words": "target words",
     }
