@@ -59,10 +59,6 @@ class Outcome:
     records: list[RunRecord] = field(default_factory=list)
     interrupted: bool = False
 
-    @property
-    def failed(self) -> list[RunRecord]:
-        return [one for one in self.records if one.status == "failed"]
-
 
 def execute(
     specs: Sequence[RunSpec],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from harness import store
-from harness.__main__ import main
+from harness.__main__ import main, parser
+from harness.commands import bench, run
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT / "results" / "published"
@@ -62,3 +64,13 @@ def test_readme_shows_the_records() -> None:
 def test_every_published_score_can_be_computed_again(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", "--results", str(PUBLISHED)]) == 0
     assert capsys.readouterr().out.count("every score agrees") == len(RECORDS)
+
+
+@pytest.mark.usefixtures("multi30k_folder")
+def test_the_command_of_each_record_names_its_run() -> None:
+    for record in RECORDS:
+        words = shlex.split(record.command)
+        assert words[:3] == ["python", "-m", "harness"]
+        given = parser().parse_args(words[3:])
+        specs = [run._spec(given)] if words[3] == "run" else bench._plan(given)[1]
+        assert record.id in {one.id for one in specs}
