@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from harness.data.batches import evaluation_batches
 from harness.data.prepared import Prepared, detokenise, moses_tokens, score_tokens
 from harness.decoding import translate
-from harness.scoring import Scores, evaluate, score
+from harness.scoring import Evaluation, Judge, Scores, evaluate, score
 from harness.specs import DecodingSpec
 from harness.store import Hypothesis
-from impls.contract import Seq2SeqModel
+from impls.contract import Arrays, Seq2SeqModel
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the test set says of a model; the dictionaries are those of a `RunRecord`."""
+    """What the test set says of a model.
+
+    The dictionaries are those of a `RunRecord`; `sentences` is what `harness.store.save_sentences` takes.
+    """
 
     scores: dict[str, float]
     signatures: dict[str, str]
     decode: dict[str, int]
     speed: dict[str, float]
     hypotheses: list[Hypothesis]
+    sentences: Arrays = field(default_factory=dict)
 
 
 def measure(
@@ -33,7 +39,7 @@ def measure(
 
     `on_batch` is called with the number of sentences translated so far.
     """
-    loss = evaluate(model, [batch for batch, _ in evaluation_batches(prepared.test)])
+    loss, sentences = test_nats(model, prepared)
     model.synchronize()
     began = time.perf_counter()
     decoded = translate(model, prepared.test.source, decoding, on_batch=on_batch)
@@ -53,7 +59,19 @@ def measure(
         decode={"ties": decoded.ties, "unfinished": decoded.unfinished},
         speed={"decoding_sentences_per_second": len(hypotheses) / seconds},
         hypotheses=hypotheses,
+        sentences={**sentences, **scores.statistics},
     )
+
+
+def test_nats(model: Judge, prepared: Prepared) -> tuple[Evaluation, Arrays]:
+    """Evaluate a model on the test set; return also `nats` and `tokens` of each sentence, in the order of the set."""
+    batches = list(evaluation_batches(prepared.test))
+    found = evaluate(model, [batch for batch, _ in batches])
+    places = np.concatenate([rows for _, rows in batches])
+    sentences: Arrays = {"nats": np.zeros(len(places), np.float64), "tokens": np.zeros(len(places), np.int32)}
+    sentences["nats"][places] = found.sentence_nats
+    sentences["tokens"][places] = found.sentence_tokens
+    return found, sentences
 
 
 def test_scores(prepared: Prepared, hypotheses: Sequence[Hypothesis]) -> Scores:

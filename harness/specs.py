@@ -21,6 +21,7 @@ Case = Literal["lower", "kept"]
 Vocabulary = Literal["separate", "joint"]
 Budget = Literal["controlled", "source"]
 Precision = Literal["float32", "bfloat16"]
+Backend = Literal["tensorflow", "jax", "torch"]
 Status = Literal["completed", "interrupted", "failed", "diverged"]
 RECIPE_TYPES: dict[str, type[Recipe]] = {
     kind.family: kind for kind in (TransformerRecipe, GruRecipe, TorchReferenceRecipe)
@@ -127,7 +128,9 @@ class RunSpec:
 
     `variant` is a registered name or "package.module:NAME". `recipe` is None where that names a builder, which knows
     its own. `updates` ends training early after so many updates (None: all epochs). `threads` is the number of CPU
-    threads.
+    threads. `backend` is what Keras runs on, TensorFlow where nothing is said, and None in all other frameworks.
+
+    Raises: ValueError naming the field, its value and what is allowed.
     """
 
     variant: str
@@ -137,6 +140,7 @@ class RunSpec:
     decoding: DecodingSpec = field(default_factory=DecodingSpec)
     budget: Budget = "controlled"
     framework: str = "torch"
+    backend: Backend | None = None
     device: str = "cpu"
     precision: Precision = "float32"
     threads: int = 2
@@ -145,6 +149,12 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         _check(self, threads=1, seed=0, updates=1)
+        if self.framework == "keras" and self.backend is None:
+            object.__setattr__(self, "backend", typing.get_args(Backend)[0])
+        if self.framework != "keras" and self.backend is not None:
+            raise ValueError(f"backend={self.backend!r} with framework={self.framework!r}: allowed is framework 'keras'")
+        if self.backend is not None and self.backend not in typing.get_args(Backend):
+            raise ValueError(f"backend={self.backend!r}: allowed is {', '.join(typing.get_args(Backend))}")
         positions = getattr(self.recipe, "max_length", None)
         if positions is not None and self.data.max_length > positions:
             raise ValueError(
@@ -161,6 +171,8 @@ class RunSpec:
         settings = to_json(self)
         if settings["recipe"]:
             settings["recipe"] = {k: v for k, v in settings["recipe"].items() if k not in ("name", "source")}
+        if self.backend is None:
+            del settings["backend"]
         digest = hashlib.sha256(canonical_json(settings).encode()).hexdigest()
         name = "".join(letter if letter.isalnum() else "_" for letter in self.variant)
         return f"{name}-{self.data.corpus}-{self.data.direction}-{self.budget}-s{self.seed}-{digest[:10]}"
@@ -195,8 +207,9 @@ class RunRecord:
 
     `fingerprints`: SHA-256 digests. `files` (name -> digest of the corpus text), `source_vocabulary`,
     `target_vocabulary`, `tokenised` (all ids of all splits), `stream` (every id of every training batch, in order),
-    `weights` (canonical name -> digest of the initial tensor), `hypotheses` (the stored translations), and
-    `trained_weights` (the stored checkpoint).
+    `weights` (canonical name -> digest of the initial tensor), `hypotheses` (the stored translations),
+    `trained_weights` (the stored checkpoint), and `sentences` (what each test sentence adds to the scores; absent in
+    older records).
     `environment`: versions, commit, machine, threads, backend. `sizes`: parameters, vocabulary sizes, pairs, cut and
     left-out sentences, unknown-word rates. `chosen_epochs`: the epochs whose weights were kept (averaged if several).
     `scores`: figures of the test set by name; `signatures`: how each BLEU and chrF was computed, by the same name.

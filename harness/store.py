@@ -1,10 +1,11 @@
 """The only place that writes results: every file whole or not at all, hashed, and readable without pickle.
 
-RESULTS/ID/record.json         the `RunRecord`; written last, so that it vouches for the rest
-RESULTS/ID/hypotheses.jsonl    one test translation a line: {"sentence": 0, "tokens": [...], "text": "..."}
-RESULTS/ID/weights.safetensors the kept weights under their canonical names; weights.json is their manifest
-RESULTS/ID/checkpoint.json     an unfinished run's manifest, naming its checkpoint-….safetensors
-RESULTS/ID/log.txt             what the process of the run printed
+RESULTS/ID/record.json           the `RunRecord`; written last, so that it vouches for the rest
+RESULTS/ID/hypotheses.jsonl      one test translation a line: {"sentence": 0, "tokens": [...], "text": "..."}
+RESULTS/ID/sentences.safetensors what each test sentence adds to each score: numbers alone, no text
+RESULTS/ID/weights.safetensors   the kept weights under their canonical names; weights.json is their manifest
+RESULTS/ID/checkpoint.json       an unfinished run's manifest, naming its checkpoint-….safetensors
+RESULTS/ID/log.txt               what the process of the run printed
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from impls.contract import Arrays
 RESULTS = Path("results/local")
 FINISHED = ("completed", "diverged")
 RECORD, HYPOTHESES, WEIGHTS, CHECKPOINT, LOG = "record.json", "hypotheses.jsonl", "weights", "checkpoint", "log.txt"
+SENTENCES = "sentences.safetensors"
+SEAL = "seal"
+"""The field of record.json beside those of the `RunRecord`: its own digest. Records of older versions have none."""
 
 
 class RunFailed(Exception):
@@ -111,10 +115,16 @@ def _flush_folder(folder: Path) -> None:
 
 
 def save_record(results: Path, record: RunRecord) -> Path:
-    """Write `record.json`; figures that are not finite become None. Returns its path."""
+    """Write `record.json` and its seal; figures that are not finite become None. Returns its path."""
     path = run_folder(results, record.id) / RECORD
-    write_json(path, _finite(to_json(record)))
+    value = _finite(to_json(record))
+    write_json(path, {**value, SEAL: seal(value)})
     return path
+
+
+def seal(value: dict[str, Any]) -> str:
+    """Return the SHA-256 of a record as JSON, its seal apart: it shows an edit by hand, not one by who can reseal."""
+    return hashlib.sha256(canonical_json({name: one for name, one in value.items() if name != SEAL}).encode()).hexdigest()
 
 
 def load_record(results: Path, run_id: str) -> RunRecord | None:
@@ -130,6 +140,23 @@ def finished(results: Path, run_id: str) -> RunRecord | None:
     except ValueError:
         return None
     return record if record is not None and record.status in FINISHED else None
+
+
+def add_fingerprint(results: Path, run_id: str, name: str, digest: str) -> None:
+    """Put a digest among the fingerprints of a stored record, and seal it anew where it was sealed.
+
+    All else in its file stays as it is, to the byte.
+
+    Raises: ValueError naming a damaged or foreign file, or one that its seal does not fit.
+    """
+    path = run_folder(results, run_id) / RECORD
+    _read_record(path)
+    value = json.loads(path.read_text(encoding="utf-8"))
+    sealed = SEAL in value
+    if sealed and value[SEAL] != seal(value):
+        raise ValueError(f"{path}: its seal is not that of its content: allowed is a record as it was written")
+    value["fingerprints"] = {**value.get("fingerprints", {}), name: digest}
+    write_json(path, {**value, SEAL: seal(value)} if sealed else value)
 
 
 def remove_record(results: Path, run_id: str) -> None:
@@ -170,7 +197,8 @@ def find(results: Path, prefix: str) -> RunRecord:
 
 def _read_record(path: Path) -> RunRecord:
     try:
-        return record_from_json(json.loads(path.read_text(encoding="utf-8")))
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return record_from_json({k: v for k, v in value.items() if k != SEAL} if isinstance(value, dict) else value)
     except (ValueError, TypeError, OSError) as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -216,6 +244,49 @@ def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> li
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path}: line {number + 1} is not a translation ({error})") from error
     return found
+
+
+# Sentences ------------------------------------------------------------------------------------------------------------
+
+
+def save_sentences(results: Path, run_id: str, arrays: Arrays) -> str:
+    """Write what each test sentence adds to the scores, and return the SHA-256 of the file.
+
+    Shapes: `nats` float64 [N] and `tokens` int32 [N], over the target words of each sentence (`<eos>` included); under
+    the name of each BLEU and of chrF its counts, int32 [N,K], as `harness.scoring` has them.
+
+    Raises: ValueError where these are not of the same N sentences.
+    """
+    path = run_folder(results, run_id) / SENTENCES
+    _check_sentences(path, arrays)
+    return _write_arrays(path, arrays)
+
+
+def load_sentences(results: Path, run_id: str, digest: str | None = None) -> Arrays:
+    """Read what each test sentence adds to the scores; neither the corpus nor the weights are needed.
+
+    Raises: ValueError naming the file where it is missing or damaged, or where its SHA-256 is not `digest`.
+    """
+    path = run_folder(results, run_id) / SENTENCES
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file")
+    _check_digest(path, digest)
+    arrays = _load_arrays(path)
+    _check_sentences(path, arrays)
+    return arrays
+
+
+def has_sentences(results: Path, run_id: str) -> bool:
+    """Return whether the file that `load_sentences` reads is there."""
+    return (run_folder(results, run_id) / SENTENCES).is_file()
+
+
+def _check_sentences(path: Path, arrays: Arrays) -> None:
+    found = {name: (str(one.dtype), one.ndim) for name, one in arrays.items()}
+    expected = dict.fromkeys(arrays, ("int32", 2)) | {"nats": ("float64", 1), "tokens": ("int32", 1)}
+    if found != expected or len({len(one) for one in arrays.values()}) != 1:
+        shapes = {name: f"{one.dtype}{list(one.shape)}" for name, one in sorted(arrays.items())}
+        raise ValueError(f"{path}: {shapes}: allowed is nats float64 [N], tokens int32 [N], all else int32 [N,K]")
 
 
 # Logs -----------------------------------------------------------------------------------------------------------------
@@ -312,13 +383,18 @@ def _read_arrays(manifest: Path) -> tuple[Arrays, dict[str, Any]]:
             f"{manifest}: schema={schema!r}, file={name!r}: allowed is schema {SCHEMA} and a file beside it"
         )
     _check_digest(path, digest)
+    arrays = _load_arrays(path)
+    if {key: list(one.shape) for key, one in arrays.items()} != shapes:
+        raise ValueError(f"{path}: its tensors are not those of {manifest.name}")
+    return arrays, found
+
+
+def _load_arrays(path: Path) -> Arrays:
     try:
         arrays: Arrays = safetensors.numpy.load_file(path)
     except (safetensors.SafetensorError, ValueError) as error:
         raise ValueError(f"{path}: not safetensors ({error})") from error
-    if {key: list(one.shape) for key, one in arrays.items()} != shapes:
-        raise ValueError(f"{path}: its tensors are not those of {manifest.name}")
-    return arrays, found
+    return arrays
 
 
 def _check_digest(path: Path, digest: str | None) -> None:

@@ -208,7 +208,7 @@ class _Trial:
     # Records and progress ---------------------------------------------------------------------------------------------
 
     def measure(self) -> RunRecord:
-        """Measure the kept weights on the test set, and store them and the translations."""
+        """Measure the kept weights on the test set, and store them, the translations and each sentence's counts."""
         weights, results, run_id = self._kept_weights(), self.results, self.spec.id
         self.model.set_weights(weights)
         self.translating = time.perf_counter()
@@ -217,6 +217,7 @@ class _Trial:
         self.stored = {
             "hypotheses": store.save_hypotheses(results, run_id, self.measured.hypotheses),
             "trained_weights": store.save_weights(results, run_id, weights),
+            "sentences": store.save_sentences(results, run_id, self.measured.sentences),
         }
         return self.record("completed")
 

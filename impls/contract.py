@@ -347,6 +347,28 @@ class Seq2SeqModel(Protocol):
         """Return when the device has finished all work that was enqueued."""
 
 
+@dataclass(frozen=True)
+class Compilation:
+    """What a framework that compiles has compiled so far.
+
+    `backend` is the framework that computes; `jit_compile` whether by XLA. Units: seconds, those of the first call of
+    each compiled function, its run included.
+    """
+
+    backend: str
+    jit_compile: bool
+    count: int
+    seconds: float
+
+
+@runtime_checkable
+class Compiling(Protocol):
+    """What a model that compiles has besides the members of `Seq2SeqModel`."""
+
+    def compilation(self) -> Compilation:
+        """Return what was compiled so far."""
+
+
 class Builder(Protocol):
     """A callable from outside that `--variant package.module:NAME` may name."""
 

@@ -15,8 +15,17 @@ BUILDERS: dict[tuple[str, str], str] = {
     ("transformer", "torch"): "impls.torch_adapter:build_transformer",
     ("gru", "torch"): "impls.torch_adapter:build_gru",
     ("torch_reference", "torch"): "impls.torch_adapter:build_torch_reference",
+    ("transformer", "keras"): "impls.keras_adapter:build",
+    ("gru", "keras"): "impls.keras_adapter:build",
 }
-INSTALL = {"torch": "python -m pip install 'bakeoff[torch]'"}
+INSTALL = {
+    "torch": "python -m pip install 'bakeoff[torch]'",
+    "keras": "python -m pip install 'bakeoff[keras]'",
+    "tensorflow": "python -m pip install 'bakeoff[keras]'",
+    "jax": "python -m pip install 'bakeoff[keras,jax]'",
+}
+BACKENDS = ("tensorflow", "jax", "torch")
+"""What Keras runs on; the first is the default."""
 
 
 def names() -> tuple[str, ...]:

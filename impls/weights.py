@@ -42,11 +42,12 @@ def initial(recipe: Recipe, source_words: int, target_words: int, seed: int) -> 
     deviation 0.01, embeddings as the recipe says; biases and shifts are 0, norm scales 1.
     """
     return {
-        name: _draw(recipe, name, shape, seed) for name, shape in shapes(recipe, source_words, target_words).items()
+        name: draw(recipe, name, shape, seed) for name, shape in shapes(recipe, source_words, target_words).items()
     }
 
 
-def _draw(recipe: Recipe, name: str, shape: tuple[int, ...], seed: int) -> Numbers:
+def draw(recipe: Recipe, name: str, shape: tuple[int, ...], seed: int) -> Numbers:
+    """Draw one initial tensor, as `initial` does."""
     if name.endswith((".bias", ".shift")):
         return np.zeros(shape, np.float32)
     if name.endswith(".scale"):

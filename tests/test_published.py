@@ -12,6 +12,7 @@ import pytest
 from harness import store
 from harness.__main__ import main, parser
 from harness.commands import bench, run
+from harness.scoring import perplexity_from_sums, score_from_sums
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT / "results" / "published"
@@ -29,10 +30,22 @@ def test_every_folder_holds_a_record_and_translations_alone() -> None:
         assert {path.name for path in (PUBLISHED / record.id).iterdir() if not path.name.startswith("weights")} == {
             store.RECORD,
             store.HYPOTHESES,
+            *([store.SENTENCES] if "sentences" in record.fingerprints else []),
         }
         store.load_hypotheses(PUBLISHED, record.id, record.fingerprints["hypotheses"])
         lines = (PUBLISHED / record.id / store.HYPOTHESES).read_text(encoding="utf-8").removesuffix("\n").split("\n")
         assert {tuple(json.loads(line)) for line in lines} == {("sentence", "text", "tokens")}
+
+
+def test_stored_sentences_give_the_scores() -> None:
+    for record in RECORDS:
+        if "sentences" in record.fingerprints:
+            arrays = store.load_sentences(PUBLISHED, record.id, record.fingerprints["sentences"])
+            perplexity = perplexity_from_sums(arrays.pop("nats").sum(), arrays.pop("tokens").sum())
+            assert perplexity == pytest.approx(record.scores["test_perplexity"], rel=1e-4)
+            assert {"bleu_tutorial", "bleu_tokenised", "bleu_sacre", "chrf"} == set(arrays)
+            for name, counts in arrays.items():
+                assert score_from_sums(name, counts.sum(axis=0)) == pytest.approx(record.scores[name], rel=0, abs=1e-9)
 
 
 def test_validation_losses_fall() -> None:

@@ -77,7 +77,8 @@ def test_batches_of_only_padding_add_nothing() -> None:
             return np.where(batch.target_out == PAD, np.float32(np.nan), super().token_nats(batch))
 
     found = evaluate(Poisoned(), [batch([PAD, PAD]), batch([EOS, PAD])])
-    assert found == Evaluation(pytest.approx(0.3), 1, (pytest.approx(0.3),))
+    words = pytest.approx(0.3)
+    assert found == Evaluation(words, 1, (words,), sentence_nats=(0.0, words), sentence_tokens=(0, 1))
 
 
 def test_nothing_to_evaluate_is_refused() -> None:

@@ -59,7 +59,13 @@ def test_a_record_is_complete(straight: tuple[Path, RunRecord]) -> None:
     results, record = straight
     assert store.load_record(results, TORCH.id) == record
     assert (record.status, record.reason, record.command, record.note) == ("completed", "", "the command", "a note")
-    assert files(results, TORCH) == ["hypotheses.jsonl", "record.json", "weights.json", "weights.safetensors"]
+    assert files(results, TORCH) == [
+        "hypotheses.jsonl",
+        "record.json",
+        "sentences.safetensors",
+        "weights.json",
+        "weights.safetensors",
+    ]
     assert [epoch.epoch for epoch in record.curve] == [1, 2, 3]
     assert [epoch.updates for epoch in record.curve] == [7, 14, 21]
     assert record.curve[-1].learning_rate == TRAINING.peak_rate
@@ -87,6 +93,7 @@ def test_the_fingerprints_are_those_of_what_was_used(straight: tuple[Path, RunRe
     assert found["stream"] == stream_digest(prepared.train, batch_size=32, seed=0, updates=21)
     assert found["weights"] == evidence.array_digests(training.build_model(TORCH, prepared).weights())
     assert found["hypotheses"] == store.file_digest(results / TORCH.id / "hypotheses.jsonl")
+    assert found["sentences"] == store.file_digest(results / TORCH.id / "sentences.safetensors")
     assert found["trained_weights"] == store.file_digest(results / TORCH.id / "weights.safetensors")
     assert record.sizes["parameters"] == sum(one.size for one in store.load_weights(results, TORCH.id).values())
     assert record.sizes["train_pairs"] == 200

@@ -9,10 +9,14 @@ import typing
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness import specs, store, suites
-from harness.specs import DataSpec, FileSpec, RunSpec, override
+from harness.specs import DataSpec, FileSpec, RunRecord, RunSpec, override
+from impls.contract import Seq2SeqModel
+
+if TYPE_CHECKING:
+    from harness.data.prepared import Prepared
 
 REPORTS = Path("reports/local")
 FILE_OPTIONS = ("train_source", "validation_source", "test_source", "train_target", "validation_target", "test_target")
@@ -160,3 +164,17 @@ def find_variant(name: str) -> str:
         sys.path.insert(0, folder)
     suites.resolve(name)
     return name
+
+
+def stored_model(record: RunRecord, results: Path, prepared: Prepared, *, device: str) -> Seq2SeqModel:
+    """Build the model of a run with its stored weights. Raises: ValueError where either cannot be had."""
+    from harness.executor import worker_environment
+    from harness.training import build_model
+
+    spec = replace(record.spec, device=device)
+    find_variant(spec.variant)
+    os.environ.update(worker_environment(spec))
+    weights = store.load_weights(results, record.id)
+    model = build_model(spec, prepared)
+    model.set_weights(weights)
+    return model

@@ -5,19 +5,34 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from harness import store
 from harness.commands import options
+from harness.scoring import Scores, perplexity_from_sums
 from harness.specs import RunRecord
+from impls.contract import Arrays
+
+if TYPE_CHECKING:
+    from harness.data.prepared import Prepared
 
 TOLERANCE = 1e-6
+OTHER_MACHINE = 1e-4
+"""How far, as a share, a perplexity may be from the record's because another machine computed it."""
 
 
 def add(commands: Any) -> None:
     """Describe the command."""
     parser = commands.add_parser("score", help="recompute scores from the stored translations", description=__doc__)
     parser.add_argument("--run", action="append", metavar="ID", help="a run, or how its id begins (all runs)")
+    parser.add_argument(
+        "--sentences",
+        action="store_true",
+        help=f"write the {store.SENTENCES} that an older run is without, by evaluating its stored weights",
+    )
+    parser.add_argument("--device", default="cpu", help="where --sentences evaluates (cpu)")
     options.add_results(parser)
     parser.set_defaults(command=command)
 
@@ -31,13 +46,14 @@ def command(arguments: argparse.Namespace) -> int:
         chosen = [one for one in store.records(results, complain=options.warn) if one.status == "completed"]
     if not chosen:
         raise ValueError(f"there is no completed run in {results}")
-    return max([_compare(record, results) for record in chosen])
+    return max([_compare(record, arguments) for record in chosen])
 
 
-def _compare(record: RunRecord, results: Path) -> int:
+def _compare(record: RunRecord, arguments: argparse.Namespace) -> int:
     from harness.data.prepared import prepare
     from harness.measuring import test_scores
 
+    results: Path = arguments.results
     if record.status != "completed":
         raise ValueError(f"run {record.id}: its status is {record.status}: allowed is a completed run")
     hypotheses = store.load_hypotheses(results, record.id, record.fingerprints.get("hypotheses"))
@@ -45,6 +61,20 @@ def _compare(record: RunRecord, results: Path) -> int:
     if prepared.digests["files"] != record.fingerprints.get("files"):
         raise ValueError(f"run {record.id}: the corpus here is not the one it was scored on")
     found = test_scores(prepared, hypotheses)
+    differences = _compare_scores(record, found)
+    if store.has_sentences(results, record.id):
+        stored = store.load_sentences(results, record.id, record.fingerprints.get("sentences"))
+        differences += _compare_sentences(record, stored, found.statistics)
+    elif not arguments.sentences:
+        options.say(f"  sentences            none stored: --sentences --run {record.id} writes them")
+    options.say(f"{record.id}: {'every score agrees' if not differences else f'{differences} scores differ'}")
+    if arguments.sentences:
+        _write_sentences(record, arguments, prepared, found.statistics, differences)
+    return int(differences > 0)
+
+
+def _compare_scores(record: RunRecord, found: Scores) -> int:
+    """Return how many scores are not the record's."""
     differences = 0
     for name, value in found.values.items():
         stored = record.scores.get(name)
@@ -54,5 +84,48 @@ def _compare(record: RunRecord, results: Path) -> int:
         if record.signatures.get(name) != found.signatures[name]:
             remark += f"   (the record's signature: {record.signatures.get(name)})"
         options.say(f"  {name:20} {value:9.4f}  {found.signatures[name]}{remark}")
-    options.say(f"{record.id}: {'every score agrees' if not differences else f'{differences} scores differ'}")
-    return int(differences > 0)
+    return differences
+
+
+def _compare_sentences(record: RunRecord, stored: Arrays, statistics: Arrays) -> int:
+    """Return how many scores have stored counts of sentences that are not those of the translations."""
+    names = sorted({*stored, *statistics} - {"nats", "tokens"})
+    wrong = [name for name in names if not np.array_equal(stored.get(name, ()), statistics.get(name, ()))]
+    if not _is_perplexity(record, stored):
+        wrong.append("test_perplexity")
+    remark = f"   not those of {', '.join(wrong)}" if wrong else ""
+    options.say(f"  sentences            {len(stored['nats']):,}, with what each adds to the scores{remark}")
+    return len(wrong)
+
+
+def _is_perplexity(record: RunRecord, sentences: Arrays) -> bool:
+    perplexity = float(perplexity_from_sums(sentences["nats"].sum(), sentences["tokens"].sum()))
+    stored = record.scores.get("test_perplexity")
+    return math.isclose(math.inf if stored is None else stored, perplexity, rel_tol=OTHER_MACHINE)
+
+
+def _write_sentences(
+    record: RunRecord, arguments: argparse.Namespace, prepared: Prepared, statistics: Arrays, differences: int
+) -> None:
+    """Store what each sentence adds to the scores of a run that is without, and its digest in the record."""
+    from harness.measuring import test_nats
+
+    results: Path = arguments.results
+    if differences:
+        raise ValueError(f"run {record.id}: --sentences: allowed is a run whose scores agree")
+    if store.has_sentences(results, record.id) and "sentences" in record.fingerprints:
+        options.say(f"{record.id}: {store.SENTENCES} is there already")
+        return
+    try:
+        model = options.stored_model(record, results, prepared, device=arguments.device)
+    except ValueError as error:
+        raise ValueError(f"run {record.id}: --sentences needs its model with the stored weights: {error}") from error
+    evaluation, nats = test_nats(model, prepared)
+    if not _is_perplexity(record, nats):
+        raise ValueError(
+            f"run {record.id}: its weights give test_perplexity={evaluation.perplexity:.6f} here, the record says "
+            f"{record.scores.get('test_perplexity')}: allowed is a difference of {OTHER_MACHINE:.0e} of it"
+        )
+    digest = store.save_sentences(results, record.id, {**nats, **statistics})
+    store.add_fingerprint(results, record.id, "sentences", digest)
+    options.say(f"{record.id}: {store.SENTENCES} is written")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,10 +14,10 @@ import numpy as np
 from harness import store
 from harness.commands import options
 from harness.specs import RunRecord
-from impls.contract import EOS, SOS, SPECIAL_WORDS, Ids, Seq2SeqModel
+from impls.contract import EOS, SOS, SPECIAL_WORDS, Ids
 
 if TYPE_CHECKING:
-    from harness.data.prepared import Encoded, Prepared
+    from harness.data.prepared import Encoded
 
 PICTURES = (".png", ".svg", ".pdf")
 STEP = 100
@@ -59,7 +58,7 @@ def command(arguments: argparse.Namespace) -> int:
     from harness.reporting.pictures import attention_heat_map
 
     prepared = prepare(record.spec.data)
-    model = _model(record, prepared, arguments)
+    model = options.stored_model(record, arguments.results, prepared, device=arguments.device)
     places = [place for place, one in enumerate(sentences) if one]
     encoded = encode(prepared, [sentences[place] for place in places])
     _warn_of_cuts(encoded, places, prepared.data.max_length)
@@ -98,19 +97,6 @@ def _sentences(arguments: argparse.Namespace) -> list[str]:
     if not text.strip():
         raise ValueError(f"{name}: empty; allowed is one sentence a line")
     return [line.strip() for line in text.removesuffix("\n").split("\n")]
-
-
-def _model(record: RunRecord, prepared: Prepared, arguments: argparse.Namespace) -> Seq2SeqModel:
-    from harness.executor import worker_environment
-    from harness.training import build_model
-
-    spec = replace(record.spec, device=arguments.device)
-    options.find_variant(spec.variant)
-    os.environ.update(worker_environment(spec))
-    weights = store.load_weights(arguments.results, record.id)
-    model = build_model(spec, prepared)
-    model.set_weights(weights)
-    return model
 
 
 def _warn_of_cuts(encoded: Encoded, places: Sequence[int], max_length: int) -> None:

@@ -65,6 +65,12 @@ def multi30k_reason(data: DataSpec) -> str | None:
     return None
 
 
+def multi30k_missing(data: DataSpec) -> list[str]:
+    """Return the files of Multi30k that `load` would download. Raises: as `multi30k_reason`; DataUnavailable."""
+    names = multi30k.names(data.direction, data.test_split)
+    return multi30k.absent([name for pair in names.values() for name in pair])
+
+
 def _multi30k(data: DataSpec) -> Corpus:
     names = multi30k.names(data.direction, data.test_split)
     texts = multi30k.texts([name for pair in names.values() for name in pair])

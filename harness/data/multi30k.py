@@ -74,13 +74,24 @@ def texts(wanted: Sequence[str]) -> dict[str, bytes]:
 
     Raises: DataUnavailable; ValueError where a file in MULTI30K_DIR is not the right one.
     """
+    found = _at_hand(wanted)
+    missing = [name for name in wanted if not found[name]]
+    if missing:
+        found.update(_download(missing))
+    return found
+
+
+def absent(wanted: Sequence[str]) -> list[str]:
+    """Return the names of the files that `texts` would download. Raises: as `texts`."""
+    return [name for name, content in _at_hand(wanted).items() if not content]
+
+
+def _at_hand(wanted: Sequence[str]) -> dict[str, bytes]:
+    """Return the files from the folder that MULTI30K_DIR names, or from the cache; nothing for those in neither."""
     found: dict[str, bytes] = {}
     for name in wanted:
         content = _from_folder(name)
         found[name] = _from_cache(name) if content is None else content
-    missing = [name for name in wanted if not found[name]]
-    if missing:
-        found.update(_download(missing))
     return found
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "Encoded",
     "Prepared",
     "Split",
+    "at_hand",
     "describe",
     "detokenise",
     "encode",
@@ -102,6 +103,15 @@ def unavailable(data: DataSpec) -> str | None:
     if data.corpus != "multi30k" or signature is None or _cached(preparing.identity(data, signature)) is not None:
         return None
     return corpora.multi30k_reason(data)
+
+
+def at_hand(data: DataSpec) -> Prepared | None:
+    """Return what `prepare` does, or None where it would have to download something. Raises: as `prepare`."""
+    signature = corpora.signature(data)
+    ready = signature is not None and _cached(preparing.identity(data, signature)) is not None
+    if not ready and data.corpus == "multi30k" and corpora.multi30k_missing(data):
+        return None
+    return prepare(data)
 
 
 # Text to tokens, ids and back, for later use --------------------------------------------------------------------------

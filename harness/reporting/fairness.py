@@ -3,39 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 from harness.reporting.groups import plain, rows
-from harness.specs import RunRecord, to_json
+from harness.specs import Budget, RunRecord, to_json
 from impls.contract import GruRecipe, TransformerRecipe
 
 Holders = dict[str, list[str]]
 """value -> who has it."""
+
+Kind = Literal[
+    "settings", "files", "vocabularies", "decoding", "signatures", "training", "updates", "stream", "seeds", "weights"
+]
+"""What runs that share a table must agree in; `harness check` has a rule for each."""
+
+SOURCE_KINDS: tuple[Kind, ...] = ("settings", "files", "signatures")
+"""Those of them that hold between runs trained as their sources train them."""
 
 DETOKENISED = ("bleu_sacre", "chrf")
 DIGESTS = ("source_vocabulary", "target_vocabulary", "tokenised")
 MOST_NAMES = 8
 
 
-def fairness(records: Iterable[RunRecord]) -> list[str]:
-    """Return what differs between controlled runs that should agree, each difference by name; empty where all agree.
+@dataclass(frozen=True)
+class Difference:
+    """One thing in which runs differ that should agree: what, and who has which value."""
 
-    Checked: data settings, files, vocabularies and ids; test set, decoding and signatures; training settings, updates,
-    seeds and the stream of batches; and for each seed every initial tensor that two recipes share by name, shape and
-    way of drawing. A completed run that lacks a proof differs from those that have it. Runs that did not complete are
-    checked as far as they got.
+    kind: Kind
+    what: str
+    sides: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.sides}"
+
+
+def unfair(records: Iterable[RunRecord], budget: Budget) -> list[Difference]:
+    """Return what differs between the runs of a budget that should agree; empty where all agree.
+
+    Checked in `controlled`: data settings, files, vocabularies and ids; test set, decoding and signatures; training
+    settings, updates, seeds and the stream of batches; and for each seed every initial tensor that two recipes share by
+    name, shape and way of drawing. In `source`: data, test set and signatures, those of scores on tokens only between
+    runs with equal vocabularies. A completed run that lacks a proof differs from those that have it. Runs that did not
+    complete are checked as far as they got.
     """
-    controlled = [record for record in records if record.spec.budget == "controlled"]
-    found = _differences(controlled, _evidence(controlled))
-    return found + _seeds(controlled) + _weights(controlled)
+    chosen = [record for record in records if record.spec.budget == budget]
+    if budget == "source":
+        return _differences(chosen, _source_evidence(chosen))
+    return _differences(chosen, _evidence(chosen)) + _seeds(chosen) + _weights(chosen)
+
+
+def fairness(records: Iterable[RunRecord]) -> list[str]:
+    """Return what differs between controlled runs that should agree, each difference by name, as `unfair` checks it."""
+    return list(map(str, unfair(records, "controlled")))
 
 
 def source_differences(records: Iterable[RunRecord]) -> list[str]:
-    """Return what differs between runs trained as their sources train them, in data, test set or signatures.
-
-    Signatures of scores on tokens must agree only between runs with equal vocabularies.
-    """
-    chosen = [record for record in records if record.spec.budget == "source"]
-    return _differences(chosen, _source_evidence(chosen))
+    """Return what differs between runs trained as their sources train them, as `unfair` checks it."""
+    return list(map(str, unfair(records, "source")))
 
 
 def other_vocabulary(records: Iterable[RunRecord]) -> frozenset[str]:
@@ -49,8 +74,8 @@ def other_vocabulary(records: Iterable[RunRecord]) -> frozenset[str]:
     return frozenset(run for run, digest in found if digest and digest != most)
 
 
-Evidence = Iterator[tuple[str, str, RunRecord]]
-"""(what must agree, its value, whose it is)."""
+Evidence = Iterator[tuple[Kind, str, str, RunRecord]]
+"""(of which kind, what must agree, its value, whose it is)."""
 
 
 def _evidence(records: list[RunRecord]) -> Evidence:
@@ -59,28 +84,30 @@ def _evidence(records: list[RunRecord]) -> Evidence:
         yield from _settings(record)
         done = record.status == "completed"
         files = record.fingerprints.get("files") or {}
-        proofs: dict[str, object] = {f"file {name}": files.get(name) for name in file_names}
-        proofs |= {name.replace("_", " "): record.fingerprints.get(name) for name in DIGESTS}
+        proofs: dict[tuple[Kind, str], object] = {("files", f"file {name}"): files.get(name) for name in file_names}
+        proofs |= {("vocabularies", name.replace("_", " ")): record.fingerprints.get(name) for name in DIGESTS}
         if not file_names:
-            proofs["files"] = None
+            proofs["files", "files"] = None
         if done:
-            proofs |= {f"signature of {name}": record.signatures.get(name) for name in signature_names}
-            proofs[f"stream of batches, seed {record.spec.seed}"] = record.fingerprints.get("stream")
-            proofs["updates"] = record.curve[-1].updates if record.curve else None
-        for name, value in proofs.items():
+            for name in signature_names:
+                proofs["signatures", f"signature of {name}"] = record.signatures.get(name)
+            proofs["stream", f"stream of batches, seed {record.spec.seed}"] = record.fingerprints.get("stream")
+            proofs["updates", "updates"] = record.curve[-1].updates if record.curve else None
+        for (kind, name), value in proofs.items():
             if value is not None or done:
-                yield name, "missing" if value is None else str(value), record
+                yield kind, name, "missing" if value is None else str(value), record
 
 
 def _settings(record: RunRecord) -> Evidence:
     """Yield the settings of data, training and decoding; file names do not matter where the digests agree."""
     spec = record.spec
-    for part in ("data", "training", "decoding"):
+    kinds: dict[str, Kind] = {"data": "settings", "training": "training", "decoding": "decoding"}
+    for part, kind in kinds.items():
         for name, value in to_json(getattr(spec, part)).items():
             recurrent = isinstance(spec.recipe, GruRecipe)
             if name != "files" and (name != "teacher_forcing" or recurrent):
-                yield f"{part}.{name}", str(value), record
-    yield "update limit", str(spec.updates), record
+                yield kind, f"{part}.{name}", str(value), record
+    yield "training", "update limit", str(spec.updates), record
 
 
 def _source_evidence(records: list[RunRecord]) -> Evidence:
@@ -88,31 +115,33 @@ def _source_evidence(records: list[RunRecord]) -> Evidence:
     for record in records:
         data = record.spec.data
         for name in ("corpus", "direction", "test_split", "training_pairs"):
-            yield f"data.{name}", str(getattr(data, name)), record
+            yield "settings", f"data.{name}", str(getattr(data, name)), record
         done = record.status == "completed"
         files = record.fingerprints.get("files") or {}
-        proofs: dict[str, str | None] = {f"file {name}": files.get(name) for name in file_names or ("digests",)}
+        proofs: dict[tuple[Kind, str], str | None] = {
+            ("files", f"file {name}"): files.get(name) for name in file_names or ("digests",)
+        }
         vocabulary = str(record.fingerprints.get("target_vocabulary"))[:12]
         for name in signature_names if done else ():
             among = "" if name in DETOKENISED else f" (vocabulary {vocabulary})"
-            proofs[f"signature of {name}{among}"] = record.signatures.get(name)
-        for name, value in proofs.items():
+            proofs["signatures", f"signature of {name}{among}"] = record.signatures.get(name)
+        for (kind, name), value in proofs.items():
             if value is not None or done:
-                yield name, "missing" if value is None else value, record
+                yield kind, name, "missing" if value is None else value, record
 
 
 def _names(records: list[RunRecord], part: str) -> list[str]:
     return sorted({name for record in records for name in record.fingerprints.get(part) or {}})
 
 
-def _differences(records: list[RunRecord], evidence: Evidence) -> list[str]:
+def _differences(records: list[RunRecord], evidence: Evidence) -> list[Difference]:
     labels = {record.id: row.label for row in rows(records) for record in row.records}
-    found: dict[str, Holders] = {}
-    for name, value, record in evidence:
-        holders = found.setdefault(name, {}).setdefault(value, [])
+    found: dict[tuple[Kind, str], Holders] = {}
+    for kind, name, value, record in evidence:
+        holders = found.setdefault((kind, name), {}).setdefault(value, [])
         if labels[record.id] not in holders:
             holders.append(labels[record.id])
-    return [f"{name}: {_sides(sides)}" for name, sides in found.items() if len(sides) > 1]
+    return [Difference(kind, name, _sides(sides)) for (kind, name), sides in found.items() if len(sides) > 1]
 
 
 def _sides(sides: Holders) -> str:
@@ -124,14 +153,14 @@ def _short(value: str) -> str:
     return value[:12] + "…" if hexadecimal else plain(value)
 
 
-def _seeds(records: list[RunRecord]) -> list[str]:
+def _seeds(records: list[RunRecord]) -> list[Difference]:
     sides: Holders = {}
     for row in rows(records):
         sides.setdefault(", ".join(str(record.spec.seed) for record in row.records), []).append(row.label)
-    return [f"seeds: {_sides(sides)}"] if len(sides) > 1 else []
+    return [Difference("seeds", "seeds", _sides(sides))] if len(sides) > 1 else []
 
 
-def _drawing(record: RunRecord, name: str) -> str:
+def drawing(record: RunRecord, name: str) -> str:
     """Return how the tensor is drawn: recipes that start an embedding differently do not share it."""
     recipe = record.spec.recipe
     if name.endswith((".bias", ".shift", ".scale")):
@@ -142,7 +171,7 @@ def _drawing(record: RunRecord, name: str) -> str:
     return recipe.embedding_init if embedded and isinstance(recipe, TransformerRecipe) else "xavier"
 
 
-def _weights(records: list[RunRecord]) -> list[str]:
+def _weights(records: list[RunRecord]) -> list[Difference]:
     """Compare initial tensors of one seed; a variant without a recipe shares none."""
     found: dict[tuple[int, str, str, str], dict[str, list[str]]] = {}
     lines = []
@@ -150,10 +179,10 @@ def _weights(records: list[RunRecord]) -> list[str]:
         for record in row.records:
             weights = record.fingerprints.get("weights") or {}
             if not weights and record.status == "completed" and record.spec.recipe is not None:
-                lines.append(f"initial weights, seed {record.spec.seed}: missing in {row.label}")
+                lines.append(Difference("weights", f"initial weights, seed {record.spec.seed}", f"missing in {row.label}"))
             for name, digest in weights.items() if record.spec.recipe is not None else ():
                 shape, _, code = str(digest).rpartition(":")
-                key = (record.spec.seed, name, shape, _drawing(record, name))
+                key = (record.spec.seed, name, shape, drawing(record, name))
                 found.setdefault(key, {}).setdefault(code, []).append(row.label)
     tensors: dict[tuple[int, str], list[str]] = {}
     for (seed, name, _, _), sides in found.items():
@@ -162,5 +191,6 @@ def _weights(records: list[RunRecord]) -> list[str]:
             tensors.setdefault((seed, who), []).append(name)
     for (seed, who), names in tensors.items():
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        lines.append(f"initial weights, seed {seed}: {', '.join(names[:MOST_NAMES])}{more} differ: {who}")
+        what = f"{', '.join(names[:MOST_NAMES])}{more} differ: {who}"
+        lines.append(Difference("weights", f"initial weights, seed {seed}", what))
     return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ from typing import Any
 import jinja2
 
 from harness import store
-from harness.reporting import exports, figures
-from harness.reporting.groups import BUDGETS, Group, Row, groups, notes, plain, rows
+from harness.reporting import exports, figures, provenance
+from harness.reporting.groups import BUDGETS, Group, Row, groups, notes
 from harness.reporting.markup import Markdown, code, text
 from harness.reporting.tables import differences, markdown_group
 from harness.specs import RunRecord
@@ -71,18 +71,25 @@ def write(records: Iterable[RunRecord], folder: Path, *, command: str = "") -> P
         "warnings": _warnings(found),
         "sections": _sections(found, pictures),
         "explanations": _explanations(pictures),
-        "measured": _measured(everything),
-        "signatures": _signatures(everything),
-        "sources": _sources(everything),
-        "command": _commands(everything, command),
-        "environment": _environment(everything),
-        "digests": _digests(everything),
-        "runs": _runs(everything),
+        "measured": provenance.measured(everything),
+        "signatures": [(name, _code(how), who) for name, how, who in provenance.signatures(everything)],
+        "sources": [(_code(variant), source) for variant, source in provenance.sources(everything)],
+        "command": Markdown("\n".join(f"    {line}" for line in provenance.commands(everything, command))),
+        "environment": provenance.environment(everything),
+        "digests": [(name, _code(digest)) for name, digest in provenance.digests(everything)],
+        "runs": [
+            {**run, "id": _code(run["id"]), "hypotheses": _code(run["hypotheses"])}
+            for run in provenance.runs(everything)
+        ],
     }
     exports.save(everything, folder)
     page = folder / PAGE
     store.write_bytes(page, _render(context).encode())
     return page
+
+
+def _code(value: str) -> Markdown:
+    return code(value, in_table=True)
 
 
 def _render(context: dict[str, Any]) -> str:
@@ -186,127 +193,3 @@ def _explanations(folder: Path) -> list[Picture]:
     for name, (_, made) in drawn.items():
         figures.save(made, folder, name)
     return [Picture(name, caption) for name, (caption, _) in drawn.items()]
-
-
-# Evidence -------------------------------------------------------------------------------------------------------------
-
-
-def _measured(records: Sequence[RunRecord]) -> list[str]:
-    """Return in words how translations were searched for, on what the runs ran, and what the data left out."""
-    lines = []
-    for search, who in _holders(records, _search):
-        lines.append(f"Decoding: {search}{who}.")
-    for place, who in _holders(records, _place):
-        lines.append(f"Trained on {place}{who}.")
-    for sizes, who in _holders(records, _sizes):
-        if sizes:
-            lines.append(f"Data: {sizes}{who}.")
-    return lines
-
-
-def _search(record: RunRecord) -> str:
-    spec = record.spec.decoding
-    way = "greedy" if spec.beam == 1 else f"beam {spec.beam}, length penalty {spec.length_penalty:g}"
-    return f"{way}, at most {spec.max_tokens} tokens, batches of {spec.batch_size}"
-
-
-def _place(record: RunRecord) -> str:
-    spec = record.spec
-    threads = f"{spec.threads} thread" + ("" if spec.threads == 1 else "s")
-    return f"{spec.framework}, {spec.device}, {spec.precision}, {threads}"
-
-
-def _sizes(record: RunRecord) -> str:
-    data, sizes = record.spec.data, record.sizes
-    words = {
-        "train_pairs": "training pairs",
-        "validation_pairs": "validation pairs",
-        "test_pairs": "test pairs",
-        "train_left_out": "training pairs left out as too long",
-        "validation_cut": "validation sentences cut",
-        "test_cut": "test sentences cut",
-        "source_words": "source words",
-        "target_words": "target words",
-    }
-    parts = [f"{sizes[name]:,.0f} {what}" for name, what in words.items() if sizes.get(name) is not None]
-    for name, what in (("test_source_unknown_rate", "source"), ("test_target_unknown_rate", "target")):
-        if sizes.get(name) is not None:
-            parts.append(f"{100 * sizes[name]:.2f} % unknown {what} words in the test set")
-    return f"{data.tokenizer} tokenizer, {', '.join(parts)}" if parts else ""
-
-
-def _holders(records: Sequence[RunRecord], value: Callable[[RunRecord], str]) -> list[tuple[str, str]]:
-    """Return each value, with " (who)" where there are several: variants, with their budget where that tells more."""
-    found: dict[str, dict[str, None]] = {}
-    for record in records:
-        same = {value(other) for other in records if other.spec.variant == record.spec.variant}
-        budget = f", {BUDGETS[record.spec.budget].lower()}" if len(same) > 1 else ""
-        found.setdefault(value(record), {})[f"{plain(record.spec.variant)}{budget}"] = None
-    return [(one, f" ({'; '.join(who)})" if len(found) > 1 else "") for one, who in found.items()]
-
-
-def _signatures(records: Sequence[RunRecord]) -> list[tuple[str, Markdown, str]]:
-    made = []
-    for name in sorted({one for record in records for one in record.signatures}):
-        having = [record for record in records if name in record.signatures]
-        for signature, who in _holders(having, _signature(name)):
-            made.append((name, code(signature, in_table=True), who[2:-1] or "all"))
-    return made
-
-
-def _signature(name: str) -> Callable[[RunRecord], str]:
-    return lambda record: record.signatures[name]
-
-
-def _sources(records: Sequence[RunRecord]) -> list[tuple[Markdown, str]]:
-    sources: dict[str, str] = {}
-    for row in rows(records):
-        recipe = row.records[0].spec.recipe
-        sources.setdefault(row.variant, recipe.source if recipe else "")
-    return [(code(variant, in_table=True), source or "–") for variant, source in sources.items()]
-
-
-def _commands(records: Sequence[RunRecord], command: str) -> Markdown:
-    lines = [command] if command else list(dict.fromkeys(record.command for record in records if record.command))
-    return Markdown("\n".join(f"    {plain(line, longest=2_000)}" for line in lines))
-
-
-def _environment(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    found: dict[str, dict[str, None]] = {}
-    for record in records:
-        for name, value in _flat(record.environment):
-            found.setdefault(name, {})[value] = None
-    return [(name, "; ".join(values)) for name, values in sorted(found.items())]
-
-
-def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
-    if isinstance(value, dict):
-        return [pair for key, one in value.items() for pair in _flat(one, f"{name} {key}".strip())]
-    return [(name, plain(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)))]
-
-
-def _digests(records: Sequence[RunRecord]) -> list[tuple[str, Markdown]]:
-    found: dict[tuple[str, str], None] = {}
-    for record in records:
-        prints, data = record.fingerprints, record.spec.data
-        where = f"{data.corpus} {data.direction}"
-        for name, digest in (prints.get("files") or {}).items():
-            found[f"{where}: {name}", str(digest)] = None
-        for name in ("source_vocabulary", "target_vocabulary", "tokenised"):
-            if prints.get(name):
-                found[f"{where}: {name.replace('_', ' ')}", str(prints[name])] = None
-        if prints.get("stream"):
-            found[f"{where}: stream of batches, seed {record.spec.seed}", str(prints["stream"])] = None
-    return [(name, code(digest, in_table=True)) for name, digest in sorted(found)]
-
-
-def _runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": code(record.id, in_table=True),
-            "status": record.status,
-            "started": record.started or "–",
-            "hypotheses": code(str(record.fingerprints.get("hypotheses") or "–"), in_table=True),
-        }
-        for record in records
-    ]

@@ -1,0 +1,138 @@
+"""Rules about the files beside a record: the translations, the counts of each sentence, and the weights."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness import store
+from harness.checking.identity import equal, other_tensors, shape_of
+from harness.checking.stored import NotTried, Stored
+from harness.scoring import ORDERS, SMOOTHING, perplexity_from_sums, score_from_sums
+from harness.specs import RunRecord
+from harness.store import Hypothesis
+from impls.contract import Arrays
+
+OTHER_MACHINE = 1e-4
+"""How far, as a share, the test perplexity may be from its sentences', which another machine may have evaluated later.
+
+Edits below this show in other rules: the loss and its perplexity make each other up.
+"""
+
+
+def translations(stored: Stored) -> Iterator[str]:
+    """The translations are those that the record has the digest of."""
+    _hypotheses(stored, digest=True)
+    yield from ()
+
+
+def sentences(stored: Stored) -> Iterator[str]:
+    """There is one translation of each test sentence, in order, and none is longer than allowed."""
+    record = stored.completed
+    found = _hypotheses(stored)
+    pairs, most = record.sizes.get("test_pairs"), record.spec.decoding.max_tokens
+    if len(found) != pairs:
+        yield f"{len(found):,} translations of {pairs or 0:,.0f} test sentences"
+    wrong = next((number for number, one in enumerate(found) if one.sentence != number), None)
+    if wrong is not None:
+        yield f"line {wrong + 1} is of sentence {found[wrong].sentence}"
+    longest = max((len(one.tokens) for one in found), default=0)
+    if longest > most:
+        yield f"a translation of {longest} words, decoding.max_tokens={most}"
+    full = sum(len(one.tokens) == most for one in found)
+    if record.decode.get("unfinished", 0) > full:
+        yield f"{record.decode['unfinished']} unfinished translations, {full} have decoding.max_tokens={most} words"
+
+
+def counts(stored: Stored) -> Iterator[str]:
+    """The counts of each sentence are those that the record has the digest of, and add up to its scores."""
+    record = stored.completed
+    found = _counts(stored)
+    pairs = record.sizes.get("test_pairs")
+    if len(found["nats"]) != pairs:
+        yield f"counts of {len(found['nats']):,} sentences, of {pairs or 0:,.0f} test sentences"
+    counted = {name for name in record.scores if name in SMOOTHING or name == "chrf"}
+    yield from (f"no counts of {name}" for name in sorted(counted - found.keys()))
+    yield from (f"counts of {name}, which is no score" for name in sorted(found.keys() - counted - {"nats", "tokens"}))
+    perplexity = float(perplexity_from_sums(found["nats"].sum(), found["tokens"].sum()))
+    if not math.isclose(record.scores.get("test_perplexity") or 0.0, perplexity, rel_tol=OTHER_MACHINE):
+        yield f"test_perplexity={record.scores.get('test_perplexity')}, its sentences make {perplexity}"
+    for name in sorted(counted & found.keys()):
+        made = float(score_from_sums(name, found[name].sum(axis=0)))
+        if not equal(record.scores[name], made):
+            yield f"{name}={record.scores[name]}, its sentences make {made}"
+    if "bleu_tutorial" in found:
+        yield from _orders(record, found)
+
+
+def _orders(record: RunRecord, found: Arrays) -> Iterator[str]:
+    """Yield the individual BLEU that the counts of `bleu_tutorial` do not make: the cumulative ones follow from them."""
+    sums = found["bleu_tutorial"].sum(axis=0)
+    words, reference = float(sums[0]), float(sums[1])
+    brevity = math.exp(min(0.0, 1 - reference / words)) if words else 0.0
+    for order in ORDERS:
+        total = float(sums[1 + len(ORDERS) + order])
+        made = 100 * brevity * float(sums[1 + order]) / total if total else 0.0
+        if not equal(record.scores.get(f"bleu_{order}_individual"), made):
+            yield f"bleu_{order}_individual={record.scores.get(f'bleu_{order}_individual')}, its sentences make {made}"
+
+
+def lengths(stored: Stored) -> Iterator[str]:
+    """The counts of each sentence are of the stored translation of that sentence."""
+    record = stored.completed
+    found, hypotheses = _counts(stored), _hypotheses(stored)
+    if record.spec.data.tokenizer.startswith("sentencepiece"):
+        raise NotTried("scored on other tokens than its own")
+    words = [len(one.tokens) for one in hypotheses]
+    if "bleu_tutorial" not in found or len(words) != len(found["bleu_tutorial"]):
+        yield f"{len(words):,} translations, counts of {len(found.get('bleu_tutorial', ())):,}"
+        return
+    wrong = np.flatnonzero(found["bleu_tutorial"][:, 0] != words)
+    if len(wrong):
+        first = int(wrong[0])
+        yield (
+            f"{len(wrong)} translations are not those that were counted: sentence {first} has {words[first]} words, "
+            f"{found['bleu_tutorial'][first, 0]} were counted"
+        )
+
+
+def weights(stored: Stored) -> Iterator[str]:
+    """The stored weights are those that the record has the digest of: finite, with the names and shapes it began with."""
+    record = stored.completed
+    path = stored.folder / f"{store.WEIGHTS}.safetensors"
+    manifest = stored.folder / f"{store.WEIGHTS}.json"
+    if not path.exists() and not manifest.exists():
+        raise NotTried("weights not stored")
+    found = store.load_weights(stored.results, stored.name)
+    if store.file_digest(path) != record.fingerprints.get("trained_weights"):
+        yield f"{path.name}: its SHA-256 is not the record's"
+    initial = {name: shape_of(one) for name, one in (record.fingerprints.get("weights") or {}).items()}
+    yield from other_tensors({name: one.shape for name, one in found.items()}, initial, "those it began with")
+    odd = [name for name, one in sorted(found.items()) if not np.isfinite(one).all()]
+    if odd:
+        yield f"{', '.join(odd[:4])}: not finite"
+
+
+def _hypotheses(stored: Stored, *, digest: bool = False) -> list[Hypothesis]:
+    record = stored.completed
+    expected = record.fingerprints.get("hypotheses") if digest else None
+    found = store.load_hypotheses(stored.results, stored.name, expected)
+    if digest:
+        path = stored.folder / store.HYPOTHESES
+        names = {tuple(json.loads(line)) for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")}
+        if names - {("sentence", "text", "tokens")}:
+            raise ValueError(f"{path.name}: allowed on a line is sentence, text and tokens alone")
+    return found
+
+
+def _counts(stored: Stored) -> Arrays:
+    record = stored.completed
+    digest = record.fingerprints.get("sentences")
+    if digest is None and not store.has_sentences(stored.results, stored.name):
+        raise NotTried(f"no {store.SENTENCES}: made by an older version")
+    if digest is None:
+        raise ValueError(f"{store.SENTENCES} is there, and its digest is not in the record")
+    return store.load_sentences(stored.results, stored.name, digest)

@@ -1,0 +1,144 @@
+"""Rules that make evidence again and compare: the initial weights, and, where the corpus is here, data and scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from harness import store
+from harness.checking.identity import shape_of
+from harness.checking.stored import NotTried, Stored
+from harness.evidence import array_digests
+from harness.reporting.fairness import drawing
+from harness.specs import RunRecord
+from impls import weights
+
+if TYPE_CHECKING:
+    from harness.data.prepared import Prepared
+
+MOST = 3
+SCORE_TOLERANCE = 1e-6
+
+
+def initial(stored: Stored) -> Iterator[str]:
+    """The initial weights are those that the recipe and the seed draw, whatever framework trained them."""
+    record = stored.known
+    recipe, found = record.spec.recipe, record.fingerprints.get("weights") or {}
+    if recipe is None or not found:
+        raise NotTried("a model from outside, without a recipe" if recipe is None else "broke off before it began")
+    wrong = []
+    words = [int(record.sizes.get(f"{side}_words", 0)) for side in ("source", "target")]
+    shapes = weights.shapes(recipe, *words)
+    for name, told in sorted(found.items()):
+        if shapes.get(name) != shape_of(told):
+            continue  # another rule's: a tensor that the recipe has not
+        key = (record.spec.seed, name, shape_of(told), drawing(record, name))
+        if key not in stored.memory.drawn:
+            drawn = weights.draw(recipe, name, shape_of(told), record.spec.seed)
+            stored.memory.drawn[key] = array_digests({name: drawn})[name]
+        if stored.memory.drawn[key] != told:
+            wrong.append(name)
+    if wrong:
+        _trust(record, ("numpy",))
+        yield f"{_some(wrong)}: not what seed {record.spec.seed} draws"
+
+
+def corpus(stored: Stored) -> Iterator[str]:
+    """Files, vocabularies, ids and sizes are those of the corpus that is here."""
+    record = stored.known
+    if not record.fingerprints:
+        raise NotTried("broke off before it began")
+    prepared = _prepared(stored)
+    if record.spec.data.corpus != "multi30k" and prepared.digests["files"] != record.fingerprints.get("files"):
+        raise NotTried("the corpus here is another")  # multi30k's digests are fixed, generators and files change
+    wrong = [name for name, one in prepared.digests.items() if record.fingerprints.get(name) != one]
+    wrong += [name for name, one in prepared.figures.items() if record.sizes.get(name) != one]
+    wrong += sorted(record.sizes.keys() - prepared.figures.keys() - {"parameters"})
+    if wrong:
+        _trust(record, ("spacy", "sacremoses", "sentencepiece"))
+        yield f"{_some(wrong)}: not that of the corpus here"
+
+
+def stream(stored: Stored) -> Iterator[str]:
+    """The stream of batches is that of the corpus that is here, in the order that the seed gives."""
+    from harness.data.batches import stream_digest
+
+    record = stored.known
+    if record.status not in store.FINISHED or not record.curve:
+        raise NotTried("not completed")
+    prepared = _prepared(stored)
+    if prepared.digests["tokenised"] != record.fingerprints.get("tokenised"):
+        raise NotTried("the ids here are others")
+    settings = {"batch_size": record.spec.training.batch_size, "seed": record.spec.seed}
+    settings["updates"] = record.curve[-1].updates
+    if settings["updates"] < 0:
+        raise NotTried("without updates")
+    key = (record.spec.data, *settings.values())
+    if key not in stored.memory.streams:
+        stored.memory.streams[key] = stream_digest(prepared.train, **settings)
+    if stored.memory.streams[key] != record.fingerprints.get("stream"):
+        yield f"not the batches of seed {settings['seed']} in {settings['updates']:,} updates"
+
+
+def scores(stored: Stored) -> Iterator[str]:
+    """Every score, its signature and its counts come out again from the stored translations and the corpus here."""
+    from harness.measuring import test_scores
+
+    record = stored.completed
+    prepared = _prepared(stored)
+    if prepared.digests["files"] != record.fingerprints.get("files"):
+        raise NotTried("the corpus here is another")
+    found = test_scores(prepared, store.load_hypotheses(stored.results, stored.name))
+    wrong = [
+        f"{name}={record.scores.get(name)}, recomputed {value}"
+        for name, value in found.values.items()
+        if not math.isclose(record.scores.get(name) or 0.0, value, rel_tol=0, abs_tol=SCORE_TOLERANCE)
+    ]
+    wrong += [
+        f"signature of {name}: {record.signatures.get(name)}, recomputed {signature}"
+        for name, signature in found.signatures.items()
+        if record.signatures.get(name) != signature
+    ]
+    if store.has_sentences(stored.results, stored.name):
+        counted = store.load_sentences(stored.results, stored.name)
+        for name, one in found.statistics.items():
+            if name not in counted or counted[name].tolist() != one.tolist():
+                wrong.append(f"counts of {name} are not those of the translations")
+    if wrong:
+        _trust(record, ("sacrebleu", "sacremoses", "spacy", "sentencepiece"))
+        yield from wrong
+
+
+def _prepared(stored: Stored) -> Prepared:
+    """Return the corpus of a run. Raises: NotTried where it is not here, and nothing is downloaded for it."""
+    from harness.data.prepared import at_hand
+
+    data, memory = stored.known.spec.data, stored.memory.prepared
+    if data not in memory:
+        try:
+            memory[data] = at_hand(data) or "Multi30k is not here"
+        except ValueError as error:
+            memory[data] = " ".join(str(error).split())
+    found = memory[data]
+    if isinstance(found, str):
+        raise NotTried(f"no corpus: {found}")
+    prepared: Prepared = found
+    return prepared
+
+
+def _trust(record: RunRecord, libraries: Iterable[str]) -> None:
+    """Return where these libraries are the record's. Raises: NotTried where a difference may come from another one."""
+    versions = record.environment.get("versions") or {}
+    for name in libraries:
+        try:
+            here = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            here = "none"
+        if name in versions and versions[name] != here:
+            raise NotTried(f"{name} {versions[name]} made it, here is {here}")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:MOST]) + (f" and {len(names) - MOST} more" if len(names) > MOST else "")

@@ -1,0 +1,146 @@
+"""What the rules look at: the folder of a run, read as far as it can be, and what is worked out once for all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, get_args
+
+from harness import store
+from harness.specs import DataSpec, RunRecord, Status, record_from_json, to_json
+
+SEAL = store.SEAL
+FINGERPRINTS: dict[str, type] = {"files": dict, "weights": dict}
+ENVIRONMENT: dict[str, type] = {"versions": dict, "machine": dict, "commit": dict}
+"""What these hold, where they are not None; each other fingerprint is one digest."""
+
+
+class NotTried(Exception):
+    """A rule cannot be tried on a run, and why: that is neither a pass nor a fault."""
+
+
+@dataclass
+class Memory:
+    """What several rules need and is dear: corpora by their settings, and the digests of drawn tensors."""
+
+    prepared: dict[DataSpec, Any] = field(default_factory=dict)
+    drawn: dict[tuple[object, ...], str] = field(default_factory=dict)
+    streams: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The folder `name` of `results`.
+
+    `unreadable` says why the file is not the JSON of a record of this schema, and `misfits` what does not fit in it;
+    `record` is None where one of them says something that leaves no record to look at.
+    """
+
+    results: Path
+    name: str
+    memory: Memory = field(repr=False)
+    raw: Any = field(default=None, repr=False)
+    record: RunRecord | None = field(default=None, repr=False)
+    unreadable: str = ""
+    misfits: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        return store.run_folder(self.results, self.name)
+
+    @property
+    def known(self) -> RunRecord:
+        """The record. Raises: NotTried where it cannot be read."""
+        if self.record is None:
+            raise NotTried("no record can be read")
+        return self.record
+
+    @property
+    def completed(self) -> RunRecord:
+        """The record of a run that completed. Raises: NotTried where it did not."""
+        if self.known.status != "completed":
+            raise NotTried("not completed")
+        return self.known
+
+
+def read(results: Path, name: str, memory: Memory) -> Stored:
+    """Read the record in the folder `name` as far as it can be read."""
+    path = store.run_folder(results, name) / store.RECORD
+    found = Stored(results, name, memory)
+    if not path.is_file():
+        return _with(found, unreadable=f"there is no {store.RECORD}")
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+    except (ValueError, OSError) as error:
+        return _with(found, unreadable=f"not JSON ({error})")
+    if not isinstance(raw, dict) or raw.get("schema") != RunRecord.schema:
+        number = raw.get("schema") if isinstance(raw, dict) else None
+        return _with(found, raw=raw, unreadable=f"schema={number!r}: allowed is {RunRecord.schema}")
+    try:
+        record = record_from_json({key: value for key, value in raw.items() if key != SEAL})
+    except (ValueError, TypeError) as error:
+        return _with(found, raw=raw, misfits=(str(error),))
+    wrong = tuple(_wrong_types(record))
+    lost = tuple(_lost(to_json(record), {key: value for key, value in raw.items() if key != SEAL}, "record"))
+    return _with(found, raw=raw, record=None if wrong else record, misfits=wrong + lost)
+
+
+def run_names(results: Path) -> list[str]:
+    """Return the folders under `results` that hold a run, whatever came of it.
+
+    Raises: ValueError where there is no such folder, or no run in it.
+    """
+    if not results.is_dir():
+        raise ValueError(f"{results}: there is no such folder")
+    traces = (store.RECORD, store.HYPOTHESES, store.LOG, f"{store.WEIGHTS}.json", f"{store.CHECKPOINT}.json")
+    found = sorted(
+        one.name
+        for one in results.iterdir()
+        if one.is_dir() and not one.name.startswith(".") and any((one / trace).exists() for trace in traces)
+    )
+    if not found:
+        raise ValueError(f"{results}: there is no record in it; make some with: python -m harness bench")
+    return found
+
+
+def _with(stored: Stored, **found: Any) -> Stored:
+    return Stored(stored.results, stored.name, stored.memory, **found)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _wrong_types(record: RunRecord) -> Iterator[str]:
+    """Yield what is wrong in the free parts of a record, so that rules may rely on what they are."""
+    if record.status not in get_args(Status):
+        yield f"status={record.status!r}: allowed is {', '.join(get_args(Status))}"
+    for name, value in record.fingerprints.items():
+        kind = FINGERPRINTS.get(name, str)
+        inner = list(value.values()) if isinstance(value, dict) else []
+        if not isinstance(value, kind) or not all(isinstance(one, str) for one in inner):
+            yield f"fingerprints.{name}={_brief(value)}: allowed is {'digests by name' if kind is dict else 'a digest'}"
+    for name, kind in ENVIRONMENT.items():
+        value = record.environment.get(name)
+        if value is not None and not isinstance(value, kind):
+            yield f"environment.{name}={_brief(value)}: allowed is what stands there, by name"
+    for name, number in [*record.sizes.items(), *record.speed.items()]:
+        if number < 0:
+            yield f"{name}={number!r}: allowed is a number of at least 0"
+
+
+def _lost(read: Any, raw: Any, where: str) -> Iterator[str]:
+    """Yield each field that a record of this schema has and the file has not."""
+    if isinstance(read, dict) and isinstance(raw, dict):
+        for name, value in read.items():
+            if name not in raw:
+                yield f"{where}.{name}: missing"
+            else:
+                yield from _lost(value, raw[name], f"{where}.{name}")
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"

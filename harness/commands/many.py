@@ -1,0 +1,132 @@
+"""What commands that train many runs share: their options, their data, how long they take, and what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import evidence, executor, store, suites
+from harness.commands import options
+from harness.forecast import Forecast
+from harness.progress import duration
+from harness.specs import RunRecord, RunSpec
+from harness.suites import Suite
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that trains many runs."""
+    parser.add_argument("--suite", choices=list(suites.SUITES), help="(quick; standard where there is a GPU)")
+    parser.add_argument("--seed", type=options.count, action="append", help="may be given several times")
+    parser.add_argument("--jobs", type=options.positive, help="runs at once (cores / threads; 1 on a GPU)")
+    parser.add_argument("--note", default="", help="free text for the records")
+    parser.add_argument("--reports", type=Path, default=options.REPORTS, help=f"({options.REPORTS})")
+    options.add_data(parser)
+    options.add_runs(parser)
+    options.add_results(parser)
+
+
+def choose_suite(arguments: argparse.Namespace) -> Suite:
+    """Return the suite that the options name, or that fits this machine; with a GPU the runs are to use it."""
+    gpu = arguments.device is None and _finds_gpu(arguments.framework or "torch")
+    if gpu:
+        arguments.device = "cuda"
+    return suites.SUITES[arguments.suite or ("standard" if gpu else "quick")]
+
+
+def _finds_gpu(framework: str) -> bool:
+    if not evidence.has_gpu():
+        return False
+    if executor.gpu_usable(framework):
+        return True
+    options.say(f"There is a GPU, but the installed {framework} cannot use it, so this runs on the processor.")
+    return False
+
+
+def prepare(specs: list[RunSpec]) -> None:
+    """Make every corpus ready, and see that each model and the device can be had. Raises: ValueError where not."""
+    from harness.data.prepared import prepare
+    from impls import registry, weights
+
+    corpora = {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
+    for spec in specs:
+        if spec.recipe is not None:
+            registry.find_builder(spec.recipe.family, spec.framework)
+            corpus = corpora[spec.data]
+            weights.shapes(spec.recipe, len(corpus.source_words), len(corpus.target_words))
+    device = specs[0].device
+    if device != "cpu" and not (device.startswith("cuda") and executor.gpu_usable(specs[0].framework)):
+        raise ValueError(f"device {device!r} cannot be had here: allowed is cpu, or cuda where there is a GPU")
+
+
+def finished(specs: list[RunSpec], results: Path) -> list[RunRecord]:
+    """Return the records of the runs that are there already and need not be run again."""
+    there = (store.finished(results, spec.id) for spec in specs)
+    return [record for record in there if record is not None]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What is there after a set of runs: the records in the order of the set, and how the new ones ended."""
+
+    records: list[RunRecord]
+    outcome: executor.Outcome
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0, 1 where a run failed, 130 where Ctrl-C ended the set."""
+        if self.outcome.interrupted:
+            return 130
+        return 1 if any(record.status in ("failed", "interrupted") for record in self.outcome.records) else 0
+
+
+def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Namespace) -> Done:
+    """Say how long the missing runs take, run them, and return all records."""
+    known = {record.id for record in there}
+    missing = [spec for spec in specs if spec.id not in known]
+    outcome = executor.Outcome()
+    if missing:
+        jobs = arguments.jobs or _jobs(specs)
+        forecast = Forecast(_estimates(missing), jobs)
+        seconds = forecast.seconds()
+        options.say(
+            f"{len(missing)} to run, {jobs} at once: "
+            + ("the time is known after the first updates." if seconds is None else f"about {duration(seconds)}.")
+        )
+        outcome = executor.execute(
+            missing,
+            arguments.results,
+            jobs=jobs,
+            stream=sys.stderr,
+            forecast=forecast,
+            command=arguments.typed,
+            note=arguments.note,
+        )
+    order = [spec.id for spec in specs]
+    return Done(sorted([*there, *outcome.records], key=lambda record: order.index(record.id)), outcome)
+
+
+def _jobs(specs: list[RunSpec]) -> int:
+    if any(not spec.device.startswith("cpu") for spec in specs):
+        return 1
+    return max(1, evidence.cores() // max(spec.threads for spec in specs))
+
+
+def _estimates(specs: list[RunSpec]) -> dict[str, float]:
+    """Return the seconds that each run may take; none for a device whose speed is not known here."""
+    from harness import forecast
+    from harness.data.prepared import prepare
+
+    if any(not spec.device.startswith("cpu") for spec in specs):
+        return {}
+    corpora = {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
+    rate = forecast.machine_rate()
+    share = {spec.id: min(1.0, spec.threads / evidence.cores()) for spec in specs}
+    return {spec.id: forecast.estimate_seconds(spec, corpora[spec.data], rate * share[spec.id]) for spec in specs}
+
+
+def say_endings(records: list[RunRecord]) -> None:
+    """Say how each run ended, where there is nothing else to say."""
+    for record in records:
+        options.say(f"  {record.id}: {record.status}{': ' * bool(record.reason)}{record.reason}")

@@ -1,0 +1,212 @@
+"""What Keras 3 leaves to its backends: gradients, compilation, and the shapes that compilation likes.
+
+TensorFlow compiles a function once for all shapes (`tf.function`), JAX once for each shape (`jax.jit`), of which padding
+to buckets leaves few; torch runs as it stands. The backend is KERAS_BACKEND's, fixed at the first import, TensorFlow
+where that says nothing. Import Keras from here: this loads it without the other frameworks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+FRAMEWORKS = ("tensorflow", "jax", "torch")
+CHOSEN = os.environ.setdefault("KERAS_BACKEND", FRAMEWORKS[0])
+
+Tensor = Any
+Tensors = list[Any]
+
+
+@contextlib.contextmanager
+def _alone(chosen: str) -> Iterator[None]:
+    """Hide the other frameworks: TensorFlow and Keras import JAX wherever it is installed, and use none of it."""
+    hidden = [name for name in FRAMEWORKS if name != chosen and name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+with _alone(CHOSEN):
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import keras
+    from keras import ops
+
+__all__ = ["CHOSEN", "Backend", "Compiled", "backend", "bucket", "keras", "ops"]
+
+
+def bucket(size: int, *, step: int) -> int:
+    """Return the least multiple of `step` that holds `size`, or below `step` the least power of two."""
+    if size >= step:
+        return -(-size // step) * step
+    return 1 << max(0, size - 1).bit_length()
+
+
+class Backend:
+    """Runs functions as they stand, on torch. `buckets`: whether arrays are to be padded to few shapes."""
+
+    jit_compile = False
+    buckets = False
+
+    def gradients(
+        self, function: Callable[[Tensors], tuple[Tensor, Any]], weights: Tensors
+    ) -> tuple[Tensors, Any]:
+        """Return the gradients of what `function` returns first, and what it returns second."""
+        import torch
+
+        leaves = [one.detach().requires_grad_() for one in weights]
+        with torch.enable_grad():
+            value, rest = function(leaves)
+            found = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+        return list(found), rest
+
+    def compile(self, function: Callable[..., Any], *, gives_back: bool) -> Callable[..., Any]:
+        """Return `function` ready to be called with tensors; with `gives_back` its first argument's memory is free."""
+        import torch
+
+        def without_gradients(*given: Any) -> Any:
+            with torch.no_grad():
+                return function(*given)
+
+        return without_gradients
+
+    def kinds(self, given: tuple[Any, ...]) -> Hashable:
+        """Return what a compilation is bound to: calls that agree in it share one. None: nothing is compiled."""
+        return None
+
+    def has_gpu(self) -> bool:
+        """Return whether there is a GPU that the backend can use."""
+        import torch
+
+        return torch.cuda.is_available()
+
+    def synchronize(self, tensors: Tensors) -> None:
+        """Return when `tensors` have been computed."""
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+
+class TensorFlow(Backend):
+    """Compiles to a graph, once for arrays of any length."""
+
+    def gradients(self, function: Any, weights: Tensors) -> tuple[Tensors, Any]:
+        """Return the gradients of what `function` returns first, and what it returns second."""
+        import tensorflow as tf
+
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights)
+            value, rest = function(weights)
+        found = tape.gradient(value, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return [tf.convert_to_tensor(one) for one in found], rest
+
+    def compile(self, function: Callable[..., Any], *, gives_back: bool) -> Callable[..., Any]:
+        """Return the graph of `function`; the shapes of its first argument are fixed, all others free."""
+        import tensorflow as tf
+
+        graph: Any = None
+
+        def free(array: Any) -> Any:
+            return tf.TensorSpec([None] * len(array.shape), array.dtype)
+
+        def call(*given: Any) -> Any:
+            nonlocal graph
+            if graph is None:
+                first = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), given[0])
+                signature = (first, *tf.nest.map_structure(free, given[1:]))
+                graph = tf.function(function, input_signature=signature, autograph=False)
+            return graph(*given)
+
+        return call
+
+    def kinds(self, given: tuple[Any, ...]) -> Hashable:
+        """Return a constant: one graph serves all."""
+        return ()
+
+    def has_gpu(self) -> bool:
+        """Return whether there is a GPU that the backend can use."""
+        import tensorflow as tf
+
+        return bool(tf.config.list_physical_devices("GPU"))
+
+    def synchronize(self, tensors: Tensors) -> None:
+        """Return when `tensors` have been computed."""
+        import tensorflow as tf
+
+        tf.test.experimental.sync_devices()
+
+
+class Jax(Backend):
+    """Compiles by XLA, anew for each shape."""
+
+    jit_compile = True
+    buckets = True
+
+    def gradients(self, function: Any, weights: Tensors) -> tuple[Tensors, Any]:
+        """Return the gradients of what `function` returns first, and what it returns second."""
+        import jax
+
+        (_, rest), found = jax.value_and_grad(function, has_aux=True)(weights)
+        return found, rest
+
+    def compile(self, function: Callable[..., Any], *, gives_back: bool) -> Callable[..., Any]:
+        """Return `function` compiled; with `gives_back` its first argument's memory is used for what it returns."""
+        import jax
+
+        return jax.jit(function, donate_argnums=(0,) if gives_back else ())
+
+    def kinds(self, given: tuple[Any, ...]) -> Hashable:
+        """Return the shapes of all but the first argument."""
+        import jax
+
+        return tuple(leaf.shape for leaf in jax.tree_util.tree_leaves(given[1:]))
+
+    def has_gpu(self) -> bool:
+        """Return whether there is a GPU that the backend can use."""
+        import jax
+
+        return any(one.platform == "gpu" for one in jax.devices())
+
+    def synchronize(self, tensors: Tensors) -> None:
+        """Return when `tensors` have been computed."""
+        import jax
+
+        jax.block_until_ready(tensors)
+
+
+class Compiled:
+    """A function that notes how long its compilations take: the first call of each kind, its run included.
+
+    `seconds`: those first calls, in order. `gives_back`: the caller needs its first argument no more.
+    """
+
+    def __init__(self, function: Callable[..., Any], seconds: list[float], *, gives_back: bool = False) -> None:
+        self._call = backend().compile(function, gives_back=gives_back)
+        self._seconds = seconds
+        self._known: set[Hashable] = {None}
+
+    def __call__(self, *given: Any) -> Any:
+        """Call the function."""
+        kind = backend().kinds(given)
+        if kind in self._known:
+            return self._call(*given)
+        self._known.add(kind)
+        began = time.perf_counter()
+        found = self._call(*given)
+        self._seconds.append(time.perf_counter() - began)
+        return found
+
+
+def backend() -> Backend:
+    """Return this process's backend."""
+    return BACKENDS[keras.backend.backend()]
+
+
+BACKENDS = {"tensorflow": TensorFlow(), "jax": Jax(), "torch": Backend()}

@@ -1,0 +1,288 @@
+"""What each test sentence adds to the scores: stored whole, without text, and enough for every score."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from small_runs import TINY, spec
+
+from harness import scoring, store, training
+from harness.__main__ import main
+from harness.data.batches import evaluation_batches
+from harness.data.prepared import prepare
+from harness.measuring import test_nats as nats_of
+from harness.measuring import test_scores as scores_of
+from harness.scoring import SMOOTHING, bleu_from_sums, chrf_from_sums, perplexity_from_sums, score_from_sums
+from harness.specs import RunRecord
+from impls.contract import PAD, Batch, Numbers
+
+RUN = spec("learned_positions", TINY)
+WORDS = st.lists(st.sampled_from(["a", "b", "c", "dd", "<unk>"]), max_size=9)
+CORPORA = st.lists(st.tuples(WORDS, WORDS.filter(bool)), min_size=1, max_size=6)
+SENTENCES = {
+    "nats": np.array([1.5, 0.0]),
+    "tokens": np.array([3, 1], np.int32),
+    "chrf": np.arange(36, dtype=np.int32).reshape(2, 18),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            patch.setenv(name, "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
+    results = tmp_path_factory.mktemp("results")
+    return results, training.run(RUN, results)
+
+
+@pytest.fixture
+def older(trained: tuple[Path, RunRecord], tmp_path: Path) -> Path:
+    """Return the folder of a copy of the run as it was stored before its sentences were."""
+    source, folder = trained[0] / RUN.id, tmp_path / RUN.id
+    folder.mkdir()
+    for path in source.iterdir():
+        if path.name != store.SENTENCES:
+            (folder / path.name).write_bytes(path.read_bytes())
+    value = json.loads((folder / store.RECORD).read_text())
+    del value["fingerprints"]["sentences"], value[store.SEAL]
+    store.write_json(folder / store.RECORD, value)
+    return folder
+
+
+def score(results: Path, *options: str) -> int:
+    return main(["score", "--results", str(results), "--run", RUN.id, *options])
+
+
+def scores(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> scoring.Scores:
+    return scoring.score(
+        hypotheses,
+        references,
+        texts=[" ".join(one) for one in hypotheses],
+        reference_texts=[" ".join(one) for one in references],
+        moses=hypotheses,
+        reference_moses=references,
+        case="lower",
+    )
+
+
+# Scores of sums -------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=150)
+@given(CORPORA)
+def test_sums_over_sentences_give_the_scores_of_the_corpus(pairs: list[tuple[list[str], list[str]]]) -> None:
+    found = scores(*zip(*pairs, strict=True))
+    assert set(found.statistics) == {*SMOOTHING, "chrf"}
+    for name, counts in found.statistics.items():
+        assert (str(counts.dtype), len(counts)) == ("int32", len(pairs))
+        assert score_from_sums(name, counts.sum(axis=0)) == pytest.approx(found.values[name], rel=0, abs=1e-9)
+
+
+@settings(deadline=None, max_examples=150)
+@given(CORPORA)
+def test_every_sentence_of_a_stack_is_scored_as_sacrebleu_does_alone(
+    pairs: list[tuple[list[str], list[str]]],
+) -> None:
+    lines = [(" ".join(one), " ".join(other)) for one, other in pairs]
+    metrics = {"none": BLEU(tokenize="none", smooth_method="none"), "exp": BLEU(tokenize="none"), "chrf": CHRF()}
+    for name, metric in metrics.items():
+        expected = [metric.corpus_score([one], [[other]]).score for one, other in lines]
+        counts = np.array([metric._extract_corpus_statistics([one], [[other]])[0] for one, other in lines])
+        stacked = np.stack([counts, counts[::-1]])
+        found = chrf_from_sums(stacked) if name == "chrf" else bleu_from_sums(stacked, name)  # type: ignore[arg-type]
+        np.testing.assert_allclose(found, [expected, expected[::-1]], rtol=0, atol=1e-9)
+
+
+def test_smoothing_and_brevity_worked_by_hand() -> None:
+    # Of 4 words 3 match, of 3 pairs 1, of 2 triples and 1 four none; 4 words for 5.
+    sums = np.array([4, 5, 3, 1, 0, 0, 4, 3, 2, 1])
+    brevity = math.exp(1 - 5 / 4)
+    assert bleu_from_sums(sums, "none") == 0
+    assert bleu_from_sums(sums, "exp") == pytest.approx(100 * brevity * (3 / 4 / 3 * (1 / 2) / 2 * (1 / 4)) ** 0.25)
+    nothing = np.array([[0, 5, *[0] * 8], [4, 5, 0, 0, 0, 0, 4, 3, 2, 1], [3, 3, 3, 2, 1, 0, 3, 2, 1, 0]])
+    assert bleu_from_sums(nothing, "exp").tolist() == [0, 0, 0]
+    assert chrf_from_sums(np.array([[0] * 18, [3, 4, 0, *[0] * 15]])).tolist() == [0, 0]
+
+
+def test_perplexities_of_sums() -> None:
+    found = perplexity_from_sums(np.array([math.log(8) * 5, 1e6]), np.array([5, 1]))
+    assert found.tolist() == [pytest.approx(8), math.inf]
+
+
+def test_sums_of_another_kind_are_refused() -> None:
+    with pytest.raises(ValueError, match="tokens=0: allowed is a number of at least 1"):
+        perplexity_from_sums(np.ones(2), np.array([3, 0]))
+    with pytest.raises(ValueError, match=r"shape \(2, 18\): allowed is 10 columns"):
+        bleu_from_sums(np.zeros((2, 18)), "exp")
+    with pytest.raises(ValueError, match=r"shape \(\): allowed is 18 columns"):
+        chrf_from_sums(np.array(1))
+    with pytest.raises(ValueError, match="score 'bleu_2_cumulative': allowed is bleu_tutorial, .*, chrf"):
+        score_from_sums("bleu_2_cumulative", np.zeros(10))
+
+
+def test_nats_are_put_back_into_the_order_of_the_test_set() -> None:
+    class Weighing:
+        def token_nats(self, batch: Batch) -> Numbers:
+            return np.where(batch.target_out == PAD, np.float32(np.nan), batch.target_out / np.float32(7))
+
+    prepared = prepare(RUN.data)
+    places = np.concatenate([rows for _, rows in evaluation_batches(prepared.test)])
+    assert not np.array_equal(places, np.sort(places))
+    found, sentences = nats_of(Weighing(), prepared)
+    expected = [float(ids[1:].sum() / 7) for ids in prepared.test.target]
+    np.testing.assert_allclose(sentences["nats"], expected, rtol=1e-6)
+    assert sentences["tokens"].tolist() == [len(ids) - 1 for ids in prepared.test.target]
+    assert (sentences["nats"].sum(), sentences["tokens"].sum()) == (pytest.approx(found.nats), found.tokens)
+
+
+# Storing --------------------------------------------------------------------------------------------------------------
+
+
+def test_sentences_are_read_back(tmp_path: Path) -> None:
+    digest = store.save_sentences(tmp_path, "run", SENTENCES)
+    found = store.load_sentences(tmp_path, "run", digest)
+    assert found.keys() == SENTENCES.keys()
+    for name, one in SENTENCES.items():
+        np.testing.assert_array_equal(found[name], one, strict=True)
+    assert digest == store.file_digest(tmp_path / "run" / "sentences.safetensors")
+    assert digest == store.save_sentences(tmp_path, "again", dict(reversed(SENTENCES.items())))
+
+
+def test_missing_and_damaged_sentences_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"run.sentences\.safetensors: there is no such file"):
+        store.load_sentences(tmp_path, "run")
+    digest = store.save_sentences(tmp_path, "run", SENTENCES)
+    path = tmp_path / "run" / "sentences.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"\x7f")
+    with pytest.raises(ValueError, match=rf"sentences\.safetensors: damaged \(its SHA-256 is not {digest}\)"):
+        store.load_sentences(tmp_path, "run", digest)
+    path.write_bytes(content[:9])
+    with pytest.raises(ValueError, match=r"sentences\.safetensors: not safetensors"):
+        store.load_sentences(tmp_path, "run")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"nats": np.zeros(2, np.float32)},
+        {"nats": np.zeros(3)},
+        {"tokens": np.zeros(2, np.int64)},
+        {"chrf": np.zeros((3, 18), np.int32)},
+        {"chrf": np.zeros(2, np.int32)},
+        {"chrf": np.zeros((2, 18))},
+        {"nats": None},
+    ],
+)
+def test_arrays_of_other_sentences_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    arrays = {name: one for name, one in {**SENTENCES, **changes}.items() if one is not None}
+    with pytest.raises(ValueError, match=r"sentences\.safetensors: .*: allowed is nats float64 \[N\]"):
+        store.save_sentences(tmp_path, "run", arrays)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_stores_what_gives_its_scores(trained: tuple[Path, RunRecord]) -> None:
+    results, record = trained
+    arrays = store.load_sentences(results, RUN.id, record.fingerprints["sentences"])
+    assert set(arrays) == {"nats", "tokens", *SMOOTHING, "chrf"}
+    assert {len(one) for one in arrays.values()} == {500}
+    perplexity = perplexity_from_sums(arrays.pop("nats").sum(), arrays.pop("tokens").sum())
+    assert perplexity == pytest.approx(record.scores["test_perplexity"], rel=1e-6)
+    for name, counts in arrays.items():
+        assert score_from_sums(name, counts.sum(axis=0)) == pytest.approx(record.scores[name], rel=0, abs=1e-9)
+    hypotheses = store.load_hypotheses(results, RUN.id)
+    statistics = scores_of(prepare(RUN.data), hypotheses).statistics
+    assert all(np.array_equal(arrays[name], counts) for name, counts in statistics.items())
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def test_score_checks_the_sentences(older: Path, trained: tuple[Path, RunRecord], capsys: Any) -> None:
+    results = older.parent
+    assert score(results) == 0
+    assert f"none stored: --sentences --run {RUN.id} writes them" in capsys.readouterr().out
+    arrays = store.load_sentences(trained[0], RUN.id)
+    for name in ("bleu_sacre", "nats"):
+        wrong = {key: one.copy() for key, one in arrays.items()}
+        wrong[name][:2] = wrong[name][:2] + np.array(50, wrong[name].dtype)
+        store.add_fingerprint(results, RUN.id, "sentences", store.save_sentences(results, RUN.id, wrong))
+        assert score(results) == 1
+        shown = capsys.readouterr().out
+        assert f"not those of {'test_perplexity' if name == 'nats' else name}\n" in shown
+        assert "1 scores differ" in shown
+    store.save_sentences(results, RUN.id, arrays)
+    assert score(results) == 2
+    assert "damaged" in capsys.readouterr().err
+
+
+def test_sentences_of_an_older_run_are_written_and_nothing_else(
+    older: Path, trained: tuple[Path, RunRecord], capsys: Any
+) -> None:
+    before = (older / store.RECORD).read_text()
+    assert score(older.parent, "--sentences") == 0
+    assert "sentences.safetensors is written" in capsys.readouterr().out
+    digest = store.file_digest(older / store.SENTENCES)
+    after = (older / store.RECORD).read_text()
+    assert after.replace(f',\n  "sentences": "{digest}"', "") == before
+    expected = store.load_sentences(trained[0], RUN.id)
+    found = store.load_sentences(older.parent, RUN.id, digest)
+    for name, one in expected.items():
+        np.testing.assert_allclose(found[name], one, rtol=1e-5, strict=True)
+    assert score(older.parent, "--sentences") == 0
+    assert "sentences.safetensors is there already" in capsys.readouterr().out
+    assert (older / store.RECORD).read_text() == after
+
+
+def test_a_record_that_was_sealed_is_sealed_anew_but_not_an_edited_one(
+    trained: tuple[Path, RunRecord], tmp_path: Path
+) -> None:
+    path = store.save_record(tmp_path, trained[1])
+    sealed = json.loads(path.read_text())
+    store.add_fingerprint(tmp_path, RUN.id, "sentences", "0" * 64)
+    value = json.loads(path.read_text())
+    assert value == {**sealed, "fingerprints": {**sealed["fingerprints"], "sentences": "0" * 64}, "seal": value["seal"]}
+    assert value["seal"] == store.seal(value) != sealed["seal"]
+    edited = {**value, "note": "edited"}
+    store.write_json(path, edited)
+    with pytest.raises(ValueError, match=r"record\.json: its seal is not that of its content"):
+        store.add_fingerprint(tmp_path, RUN.id, "sentences", "1" * 64)
+    assert json.loads(path.read_text()) == edited
+
+
+@pytest.mark.parametrize("case", ["no weights", "other weights", "other scores"])
+def test_what_is_not_the_run_is_refused(older: Path, case: str, capsys: Any) -> None:
+    if case == "no weights":
+        (older / "weights.json").unlink()
+    elif case == "other weights":
+        weights = store.load_weights(older.parent, RUN.id)
+        store.save_weights(older.parent, RUN.id, {name: one * np.float32(1.01) for name, one in weights.items()})
+    else:
+        value = json.loads((older / store.RECORD).read_text())
+        store.write_json(older / store.RECORD, {**value, "scores": {**value["scores"], "chrf": 99.0}})
+    before = {path.name: path.read_bytes() for path in older.iterdir()}
+    assert score(older.parent, "--sentences") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert {
+        "no weights": "needs its model with the stored weights: ",
+        "other weights": "its weights give test_perplexity=",
+        "other scores": "allowed is a run whose scores agree",
+    }[case] in error
+    assert {path.name: path.read_bytes() for path in older.iterdir()} == before
