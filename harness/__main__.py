@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from harness.commands import ablate, bench, data, laws, listing, report, run, score, translate
+from harness.commands import ablate, bench, check, data, laws, listing, report, run, score, translate
 from harness.store import RunFailed
 
-COMMANDS = (bench, ablate, run, data, translate, laws, listing, score, report)
+COMMANDS = (bench, ablate, run, data, translate, laws, listing, score, check, report)
 
 
 class Parser(argparse.ArgumentParser):

@@ -29,7 +29,18 @@ PACKAGES = (
     "sentencepiece",
     "spacy",
 )
-PINNED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_")
+PINNED = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "TF_DETERMINISTIC_OPS",
+    "NPROC",
+    "XLA_FLAGS",
+)
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -41,7 +52,7 @@ def environment(spec: RunSpec) -> dict[str, Any]:
         "commit": commit(),
         "machine": machine(spec.device),
         "framework": spec.framework,
-        "backend": os.environ.get("KERAS_BACKEND", "tensorflow") if spec.framework == "keras" else spec.framework,
+        "backend": spec.computes,
         "device": spec.device,
         "precision": spec.precision,
         "threads": spec.threads,

@@ -35,15 +35,28 @@ def worker_environment(spec: RunSpec) -> dict[str, str]:
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": "4294967296",
     }
+    if spec.backend is not None:
+        found["KERAS_BACKEND"] = spec.backend
+    if spec.backend == "tensorflow":
+        found |= {"TF_NUM_INTRAOP_THREADS": threads, "TF_NUM_INTEROP_THREADS": "1", "TF_DETERMINISTIC_OPS": "1"}
+    if spec.backend == "jax":
+        found["NPROC"] = threads  # the size of XLA's pool of threads
     if spec.device.startswith("cuda"):
         # cuBLAS gives the same bits twice only with a fixed workspace.
         found["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     return found
 
 
-def gpu_usable(framework: str) -> bool:
-    """Return whether the framework can use a GPU here, asked in a process of its own."""
-    question = {"torch": "import torch, sys; sys.exit(not torch.cuda.is_available())"}.get(framework)
+GPU_QUESTIONS = {
+    "torch": "import torch, sys; sys.exit(not torch.cuda.is_available())",
+    "tensorflow": "import tensorflow, sys; sys.exit(not tensorflow.config.list_physical_devices('GPU'))",
+    "jax": "import jax, sys; sys.exit(all(one.platform != 'gpu' for one in jax.devices()))",
+}
+
+
+def gpu_usable(computes: str) -> bool:
+    """Return whether the framework that computes can use a GPU here, asked in a process of its own."""
+    question = GPU_QUESTIONS.get(computes)
     if question is None:
         return False
     try:

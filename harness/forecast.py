@@ -24,6 +24,8 @@ START_SECONDS = 6.0
 UPDATE_SECONDS = 0.012
 PARAMETER_SECONDS = 6e-9
 DECODING_SECONDS = 0.004
+SLOWER = {"tensorflow": 1.5, "jax": 4.0, "torch": 1.5}  # Keras's backends, in units of this package's torch models
+COMPILING_SECONDS = {"tensorflow": 25.0, "jax": 90.0, "torch": 6.0}
 
 
 def operations(recipe: Recipe, words: tuple[int, int], source: float, target: float, pairs: float) -> float:
@@ -78,7 +80,10 @@ def estimate_seconds(spec: RunSpec, prepared: Prepared, rate: float) -> float:
     each_update = UPDATE_SECONDS + PARAMETER_SECONDS * weights.count(recipe, *words)
     training = epochs * 3 * train + updates * each_update
     decoding = spec.decoding.beam * (2 * test + DECODING_SECONDS * len(prepared.test))
-    return START_SECONDS + training + math.ceil(epochs) * validation + decoding
+    seconds = training + math.ceil(epochs) * validation + decoding
+    if spec.backend is not None:
+        seconds = SLOWER[spec.backend] * seconds + COMPILING_SECONDS[spec.backend]
+    return START_SECONDS + seconds
 
 
 def _lengths(split: Split) -> tuple[float, float, float]:

@@ -14,14 +14,18 @@ from harness.decoding import translate
 from harness.scoring import Evaluation, Judge, Scores, evaluate, score
 from harness.specs import DecodingSpec
 from harness.store import Hypothesis
-from impls.contract import Arrays, Seq2SeqModel
+from impls.contract import SOS, Arrays, Ids, Numbers, Seq2SeqModel
+
+ATTENDED = 4
+"""Test sentences, from the first on, whose attention is stored."""
 
 
 @dataclass(frozen=True)
 class Measured:
     """What the test set says of a model.
 
-    The dictionaries are those of a `RunRecord`; `sentences` is what `harness.store.save_sentences` takes.
+    The dictionaries are those of a `RunRecord`; `sentences` is what `harness.store.save_sentences` takes, `attention`
+    what `save_attention` does.
     """
 
     scores: dict[str, float]
@@ -30,6 +34,7 @@ class Measured:
     speed: dict[str, float]
     hypotheses: list[Hypothesis]
     sentences: Arrays = field(default_factory=dict)
+    attention: dict[int, Numbers] = field(default_factory=dict)
 
 
 def measure(
@@ -60,6 +65,7 @@ def measure(
         speed={"decoding_sentences_per_second": len(hypotheses) / seconds},
         hypotheses=hypotheses,
         sentences={**sentences, **scores.statistics},
+        attention=test_attention(model, prepared, [one.tokens for one in decoded.translations[:ATTENDED]]),
     )
 
 
@@ -72,6 +78,22 @@ def test_nats(model: Judge, prepared: Prepared) -> tuple[Evaluation, Arrays]:
     sentences["nats"][places] = found.sentence_nats
     sentences["tokens"][places] = found.sentence_tokens
     return found, sentences
+
+
+def test_attention(
+    model: Seq2SeqModel, prepared: Prepared, translations: Sequence[Sequence[int]]
+) -> dict[int, Numbers]:
+    """Return the cross attention of the first test sentences while these translations of them are written.
+
+    Shapes: by sentence number float16 [layers,T,S], a mean over heads; row t is what writes target word t, and the last
+    row what writes `<eos>`. Source positions are those of the sentence's ids, `<sos>` and `<eos>` included.
+    """
+    found = {}
+    for number, tokens in enumerate(translations):
+        target: Ids = np.array([[SOS, *tokens]], dtype=np.int32)
+        weights = model.cross_attention(prepared.test.source[number][None], target)[0]
+        found[number] = weights.astype(np.float64).mean(axis=1).astype(np.float16)
+    return found
 
 
 def test_scores(prepared: Prepared, hypotheses: Sequence[Hypothesis]) -> Scores:

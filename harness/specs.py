@@ -152,7 +152,9 @@ class RunSpec:
         if self.framework == "keras" and self.backend is None:
             object.__setattr__(self, "backend", typing.get_args(Backend)[0])
         if self.framework != "keras" and self.backend is not None:
-            raise ValueError(f"backend={self.backend!r} with framework={self.framework!r}: allowed is framework 'keras'")
+            raise ValueError(
+                f"backend={self.backend!r} with framework={self.framework!r}: allowed is framework 'keras'"
+            )
         if self.backend is not None and self.backend not in typing.get_args(Backend):
             raise ValueError(f"backend={self.backend!r}: allowed is {', '.join(typing.get_args(Backend))}")
         positions = getattr(self.recipe, "max_length", None)
@@ -164,6 +166,11 @@ class RunSpec:
             raise ValueError(
                 f"decoding.max_tokens={self.decoding.max_tokens}: allowed is less than recipe.max_length={positions}"
             )
+
+    @property
+    def computes(self) -> str:
+        """The framework that computes: Keras's backend, or the framework itself."""
+        return self.backend or self.framework
 
     @property
     def id(self) -> str:
@@ -208,8 +215,8 @@ class RunRecord:
     `fingerprints`: SHA-256 digests. `files` (name -> digest of the corpus text), `source_vocabulary`,
     `target_vocabulary`, `tokenised` (all ids of all splits), `stream` (every id of every training batch, in order),
     `weights` (canonical name -> digest of the initial tensor), `hypotheses` (the stored translations),
-    `trained_weights` (the stored checkpoint), and `sentences` (what each test sentence adds to the scores; absent in
-    older records).
+    `trained_weights` (the stored checkpoint), `sentences` (what each test sentence adds to the scores) and `attention`
+    (that of the first of them); older records are without the last two.
     `environment`: versions, commit, machine, threads, backend. `sizes`: parameters, vocabulary sizes, pairs, cut and
     left-out sentences, unknown-word rates. `chosen_epochs`: the epochs whose weights were kept (averaged if several).
     `scores`: figures of the test set by name; `signatures`: how each BLEU and chrF was computed, by the same name.

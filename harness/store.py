@@ -3,6 +3,7 @@
 RESULTS/ID/record.json           the `RunRecord`; written last, so that it vouches for the rest
 RESULTS/ID/hypotheses.jsonl      one test translation a line: {"sentence": 0, "tokens": [...], "text": "..."}
 RESULTS/ID/sentences.safetensors what each test sentence adds to each score: numbers alone, no text
+RESULTS/ID/attention.safetensors the cross attention of the first test sentences: weights alone, no text
 RESULTS/ID/weights.safetensors   the kept weights under their canonical names; weights.json is their manifest
 RESULTS/ID/checkpoint.json       an unfinished run's manifest, naming its checkpoint-….safetensors
 RESULTS/ID/log.txt               what the process of the run printed
@@ -16,7 +17,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +28,12 @@ import safetensors
 import safetensors.numpy
 
 from harness.specs import SCHEMA, RunRecord, canonical_json, record_from_json, to_json
-from impls.contract import Arrays
+from impls.contract import Arrays, Numbers
 
 RESULTS = Path("results/local")
 FINISHED = ("completed", "diverged")
 RECORD, HYPOTHESES, WEIGHTS, CHECKPOINT, LOG = "record.json", "hypotheses.jsonl", "weights", "checkpoint", "log.txt"
-SENTENCES = "sentences.safetensors"
+SENTENCES, ATTENTION = "sentences.safetensors", "attention.safetensors"
 SEAL = "seal"
 """The field of record.json beside those of the `RunRecord`: its own digest. Records of older versions have none."""
 
@@ -124,7 +125,9 @@ def save_record(results: Path, record: RunRecord) -> Path:
 
 def seal(value: dict[str, Any]) -> str:
     """Return the SHA-256 of a record as JSON, its seal apart: it shows an edit by hand, not one by who can reseal."""
-    return hashlib.sha256(canonical_json({name: one for name, one in value.items() if name != SEAL}).encode()).hexdigest()
+    return hashlib.sha256(
+        canonical_json({name: one for name, one in value.items() if name != SEAL}).encode()
+    ).hexdigest()
 
 
 def load_record(results: Path, run_id: str) -> RunRecord | None:
@@ -287,6 +290,49 @@ def _check_sentences(path: Path, arrays: Arrays) -> None:
     if found != expected or len({len(one) for one in arrays.values()}) != 1:
         shapes = {name: f"{one.dtype}{list(one.shape)}" for name, one in sorted(arrays.items())}
         raise ValueError(f"{path}: {shapes}: allowed is nats float64 [N], tokens int32 [N], all else int32 [N,K]")
+
+
+# Attention ------------------------------------------------------------------------------------------------------------
+
+
+def save_attention(results: Path, run_id: str, maps: Mapping[int, Numbers]) -> str:
+    """Write the cross attention of some test sentences, by number, and return the SHA-256 of the file.
+
+    Shapes: each float16 [layers,T,S], a mean over heads; T target and S source positions.
+
+    Raises: ValueError where a map has another type or shape.
+    """
+    path = run_folder(results, run_id) / ATTENTION
+    arrays = {str(number): one for number, one in sorted(maps.items())}
+    _check_attention(path, arrays)
+    return _write_arrays(path, arrays)
+
+
+def load_attention(results: Path, run_id: str, digest: str | None = None) -> dict[int, Numbers]:
+    """Read the cross attention of the sentences that have one; none of a run that was stored without.
+
+    Raises: ValueError naming a damaged file, or one whose SHA-256 is not `digest`.
+    """
+    path = run_folder(results, run_id) / ATTENTION
+    if not path.is_file():
+        return {}
+    _check_digest(path, digest)
+    arrays = _load_arrays(path)
+    _check_attention(path, arrays)
+    return {int(name): one for name, one in sorted(arrays.items(), key=lambda pair: int(pair[0]))}
+
+
+def has_attention(results: Path, run_id: str) -> bool:
+    """Return whether the file that `load_attention` reads is there."""
+    return (run_folder(results, run_id) / ATTENTION).is_file()
+
+
+def _check_attention(path: Path, arrays: Arrays) -> None:
+    for name, one in arrays.items():
+        if not name.isdecimal() or str(one.dtype) != "float16" or one.ndim != 3 or not one.size:
+            raise ValueError(
+                f"{path}: {name!r} is {one.dtype}{list(one.shape)}: allowed is a sentence number, float16 [layers,T,S]"
+            )
 
 
 # Logs -----------------------------------------------------------------------------------------------------------------

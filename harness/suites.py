@@ -30,7 +30,8 @@ LITTLE_TEXT: dict[str, tuple[str, ...]] = {
 class Suite:
     """A set of runs of one size.
 
-    `width`, `epochs` and `training_pairs` None keep what the recipe, its training and the corpus say.
+    `width`, `epochs` and `training_pairs` None keep what the recipe, its training and the corpus say. Each variant is
+    run in every one of `frameworks` that has it.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Suite:
     width: int | None = None
     epochs: int | None = None
     training_pairs: int | None = None
+    frameworks: tuple[str, ...] = ("torch", "keras")
 
 
 SUITES = {
@@ -100,6 +102,14 @@ def spec(suite: Suite, variant: str, *, budget: Budget, seed: int, data: DataSpe
         for setting in (*AS_SOURCE.get(variant, ()), *little):
             found = override(found, setting)
     return found
+
+
+def has(variant: str, framework: str) -> bool:
+    """Return whether a variant can be built in a framework; an outsider's builder is taken for what it is, once."""
+    recipe, _ = resolve(variant)
+    if recipe is None:
+        return framework == "torch"
+    return (recipe.family, framework) in registry.BUILDERS
 
 
 def resolve(variant: str) -> tuple[Recipe | None, Training]:

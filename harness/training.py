@@ -22,7 +22,7 @@ from harness.scoring import evaluate
 from harness.specs import EpochRecord, RunRecord, RunSpec, Status
 from harness.store import RunFailed
 from impls import registry
-from impls.contract import Arrays, Seq2SeqModel, Totals
+from impls.contract import Arrays, Compiling, Seq2SeqModel, Totals
 
 EVENT_SECONDS = 0.5
 OVERFLOW_NATS = 700.0
@@ -63,7 +63,10 @@ def run(spec: RunSpec, results: Path, *, progress: Progress = silent, command: s
 
 
 def build_model(spec: RunSpec, prepared: Prepared) -> Seq2SeqModel:
-    """Build the model of a run with its initial weights. Raises: ValueError where it cannot be had."""
+    """Build the model of a run with its initial weights.
+
+    Raises: ValueError where it cannot be had, or where this process already runs Keras on another backend.
+    """
     words = len(prepared.source_words), len(prepared.target_words)
     settings: dict[str, Any] = {
         "training": spec.training,
@@ -72,7 +75,7 @@ def build_model(spec: RunSpec, prepared: Prepared) -> Seq2SeqModel:
         "precision": spec.precision,
     }
     if spec.recipe is not None:
-        return impls.build(spec.recipe, *words, framework=spec.framework, **settings)
+        return impls.build(spec.recipe, *words, framework=spec.framework, backend=spec.backend, **settings)
     model = registry.load(spec.variant)(*words, **settings)
     if not isinstance(model, Seq2SeqModel):
         raise ValueError(f"{spec.variant!r} gives a {type(model).__name__}: allowed is a Seq2SeqModel")
@@ -91,6 +94,8 @@ class _Trial:
         # Now, not at the end: the checkout may change while the run goes on with the code it has loaded.
         self.environment = evidence.environment(spec)
         self.model = build_model(spec, prepared)
+        if isinstance(self.model, Compiling):
+            self.environment["jit_compile"] = self.model.compilation().jit_compile
         initial = self.model.weights()
         self.initial_digests = evidence.array_digests(initial)
         self.parameters = sum(one.size for one in initial.values())
@@ -130,6 +135,7 @@ class _Trial:
         steady = began if self.warm else None
         tokens = steady_tokens = 0
         before, rate = state.updates, 0.0
+        compiling = self._compiling_seconds()
         for batch in training_batches(
             self.prepared.train, batch_size=spec.training.batch_size, seed=spec.seed, epoch=state.epochs
         ):
@@ -145,12 +151,13 @@ class _Trial:
                 state.first_update_seconds = state.first_update_seconds or steady - began
                 state.steady_updates -= 1
                 steady_tokens -= batch.tokens
+                compiling = self._compiling_seconds()
             self._tell("training", tokens=tokens + steady_tokens, seconds=time.perf_counter() - steady)
         totals = self.model.take_totals()
         ended = time.perf_counter()
         state.steady_updates += state.updates - before
         state.steady_tokens += tokens + steady_tokens
-        state.steady_seconds += ended - (steady or began)
+        state.steady_seconds += ended - (steady or began) - (self._compiling_seconds() - compiling)
         return self._epoch_record(totals, tokens, rate, ended - began)
 
     def _epoch_record(self, totals: Totals, tokens: int, rate: float, seconds: float) -> EpochRecord:
@@ -208,7 +215,7 @@ class _Trial:
     # Records and progress ---------------------------------------------------------------------------------------------
 
     def measure(self) -> RunRecord:
-        """Measure the kept weights on the test set, and store them, the translations and each sentence's counts."""
+        """Measure the kept weights on the test set; store them, and what there is of each translation."""
         weights, results, run_id = self._kept_weights(), self.results, self.spec.id
         self.model.set_weights(weights)
         self.translating = time.perf_counter()
@@ -218,6 +225,7 @@ class _Trial:
             "hypotheses": store.save_hypotheses(results, run_id, self.measured.hypotheses),
             "trained_weights": store.save_weights(results, run_id, weights),
             "sentences": store.save_sentences(results, run_id, self.measured.sentences),
+            "attention": store.save_attention(results, run_id, self.measured.attention),
         }
         return self.record("completed")
 
@@ -248,6 +256,9 @@ class _Trial:
             decode=self.measured.decode,
         )
 
+    def _compiling_seconds(self) -> float:
+        return self.model.compilation().seconds if isinstance(self.model, Compiling) else 0.0
+
     def _speed(self) -> dict[str, float]:
         state = self.state
         found: dict[str, float] = {"total_seconds": self._seconds()}
@@ -258,6 +269,9 @@ class _Trial:
             found["epoch_seconds"] = state.steady_seconds / state.steady_updates * self.per_epoch
         if state.curve:
             found["validation_seconds"] = float(np.median([one.validation_seconds for one in state.curve]))
+        if isinstance(self.model, Compiling):
+            compiled = self.model.compilation()
+            found |= {"compilations": compiled.count, "compilation_seconds": compiled.seconds}
         peak = evidence.peak_memory_bytes()
         if peak is not None:
             found["peak_memory_bytes"] = peak

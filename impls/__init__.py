@@ -13,19 +13,21 @@ def build(
     *,
     training: Training | None = None,
     framework: str = "torch",
+    backend: str | None = None,
     seed: int = 0,
     device: str = "cpu",
     precision: str = "float32",
 ) -> Seq2SeqModel:
     """Build the model that `recipe` describes, with the initial weights of `seed`.
 
-    `training` None means `Training()`; `device` is the framework's own word ("cpu", "cuda"); `precision` is "float32",
-    or "bfloat16" for mixed precision with float32 weights.
+    `training` None means `Training()`. `backend` is what Keras runs on, fixed in a process by its first Keras model
+    ("tensorflow" unless KERAS_BACKEND says otherwise), and None for other frameworks. `device` is "cpu" or "cuda";
+    `precision` is "float32", or "bfloat16" for mixed precision with float32 weights.
 
     Raises: ValueError where the framework, the device or the precision cannot be had, or the recipe does not fit the
     vocabularies.
     """
-    builder = registry.builder(recipe.family, framework)
+    builder = registry.builder(recipe.family, framework, backend)
     model: Seq2SeqModel = builder(
         recipe,
         source_words,

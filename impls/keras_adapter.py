@@ -1,15 +1,8 @@
-"""Turns the Keras networks of this package into a `Seq2SeqModel`: updates, Adam, decoding, weights in and out.
-
-Weights and moments are plain tensors that go into compiled functions and come out of them, so the models of one recipe
-share what was compiled. Nothing here is torch's: the formulas are those of the papers once more.
-"""
+"""Turns the Keras networks of this package into a `Seq2SeqModel`: batches, updates, decoding, weights in and out."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,223 +20,12 @@ from impls.contract import (
     Totals,
     Training,
 )
-from impls.keras_backends import Compiled, Tensor, Tensors, backend, bucket, keras, ops
-from impls.keras_gru import network as gru
-from impls.keras_transformer import canonical
-from impls.keras_transformer import network as transformer
+from impls.keras_backends import Tensor, Tensors, backend, bucket, keras, ops
+from impls.keras_program import Held, Sums, Update, program
 
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 COLUMNS, ROWS = 8, 32
-"""The steps of the buckets to which a backend that compiles for each shape pads positions and sentences."""
-
-TINY = 1e-6
-"""Added to the norm of the gradients that they are divided by, as torch does it."""
-
-GRU_VARIABLES = {
-    "kernel": (("input.kernel", None),),
-    "recurrent_kernel": (("hidden.kernel", None),),
-    "bias": (("input.bias", 0), ("hidden.bias", 1)),
-}
-"""What Keras calls the variables of a GRU, and the canonical tensors in each: all of it, or one of its rows."""
-
-
-class Slot(NamedTuple):
-    """Where a canonical tensor lies: a variable's number, one of its rows, and whether its gates stand otherwise."""
-
-    variable: int
-    row: int | None = None
-    gates: bool = False
-
-    def read(self, array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Numbers:
-        """Return the canonical tensor that lies in a variable's array. A copy."""
-        found = array if self.row is None else array[self.row]
-        return np.array(self._swapped(found).reshape(shape), np.float32)
-
-    def write(self, array: np.ndarray[Any, Any], canonical_array: Numbers) -> None:
-        """Put a canonical tensor into its place in a variable's array."""
-        place = array if self.row is None else array[self.row]
-        place[...] = self._swapped(np.asarray(canonical_array, np.float32)).reshape(place.shape)
-
-    def _swapped(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Change between Keras's order of gates (update, reset, candidate) and ours (reset, update, candidate)."""
-        if not self.gates:
-            return array
-        first, second, third = np.split(array, 3, axis=-1)
-        return np.concatenate([second, first, third], axis=-1)
-
-
-def slots(variables: list[Any]) -> dict[str, Slot]:
-    """Return where each canonical tensor lies in the variables of a network."""
-    found = {}
-    for number, variable in enumerate(variables):
-        parts = [part for part in variable.path.split("/") if part != "gru_cell"]
-        if parts[-2] in ("encoder-forward", "encoder-backward", "decoder"):
-            layer = parts[-2].replace("-", ".")
-            found |= {f"{layer}.{name}": Slot(number, row, gates=True) for name, row in GRU_VARIABLES[parts[-1]]}
-        else:
-            found[canonical(variable)] = Slot(number)
-    return found
-
-
-class Held(NamedTuple):
-    """What an update changes: one tensor a variable each."""
-
-    weights: Tensors
-    first_moment: Tensors
-    second_moment: Tensors
-
-
-class Update(NamedTuple):
-    """The numbers of one update, each a scalar.
-
-    `step` is rate / (1 - beta1^n), `correction` sqrt(1 - beta2^n), after n updates. What is left of 1 is handed over,
-    because 1 - beta in float32 is not.
-    """
-
-    step: Tensor
-    correction: Tensor
-    epsilon: Tensor
-    left1: Tensor
-    left2: Tensor
-    clip_norm: Tensor
-    smoothing: Tensor
-    tokens: Tensor
-
-
-class Sums(NamedTuple):
-    """What an update gives for the totals."""
-
-    objective_nats: Tensor
-    nats: Tensor
-    gradient_norm: Tensor
-
-
-class Program:
-    """A network and its compiled functions, for all models of a recipe. Its own variables' values are never used."""
-
-    def __init__(self, recipe: Recipe, source_words: int, target_words: int, policy: str) -> None:
-        with _policy(policy):
-            build: Any = gru if isinstance(recipe, GruRecipe) else transformer
-            self.network = build(recipe, source_words, target_words)
-        expected = weights.shapes(recipe, source_words, target_words)
-        variables = self.network.trainable_variables
-        found = slots(variables)
-        assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
-        self.variables, self.slots, self.shapes = variables, found, expected
-        self.seeds = [one for one in self.network.non_trainable_variables if one.path.endswith("seed_generator_state")]
-        self.seed_type = np.dtype(keras.backend.standardize_dtype(self.seeds[0].dtype)) if self.seeds else np.int64
-        self.seconds: list[float] = []
-        self.update = Compiled(self._update, self.seconds, gives_back=True)
-        self.nats = Compiled(self._nats, self.seconds)
-        self.logits = Compiled(self._logits, self.seconds)
-        self.attention = Compiled(self._attention, self.seconds)
-        self.begin = Compiled(self._begin, self.seconds)
-        self.steps: dict[int, Compiled] = {}
-
-    def step(self, best: int) -> Compiled:
-        """Return the function that advances a decoding and ranks the `best` next words."""
-        if best not in self.steps:
-            self.steps[best] = Compiled(functools.partial(self._step, best), self.seconds)
-        return self.steps[best]
-
-    def _with(self, values: Tensors, seeds: Tensor | None = None) -> keras.StatelessScope:
-        """Return a scope in which the network has these weights, and its dropout these seeds."""
-        pairs = list(zip(self.variables, values, strict=True))
-        if seeds is not None:
-            seeds = ops.reshape(seeds, (-1, 2))
-            pairs += [(variable, seeds[index]) for index, variable in enumerate(self.seeds)]
-        return keras.StatelessScope(state_mapping=pairs)
-
-    def _chosen(self, features: Tensor, places: Tensor) -> Tensor:
-        """Return the float32 logits of some of all positions. Shapes: [B,T,...], [N] to [N,V]."""
-        flat = ops.reshape(features, (-1, features.shape[-1]))
-        return ops.cast(self.network.project(ops.take(flat, places, axis=0)), "float32")
-
-    def _update(
-        self, held: Held, number: Update, seeds: Tensor, words: tuple[Tensor, Tensor], ends: tuple[Tensor, Tensor], fed: Any
-    ) -> tuple[Held, Sums]:
-        """Return what one update makes of `held`, and its sums.
-
-        Shapes: words are source [B,S] and target_in [B,T]; ends are places [N] and the target words there [N]; fed
-        holds the coins [T], or nothing.
-        """
-        places, target = ends
-        real = ops.cast(ops.not_equal(target, PAD), "float32")
-
-        def mean(values: Tensors) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            with self._with(values, seeds):
-                logits = self._chosen(self.network(*words, *fed, training=True), places)
-            logs = ops.log_softmax(logits, axis=-1)
-            nats = -ops.sum(real * ops.take_along_axis(logs, target[:, None], axis=1)[:, 0])
-            smooth = -ops.sum(real * ops.mean(logs, axis=-1))
-            # Szegedy et al. 2016, section 7: the smoothed share is spread evenly over all words.
-            objective = (1 - number.smoothing) * nats + number.smoothing * smooth
-            return objective / number.tokens, (objective, nats)
-
-        slopes, (objective, nats) = backend().gradients(mean, held.weights)
-        norm = ops.sqrt(sum(ops.sum(ops.square(one)) for one in slopes))
-        scale = ops.minimum(number.clip_norm / (norm + TINY), 1.0)
-        changed = [_adam(number, scale * slope, *one) for slope, *one in zip(slopes, *held, strict=True)]
-        after = Held(*(list(one) for one in zip(*changed, strict=True)))
-        return after, Sums(objective, nats, norm)
-
-    def _nats(self, values: Tensors, words: tuple[Tensor, Tensor], ends: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the negative log-likelihood of the target words at some places, [N]."""
-        places, target = ends
-        with self._with(values):
-            logits = self._chosen(self.network(*words), places)
-        found = ops.take_along_axis(logits, target[:, None], axis=1)[:, 0]
-        return ops.logsumexp(logits, axis=-1) - found
-
-    def _logits(self, values: Tensors, words: tuple[Tensor, Tensor]) -> Tensor:
-        with self._with(values):
-            return ops.cast(self.network.project(self.network(*words)), "float32")
-
-    def _attention(self, values: Tensors, words: tuple[Tensor, Tensor]) -> Tensor:
-        with self._with(values):
-            return ops.cast(self.network.cross_attention(*words), "float32")
-
-    def _begin(self, values: Tensors, source: Tensor) -> dict[str, Tensor]:
-        with self._with(values):
-            found: dict[str, Tensor] = self.network.begin(source)
-        return found
-
-    def _step(
-        self, best: int, values: Tensors, state: dict[str, Tensor], last: Tensor, position: Tensor
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return log-probabilities and words [B,N], and the state after them."""
-        with self._with(values):
-            features, after = self.network.advance(state, last, position)
-            logits = ops.cast(self.network.project(features), "float32")
-        scores, tokens = ops.top_k(logits, best)
-        return scores - ops.logsumexp(logits, axis=-1, keepdims=True), tokens, after
-
-
-def _adam(number: Update, slope: Tensor, weight: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
-    """Return the weight and its moments after one step of Adam (Kingma and Ba 2015, algorithm 1)."""
-    first = first + number.left1 * (slope - first)
-    second = second + number.left2 * (ops.square(slope) - second)
-    # Epsilon is added after the correction of the root, as the paper's algorithm says and its section 2 does not.
-    weight = weight - number.step * first / (ops.sqrt(second) / number.correction + number.epsilon)
-    return weight, first, second
-
-
-@contextlib.contextmanager
-def _policy(name: str) -> Iterator[None]:
-    """Let the layers that are built meanwhile compute in this precision."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
-
-
-@functools.lru_cache(maxsize=16)
-def program(recipe: Recipe, source_words: int, target_words: int, policy: str, device: str) -> Program:
-    """Return the program of a recipe, made once."""
-    with keras.device(device):
-        return Program(recipe, source_words, target_words, policy)
+"""The steps of the buckets to which positions and sentences are padded, where each shape is compiled."""
 
 
 class KerasDecoding:
@@ -260,8 +42,9 @@ class KerasDecoding:
         with model.device():
             self._state = model.program.network.with_room(self._state, self._position)
             fed = model.place(_filled(last, model.rows(self._rows)))
+            position = model.place(np.array([self._position], np.int32))
             call = model.program.step(min(best, model.target_words))
-            scores, tokens, self._state = call(model.held.weights, self._state, fed, model.place([self._position]))
+            scores, tokens, self._state = call(model.held.weights, self._state, fed, position)
         self._position += 1
         found = (ops.convert_to_numpy(one)[: self._rows] for one in (scores, tokens))
         return Candidates(next(found), next(found).astype(np.int32))
@@ -278,7 +61,15 @@ class KerasModel:
     """A `Seq2SeqModel` around a program."""
 
     def __init__(
-        self, recipe: Recipe, source_words: int, target_words: int, *, training: Training, seed: int, device: str, precision: str
+        self,
+        recipe: Recipe,
+        source_words: int,
+        target_words: int,
+        *,
+        training: Training,
+        seed: int,
+        device: str,
+        precision: str,
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"precision {precision!r}: allowed is {', '.join(PRECISIONS)}")
@@ -288,8 +79,8 @@ class KerasModel:
         self._training, self._seed, self._updates = training, seed, 0
         self._sums: list[Sums] = []
         self._tokens = 0
-        self.set_weights(weights.initial(recipe, source_words, target_words, seed))
-        self.held = Held(self.held.weights, self._zeros(), self._zeros())
+        start = self._written(weights.initial(recipe, source_words, target_words, seed))
+        self.held = Held(start, self._zeros(), self._zeros())
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -328,7 +119,8 @@ class KerasModel:
 
     def take_totals(self) -> Totals:
         """Wait for the device, return what was summed since the last call, and reset the sums."""
-        found = np.array([[ops.convert_to_numpy(one) for one in sums] for sums in self._sums], np.float64).reshape(-1, 3)
+        sums = [[ops.convert_to_numpy(one) for one in update] for update in self._sums]
+        found = np.array(sums, np.float64).reshape(-1, 3)
         totals = Totals(
             objective_nats=float(found[:, 0].sum()),
             nats=float(found[:, 1].sum()),
@@ -410,7 +202,7 @@ class KerasModel:
     def place(self, array: Any) -> Tensor:
         """Copy an array to the device."""
         with self.device():
-            return ops.convert_to_tensor(np.asarray(array) if not isinstance(array, list) else np.array(array, np.int32))
+            return ops.convert_to_tensor(array)
 
     def device(self) -> Any:
         """Return a scope in which tensors lie and functions run on the model's device."""
@@ -434,8 +226,7 @@ class KerasModel:
     def set_weights(self, weights: Arrays) -> None:
         """Replace all weights. Raises: ValueError naming what is missing, unexpected or misshaped."""
         _check(weights, self.program.shapes)
-        moments = (self.held.first_moment, self.held.second_moment) if hasattr(self, "held") else ([], [])
-        self.held = Held(self._written(weights), *moments)
+        self.held = self.held._replace(weights=self._written(weights))
 
     def training_state(self) -> Arrays:
         """Return all that an exact resume needs: weights, moments, the count of updates and the seed of the noise."""
@@ -454,9 +245,10 @@ class KerasModel:
         self.held = Held(*(self._written(part) for part in parts))
 
     def _read(self, tensors: Tensors) -> Arrays:
-        arrays = [ops.convert_to_numpy(one) for one in tensors]
-        expected = self.program.shapes
-        return {name: self.program.slots[name].read(arrays[self.program.slots[name].variable], expected[name]) for name in expected}
+        arrays, slots = [ops.convert_to_numpy(one) for one in tensors], self.program.slots
+        return {
+            name: slots[name].read(arrays[slots[name].variable], shape) for name, shape in self.program.shapes.items()
+        }
 
     def _written(self, given: Arrays) -> Tensors:
         arrays = [np.zeros(tuple(one.shape), np.float32) for one in self.program.variables]
@@ -493,9 +285,10 @@ def device_of(name: str) -> str:
     """Return what Keras calls a device. Raises: ValueError where there is none."""
     kind, _, number = name.partition(":")
     if kind == "cpu":
-        return "cpu:0"
+        return "cpu"
     if kind not in ("cuda", "gpu") or not backend().has_gpu():
-        raise ValueError(f"device {name!r} cannot be had here: allowed is cpu, or cuda where {keras_backends.CHOSEN} sees one")
+        allowed = f"cpu, or cuda where {keras_backends.CHOSEN} sees a GPU"
+        raise ValueError(f"device {name!r} cannot be had here: allowed is {allowed}")
     return f"gpu:{number or 0}"
 
 

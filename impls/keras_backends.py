@@ -1,8 +1,8 @@
 """What Keras 3 leaves to its backends: gradients, compilation, and the shapes that compilation likes.
 
-TensorFlow compiles a function once for all shapes (`tf.function`), JAX once for each shape (`jax.jit`), of which padding
-to buckets leaves few; torch runs as it stands. The backend is KERAS_BACKEND's, fixed at the first import, TensorFlow
-where that says nothing. Import Keras from here: this loads it without the other frameworks.
+TensorFlow compiles a function once for all shapes (`tf.function`), JAX once for each shape (`jax.jit`), of which
+padding to buckets leaves few; torch runs as it stands. The backend is that of KERAS_BACKEND, fixed at the first
+import, TensorFlow where it says nothing. Import Keras from here: this loads it without the other frameworks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Tensors = list[Any]
 def _alone(chosen: str) -> Iterator[None]:
     """Hide the other frameworks: TensorFlow and Keras import JAX wherever it is installed, and use none of it."""
     hidden = [name for name in FRAMEWORKS if name != chosen and name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))
+    modules: dict[str, Any] = sys.modules
+    modules.update(dict.fromkeys(hidden))
     try:
         yield
     finally:
@@ -42,10 +43,10 @@ __all__ = ["CHOSEN", "Backend", "Compiled", "backend", "bucket", "keras", "ops"]
 
 
 def bucket(size: int, *, step: int) -> int:
-    """Return the least multiple of `step` that holds `size`, or below `step` the least power of two."""
-    if size >= step:
+    """Return the least multiple of `step` that holds `size`, or below `step` the least power of two from 8 on."""
+    if size > step // 2:
         return -(-size // step) * step
-    return 1 << max(0, size - 1).bit_length()
+    return max(8, 1 << max(0, size - 1).bit_length())
 
 
 class Backend:
@@ -54,9 +55,7 @@ class Backend:
     jit_compile = False
     buckets = False
 
-    def gradients(
-        self, function: Callable[[Tensors], tuple[Tensor, Any]], weights: Tensors
-    ) -> tuple[Tensors, Any]:
+    def gradients(self, function: Callable[[Tensors], tuple[Tensor, Any]], weights: Tensors) -> tuple[Tensors, Any]:
         """Return the gradients of what `function` returns first, and what it returns second."""
         import torch
 
@@ -111,24 +110,26 @@ class TensorFlow(Backend):
         """Return the graph of `function`; the shapes of its first argument are fixed, all others free."""
         import tensorflow as tf
 
-        graph: Any = None
+        graphs: dict[Hashable, Any] = {}
 
         def free(array: Any) -> Any:
             return tf.TensorSpec([None] * len(array.shape), array.dtype)
 
         def call(*given: Any) -> Any:
-            nonlocal graph
-            if graph is None:
+            kind = self.kinds(given)
+            if kind not in graphs:
                 first = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), given[0])
                 signature = (first, *tf.nest.map_structure(free, given[1:]))
-                graph = tf.function(function, input_signature=signature, autograph=False)
-            return graph(*given)
+                graphs[kind] = tf.function(function, input_signature=signature, autograph=False)
+            return graphs[kind](*given)
 
         return call
 
     def kinds(self, given: tuple[Any, ...]) -> Hashable:
-        """Return a constant: one graph serves all."""
-        return ()
+        """Return how many arrays there are: one graph serves all of as many."""
+        import tensorflow as tf
+
+        return len(tf.nest.flatten(given[1:]))
 
     def has_gpu(self) -> bool:
         """Return whether there is a GPU that the backend can use."""

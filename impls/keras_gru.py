@@ -73,12 +73,18 @@ class Network(layers.Layer):
         self.width = recipe.width
         self.source_embedding = layers.Embedding(source_words, recipe.embedding_width, name="source-embedding")
         self.target_embedding = layers.Embedding(target_words, recipe.embedding_width, name="target-embedding")
-        self.source_dropout, self.target_dropout = layers.Dropout(recipe.dropout), layers.Dropout(recipe.dropout)
+        self.source_dropout, self.target_dropout = (
+            layers.Dropout(recipe.dropout, seed=0),
+            layers.Dropout(recipe.dropout, seed=0),
+        )
         self.encoder = Encoder(recipe.width)
         self.bridge = layers.Dense(recipe.width, activation="tanh", name="bridge")
         self.attention = AdditiveAttention(recipe.width)
         self.cell = layers.GRUCell(recipe.width, name="decoder")
         self.project = layers.Dense(target_words, name="output")
+
+    def build(self, source_shape: object, target_in_shape: object) -> None:
+        """Leave it to the layers inside, each of which is built when it is first called."""
 
     def begin(self, source: Tensor, training: bool = False) -> State:
         """Encode the source [B,S] and return the state before the first target word."""
@@ -121,21 +127,25 @@ class Network(layers.Layer):
             "word": ops.zeros_like(words[:, 0]),
             "weights": ops.zeros_like(begun["encoded"][..., 0]),
         }
-        told = ops.ones_like(target_in[0], "bool") if fed is None else fed
-        told = ops.logical_or(told, ops.equal(ops.arange(ops.shape(told)[0]), 0))
-        positions = {"words": ops.transpose(words, (1, 0, 2)), "kept": ops.transpose(kept, (1, 0, 2)), "told": told}
+        # `ops.scan` takes one array where its length is free, so what a position is given lies side by side.
+        given = [words * kept]
+        if fed is not None:
+            told = ops.logical_or(fed, ops.equal(ops.arange(ops.shape(fed)[0]), 0))
+            given += [kept, ops.broadcast_to(ops.cast(told, words.dtype)[None, :, None], ops.shape(words[..., :1]))]
+        width = words.shape[-1]
 
-        def own(carried: State) -> Tensor:
-            return self.target_embedding(ops.argmax(self.project(features(carried)), axis=-1))
+        def own(carried: State, kept_here: Tensor) -> Tensor:
+            return self.target_embedding(ops.argmax(self.project(features(carried)), axis=-1)) * kept_here
 
-        def step(carried: State, here: State) -> tuple[State, State]:
-            word = here["words"]
+        def step(carried: State, here: Tensor) -> tuple[State, State]:
+            word = here[:, :width]
             if fed is not None:
-                word = ops.cond(here["told"], lambda: here["words"], lambda: own(carried))
-            found = self._advance(begun, word * here["kept"], carried["state"])
+                right, kept_here = word, here[:, width : 2 * width]
+                word = ops.cond(here[0, -1] > 0, lambda: right, lambda: own(carried, kept_here))
+            found = self._advance(begun, word, carried["state"])
             return found, found
 
-        return ops.scan(step, first, positions)[1]
+        return ops.scan(step, first, ops.transpose(ops.concatenate(given, axis=-1), (1, 0, 2)))[1]
 
     def _advance(self, begun: State, word: Tensor, state: Tensor) -> State:
         """One step of the decoder. Shapes: word [B,E], state [B,H]."""

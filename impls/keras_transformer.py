@@ -1,9 +1,9 @@
 """Every `TransformerRecipe` once more, in Keras 3 alone: a second implementation, which shares no layer with torch's.
 
-Source: Vaswani et al. 2017, section 3, and what the words of the recipe name. Built of `keras.layers` and `keras.ops`, so
-that one file runs on TensorFlow, JAX and torch. Layers bear the canonical names of their weights, "-" for ".", which
-Keras on torch refuses. Shapes use the
-repository's letters: B sentences, S source positions, T target positions, V words, D width, H heads, K head width.
+Source: Vaswani et al. 2017, section 3, and what the words of the recipe name. Built of `keras.layers` and `keras.ops`,
+so that one file runs on TensorFlow, JAX and torch. Layers bear the canonical names of their weights, with "-" for ".",
+which Keras on torch refuses. Shapes use the repository's letters: B sentences, S source positions, T target positions,
+V words, D width, H heads, K head width.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Embedder(layers.Layer):
             self.learned = layers.Embedding(recipe.max_length, recipe.width, name=f"{side}-positions")
         self.fixed = recipe.positions == "sinusoidal"
         self.max_length = recipe.max_length
-        self.dropout = layers.Dropout(recipe.dropout)
+        self.dropout = layers.Dropout(recipe.dropout, seed=0)
 
     def call(self, words: Tensor, positions: Tensor, training: bool = False) -> Tensor:
         """Embed words that stand at `positions`."""
@@ -148,7 +148,7 @@ class Attention(layers.Layer):
             layers.Dense(inner, name=f"{name}-{projection}") for projection in ("query", "key", "value")
         )
         self.output_projection = layers.Dense(recipe.width, name=f"{name}-output")
-        self.dropout = layers.Dropout(recipe.dropout)
+        self.dropout = layers.Dropout(recipe.dropout, seed=0)
 
     def split(self, x: Tensor) -> Tensor:
         """Part the heads. Shapes: [B,T,HK] to [B,H,T,K]."""
@@ -195,7 +195,7 @@ class FeedForward(layers.Layer):
 
         self.inner, self.outer = linear(recipe.ffn_width, "inner"), linear(recipe.width, "outer")
         self.gate = linear(recipe.ffn_width, "gate") if recipe.ffn == "gated" else None
-        self.dropout = layers.Dropout(recipe.dropout)
+        self.dropout = layers.Dropout(recipe.dropout, seed=0)
 
     def call(self, x: Tensor, training: bool = False) -> Tensor:
         """Return the feed-forward of each position."""
@@ -211,7 +211,7 @@ class Residual(layers.Layer):
         super().__init__(name=f"{name}-residual")
         self.norm = norm(recipe, f"{name}-norm")
         self.pre = recipe.norm_order == "pre"
-        self.dropout = layers.Dropout(recipe.dropout)
+        self.dropout = layers.Dropout(recipe.dropout, seed=0)
 
     def before(self, x: Tensor) -> Tensor:
         """Return what the sublayer sees of x."""
@@ -223,15 +223,13 @@ class Residual(layers.Layer):
         return x if self.pre else self.norm(x)
 
 
-class Block(layers.Layer):
-    """One layer of the encoder, or with `cross` one of the decoder."""
+class EncoderLayer(layers.Layer):
+    """Attention of a sequence on itself, and a feed-forward."""
 
-    def __init__(self, recipe: TransformerRecipe, name: str, *, cross: bool) -> None:
+    def __init__(self, recipe: TransformerRecipe, name: str) -> None:
         super().__init__(name=name)
         self.own = Attention(recipe, f"{name}-self", rotary=recipe.positions == "rotary")
         self.after_own = Residual(recipe, f"{name}-self")
-        self.cross = Attention(recipe, f"{name}-cross", rotary=False) if cross else None
-        self.after_cross = Residual(recipe, f"{name}-cross") if cross else None
         self.feed_forward = FeedForward(recipe, f"{name}-feed_forward")
         self.after_feed_forward = Residual(recipe, f"{name}-feed_forward")
 
@@ -241,15 +239,24 @@ class Block(layers.Layer):
         query, (key, value) = self.own.asked(seen, positions), self.own.remember(seen, positions)
         return self.after_own(x, self.own(query, key, value, bias, training=training), training=training)
 
-    def look_at_source(self, x: Tensor, memory: tuple[Tensor, Tensor], bias: Tensor, training: bool = False) -> Tensor:
-        """Return x after attention on the source's keys and values. Shapes: [B,T,D]."""
-        query = self.cross.asked(self.after_cross.before(x))
-        return self.after_cross(x, self.cross(query, *memory, bias, training=training), training=training)
-
     def think(self, x: Tensor, training: bool = False) -> Tensor:
         """Return x after the feed-forward. Shapes: [B,T,D]."""
         change = self.feed_forward(self.after_feed_forward.before(x), training=training)
         return self.after_feed_forward(x, change, training=training)
+
+
+class DecoderLayer(EncoderLayer):
+    """The same, with attention on the encoded source between the two."""
+
+    def __init__(self, recipe: TransformerRecipe, name: str) -> None:
+        super().__init__(recipe, name)
+        self.cross = Attention(recipe, f"{name}-cross", rotary=False)
+        self.after_cross = Residual(recipe, f"{name}-cross")
+
+    def look_at_source(self, x: Tensor, memory: tuple[Tensor, Tensor], bias: Tensor, training: bool = False) -> Tensor:
+        """Return x after attention on the source's keys and values. Shapes: [B,T,D]."""
+        query = self.cross.asked(self.after_cross.before(x))
+        return self.after_cross(x, self.cross(query, *memory, bias, training=training), training=training)
 
 
 class Output(layers.Layer):
@@ -278,17 +285,21 @@ class Network(layers.Layer):
         self.heads, self.key_width = recipe.heads, recipe.key_width
         self.alibi_heads = recipe.heads if recipe.positions == "alibi" else 0
         target = layers.Embedding(target_words, recipe.width, name="target-embedding")
+        target.build()
         source = target
         if recipe.tying != "all":
             source = layers.Embedding(source_words, recipe.width, name="source-embedding")
         self.source, self.target = Embedder(recipe, "source", source), Embedder(recipe, "target", target)
-        self.encoder = [Block(recipe, f"encoder-{index}", cross=False) for index in range(recipe.layers)]
-        self.decoder = [Block(recipe, f"decoder-{index}", cross=True) for index in range(recipe.layers)]
+        self.encoder = [EncoderLayer(recipe, f"encoder-{index}") for index in range(recipe.layers)]
+        self.decoder = [DecoderLayer(recipe, f"decoder-{index}") for index in range(recipe.layers)]
         last = recipe.norm_order == "pre"
         self.encoder_norm, self.decoder_norm = (
             norm(recipe, f"{side}-norm") if last else layers.Identity() for side in ("encoder", "decoder")
         )
         self.project = Output(recipe, target_words, target)
+
+    def build(self, source_shape: object, target_in_shape: object) -> None:
+        """Leave it to the layers inside, each of which is built when it is first called."""
 
     def _self_bias(self, queries: Tensor, keys: Tensor, visible: Tensor) -> Tensor:
         """Return what self-attention adds to its scores, from the positions of queries and keys. Shapes: [.,.,T,S]."""
@@ -354,7 +365,7 @@ class Network(layers.Layer):
         return {name: ops.pad(one, more) if name.startswith("self.") else one for name, one in state.items()}
 
     def advance(self, state: State, last: Tensor, position: Tensor) -> tuple[Tensor, State]:
-        """Feed the newest words [B] at `position` [1]; return what `project` turns into logits, [B,D], and the state."""
+        """Feed the newest words [B] at `position` [1]; return what becomes logits, [B,D], and the state."""
         state = dict(state)
         x = self.target(last[:, None], position)
         keys = ops.arange(ops.shape(state["self.0.key"])[2])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import os
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -43,22 +45,46 @@ def training(name: str) -> Training:
     return TRAININGS[_known(name)]
 
 
-def find_builder(family: str, framework: str) -> str:
+def find_builder(family: str, framework: str, backend: str | None = None) -> str:
     """Return "module:name" of what builds `family` in `framework`, without importing it.
 
-    Raises: ValueError where there is none, or where the framework is not installed, saying what to install.
+    Raises: ValueError where there is none, or where the framework or what Keras runs on is not installed, saying what
+    to install.
     """
     if (family, framework) not in BUILDERS:
         there = sorted(one for kind, one in BUILDERS if kind == family)
         raise ValueError(f"framework {framework!r} has no {family!r}: allowed is {', '.join(there)}")
-    if importlib.util.find_spec(framework) is None:
-        raise ValueError(f"framework {framework!r} is not installed: {INSTALL[framework]}")
+    reason = missing(framework, backend)
+    if reason:
+        raise ValueError(reason)
     return BUILDERS[family, framework]
 
 
-def builder(family: str, framework: str) -> Callable[..., Any]:
-    """Import and return what builds `family` in `framework`. Raises: ValueError as `find_builder` does."""
-    found: Callable[..., Any] = load(find_builder(family, framework))
+def missing(framework: str, backend: str | None = None) -> str:
+    """Return which of a framework and what Keras runs on is not installed, and what installs it; or nothing."""
+    needed = [framework]
+    if framework == "keras":
+        needed.append(backend or os.environ.get("KERAS_BACKEND", BACKENDS[0]))
+    for name in needed:
+        if name not in INSTALL:
+            raise ValueError(f"backend {name!r}: allowed is {', '.join(BACKENDS)}")
+        if importlib.util.find_spec(name) is None:
+            return f"{name!r} is not installed: {INSTALL[name]}"
+    return ""
+
+
+def builder(family: str, framework: str, backend: str | None = None) -> Callable[..., Any]:
+    """Import and return what builds `family` in `framework`.
+
+    Raises: ValueError as `find_builder` does, and where this process runs Keras on another backend already: it is fixed
+    at the first import.
+    """
+    path = find_builder(family, framework, backend)
+    if framework == "keras" and backend is not None:
+        if "keras" in sys.modules and os.environ.get("KERAS_BACKEND") != backend:
+            raise ValueError(f"backend {backend!r}: this process runs Keras on {os.environ.get('KERAS_BACKEND')!r}")
+        os.environ["KERAS_BACKEND"] = backend
+    found: Callable[..., Any] = load(path)
     return found
 
 

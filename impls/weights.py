@@ -41,9 +41,7 @@ def initial(recipe: Recipe, source_words: int, target_words: int, seed: int) -> 
     share. Transformer matrices are Xavier-uniform (Glorot and Bengio 2010, equation 16), GRU matrices normal with
     deviation 0.01, embeddings as the recipe says; biases and shifts are 0, norm scales 1.
     """
-    return {
-        name: draw(recipe, name, shape, seed) for name, shape in shapes(recipe, source_words, target_words).items()
-    }
+    return {name: draw(recipe, name, shape, seed) for name, shape in shapes(recipe, source_words, target_words).items()}
 
 
 def draw(recipe: Recipe, name: str, shape: tuple[int, ...], seed: int) -> Numbers:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from worker_tasks import Crew, Task
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +20,16 @@ def multi30k_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs Multi30k: MULTI30K_DIR={chosen} is not a folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def crew(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    """Yield the processes that do the tasks of all selected tests: what a test's parameter `task` names."""
+    tasks: list[Task] = []
+    for item in request.session.items:
+        task = item.callspec.params.get("task") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+        if task is not None and (task.size != "full" or task.kind != "parity" or os.environ.get("MULTI30K_DIR")):
+            tasks += task.needs
+    working = Crew(tmp_path_factory.mktemp("crew"), tasks)
+    yield working
+    working.end()

@@ -22,6 +22,9 @@ OTHER_MACHINE = 1e-4
 Edits below this show in other rules: the loss and its perplexity make each other up.
 """
 
+HALF_PRECISION = 0.01
+"""How far a sum of some hundred numbers of half precision may be from 1."""
+
 
 def translations(stored: Stored) -> Iterator[str]:
     """The translations are those that the record has the digest of."""
@@ -69,7 +72,7 @@ def counts(stored: Stored) -> Iterator[str]:
 
 
 def _orders(record: RunRecord, found: Arrays) -> Iterator[str]:
-    """Yield the individual BLEU that the counts of `bleu_tutorial` do not make: the cumulative ones follow from them."""
+    """Yield each individual BLEU that the counts of `bleu_tutorial` do not make; cumulative ones follow from them."""
     sums = found["bleu_tutorial"].sum(axis=0)
     words, reference = float(sums[0]), float(sums[1])
     brevity = math.exp(min(0.0, 1 - reference / words)) if words else 0.0
@@ -100,7 +103,7 @@ def lengths(stored: Stored) -> Iterator[str]:
 
 
 def weights(stored: Stored) -> Iterator[str]:
-    """The stored weights are those that the record has the digest of: finite, with the names and shapes it began with."""
+    """The stored weights are those the record has the digest of: finite, with the names and shapes it began with."""
     record = stored.completed
     path = stored.folder / f"{store.WEIGHTS}.safetensors"
     manifest = stored.folder / f"{store.WEIGHTS}.json"
@@ -114,6 +117,23 @@ def weights(stored: Stored) -> Iterator[str]:
     odd = [name for name, one in sorted(found.items()) if not np.isfinite(one).all()]
     if odd:
         yield f"{', '.join(odd[:4])}: not finite"
+
+
+def attention(stored: Stored) -> Iterator[str]:
+    """The stored attention is that of the digest, as long as the translations, and each row of it adds up to 1."""
+    record = stored.completed
+    digest = record.fingerprints.get("attention")
+    if not store.has_attention(stored.results, stored.name):
+        raise NotTried("attention not stored")
+    if digest is None:
+        raise ValueError(f"{store.ATTENTION} is there, and its digest is not in the record")
+    found = store.load_attention(stored.results, stored.name, digest)
+    words = {one.sentence: len(one.tokens) for one in _hypotheses(stored)}
+    for number, weights in found.items():
+        if weights.shape[1] != words.get(number, -1) + 1:
+            yield f"sentence {number}: {weights.shape[1]} rows, its translation has {words.get(number, 0)} words"
+        elif not np.allclose(weights.sum(axis=-1, dtype=np.float64), 1, atol=HALF_PRECISION):
+            yield f"sentence {number}: its attention does not add up to 1"
 
 
 def _hypotheses(stored: Stored, *, digest: bool = False) -> list[Hypothesis]:

@@ -127,6 +127,8 @@ def environment(stored: Stored) -> Iterator[str]:
     for name in PLACE:
         if found.get(name) != getattr(spec, name):
             yield f"{name} {found.get(name)!r}, in its settings {getattr(spec, name)!r}"
+    if found.get("backend") not in (None, spec.computes):
+        yield f"backend {found.get('backend')!r}, in its settings {spec.computes!r}"
     versions = found.get("versions") or {}
     for name in ("numpy", "sacrebleu", *([spec.framework] if spec.recipe else [])):
         if not versions.get(name):
@@ -172,7 +174,11 @@ def times(stored: Stored) -> Iterator[str]:
 
 
 def _rates(record: RunRecord) -> Iterator[str]:
-    """Yield the speeds that are not those of the curve; the first update of each process counts in none of them."""
+    """Yield the speeds that are not those of the curve.
+
+    The first update of each process counts in none of them, nor what a framework spends on compiling, which may be
+    within that update or after it.
+    """
     speed, curve = record.speed, record.curve
     if not curve:
         return
@@ -182,16 +188,17 @@ def _rates(record: RunRecord) -> Iterator[str]:
     if record.environment.get("resumed_after_epochs") or curve[-1].updates < 2:
         return
     spent, updates = math.fsum(line.training_seconds for line in curve), curve[-1].updates
-    steady = spent - speed.get("first_update_seconds", 0.0)
-    pairs = record.sizes.get("train_pairs", 0)
-    epoch = steady / (updates - 1) * math.ceil(pairs / record.spec.training.batch_size)
-    if not equal(speed.get("epoch_seconds"), epoch):
-        yield f"epoch_seconds={speed.get('epoch_seconds')}, its epochs give {epoch}"
+    most = spent - speed.get("first_update_seconds", 0.0)
+    least = max(0.0, most - speed.get("compilation_seconds", 0.0))
+    share = math.ceil(record.sizes.get("train_pairs", 0) / record.spec.training.batch_size) / (updates - 1)
+    epoch = speed.get("epoch_seconds", math.nan)
+    if not least * share * (1 - ROUNDING) <= epoch <= most * share * (1 + ROUNDING):
+        yield f"epoch_seconds={epoch}, its epochs give {most * share}"
     tokens = sum(line.tokens for line in curve)
     first = record.spec.training.batch_size * record.spec.data.max_length
     rate = speed.get("training_tokens_per_second", math.nan)
-    if steady > 0 and not (tokens - first) / steady * (1 - ROUNDING) <= rate <= tokens / steady * (1 + ROUNDING):
-        yield f"training_tokens_per_second={rate:.1f}, its epochs give at most {tokens / steady:.1f}"
+    if least > 0 and not (tokens - first) / most * (1 - ROUNDING) <= rate <= tokens / least * (1 + ROUNDING):
+        yield f"training_tokens_per_second={rate:.1f}, its epochs give at most {tokens / least:.1f}"
 
 
 def sizes(stored: Stored) -> Iterator[str]:

@@ -1,15 +1,16 @@
-"""What the rules look at: the folder of a run, read as far as it can be, and what is worked out once for all of them."""
+"""What the rules look at: the folder of a run, read as far as it can be, and what is worked out once for all."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from harness import store
-from harness.specs import DataSpec, RunRecord, Status, record_from_json, to_json
+from harness.specs import DataSpec, RunRecord, Status, record_from_json
 
 SEAL = store.SEAL
 FINGERPRINTS: dict[str, type] = {"files": dict, "weights": dict}
@@ -72,7 +73,7 @@ def read(results: Path, name: str, memory: Memory) -> Stored:
     if not path.is_file():
         return _with(found, unreadable=f"there is no {store.RECORD}")
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+        raw = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse, parse_float=_number)
     except (ValueError, OSError) as error:
         return _with(found, unreadable=f"not JSON ({error})")
     if not isinstance(raw, dict) or raw.get("schema") != RunRecord.schema:
@@ -83,7 +84,7 @@ def read(results: Path, name: str, memory: Memory) -> Stored:
     except (ValueError, TypeError) as error:
         return _with(found, raw=raw, misfits=(str(error),))
     wrong = tuple(_wrong_types(record))
-    lost = tuple(_lost(to_json(record), {key: value for key, value in raw.items() if key != SEAL}, "record"))
+    lost = tuple(f"record.{one.name}: missing" for one in fields(RunRecord) if one.name not in raw)
     return _with(found, raw=raw, record=None if wrong else record, misfits=wrong + lost)
 
 
@@ -113,6 +114,11 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
+def _number(text: str) -> float:
+    found = float(text)
+    return found if math.isfinite(found) else _refuse(text)
+
+
 def _wrong_types(record: RunRecord) -> Iterator[str]:
     """Yield what is wrong in the free parts of a record, so that rules may rely on what they are."""
     if record.status not in get_args(Status):
@@ -129,16 +135,6 @@ def _wrong_types(record: RunRecord) -> Iterator[str]:
     for name, number in [*record.sizes.items(), *record.speed.items()]:
         if number < 0:
             yield f"{name}={number!r}: allowed is a number of at least 0"
-
-
-def _lost(read: Any, raw: Any, where: str) -> Iterator[str]:
-    """Yield each field that a record of this schema has and the file has not."""
-    if isinstance(read, dict) and isinstance(raw, dict):
-        for name, value in read.items():
-            if name not in raw:
-                yield f"{where}.{name}: missing"
-            else:
-                yield from _lost(value, raw[name], f"{where}.{name}")
 
 
 def _brief(value: object) -> str:

@@ -33,6 +33,7 @@ def add(commands: Any) -> None:
         help="what is changed: a Transformer variant, or package.module:NAME (learned_positions)",
     )
     many.add(parser)
+    options.add_runs(parser)
     parser.set_defaults(command=command)
 
 
@@ -43,7 +44,7 @@ def command(arguments: argparse.Namespace) -> int:
     there = many.finished(specs, arguments.results)
     _announce(arguments, suite, specs, there)
     done = many.execute(specs, there, arguments)
-    many.say_endings(done.records)
+    _report(done.records, specs[0], arguments)
     if done.outcome.interrupted:
         options.say("Interrupted. The same command goes on from here.")
     return done.code
@@ -54,7 +55,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
     base = options.find_variant(arguments.base)
     ablations.check_base(base, suites.resolve(base)[0])
     grids = _grids(arguments)
-    suite = many.choose_suite(arguments)
+    suite = many.choose_suite(arguments, arguments.framework or "torch")
 
     def build(data: DataSpec) -> list[RunSpec]:
         found: dict[str, RunSpec] = {}
@@ -84,4 +85,25 @@ def _announce(arguments: argparse.Namespace, suite: Suite, specs: list[RunSpec],
     if suite.name == "quick":
         options.say("Its models are small and see little: its figures are not comparable with published ones.")
     if there:
-        options.say(f"{len(there)} of them are there already and are not run again.")
+        are = "is" if len(there) == 1 else "are"
+        options.say(f"{len(there)} of them {are} there already and {are} not run again.")
+
+
+def _report(records: list[RunRecord], first: RunSpec, arguments: argparse.Namespace) -> None:
+    """Show what the runs say, and write it; `first` is a run of the base."""
+    if not any(record.status == "completed" for record in records):
+        many.say_endings(records)
+        return
+    from harness.reporting import ablation_page, ablation_tables, ablation_words
+    from harness.reporting.ablation import analyse
+    from harness.reporting.judging import stored_sentences
+
+    base = ablations.check_base(first.variant, first.recipe)
+    analysis = analyse(records, stored_sentences(arguments.results), base=base)
+    options.say()
+    options.say(ablation_tables.terminal(analysis))
+    for line in ablation_words.finding(analysis):
+        options.say(f"\n{line}")
+    if analysis.studies:
+        page = ablation_page.write(analysis, arguments.reports / ablation_page.FOLDER)
+        options.say(f"\nThe report, with what this does not show: {page}")

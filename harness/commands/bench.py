@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from harness import suites
-from harness.commands import many, options
+from harness.commands import many, options, reports
 from harness.specs import Budget, DataSpec, RunRecord, RunSpec
 from harness.suites import Suite
+from impls import registry
 
 BUDGETS: dict[str, tuple[Budget, ...]] = {
     **{one: (one,) for one in typing.get_args(Budget)},
@@ -27,6 +28,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--budget", choices=list(BUDGETS), help="what the trainings are (the suite's)")
     many.add(parser)
+    options.add_runs(parser, several=True)
     parser.set_defaults(command=command)
 
 
@@ -37,7 +39,7 @@ def command(arguments: argparse.Namespace) -> int:
     there = many.finished(specs, arguments.results)
     _announce(suite, specs, there)
     done = many.execute(specs, there, arguments)
-    _report(done.records, arguments.reports / suite.name)
+    _report(done.records, arguments.results, arguments.reports / suite.name)
     if done.outcome.interrupted:
         options.say("Interrupted. The same command goes on from here.")
     return done.code
@@ -46,21 +48,45 @@ def command(arguments: argparse.Namespace) -> int:
 def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
     """Return the suite and all its runs, each once, and make their data ready."""
     variants = [options.find_variant(name) for name in arguments.variant or ()]
-    suite = many.choose_suite(arguments)
+    suite = many.choose_suite(arguments, (arguments.framework or ["torch"])[0])
+    pairs = _pairs(variants, suite, arguments)
 
     def build(data: DataSpec) -> list[RunSpec]:
         found: dict[str, RunSpec] = {}
         for budget in BUDGETS[arguments.budget] if arguments.budget else suite.budgets:
             for seed in arguments.seed or suite.seeds:
-                for variant in variants or suite.variants:
+                for variant, framework in pairs:
                     spec = suites.spec(suite, variant, budget=budget, seed=seed, data=data)
-                    spec = options.apply(spec, arguments)
+                    spec = options.apply(spec, arguments, framework)
                     found[spec.id] = spec
         return list(found.values())
 
     specs = options.available(arguments, build)
     many.prepare(specs)
     return suite, specs
+
+
+def _pairs(variants: list[str], suite: Suite, arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    """Return which variants are run in which frameworks.
+
+    What the suite names and is not installed is left out, and said; what the options name has to be there.
+    """
+    frameworks = arguments.framework or (["torch"] if variants else [])
+    if arguments.backend is not None and "keras" not in (frameworks or suite.frameworks):
+        options.framework_settings(frameworks[0], arguments.backend)
+    if not frameworks:
+        for framework in suite.frameworks:
+            reason = registry.missing(framework, arguments.backend if framework == "keras" else None)
+            if reason:
+                options.say(f"Left out: the runs in {framework}. {reason}")
+            else:
+                frameworks.append(framework)
+    if not frameworks:
+        raise ValueError(f"no framework is installed: {registry.missing('torch')}")
+    chosen = variants or suite.variants
+    pairs = [(variant, one) for one in dict.fromkeys(frameworks) for variant in chosen if suites.has(variant, one)]
+    # A variant that none of them has is refused where its model is looked for, with the frameworks that have it.
+    return pairs + [(one, frameworks[0]) for one in chosen if not any(suites.has(one, two) for two in frameworks)]
 
 
 def _announce(suite: Suite, specs: list[RunSpec], there: list[RunRecord]) -> None:
@@ -72,13 +98,12 @@ def _announce(suite: Suite, specs: list[RunSpec], there: list[RunRecord]) -> Non
         options.say(f"  {record.id}: is there already ({record.status}), not run again")
 
 
-def _report(records: list[RunRecord], folder: Path) -> None:
+def _report(records: list[RunRecord], results: Path, folder: Path) -> None:
     if not any(record.status == "completed" for record in records):
         many.say_endings(records)
         return
-    from harness.reporting import pages, tables
+    from harness.reporting import tables
 
     options.say()
     options.say(tables.terminal(records))
-    pages.write(records, folder)
-    options.say(f"The report: {folder / 'index.md'}")
+    reports.write(records, results, folder)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
+from harness import suites
 from harness.commands import options
 from impls import registry
 
@@ -14,24 +16,30 @@ def add(commands: Any) -> None:
     parser = commands.add_parser("laws", help="test variants against the laws", description=__doc__)
     parser.add_argument("--variant", action="append", help="a variant, or package.module:NAME (all built-in ones)")
     parser.add_argument("--law", type=int, choices=range(1, 14), action="append", help="a law's number, 1 to 13 (all)")
-    parser.add_argument("--framework", default="torch", help="(torch)")
+    options.add_framework(parser)
     parser.add_argument("--device", default="cpu", help="(cpu)")
     parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Print a line for each law and variant. Returns 0, or 1 where a law is broken."""
+    framework = arguments.framework or "torch"
+    options.framework_settings(framework, arguments.backend)
     variants = [options.find_variant(name) for name in arguments.variant or registry.names()]
+    if arguments.variant is None:
+        variants = [name for name in variants if suites.has(name, framework)]
     from harness.laws import for_variant
     from harness.subjects import named
 
+    if framework == "keras":
+        os.environ["KERAS_BACKEND"] = arguments.backend or registry.BACKENDS[0]
     for variant in variants:
-        named(variant, framework=arguments.framework, device=arguments.device).model()  # else each law would fail
+        named(variant, framework=framework, device=arguments.device).model()  # else each law would fail
 
     broken = 0
     for variant in variants:
         options.say(f"{variant}:")
-        for result in for_variant(variant, framework=arguments.framework, device=arguments.device, laws=arguments.law):
+        for result in for_variant(variant, framework=framework, device=arguments.device, laws=arguments.law):
             options.say(f"  {result}")
             broken += not result.passed
     options.say(f"{broken} laws broken" if broken else "every law holds")

@@ -13,6 +13,7 @@ from harness.forecast import Forecast
 from harness.progress import duration
 from harness.specs import RunRecord, RunSpec
 from harness.suites import Suite
+from impls import registry
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -23,13 +24,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--note", default="", help="free text for the records")
     parser.add_argument("--reports", type=Path, default=options.REPORTS, help=f"({options.REPORTS})")
     options.add_data(parser)
-    options.add_runs(parser)
     options.add_results(parser)
 
 
-def choose_suite(arguments: argparse.Namespace) -> Suite:
+def choose_suite(arguments: argparse.Namespace, framework: str) -> Suite:
     """Return the suite that the options name, or that fits this machine; with a GPU the runs are to use it."""
-    gpu = arguments.device is None and _finds_gpu(arguments.framework or "torch")
+    computes = (arguments.backend or registry.BACKENDS[0]) if framework == "keras" else framework
+    gpu = arguments.device is None and _finds_gpu(computes)
     if gpu:
         arguments.device = "cuda"
     return suites.SUITES[arguments.suite or ("standard" if gpu else "quick")]
@@ -47,17 +48,18 @@ def _finds_gpu(framework: str) -> bool:
 def prepare(specs: list[RunSpec]) -> None:
     """Make every corpus ready, and see that each model and the device can be had. Raises: ValueError where not."""
     from harness.data.prepared import prepare
-    from impls import registry, weights
+    from impls import weights
 
     corpora = {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
     for spec in specs:
         if spec.recipe is not None:
-            registry.find_builder(spec.recipe.family, spec.framework)
+            registry.find_builder(spec.recipe.family, spec.framework, spec.backend)
             corpus = corpora[spec.data]
             weights.shapes(spec.recipe, len(corpus.source_words), len(corpus.target_words))
-    device = specs[0].device
-    if device != "cpu" and not (device.startswith("cuda") and executor.gpu_usable(specs[0].framework)):
-        raise ValueError(f"device {device!r} cannot be had here: allowed is cpu, or cuda where there is a GPU")
+    for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in specs):
+        if device != "cpu" and not (device.startswith("cuda") and executor.gpu_usable(computes)):
+            allowed = f"cpu, or cuda where there is a GPU that {computes} can use"
+            raise ValueError(f"device {device!r} cannot be had here: allowed is {allowed}")
 
 
 def finished(specs: list[RunSpec], results: Path) -> list[RunRecord]:

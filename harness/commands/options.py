@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import specs, store, suites
 from harness.specs import DataSpec, FileSpec, RunRecord, RunSpec, override
+from impls import registry
 from impls.contract import Seq2SeqModel
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ SETTINGS = {
     "threads": "threads",
     "device": "device",
     "precision": "precision",
-    "framework": "framework",
 }
 """Options that are short for one `--set`."""
 
@@ -91,15 +91,34 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name.replace('_', '-')}", metavar="FILE", default="", help=help_text)
 
 
-def add_runs(parser: argparse.ArgumentParser) -> None:
-    """Add the options that change runs."""
+def add_framework(parser: Any, *, several: bool = False) -> None:
+    """Add the options that choose what models are made of."""
+    frameworks = sorted({framework for _, framework in registry.BUILDERS}, reverse=True)
+    if several:
+        help_text = "may be given several times (the suite's; torch where --variant is given)"
+        parser.add_argument("--framework", choices=frameworks, action="append", help=help_text)
+    else:
+        parser.add_argument("--framework", choices=frameworks, help="(torch)")
+    parser.add_argument("--backend", choices=registry.BACKENDS, help="what Keras runs on (tensorflow)")
+
+
+def framework_settings(framework: str | None, backend: str | None) -> tuple[str, ...]:
+    """Return a choice of framework in the words of `--set`. Raises: ValueError for a backend without Keras."""
+    if backend is not None and framework != "keras":
+        raise ValueError(f"--backend {backend}: allowed is with --framework keras")
+    chosen = (("framework", framework), ("backend", backend))
+    return tuple(f"{name}={value}" for name, value in chosen if value is not None)
+
+
+def add_runs(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Add the options that change runs; with `several` they may name more than one framework."""
     group = parser.add_argument_group("runs")
     group.add_argument("--epochs", type=positive)
     group.add_argument("--updates", type=positive, help="end training after so many updates")
     group.add_argument("--threads", type=positive, help="processor threads of a run (2)")
     group.add_argument("--device", help="cpu, cuda, or another word of the framework's")
     group.add_argument("--precision", choices=typing.get_args(specs.Precision))
-    group.add_argument("--framework", help="torch")
+    add_framework(group, several=several)
     group.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="any setting, such as recipe.dropout=0.3"
     )
@@ -145,8 +164,17 @@ def available(arguments: argparse.Namespace, build: Callable[[DataSpec], list[Ru
     return build(replace(base, corpus="captions"))
 
 
-def apply(spec: RunSpec, arguments: argparse.Namespace) -> RunSpec:
-    """Return `spec` with every setting that the options name. Raises: ValueError for what does not fit."""
+def apply(spec: RunSpec, arguments: argparse.Namespace, framework: str | None = None) -> RunSpec:
+    """Return `spec` with every setting that the options name, in one framework where they may name several.
+
+    Raises: ValueError for what does not fit.
+    """
+    if framework is None:
+        chosen = framework_settings(arguments.framework, arguments.backend)
+    else:
+        chosen = framework_settings(framework, arguments.backend if framework == "keras" else None)
+    for setting in chosen:
+        spec = override(spec, setting)
     for option, name in SETTINGS.items():
         value = getattr(arguments, option)
         if value is not None:

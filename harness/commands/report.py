@@ -7,13 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from harness import store
-from harness.commands import options
+from harness.commands import options, reports
+
+PUBLISHED = "published"
+"""The name of a folder of records that are committed: Multi30k's terms keep its text out of pages made from it."""
 
 
 def add(commands: Any) -> None:
     """Describe the command."""
     parser = commands.add_parser("report", help="make the report again from the records", description=__doc__)
     parser.add_argument("--reports", type=Path, default=options.REPORTS, help=f"folder to write ({options.REPORTS})")
+    parser.add_argument(
+        "--without-corpus-text",
+        action="store_true",
+        help=f"leave the test set's source and reference out of the page; always so for a folder {PUBLISHED!r}",
+    )
     options.add_results(parser)
     parser.set_defaults(command=command)
 
@@ -23,9 +31,10 @@ def command(arguments: argparse.Namespace) -> int:
     records = store.records(arguments.results, complain=options.warn)
     if not records:
         raise ValueError(f"{arguments.results}: there is no record in it; make some with: python -m harness bench")
-    from harness.reporting import pages, tables
+    from harness.reporting import tables
 
     options.say(tables.terminal(records))
-    pages.write(records, arguments.reports)
-    options.say(f"The report: {arguments.reports / 'index.md'}")
+    published = arguments.results.resolve().name == PUBLISHED
+    with_text = not (arguments.without_corpus_text or published)
+    reports.write(records, arguments.results, arguments.reports, corpus_text=with_text)
     return 0

@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--sentences",
         action="store_true",
-        help=f"write the {store.SENTENCES} that an older run is without, by evaluating its stored weights",
+        help=f"write {store.SENTENCES} and {store.ATTENTION}, which an older run is without, from its stored weights",
     )
     parser.add_argument("--device", default="cpu", help="where --sentences evaluates (cpu)")
     options.add_results(parser)
@@ -69,7 +69,7 @@ def _compare(record: RunRecord, arguments: argparse.Namespace) -> int:
         options.say(f"  sentences            none stored: --sentences --run {record.id} writes them")
     options.say(f"{record.id}: {'every score agrees' if not differences else f'{differences} scores differ'}")
     if arguments.sentences:
-        _write_sentences(record, arguments, prepared, found.statistics, differences)
+        _write_sentences(record, arguments, prepared, found.statistics, hypotheses, differences)
     return int(differences > 0)
 
 
@@ -105,16 +105,25 @@ def _is_perplexity(record: RunRecord, sentences: Arrays) -> bool:
 
 
 def _write_sentences(
-    record: RunRecord, arguments: argparse.Namespace, prepared: Prepared, statistics: Arrays, differences: int
+    record: RunRecord,
+    arguments: argparse.Namespace,
+    prepared: Prepared,
+    statistics: Arrays,
+    hypotheses: list[store.Hypothesis],
+    differences: int,
 ) -> None:
-    """Store what each sentence adds to the scores of a run that is without, and its digest in the record."""
-    from harness.measuring import test_nats
+    """Store what each sentence adds to the scores of a run, and its attention, where it is without; and the digests."""
+    from harness.measuring import ATTENDED, test_attention, test_nats
 
     results: Path = arguments.results
     if differences:
         raise ValueError(f"run {record.id}: --sentences: allowed is a run whose scores agree")
-    if store.has_sentences(results, record.id) and "sentences" in record.fingerprints:
-        options.say(f"{record.id}: {store.SENTENCES} is there already")
+    there = {"sentences": store.has_sentences(results, record.id), "attention": store.has_attention(results, record.id)}
+    files = {"sentences": store.SENTENCES, "attention": store.ATTENTION}
+    missing = [name for name, found in there.items() if not (found and name in record.fingerprints)]
+    for name in [name for name in there if name not in missing]:
+        options.say(f"{record.id}: {files[name]} is there already")
+    if not missing:
         return
     try:
         model = options.stored_model(record, results, prepared, device=arguments.device)
@@ -126,6 +135,13 @@ def _write_sentences(
             f"run {record.id}: its weights give test_perplexity={evaluation.perplexity:.6f} here, the record says "
             f"{record.scores.get('test_perplexity')}: allowed is a difference of {OTHER_MACHINE:.0e} of it"
         )
-    digest = store.save_sentences(results, record.id, {**nats, **statistics})
-    store.add_fingerprint(results, record.id, "sentences", digest)
-    options.say(f"{record.id}: {store.SENTENCES} is written")
+    if "sentences" in missing:
+        digest = store.save_sentences(results, record.id, {**nats, **statistics})
+        store.add_fingerprint(results, record.id, "sentences", digest)
+    if "attention" in missing:
+        ids = {word: number for number, word in enumerate(prepared.target_words)}
+        translations = [[ids[token] for token in one.tokens] for one in hypotheses[:ATTENDED]]
+        digest = store.save_attention(results, record.id, test_attention(model, prepared, translations))
+        store.add_fingerprint(results, record.id, "attention", digest)
+    for name in missing:
+        options.say(f"{record.id}: {files[name]} is written")

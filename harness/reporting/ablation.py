@@ -6,13 +6,11 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.reporting.effects import FIGURES, Contrast, Effect, alone, averaged, between, estimate
-from harness.reporting.studies import WORDS, Departures, Study, studies
+from harness.reporting.contrasts import FIGURES, Contrast, Effect, alone, averaged, between, estimate
+from harness.reporting.judging import Sentences
+from harness.reporting.studies import WORDS, Departures, Study, label, studies
 from harness.specs import RunRecord
-from impls.contract import Arrays, TransformerRecipe
-
-Sentences = Mapping[str, Arrays]
-"""By run id what each test sentence adds to the scores, as `store.load_sentences` gives it."""
+from impls.contract import TransformerRecipe
 
 
 @dataclass(frozen=True)
@@ -93,21 +91,17 @@ class Analysis:
     rankings: Mapping[str, Mapping[str, tuple[Rank, ...]]]
 
 
-def analyse(
-    records: Iterable[RunRecord], sentences: Sentences, *, base: TransformerRecipe | None = None
-) -> Analysis:
+def analyse(records: Iterable[RunRecord], sentences: Sentences, *, base: TransformerRecipe | None = None) -> Analysis:
     """Return what the records show of the fields of their recipes, where they form ablations.
 
-    Where a run has no `sentences`, intervals cover seeds alone. `base` is the recipe that the others are held against,
+    Where runs have no sentences stored, intervals cover seeds alone. `base` is the recipe to hold the others against,
     where it is known.
     """
     found = tuple(_study(study, sentences) for study in studies(records, base=base))
     variants: dict[str, list[StudyEffects]] = {}
     for one in found:
         variants.setdefault(one.study.variant, []).append(one)
-    rankings = {
-        variant: {figure: _ranking(same, figure) for figure in FIGURES} for variant, same in variants.items()
-    }
+    rankings = {variant: {figure: _ranking(same, figure) for figure in FIGURES} for variant, same in variants.items()}
     return Analysis(found, rankings)
 
 
@@ -194,17 +188,13 @@ def _ranking(found: Sequence[StudyEffects], figure: str) -> tuple[Rank, ...]:
     for one in found:
         for field in one.fields:
             effects = field.effects[figure]
-            largest = max((e for e in effects if e.mean is not None), key=lambda e: abs(e.mean or 0.0), default=None)
+            largest = max((one for one in effects if one.mean is not None), key=lambda one: one.size, default=None)
             lost = tuple(word for word in field.words[1:] if _lost(one.study, field.field, word))
             rank = Rank(field.field, one.study.joint, largest, field.spread[figure], lost)
             ranks.setdefault(field.field, rank)
-    return tuple(sorted(ranks.values(), key=lambda rank: (not rank.lost, -_size(rank.effect))))
+    return tuple(sorted(ranks.values(), key=lambda rank: (not rank.lost, -(rank.effect.size if rank.effect else -1.0))))
 
 
 def _lost(study: Study, field: str, word: str) -> bool:
     cell = study.cell([(field, word)])
     return cell is not None and bool(cell.diverged) and not cell.completed
-
-
-def _size(effect: Effect | None) -> float:
-    return -1.0 if effect is None or effect.mean is None else abs(effect.mean)

@@ -1,135 +1,204 @@
-"""Differences between recipes: weighted sums of their figures, with intervals over seeds and test sentences."""
+"""What statistics are made from and what they say: rows of runs, intervals, differences, tables of them, bands."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
-from harness.reporting.studies import WORDS, Departures, Study
-from impls.contract import Arrays
+import numpy.typing as npt
 
-
-@dataclass(frozen=True)
-class Figure:
-    """What is compared: in words, its unit, the digits it is written with, and whether less is better."""
-
-    title: str
-    unit: str
-    digits: int
-    less_is_better: bool
+Correction = Literal["holm", "none"]
+Basis = Literal["seeds and sentences", "seeds", "sentences", "nothing"]
 
 
-FIGURES = {
-    "validation_loss": Figure("validation loss", "nats", 3, less_is_better=True),
-    "test_perplexity": Figure("test perplexity", "", 2, less_is_better=True),
-    "bleu_tutorial": Figure("tutorial BLEU", "", 2, less_is_better=False),
-    "bleu_sacre": Figure("sacreBLEU", "", 2, less_is_better=False),
-}
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """How intervals and tests are made: `trials` are those of the randomisation tests, `correction` what `significant`
+    heeds.
 
-
-@dataclass(frozen=True)
-class Contrast:
-    """A weighted sum of recipes' figures, and the seeds at which all of them completed.
-
-    `changed` and `against` say what is compared, `weights` how much each recipe counts. `combinations` is the number of
-    those of the other fields that it averages over.
+    Raises: ValueError for a number out of its range or an unknown correction.
     """
 
-    changed: Departures
-    against: Departures
-    weights: Mapping[Departures, float]
+    resamples: int = 1000
+    trials: int = 10_000
+    confidence: float = 0.95
+    seed: int = 0
+    correction: Correction = "holm"
+
+    def __post_init__(self) -> None:
+        for name, least in (("resamples", 2), ("trials", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)!r}: allowed is a whole number of at least {least}")
+        if not 0 < self.confidence < 1:
+            raise ValueError(f"confidence={self.confidence!r}: allowed is a number between 0 and 1")
+        if self.correction not in get_args(Correction):
+            raise ValueError(f"correction={self.correction!r}: allowed is {', '.join(get_args(Correction))}")
+
+
+METHOD = Method()
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """One row's runs over seeds: each run's own figure, and the statistics of its test sentences where they are stored.
+
+    A figure that is None, infinite or not a number is that of a run that diverged, or has none for another reason.
+    `sums` may hold anything for such a run.
+
+    Shapes: `sums` [n,N,K] for n seeds and N test sentences, the same sentences in the same order for all rows.
+
+    Raises: ValueError where there are not as many of one as of another, or one seed twice.
+    """
+
+    label: str
     seeds: tuple[int, ...]
-    combinations: int
+    figures: tuple[float | None, ...]
+    sums: npt.NDArray[Any] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"{self.label}: seeds={self.seeds!r}: allowed is each seed once")
+        if len(self.figures) != len(self.seeds):
+            raise ValueError(
+                f"{self.label}: {len(self.figures)} figures for {len(self.seeds)} seeds: allowed is as many"
+            )
+        if self.sums is not None and (self.sums.ndim != 3 or len(self.sums) != len(self.seeds) or not self.sums.size):
+            raise ValueError(
+                f"{self.label}: sums of the shape {self.sums.shape} for {len(self.seeds)} seeds: "
+                "allowed is seeds, sentences, statistics"
+            )
 
     @property
-    def label(self) -> str:
-        """The changed words, as "norm=rms" or "positions=none with norm=rms"."""
-        return " with ".join(f"{field}={word}" for field, word in self.changed)
+    def diverged(self) -> tuple[int, ...]:
+        """The seeds whose run has no figure."""
+        return tuple(
+            seed
+            for seed, one in zip(self.seeds, self.figures, strict=True)
+            if not (one is not None and math.isfinite(one))
+        )
 
 
-@dataclass(frozen=True)
-class Effect:
-    """By how much a figure changes, as a mean over paired seeds with its 95 % interval.
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A mean over `n` seeds and where the true one lies; None where that is unknown, and `remark` then says why.
 
-    `mean` is None where no seed has all figures, `low`, `high` and `p` also where only one has. `p` is corrected for
-    the other effects on the same figure in its table; `least_p` is what so many seeds can give a sign-flip test.
+    `basis` is what was drawn anew: other seeds, other test sentences, or both.
     """
 
-    figure: str
-    contrast: Contrast
+    label: str
     mean: float | None
     low: float | None
     high: float | None
-    p: float | None
-    least_p: float | None
-    significant: bool
+    standard_error: float | None
+    n: int
+    basis: Basis
+    remark: str
 
 
-def alone(study: Study, field: str) -> list[Contrast]:
-    """Return for each word of a field the contrast with the base, all else being the base's."""
-    own = ((field, study.base[field]),)
-    made = []
-    for word in WORDS[field]:
-        departures = ((field, word),)
-        if word != study.base[field] and study.cell(departures) is not None:
-            made.append(contrast(study, departures, own, {departures: 1.0, (): -1.0}))
-    return made
+@dataclass(frozen=True, kw_only=True)
+class Effect(Interval):
+    """A weighted sum of rows with its interval and tests; None where one cannot be had.
 
-
-def averaged(study: Study, whole: Collection[Departures], changed: Departures) -> Contrast:
-    """Return the main effect of a word, or the interaction of two, averaged over the words of all other fields.
-
-    main effect of a = mean over c of y(a, c) - y(base, c)
-    interaction of a and b = mean over c of y(a, b, c) - y(a, base, c) - y(base, b, c) + y(base, base, c)
-
-    Averaged are the combinations c of which all these recipes are among `whole`.
+    effect_size   Cohen's d_z: mean of the paired differences / their deviation, corrected for few seeds (Hedges' g_z);
+                  from three seeds on
+    p             of the paired t test over seeds, two-sided; where all seeds differ alike, `least_p(n)`
+    p_holm        the same after Holm's correction over all effects of the table
+    p_joint       of the joint sign-flip test: the share of all flips of whole seeds in which any effect of the table is
+                  as far from 0, in units of its own spread, as this one is; corrected for the table by that
+    p_sentences   for a difference of two single runs: of approximate randomisation over test sentences
+    significant   from two seeds on: the p that `Method.correction` asks for is below 1 - confidence and the interval
+                  leaves 0 out
+    wins, losses  seeds in which it is above and below 0: for a difference those in which the first figure is higher,
+                  lower
     """
-    fields = [field for field, _ in changed]
-    against = tuple((field, study.base[field]) for field in fields)
-    others = dict.fromkeys(tuple(pair for pair in one if pair[0] not in fields) for one in whole)
-    weights: dict[Departures, float] = {}
-    combinations = 0
-    for other in others:
-        corners = {}
-        for kept in itertools.product((True, False), repeat=len(changed)):
-            corner = [pair for pair, one in zip(changed, kept, strict=True) if one]
-            corners[_ordered([*other, *corner])] = (-1.0) ** (len(changed) - len(corner))
-        if corners.keys() <= set(whole):
-            weights.update(corners)
-            combinations += 1
-    return contrast(study, changed, against, {one: weight / combinations for one, weight in weights.items()}, combinations)
+
+    effect_size: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    p_joint: float | None = None
+    p_sentences: float | None = None
+    significant: bool = False
+    wins: int = 0
+    losses: int = 0
 
 
-def between(study: Study, first: Contrast | None, second: Contrast | None) -> Contrast:
-    """Return the contrast of one word of a field with another, from their contrasts with the base (None: the base)."""
-    known = first or second
-    assert known is not None
-    weights: dict[Departures, float] = {}
-    for one, sign in ((first, 1.0), (second, -1.0)):
-        for departures, weight in one.weights.items() if one else ():
-            weights[departures] = weights.get(departures, 0.0) + sign * weight
-    return contrast(
-        study,
-        first.changed if first else known.against,
-        second.changed if second else known.against,
-        {departures: weight for departures, weight in weights.items() if weight},
-        known.combinations,
-    )
+@dataclass(frozen=True, kw_only=True)
+class Difference(Effect):
+    """The figure of row `first` less that of row `second`."""
+
+    first: str
+    second: str
+
+    @property
+    def reversed(self) -> Difference:
+        """The same difference, taken the other way round."""
+        return replace(
+            self,
+            label=minus(self.second, self.first),
+            first=self.second,
+            second=self.first,
+            mean=_negative(self.mean),
+            low=_negative(self.high),
+            high=_negative(self.low),
+            effect_size=_negative(self.effect_size),
+            wins=self.losses,
+            losses=self.wins,
+        )
 
 
-def contrast(
-    study: Study,
-    changed: Departures,
-    against: Departures,
-    weights: Mapping[Departures, float],
-    combinations: int = 1,
-) -> Contrast:
-    """Return a contrast at the seeds where all its recipes completed."""
-    completed = [cell.completed for cell in study.cells if cell.departures in weights]
-    seeds = frozenset.intersection(*completed) if completed else frozenset()
-    return Contrast(changed, against, weights, tuple(sorted(seeds)), combinations)
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """What holds for all effects of a table: the seeds that all rows have, the least p they can give, the remarks."""
+
+    seeds: tuple[int, ...]
+    least_p: float | None
+    method: Method
+    remarks: tuple[str, ...]
 
 
-def _ordered(pairs: Sequence[tuple[str, str]]) -> Departures:
-    return tuple(sorted(pairs, key=lambda pair: list(WORDS).index(pair[0])))
+@dataclass(frozen=True, kw_only=True)
+class Comparisons(Table):
+    """Differences between rows."""
+
+    differences: tuple[Difference, ...]
+
+    def between(self, first: str, second: str) -> Difference:
+        """Return the difference of `first` less `second`, whichever way round the table has it.
+
+        Raises: KeyError where the table has neither.
+        """
+        for one in self.differences:
+            if (one.first, one.second) == (first, second):
+                return one
+            if (one.second, one.first) == (first, second):
+                return one.reversed
+        raise KeyError(f"no difference between {first!r} and {second!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrasts(Table):
+    """Weighted sums of rows."""
+
+    effects: tuple[Effect, ...]
+
+
+@dataclass(frozen=True)
+class Band:
+    """The mean over seeds at each epoch, and the ends of its t interval; None in an epoch where a run has no figure.
+
+    `low` and `high` are None as a whole where there is one run.
+    """
+
+    mean: tuple[float | None, ...]
+    low: tuple[float | None, ...] | None
+    high: tuple[float | None, ...] | None
+
+
+def minus(first: str, second: str) -> str:
+    """Return the label of a difference."""
+    return f"{first} − {second}"
+
+
+def _negative(value: float | None) -> float | None:
+    return None if value is None else 0.0 - value

@@ -15,8 +15,6 @@ RUNS, CURVES = "runs.csv", "curves.csv"
 
 def save(records: Sequence[RunRecord], folder: Path) -> None:
     """Write `folder`/runs.csv and `folder`/curves.csv; a figure that is missing is an empty cell."""
-    import pandas as pd
-
     runs = [_run(record) for record in records]
     curves = [
         {**_name(record), **dataclasses.asdict(epoch), "kept": int(epoch.epoch in record.chosen_epochs)}
@@ -24,7 +22,14 @@ def save(records: Sequence[RunRecord], folder: Path) -> None:
         for epoch in record.curve
     ]
     for name, lines in ((RUNS, runs), (CURVES, curves)):
-        store.write_bytes(folder / name, pd.DataFrame(lines).to_csv(index=False, lineterminator="\n").encode())
+        table(lines, folder / name)
+
+
+def table(lines: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write lines as CSV, their keys as its columns; what is None or missing is an empty cell."""
+    import pandas as pd
+
+    store.write_bytes(path, pd.DataFrame(lines).to_csv(index=False, lineterminator="\n").encode())
 
 
 def _name(record: RunRecord) -> dict[str, Any]:

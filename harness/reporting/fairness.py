@@ -179,7 +179,9 @@ def _weights(records: list[RunRecord]) -> list[Difference]:
         for record in row.records:
             weights = record.fingerprints.get("weights") or {}
             if not weights and record.status == "completed" and record.spec.recipe is not None:
-                lines.append(Difference("weights", f"initial weights, seed {record.spec.seed}", f"missing in {row.label}"))
+                lines.append(
+                    Difference("weights", f"initial weights, seed {record.spec.seed}", f"missing in {row.label}")
+                )
             for name, digest in weights.items() if record.spec.recipe is not None else ():
                 shape, _, code = str(digest).rpartition(":")
                 key = (record.spec.seed, name, shape, drawing(record, name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 BUDGETS = {"controlled": "Controlled", "source": "As its source trains it"}
 CORPORA = ("multi30k", "files", "captions")
 SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width", "max_length")
-PLACES = ("framework", "device", "precision", "threads")
+PLACES = ("framework", "backend", "device", "precision", "threads")
 PUBLISHED_DATA = ("direction", "test_split", "case", "vocabulary", "minimum_frequency")
 CURVE = ("training_loss", "training_perplexity", "validation_loss", "validation_perplexity")
 
@@ -96,7 +97,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that may share a table: one budget, corpus, direction, test split and size."""
+    """Rows that may share a table: one budget, corpus, direction, test split, size and kind of vocabulary."""
 
     budget: str
     title: str
@@ -245,8 +246,14 @@ def _key(record: RunRecord) -> tuple[Any, ...]:
         data.test_split,
         data.training_pairs or 0,
         spec.updates or 0,
+        _joint(spec),
         _reduced(spec),
     )
+
+
+def _joint(spec: RunSpec) -> bool:
+    """Whether one vocabulary serves both sides where all runs of a table must have the same words."""
+    return spec.budget == "controlled" and spec.data.vocabulary == "joint"
 
 
 def _seat_outsiders(found: dict[tuple[Any, ...], list[RunRecord]]) -> None:
@@ -279,7 +286,16 @@ def _title(records: Sequence[RunRecord]) -> str:
         parts.append(_size(records))
     if spec.updates is not None:
         parts.append(f"at most {spec.updates:,} updates")
+    if _joint(spec):
+        parts.append("joint vocabulary")
     return ", ".join(parts)
+
+
+def _told(name: str, settings: dict[str, Any]) -> str:
+    """Return a setting in words; the framework with what Keras runs on."""
+    if name == "framework":
+        return f"{settings[name]} on {settings['backend']}" if settings["backend"] else plain(str(settings[name]))
+    return f"{name.rpartition('.')[2]}={plain(str(settings[name]))}"
 
 
 def _labels(specs: Sequence[RunSpec]) -> list[str]:
@@ -287,13 +303,24 @@ def _labels(specs: Sequence[RunSpec]) -> list[str]:
     flat = [_flat(spec) for spec in specs]
     places = [name for name in PLACES if len({one[name] for one in flat}) > 1]
     found = []
+    same: dict[str, list[dict[str, Any]]] = {}
     for spec, settings in zip(specs, flat, strict=True):
-        same = [other for other_spec, other in zip(specs, flat, strict=True) if other_spec.variant == spec.variant]
-        telling = [name for name in settings if len({canonical_json(one.get(name)) for one in same}) > 1]
+        same.setdefault(spec.variant, []).append(settings)
+    differing = {
+        variant: [name for name in dict.fromkeys(itertools.chain(*one)) if _differs(name, one)]
+        for variant, one in same.items()
+    }
+    for spec, settings in zip(specs, flat, strict=True):
+        telling = [name for name in differing[spec.variant] if name in settings]
         names = dict.fromkeys([*_changed(spec), *telling, *places])
-        extra = ", ".join(f"{name.rpartition('.')[2]}={plain(str(settings[name]))}" for name in names)
+        told = dict.fromkeys("framework" if name == "backend" else name for name in names)
+        extra = ", ".join(_told(name, settings) for name in told)
         found.append(plain(spec.variant) + (f" ({extra})" if extra else ""))
     return found
+
+
+def _differs(name: str, settings: Sequence[dict[str, Any]]) -> bool:
+    return len({canonical_json(one.get(name)) for one in settings}) > 1
 
 
 def _changed(spec: RunSpec) -> list[str]:

@@ -31,6 +31,21 @@ AGREEMENTS = {
     "source": "These agree in all runs: data files, test set and signatures.",
 }
 
+DEFINITIONS = (
+    "Loss is in nats per target word, padding excluded: a sum divided by a count. Perplexity is its exponential, "
+    "without label smoothing. The training figures are taken while training, with dropout; the training loss is "
+    "what was minimised.",
+    "Tutorial perplexity is the exponential of the mean over batches of 128 of each batch's mean, as the "
+    "tutorials average it; compare it with the tutorials' figures only.",
+    "Training and validation perplexity are those of the kept epoch; where several epochs are averaged, of the "
+    "last of them.",
+    "BLEU is 0 to 100. Tutorial BLEU compares with the tutorials only; sacreBLEU and chrF are computed on "
+    "detokenised text and compare across tokenizers.",
+    "Speeds and times are this machine's. Training speed counts target words; decoding is of the whole test set.",
+    "A table's figures are means over the seeds that completed; ± is the standard deviation over them (n − 1). "
+    "Runs that did not complete are listed.",
+)
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -67,11 +82,11 @@ def write(records: Iterable[RunRecord], folder: Path, *, command: str = "") -> P
     everything = [record for group in found for record in group.records]
     pictures = folder / "figures"
     context = {
-        "summary": _summary(found),
-        "warnings": _warnings(found),
+        "summary": summary(found),
+        "warnings": warnings(found),
         "sections": _sections(found, pictures),
         "explanations": _explanations(pictures),
-        "measured": provenance.measured(everything),
+        "measured": [*DEFINITIONS, *provenance.measured(everything)],
         "signatures": [(name, _code(how), who) for name, how, who in provenance.signatures(everything)],
         "sources": [(_code(variant), source) for variant, source in provenance.sources(everything)],
         "command": Markdown("\n".join(f"    {line}" for line in provenance.commands(everything, command))),
@@ -84,7 +99,7 @@ def write(records: Iterable[RunRecord], folder: Path, *, command: str = "") -> P
     }
     exports.save(everything, folder)
     page = folder / PAGE
-    store.write_bytes(page, _render(context).encode())
+    store.write_bytes(page, render("index.md.j2", context).encode())
     return page
 
 
@@ -92,8 +107,8 @@ def _code(value: str) -> Markdown:
     return code(value, in_table=True)
 
 
-def _render(context: dict[str, Any]) -> str:
-    """Fill the template; whatever is not Markdown already is escaped."""
+def render(template: str, context: dict[str, Any]) -> str:
+    """Fill a template of a Markdown page; whatever is not Markdown already is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -102,14 +117,15 @@ def _render(context: dict[str, Any]) -> str:
         lstrip_blocks=True,
         autoescape=False,
     )
-    page = environment.get_template("index.md.j2").render(context)
+    page = environment.get_template(template).render(context)
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
 
 
 # What is said first ---------------------------------------------------------------------------------------------------
 
 
-def _summary(found: Sequence[Group]) -> str:
+def summary(found: Sequence[Group]) -> str:
+    """Return in a sentence how many runs there are, of what, and whether they compare with published figures."""
     records = [record for group in found for record in group.records]
     variants = list(dict.fromkeys(row.variant for group in found for row in group.rows))
     seeds = sorted({len(row.records) for group in found for row in group.rows})
@@ -129,7 +145,8 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-def _warnings(found: Sequence[Group]) -> list[str]:
+def warnings(found: Sequence[Group]) -> list[str]:
+    """Return what must stand in bold: that figures are not Multi30k's."""
     embedded = [record for group in found for record in group.records if record.spec.data.corpus == "captions"]
     if not embedded:
         return []
@@ -161,12 +178,17 @@ def _sections(found: Sequence[Group], folder: Path) -> list[Section]:
 def _section(group: Group, slug: str, folder: Path) -> Section:
     different = differences(group)
     pictures = [] if different else _pictures(group.rows, slug, folder)
-    agreement = AGREEMENTS[group.budget]
-    outside = [row.label for row in group.rows if any(record.spec.recipe is None for record in row.records)]
-    if outside and group.budget == "controlled":
-        agreement += f" Without a recipe, and so not compared in their initial weights: {', '.join(outside)}."
     explanation = EXPLANATIONS[group.budget]
-    return Section(group.heading, explanation, agreement, markdown_group(group), different, pictures)
+    return Section(group.heading, explanation, agreement(group), markdown_group(group), different, pictures)
+
+
+def agreement(group: Group) -> str:
+    """Return what all runs of a group whose runs are comparable have alike."""
+    outside = [row.label for row in group.rows if any(record.spec.recipe is None for record in row.records)]
+    if not outside or group.budget != "controlled":
+        return AGREEMENTS[group.budget]
+    who = ", ".join(outside)
+    return f"{AGREEMENTS[group.budget]} Without a recipe, and so not compared in their initial weights: {who}."
 
 
 def _slug(group: Group, number: int) -> str:

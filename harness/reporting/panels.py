@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -50,7 +51,7 @@ class Panel:
     """
 
     title: str
-    svg: str
+    svg: Markup
     heads: list[str]
     cells: list[list[str]]
     points: dict[str, Any]
@@ -73,15 +74,15 @@ def distinct_styles(rows: Sequence[Row]) -> list[Style]:
 def panel(lines: Sequence[Line], name: str, title: str, unit: str, *, logarithm: bool) -> Panel:
     """Draw curves against epochs, each with its band; `name` is unique in the page."""
     made, grid = figure(WIDTH, HEIGHT)
-    made.set_layout_engine("none")
-    made.subplots_adjust(left=LEFT, right=RIGHT, bottom=BOTTOM, top=TOP)
     axes = grid[0, 0]
+    axes.set_position((LEFT, BOTTOM, RIGHT - LEFT, TOP - BOTTOM))
     epochs = sorted({epoch for line in lines for epoch in line.means})
     for line in lines:
-        own = [epoch for epoch in sorted(line.means)]
+        own = sorted(line.means)
         banded = [epoch for epoch in own if epoch in line.lows]
         lows, highs = ([side[epoch] for epoch in banded] for side in (line.lows, line.highs))
-        axes.fill_between(banded, lows, highs, color=line.style.colour, alpha=0.16, lw=0)
+        if banded:
+            axes.fill_between(banded, lows, highs, color=line.style.colour, alpha=0.16, lw=0)
         axes.plot(own, [line.means[epoch] for epoch in own], lw=1.6, ms=4.5, zorder=3, **line.style.line)
         for epoch, value, _ in line.ends:
             axes.plot([epoch], [value], marker="x", ms=10, mew=2.2, color=line.style.colour, ls="none", zorder=4)
@@ -133,12 +134,12 @@ SWATCH_MARKERS = {
 }
 
 
-def swatch(own: Style) -> str:
+def swatch(own: Style) -> Markup:
     """Return a legend's line and marker as a small `<svg>`."""
     colour = theme_colour(own.colour)
     dashes = "" if own.dashes == "-" else f' stroke-dasharray="{" ".join(f"{one * 1.6:g}" for one in own.dashes[1])}"'
     fill = "var(--paper)" if own.hollow else colour
-    return (
+    return Markup(
         '<svg class="swatch" viewBox="0 0 40 14" width="40" height="14" aria-hidden="true">'
         f'<path d="M0 7h40" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>'
         f'<g fill="{fill}" stroke="{colour}" stroke-width="1.3">{SWATCH_MARKERS[own.marker]}</g></svg>'

@@ -39,6 +39,23 @@ def sinusoid_table(positions: int = 100, width: int = 256) -> Figure:
 
 
 @styled
+def learnt_positions(table: npt.NDArray[Any]) -> Figure:
+    """Draw a table of learnt positions as a heat map, position downwards, column across. Shapes: table [P,D]."""
+    made, grid = figure(9, 4.2)
+    axes = grid[0, 0]
+    values = np.asarray(table, dtype=np.float64)
+    most = float(np.abs(values).max()) or 1.0
+    image = axes.imshow(values, aspect="auto", cmap="PuOr", vmin=-most, vmax=most)
+    axes.grid(visible=False)
+    axes.set_title("Learnt positions of the encoder")
+    axes.set_xlabel(f"column of the embedding (0 to {values.shape[1] - 1})")
+    axes.set_ylabel("position in the sentence")
+    bar = made.colorbar(image, ax=axes, pad=0.02)
+    bar.set_label("value added to the embedding")
+    return made
+
+
+@styled
 def learning_rates(trainings: Mapping[str, Training], training_pairs: int = 29_000) -> Figure:
     """Draw each variant's learning rate over the updates of its own training; equal ones share a line."""
     shared: dict[Training, list[str]] = {}

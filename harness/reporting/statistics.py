@@ -4,19 +4,18 @@ Seeds are paired: seed k gives every row the same batches and initial values, so
 rows in each seed, or any other weighted sum of rows. With d[k] the difference in seed k of n, and d[r,k] the same with
 the test sentences drawn anew for the rth time, with replacement and alike for all rows and seeds,
 
-    variance = variance of d[k] over seeds / n  +  max(0, mean over k != l of the covariance of d[r,k] and d[r,l] over r)
-    interval = mean of d[k] +/- t(degrees) * sqrt(variance)
-    degrees  = (n - 1) * variance / its first part; with two seeds 1
+    variance = A + C    A = variance of d[k] over seeds / n    C = mean covariance over r of d[r,k] and d[r,l], k != l
+    interval = mean of d[k] +/- t(degrees) * sqrt(variance)    degrees = (n - 1) * variance / A; with two seeds 1
 
-The first part is that of a bootstrap over seeds, worked out exactly instead of drawn, times n / (n - 1); without noise of
-the sentences the interval is Student's t. The second is what other test sentences would change in all seeds alike. What
-they change in one seed alone, as chance among equally good translations, stands in the spread over seeds already.
+A is the variance of a bootstrap over seeds, worked out exactly instead of drawn, times n / (n - 1); without noise of
+sentences the interval is Student's t. C, at least 0, is what other test sentences would change in all seeds alike. What
+they would change in one seed alone, chance among equally good translations, stands in the spread over seeds already:
+seeds and sentences drawn at once, and the whole variance times n / (n - 1), count it three times (Owen 2007).
 
-Drawing seeds and sentences at once and taking the whole variance times n / (n - 1) would count that share three times
-(Owen 2007): simulated without any difference, such an interval leaves 0 out in 0.0 % of cases with 3 seeds and about 1 %
-with 8, where this one does in 3.7 to 5.7 %, and a plain percentile bootstrap over the seeds in 23, 17 and 13 % with 3, 5
-and 8. The degrees lie between those of Cochran and Cox, which are too few, and Satterthwaite's, too many for few seeds:
-7.8 % with 3.
+How often a 95 % interval leaves 0 out without any difference, with 3, 5 and 8 seeds: this one in 3.7 to 5.8, 4.0 to 5.0
+and 4.3 to 5.0 % of cases, whatever the shares of A and C; one from seeds and sentences drawn at once in 0.0, 0.5 and
+1.1 % where a quarter of the spread is that of sentences; a plain percentile bootstrap over seeds in 23, 17 and 13 %.
+These degrees lie between the too few of Cochran and Cox (2.9 % at the least) and Satterthwaite's (7.8 % at the most).
 
 Sources: Owen 2007, The pigeonhole bootstrap; Satterthwaite 1946; Cochran and Cox 1957, section 4.14.
 """
@@ -25,205 +24,54 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from itertools import combinations, product
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Reals = npt.NDArray[np.float64]
-Metric = Callable[[Reals], Reals]
-"""Turns sums of the statistics of sentences, [...,K], into figures, [...]."""
+from harness.reporting import significance
+from harness.reporting.effects import (
+    METHOD,
+    Band,
+    Basis,
+    Comparisons,
+    Contrasts,
+    Correction,
+    Difference,
+    Effect,
+    Evidence,
+    Interval,
+    Method,
+    Table,
+    minus,
+)
+from harness.reporting.significance import ROUNDING, Metric, Reals, holm, least_p
 
-Correction = Literal["holm", "none"]
-Basis = Literal["seeds and sentences", "seeds", "sentences", "nothing"]
-
-MOST_EXACT_SEEDS = 12
-"""All 2 ** n flips of signs are tried up to here; beyond it `Method.trials` random ones."""
-
-_ROUNDING = 1e-12
-_CHUNK = 4_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Method:
-    """How intervals and tests are made: `trials` are those of the randomisation tests, `correction` what `significant`
-    heeds.
-
-    Raises: ValueError for a number out of its range or an unknown correction.
-    """
-
-    resamples: int = 1000
-    trials: int = 10_000
-    confidence: float = 0.95
-    seed: int = 0
-    correction: Correction = "holm"
-
-    def __post_init__(self) -> None:
-        for name, least in (("resamples", 2), ("trials", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)!r}: allowed is a whole number of at least {least}")
-        if not 0 < self.confidence < 1:
-            raise ValueError(f"confidence={self.confidence!r}: allowed is a number between 0 and 1")
-        if self.correction not in get_args(Correction):
-            raise ValueError(f"correction={self.correction!r}: allowed is {', '.join(get_args(Correction))}")
-
-
-METHOD = Method()
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """One row's runs over seeds: each run's own figure, and the statistics of its test sentences where they are stored.
-
-    A figure that is None, infinite or not a number is that of a run that diverged, or has none for another reason.
-    `sums` may hold anything for such a run.
-
-    Shapes: `sums` [n,N,K] for n seeds and N test sentences, the same sentences in the same order for all rows.
-
-    Raises: ValueError where there are not as many of one as of another, or one seed twice.
-    """
-
-    label: str
-    seeds: tuple[int, ...]
-    figures: tuple[float | None, ...]
-    sums: npt.NDArray[Any] | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"{self.label}: seeds={self.seeds!r}: allowed is each seed once")
-        if len(self.figures) != len(self.seeds):
-            raise ValueError(f"{self.label}: {len(self.figures)} figures for {len(self.seeds)} seeds: allowed is as many")
-        if self.sums is not None and (self.sums.ndim != 3 or len(self.sums) != len(self.seeds) or not self.sums.size):
-            raise ValueError(
-                f"{self.label}: sums of the shape {self.sums.shape} for {len(self.seeds)} seeds: "
-                "allowed is seeds, sentences, statistics"
-            )
-
-    @property
-    def diverged(self) -> tuple[int, ...]:
-        """The seeds whose run has no figure."""
-        return tuple(seed for seed, one in zip(self.seeds, self.figures, strict=True) if not _finite(one))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """A mean over `n` seeds and where the true one lies; None where that is unknown, and `remark` then says why.
-
-    `basis` is what was drawn anew: other seeds, other test sentences, or both.
-    """
-
-    label: str
-    mean: float | None
-    low: float | None
-    high: float | None
-    standard_error: float | None
-    n: int
-    basis: Basis
-    remark: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Effect(Interval):
-    """A weighted sum of rows with its interval and tests; None where one cannot be had.
-
-    effect_size   Cohen's d_z: mean of the paired differences / their deviation, times Hedges' correction for few seeds,
-                  gamma(m / 2) / (sqrt(m / 2) * gamma((m - 1) / 2)) with m = n - 1; from three seeds on
-    p             of the paired t test over seeds, two-sided; where all seeds differ alike, `least_p(n)`
-    p_holm        the same after Holm's correction over all effects of the table
-    p_joint       of the joint sign-flip test: the share of all flips of whole seeds in which any effect of the table is
-                  as far from 0, in units of its own spread, as this one is; corrected for the table by that
-    p_sentences   for a difference of two single runs: of approximate randomisation over test sentences
-    significant   from two seeds on: the p that `Method.correction` asks for is below 1 - confidence and the interval
-                  leaves 0 out
-    wins, losses  seeds in which it is above and below 0; for a difference: in which the first figure is the higher, lower
-
-    Source: Hedges 1981, equation 6e; Holm 1979; Westfall and Young 1993, section 2.3 (max-t).
-    """
-
-    effect_size: float | None = None
-    p: float | None = None
-    p_holm: float | None = None
-    p_joint: float | None = None
-    p_sentences: float | None = None
-    significant: bool = False
-    wins: int = 0
-    losses: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference(Effect):
-    """The figure of row `first` less that of row `second`."""
-
-    first: str
-    second: str
-
-    @property
-    def reversed(self) -> Difference:
-        """The same difference, taken the other way round."""
-        return replace(
-            self,
-            label=_minus(self.second, self.first),
-            first=self.second,
-            second=self.first,
-            mean=_negative(self.mean),
-            low=_negative(self.high),
-            high=_negative(self.low),
-            effect_size=_negative(self.effect_size),
-            wins=self.losses,
-            losses=self.wins,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """What holds for all effects of a table: the seeds that all rows have, the least p they can give, the remarks."""
-
-    seeds: tuple[int, ...]
-    least_p: float | None
-    method: Method
-    remarks: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparisons(Table):
-    """Differences between rows."""
-
-    differences: tuple[Difference, ...]
-
-    def between(self, first: str, second: str) -> Difference:
-        """Return the difference of `first` less `second`, whichever way round the table has it.
-
-        Raises: KeyError where the table has neither.
-        """
-        for one in self.differences:
-            if (one.first, one.second) == (first, second):
-                return one
-            if (one.second, one.first) == (first, second):
-                return one.reversed
-        raise KeyError(f"no difference between {first!r} and {second!r}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contrasts(Table):
-    """Weighted sums of rows."""
-
-    effects: tuple[Effect, ...]
-
-
-@dataclass(frozen=True)
-class Band:
-    """The mean over seeds at each epoch, and the ends of its t interval; None in an epoch where a run has no figure.
-
-    `low` and `high` are None as a whole where there is one run.
-    """
-
-    mean: tuple[float | None, ...]
-    low: tuple[float | None, ...] | None
-    high: tuple[float | None, ...] | None
-
+__all__ = [
+    "METHOD",
+    "Band",
+    "Basis",
+    "Comparisons",
+    "Contrasts",
+    "Correction",
+    "Difference",
+    "Effect",
+    "Evidence",
+    "Interval",
+    "Method",
+    "Metric",
+    "Table",
+    "against",
+    "bands",
+    "compare_all",
+    "contrasts",
+    "holm",
+    "interval",
+    "least_p",
+]
 
 # Tables ---------------------------------------------------------------------------------------------------------------
 
@@ -260,7 +108,7 @@ def contrasts(
     *,
     method: Method = METHOD,
 ) -> Contrasts:
-    """Return weighted sums of rows, such as the main effects and interactions of a factorial grid, judged as differences.
+    """Return weighted sums of rows, such as main effects and interactions of a factorial grid, judged like differences.
 
     `weights` has for each contrast the weight of each row, by label; rows that are not named weigh 0. With rows
     "a b", "a B", "A b", "A B" the main effect of A is {-1/2, -1/2, 1/2, 1/2}, the interaction {1, -1, -1, 1}.
@@ -272,7 +120,9 @@ def contrasts(
     for row, (name, cells) in enumerate(weights.items()):
         unknown = [label for label in cells if label not in labels]
         if unknown or not any(cells.values()):
-            raise ValueError(f"contrast {name!r} of {unknown or dict(cells)!r}: allowed is a weight of {', '.join(labels)}")
+            raise ValueError(
+                f"contrast {name!r} of {unknown or dict(cells)!r}: allowed is a weight of {', '.join(labels)}"
+            )
         for label, weight in cells.items():
             matrix[row, labels.index(label)] = weight
     sample = _Sample.of(evidence, metric, method)
@@ -298,11 +148,8 @@ def interval(evidence: Evidence, metric: Metric | None = None, *, method: Method
     sample = _Sample.of([finished], metric, method)
     (effect,) = _effects(sample, [evidence.label], np.ones((1, 1)))
     found = {one.name: getattr(effect, one.name) for one in fields(Interval)}
-    told = [_lost(evidence, evidence.seeds) + ": the mean is without"] if lost and kept else []
-    told = told or ([_lost(evidence, evidence.seeds)] if lost else [])
-    if len(kept) == 1:
-        told.append(_one_seed(bool(sample.has_sums[0])))
-    return Interval(**{**found, "remark": "; ".join(told)})
+    told = [f"{_lost(evidence)}; {len(kept)} of {len(evidence.seeds)} runs are in the mean."] if lost else []
+    return Interval(**{**found, "remark": " ".join([*told, *sample.remarks])})
 
 
 def bands(curves: Sequence[Sequence[float | None]], *, confidence: float = METHOD.confidence) -> Band:
@@ -315,80 +162,8 @@ def bands(curves: Sequence[Sequence[float | None]], *, confidence: float = METHO
     means = values.mean(axis=0) if len(curves) else np.zeros(0)
     if len(curves) < 2:
         return Band(_numbers(means), None, None)
-    half = _quantile(len(curves) - 1, confidence) * values.std(axis=0, ddof=1) / math.sqrt(len(curves))
+    half = significance.student(len(curves) - 1, confidence) * values.std(axis=0, ddof=1) / math.sqrt(len(curves))
     return Band(_numbers(means), _numbers(means - half), _numbers(means + half))
-
-
-# Tests ----------------------------------------------------------------------------------------------------------------
-
-
-def least_p(n: int) -> float | None:
-    """Return the least two-sided p that a sign-flip test over `n` seeds can give, 2 / 2 ** n; None without seeds."""
-    return 2.0 ** (1 - n) if n else None
-
-
-def holm(ps: Sequence[float | None]) -> tuple[float | None, ...]:
-    """Return `ps` after Holm's correction for the number of those that are there; None stays None.
-
-    The ith smallest of m becomes the largest of (m - j + 1) * p[j] over j <= i, at most 1.
-
-    Source: Holm 1979.
-    """
-    order = sorted((p, place) for place, p in enumerate(ps) if p is not None)
-    found: list[float | None] = [None] * len(ps)
-    largest = 0.0
-    for rank, (p, place) in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p))
-        found[place] = largest
-    return tuple(found)
-
-
-def randomisation_p(
-    first: npt.NDArray[Any], second: npt.NDArray[Any], metric: Metric, *, trials: int = METHOD.trials, seed: int = 0
-) -> float:
-    """Return the p of approximate randomisation for two single runs: is the difference more than a choice of sentences?
-
-    In each trial every sentence's statistics change sides with probability 1/2. (c + 1) / (trials + 1) for c trials whose
-    difference is at least as far from 0: sacreBLEU's paired test "ar", whose every trial is drawn alike from `seed`,
-    but that ties count, so that a run against itself has p = 1. It says nothing about other seeds.
-
-    Shapes: `first`, `second` [N,K].
-
-    Source: Riezler and Maxwell 2005; sacreBLEU's `significance.py`.
-    """
-    ours, theirs = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    whole = ours.sum(axis=0), theirs.sum(axis=0)
-    observed = abs(float(metric(whole[0]) - metric(whole[1])))
-    # sacreBLEU draws all trials in one call, and bits drawn in parts would be others.
-    chosen = np.random.default_rng(seed).integers(2, size=(trials, len(ours)), dtype=bool)
-    count = 0
-    for part in _chunks(trials, len(ours)):
-        mixed = whole[1] + chosen[part].astype(np.float64) @ (ours - theirs)
-        found = np.abs(metric(mixed) - metric(whole[0] + whole[1] - mixed))
-        count += int((found >= observed * (1 - 1e-9)).sum())
-    return (count + 1) / (trials + 1)
-
-
-def _joint_p(values: Reals, method: Method) -> Reals:
-    """Return each effect's p under flips of the signs of whole seeds; `values` [P,n].
-
-    |sum over seeds| / root of the sum of squares, which flips leave alone, rises with |t| and is never infinite.
-    """
-    effects, n = values.shape
-    norms = np.sqrt((values**2).sum(axis=1))
-    scaled = values / np.where(norms > 0, norms, 1.0)[:, None]
-    observed = np.abs(scaled.sum(axis=1)) * (1 - 1e-9)
-    exact = n <= MOST_EXACT_SEEDS
-    if exact:
-        signs = np.array(list(product((1.0, -1.0), repeat=n)))
-    else:
-        signs = np.random.default_rng(method.seed).choice((1.0, -1.0), size=(method.trials, n))
-    counts = np.zeros(effects)
-    for part in _chunks(len(signs), effects):
-        largest = np.abs(signs[part] @ scaled.T).max(axis=1)
-        counts += (largest[:, None] >= observed).sum(axis=0)
-    found: Reals = counts / len(signs) if exact else (counts + 1) / (len(signs) + 1)
-    return found
 
 
 # From rows to effects -------------------------------------------------------------------------------------------------
@@ -423,10 +198,11 @@ class _Sample:
         seeds = tuple(sorted(common))
         rows = tuple(_cut(one, seeds) for one in evidence)
         figures = np.array([[_number(value) for value in row.figures] for row in rows]).reshape(len(rows), len(seeds))
-        usable, unfit = _usable(rows, metric)
+        usable, misfit = _usable(rows, metric)
         drawn = np.zeros((method.resamples, len(rows), len(seeds)))
         if metric is not None and usable.any():
-            drawn[:, usable] = _drawn([row.sums for row in rows if usable[rows.index(row)]], metric, method)
+            kept = np.stack([row.sums for row, fits in zip(rows, usable, strict=True) if fits and row.sums is not None])
+            drawn[:, usable] = significance.draw_sentences(kept, metric, resamples=method.resamples, seed=method.seed)
         return cls(
             evidence=rows,
             metric=metric,
@@ -436,14 +212,216 @@ class _Sample:
             has_sums=usable,
             sentences=next(iter(shapes.values()))[0] if shapes else 0,
             drawn=drawn,
-            remarks=(*_seed_remarks(evidence, seeds, usable), *(_lost(one, seeds) for one in rows if one.diverged), *unfit),
+            remarks=_remarks(evidence, rows, usable, misfit),
         )
 
     def table(self) -> dict[str, Any]:
         """Return the fields of `Table`."""
-        return {
-            "seeds": self.seeds,
-            "least_p": least_p(len(self.seeds)),
-            "method": self.method,
-            "remarks": self.remarks,
-        }
+        least, told = least_p(len(self.seeds)), list(self.remarks)
+        told += [f"{_lost(row)}; its differences stay empty." for row in self.evidence if row.diverged]
+        if len(self.seeds) == 1:
+            told.append("With one seed nothing is called significant.")
+        elif least and least > 1 - self.method.confidence:
+            told.append(f"{len(self.seeds)} seeds: the sign-flip test can give no p below {least:.4g}.")
+        return {"seeds": self.seeds, "least_p": least, "method": self.method, "remarks": tuple(told)}
+
+
+def _cut(evidence: Evidence, seeds: tuple[int, ...]) -> Evidence:
+    """Return the runs of these seeds, in their order."""
+    places = [evidence.seeds.index(seed) for seed in seeds]
+    sums = evidence.sums[places] if evidence.sums is not None and places else None
+    return replace(evidence, seeds=seeds, figures=tuple(evidence.figures[place] for place in places), sums=sums)
+
+
+def _usable(rows: Sequence[Evidence], metric: Metric | None) -> tuple[npt.NDArray[np.bool_], list[str]]:
+    """Return which rows have statistics of sentences that give their figures, and the labels of those that do not."""
+    usable, misfit = np.zeros(len(rows), bool), []
+    for place, row in enumerate(rows):
+        if metric is None or row.sums is None or row.diverged:
+            continue
+        found = metric(row.sums.sum(axis=1, dtype=np.float64))
+        usable[place] = np.allclose(found, np.array(row.figures, np.float64), rtol=1e-4, atol=1e-9)
+        if not usable[place]:
+            misfit.append(row.label)
+    return usable, misfit
+
+
+def _effects(sample: _Sample, names: Sequence[str], matrix: Reals) -> list[Effect]:
+    """Return the effect of each row of `matrix`, [P,V]: the weights of the rows of the sample."""
+    n, used = len(sample.seeds), matrix != 0
+    lost = used @ ~np.isfinite(sample.figures).all(axis=1) | (n == 0)
+    values = _values(sample.figures, matrix)
+    with_sentences = (used <= sample.has_sums).all(axis=1)
+    means, errors, halves = _intervals(sample, values, matrix, with_sentences)
+    ps, joint = _over_seeds(values, ~lost, sample.method)
+    corrected, single = holm(ps), _over_sentences(sample, matrix, with_sentences)
+    found = []
+    for place, name in enumerate(names):
+        if lost[place]:
+            found.append(_empty(name, _why_empty(sample, used[place]), n))
+            continue
+        mean, half, known = float(means[place]), float(halves[place]), n > 1 or with_sentences[place]
+        judged = corrected[place] if sample.method.correction == "holm" else ps[place]
+        found.append(
+            Effect(
+                label=name,
+                mean=mean,
+                low=mean - half if known else None,
+                high=mean + half if known else None,
+                standard_error=float(errors[place]) if known else None,
+                n=n,
+                basis=_basis(n, bool(with_sentences[place])),
+                remark="",
+                effect_size=significance.effect_size(values[place]),
+                p=ps[place],
+                p_holm=corrected[place],
+                p_joint=joint[place],
+                p_sentences=single[place],
+                significant=judged is not None and judged < 1 - sample.method.confidence and abs(mean) > half,
+                wins=int((values[place] > 0).sum()),
+                losses=int((values[place] < 0).sum()),
+            )
+        )
+    return found
+
+
+def _values(figures: Reals, matrix: Reals) -> Reals:
+    """Return the weighted sums in each seed, [P,n]; what is no more than rounding, apart or from 0, is none."""
+    known = np.where(np.isfinite(figures), figures, 0.0)
+    values = matrix @ known
+    least = ROUNDING * (np.abs(matrix) @ np.abs(known)).max(axis=1, initial=0.0, keepdims=True)
+    if values.shape[1]:
+        flat = np.ptp(values, axis=1, keepdims=True) <= least
+        values = np.where(flat, values.mean(axis=1, keepdims=True), values)
+    found: Reals = np.where(np.abs(values) <= least, 0.0, values)
+    return found
+
+
+def _intervals(
+    sample: _Sample, values: Reals, matrix: Reals, with_sentences: npt.NDArray[np.bool_]
+) -> tuple[Reals, Reals, Reals]:
+    """Return mean, standard error and half the interval's width of each effect, [P]."""
+    n = values.shape[1]
+    if not n:
+        nothing = np.zeros(len(values))
+        return nothing, nothing, nothing
+    over_seeds = significance.variances(values) / n
+    variance = over_seeds + np.where(with_sentences, significance.shared_variance(sample.drawn, matrix), 0.0)
+    if n == 1:
+        degrees = np.full(len(values), max(1.0, sample.sentences - 1.0))
+    elif n == 2:
+        degrees = np.ones(len(values))
+    else:
+        degrees = np.full(len(values), np.inf)
+        np.divide((n - 1) * variance, over_seeds, out=degrees, where=over_seeds > 0)
+    errors = np.sqrt(variance)
+    return values.mean(axis=1), errors, significance.student(degrees, sample.method.confidence) * errors
+
+
+def _over_seeds(
+    values: Reals, kept: npt.NDArray[np.bool_], method: Method
+) -> tuple[list[float | None], list[float | None]]:
+    """Return the p of the paired t test and of the joint sign-flip test of each effect; None where it has none."""
+    ps: list[float | None] = [None] * len(values)
+    joint = list(ps)
+    if values.shape[1] > 1 and kept.any():
+        tested = significance.paired_p(values[kept])
+        flipped = significance.joint_p(values[kept], trials=method.trials, seed=method.seed)
+        for place, p, joint_p in zip(np.flatnonzero(kept), tested, flipped, strict=True):
+            ps[place], joint[place] = float(p), float(joint_p)
+    return ps, joint
+
+
+def _over_sentences(sample: _Sample, matrix: Reals, with_sentences: npt.NDArray[np.bool_]) -> list[float | None]:
+    """Return the p of approximate randomisation of each difference of two single runs; None for any other effect."""
+    found: list[float | None] = [None] * len(matrix)
+    pairs = {
+        place: (int(np.argmax(weights)), int(np.argmin(weights)))
+        for place, weights in enumerate(matrix)
+        if with_sentences[place] and sorted(weights[weights != 0]) == [-1, 1]
+    }
+    if len(sample.seeds) != 1 or not pairs or sample.metric is None:
+        return found
+    rows = sorted({row for pair in pairs.values() for row in pair})
+    sums = np.stack([one.sums[0] for row in rows if (one := sample.evidence[row]).sums is not None])
+    places = [(rows.index(first), rows.index(second)) for first, second in pairs.values()]
+    method = sample.method
+    ps = significance.randomisation_p(sums, places, sample.metric, trials=method.trials, seed=method.seed)
+    for place, p in zip(pairs, ps, strict=True):
+        found[place] = p
+    return found
+
+
+def _compare(
+    evidence: Sequence[Evidence], pairs: Sequence[tuple[str, str]], metric: Metric | None, method: Method
+) -> Comparisons:
+    sample = _Sample.of(evidence, metric, method)
+    places = {row.label: place for place, row in enumerate(evidence)}
+    matrix = np.zeros((len(pairs), len(evidence)))
+    for row, (first, second) in enumerate(pairs):
+        matrix[row, places[first]], matrix[row, places[second]] = 1.0, -1.0
+    effects = _effects(sample, [minus(*pair) for pair in pairs], matrix)
+    return Comparisons(
+        differences=tuple(
+            Difference(**vars(effect), first=first, second=second)
+            for effect, (first, second) in zip(effects, pairs, strict=True)
+        ),
+        **sample.table(),
+    )
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+
+
+def _remarks(
+    evidence: Sequence[Evidence], rows: Sequence[Evidence], usable: npt.NDArray[np.bool_], misfit: Sequence[str]
+) -> tuple[str, ...]:
+    """Return what must be said beside any figure of these rows; `rows` are `evidence` cut to the common seeds."""
+    seeds = rows[0].seeds if rows else ()
+    found = [] if seeds or len(rows) < 2 else ["No seed is common to all rows: nothing can be compared."]
+    for one in evidence if seeds else ():
+        if left := [seed for seed in one.seeds if seed not in seeds]:
+            found.append(f"{one.label}: {_named_seeds(left)} left out, because not every row has it.")
+    if len(seeds) == 1:
+        covers = "intervals cover the choice of test sentences alone" if usable.any() else "there are no intervals"
+        found.append(f"One seed: seed noise is unknown; {covers}.")
+    without = [row.label for row, fits in zip(rows, usable, strict=True) if not (fits or row.diverged)]
+    if misfit:
+        found.append(f"The stored statistics of {', '.join(misfit)} do not give their figures and are not used.")
+    if without and len(seeds) > 1:
+        who = "" if len(without) == len(rows) else f" of {', '.join(without)}"
+        found.append(f"Intervals{who} cover other seeds, not other test sentences.")
+    return tuple(found)
+
+
+def _why_empty(sample: _Sample, used: npt.NDArray[np.bool_]) -> str:
+    if not sample.seeds:
+        return "No common seed."
+    rows = [row for row, one in zip(sample.evidence, used, strict=True) if one and row.diverged]
+    return f"{'; '.join(map(_lost, rows))}."
+
+
+def _lost(row: Evidence) -> str:
+    return f"{row.label}: no figure for {_named_seeds(row.diverged)} (diverged)"
+
+
+def _named_seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def _empty(label: str, remark: str, n: int) -> Effect:
+    return Effect(label=label, mean=None, low=None, high=None, standard_error=None, n=n, basis="nothing", remark=remark)
+
+
+def _basis(n: int, with_sentences: bool) -> Basis:
+    if n > 1:
+        return "seeds and sentences" if with_sentences else "seeds"
+    return "sentences" if with_sentences else "nothing"
+
+
+def _number(value: float | None) -> float:
+    return value if value is not None and math.isfinite(value) else math.nan
+
+
+def _numbers(values: Iterable[float]) -> tuple[float | None, ...]:
+    return tuple(float(value) if math.isfinite(value) else None for value in values)

@@ -26,6 +26,11 @@ Words = tuple[str, ...]
 """A word for each field of `WORDS`, in their order."""
 
 
+def label(departures: Departures) -> str:
+    """Return departures in words, such as "norm=rms, activation=tanh"; the base's, which has none, is "base"."""
+    return ", ".join(f"{field}={word}" for field, word in departures) or "base"
+
+
 @dataclass(frozen=True)
 class Cell:
     """One recipe of a study: where it departs from the base, and its runs by seed."""
@@ -35,7 +40,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        return ", ".join(f"{field}={word}" for field, word in self.departures) or "base"
+        return label(self.departures)
 
     @property
     def completed(self) -> frozenset[int]:
@@ -131,7 +136,7 @@ def _study(records: Sequence[RunRecord], given: TransformerRecipe | None) -> Stu
         for words, runs in sorted(found.items(), key=lambda pair: _place(base, pair[0]))
     )
     (group,) = groups([records[0]])
-    title = f"{plain(spec.variant)}, {group.title}" + (", joint vocabulary" * (spec.data.vocabulary == "joint"))
+    title = f"{plain(spec.variant)}, {group.title}"
     return Study(spec.variant, title, dict(zip(WORDS, base, strict=True)), cells, _differences(cells))
 
 

@@ -121,7 +121,7 @@ def _terminal_group(group: Group) -> str:
             lines += ["", *_aligned(group, columns, [])]
         lines += ["", *_aligned(group, COST, extra)]
         lines += ["", *_footnotes(group)] if _footnotes(group) else []
-    return "\n".join([*lines, *_endings(group)])
+    return "\n".join([*lines, *endings(group)])
 
 
 def _aligned(group: Group, columns: Sequence[Column], extra: Sequence[tuple[str, str, list[str]]]) -> list[str]:
@@ -143,8 +143,8 @@ def _aligned(group: Group, columns: Sequence[Column], extra: Sequence[tuple[str,
 def _column(group: Group, column: Column) -> list[str]:
     """Return the cells of a column, digits under digits: where one has a deviation, the others leave room for it."""
     found = [(row, row.summary(column.name)) for row in group.rows]
-    cells = [_cell(summary, column) for _, summary in found]
-    tails = [_mark(group, row, column) for row, _ in found]
+    cells = [written(summary, column) for _, summary in found]
+    tails = [vocabulary_mark(group, row, column) for row, _ in found]
     deviations = [f" ± {spread}" if spread else "" for _, spread in cells]
     room, mark = max(map(len, deviations), default=0), max(map(len, tails), default=0)
     return [
@@ -153,7 +153,7 @@ def _column(group: Group, column: Column) -> list[str]:
     ]
 
 
-def _cell(summary: Summary, column: Column) -> tuple[str, str]:
+def written(summary: Summary, column: Column) -> tuple[str, str]:
     """Return the mean and the standard deviation as text, with equal digits."""
     if summary.mean is None:
         return MISSING, ""
@@ -164,7 +164,8 @@ def _cell(summary: Summary, column: Column) -> tuple[str, str]:
     return f"{mean:,.{digits}f}", "" if constant or deviation is None else f"{deviation / column.divisor:,.{digits}f}"
 
 
-def _mark(group: Group, row: Row, column: Column) -> str:
+def vocabulary_mark(group: Group, row: Row, column: Column) -> str:
+    """Return the mark of a figure that compares with no other row, for its run has other words; else nothing."""
     other = other_vocabulary(group.records) if group.budget == "source" and column.on_tokens else frozenset()
     return MARK if any(record.id in other for record in row.records) else ""
 
@@ -181,7 +182,7 @@ def _footnotes(group: Group) -> list[str]:
     return found
 
 
-def _endings(group: Group) -> list[str]:
+def endings(group: Group) -> list[str]:
     """Return one line for each run that did not complete."""
     return [
         f"{row.label}, seed {record.spec.seed}: {record.status}"
@@ -210,8 +211,8 @@ def markdown_group(group: Group) -> Markdown:
         for title, columns in (("BLEU by order of n-gram", PRECISIONS), ("Speed and memory", SPEED)):
             if any(row.summary(column.name).values for row in group.rows for column in columns):
                 parts.append(f"**{title}**\n\n{_markdown_table(group, columns)}")
-    endings = _endings(group)
-    parts += ["Runs that did not complete:\n\n" + "\n".join(f"- {text(line)}" for line in endings)] if endings else []
+    ended = endings(group)
+    parts += ["Runs that did not complete:\n\n" + "\n".join(f"- {text(line)}" for line in ended)] if ended else []
     return Markdown("\n\n".join(parts))
 
 
@@ -223,8 +224,8 @@ def _markdown_table(group: Group, columns: Sequence[Column]) -> str:
     for row in group.rows:
         cells = [code(row.label, in_table=True), str(len(row.counted))]
         for column in shown:
-            value, deviation = _cell(row.summary(column.name), column)
-            mark = text(_mark(group, row, column)) if value != MISSING else ""
+            value, deviation = written(row.summary(column.name), column)
+            mark = text(vocabulary_mark(group, row, column)) if value != MISSING else ""
             cells.append(f"{value} ± {deviation}{mark}" if deviation else f"{value}{mark}")
         lines.append([*cells, *[row.status] * troubled])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

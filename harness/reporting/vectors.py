@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as tree
 
 import matplotlib as mpl
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from harness.reporting.drawing import FAINT, GRID, INK, OUTSIDERS, STYLES, styled
@@ -33,7 +34,7 @@ def theme_colour(colour: str) -> str:
 
 
 @styled
-def inline(drawn: Figure, name: str, label: str) -> str:
+def inline(drawn: Figure, name: str, label: str) -> Markup:
     """Return a figure as an `<svg>` element without style sheets or style attributes, which the page's policy forbids.
 
     `name` begins every id in it, so that no two figures of a page share one; `label` says what is seen.
@@ -49,11 +50,12 @@ def inline(drawn: Figure, name: str, label: str) -> str:
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', buffer.getvalue()))
     for element in root.iter():
         _plain(element, name, used)
+    _flatten(root)
     width, height = root.attrib.pop("width").removesuffix("pt"), root.attrib.pop("height").removesuffix("pt")
     root.attrib.update({"role": "img", "aria-label": label, "stroke-linejoin": "round", "class": "drawn"})
     root.attrib["viewBox"] = f"0 0 {_short(width)} {_short(height)}"
     root.attrib.pop("version", None)
-    return re.sub(r"\s*\n\s*", "\n", tree.tostring(root, encoding="unicode")).strip()
+    return Markup(re.sub(r"\s*\n\s*", "\n", tree.tostring(root, encoding="unicode")).strip())
 
 
 def _plain(element: tree.Element, name: str, used: set[str]) -> None:
@@ -77,6 +79,17 @@ def _plain(element: tree.Element, name: str, used: set[str]) -> None:
             element.attrib[key] = _short(value)
     if "d" in element.attrib:
         element.attrib["d"] = " ".join(element.attrib["d"].split())
+
+
+def _flatten(parent: tree.Element) -> None:
+    """Put what groups without attributes hold in their place, and leave out what holds nothing."""
+    kept: list[tree.Element] = []
+    for child in parent:
+        _flatten(child)
+        if child.tag in ("g", "defs") and not len(child):
+            continue
+        kept.extend(child if child.tag == "g" and not child.attrib else [child])
+    parent[:] = kept
 
 
 def _attributes(key: str, value: str) -> dict[str, str]:

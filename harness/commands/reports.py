@@ -1,0 +1,45 @@
+"""Writes the report of some runs: as Markdown, and as one HTML file with the test sentences where they may be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.commands import options
+from harness.specs import DataSpec, RunRecord
+
+if TYPE_CHECKING:
+    from harness.reporting.stored import Text
+
+
+def write(records: Sequence[RunRecord], results: Path, folder: Path, *, corpus_text: bool = True) -> None:
+    """Write `folder`/index.html and index.md, and say where they are.
+
+    `corpus_text` lets the HTML show source and reference, where the corpus of a run is on this machine.
+    """
+    from harness.reporting import html, pages
+
+    pages.write(records, folder)
+    page = html.write(records, folder, results=results, texts=test_sets(records) if corpus_text else {})
+    options.say(f"The report: {page} (as Markdown: {folder / pages.PAGE})")
+
+
+def test_sets(records: Iterable[RunRecord]) -> dict[DataSpec, Text]:
+    """Return the test set of each corpus that is on this machine and is what the runs were measured on.
+
+    Nothing is downloaded; a corpus that is not here, or another text now, is left out.
+    """
+    from harness.data.prepared import at_hand
+    from harness.reporting.stored import Text
+
+    found: dict[DataSpec, Text] = {}
+    for data, files in {record.spec.data: record.fingerprints.get("files") for record in records}.items():
+        try:
+            prepared = at_hand(data)
+        except ValueError:
+            continue
+        if prepared is not None and prepared.digests["files"] == files:
+            words = [tuple(prepared.source_words[token] for token in ids) for ids in prepared.test.source]
+            found[data] = Text(prepared.test_source_text, prepared.test_target_text, words)
+    return found

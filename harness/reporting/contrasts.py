@@ -1,0 +1,193 @@
+"""Differences between recipes: weighted sums of their figures, with intervals over seeds and test sentences."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.reporting import statistics
+from harness.reporting.groups import measure
+from harness.reporting.judging import Sentences, metric_of, sentence_sums
+from harness.reporting.statistics import METHOD, Evidence, Method, holm, least_p
+from harness.reporting.studies import WORDS, Cell, Departures, Study
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What is compared: in words, its unit, the digits it is written with, and whether less is better."""
+
+    title: str
+    unit: str
+    digits: int
+    less_is_better: bool
+
+
+FIGURES = {
+    "validation_loss": Figure("validation loss", "nats", 3, less_is_better=True),
+    "test_perplexity": Figure("test perplexity", "", 2, less_is_better=True),
+    "bleu_tutorial": Figure("tutorial BLEU", "", 2, less_is_better=False),
+    "bleu_sacre": Figure("sacreBLEU", "", 2, less_is_better=False),
+}
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A weighted sum of recipes' figures, and the seeds at which all of them completed.
+
+    `changed` and `against` say what is compared, `weights` how much each recipe counts. `combinations` is the number of
+    those of the other fields that it averages over.
+    """
+
+    changed: Departures
+    against: Departures
+    weights: Mapping[Departures, float]
+    seeds: tuple[int, ...]
+    combinations: int
+
+    @property
+    def label(self) -> str:
+        """The changed words, such as "norm=rms", or "positions=none with norm=rms"."""
+        return " with ".join(f"{field}={word}" for field, word in self.changed)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """By how much a figure changes, as a mean over paired seeds with its 95 % interval.
+
+    None is what cannot be had: all of it where no seed has all figures. `p` is the paired t test's, `p_holm` that after
+    Holm's correction for the other effects on the same figure in its table; `least_p` is what so many seeds can give a
+    sign-flip test at least. `significant`: `p_holm` is below 0.05 and the interval leaves 0 out. `basis` says what the
+    interval covers, in the words of `statistics.Basis`.
+    """
+
+    figure: str
+    contrast: Contrast
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    least_p: float | None = None
+    significant: bool = False
+    basis: str = "nothing"
+
+    @property
+    def size(self) -> float:
+        """How large it is, whatever its sign; less than any where it is unknown."""
+        return -1.0 if self.mean is None else abs(self.mean)
+
+
+def estimate(
+    study: Study, figure: str, contrasts: Sequence[Contrast], sentences: Sentences, *, at_once: int = 1
+) -> list[Effect]:
+    """Return the effect of each contrast on a figure, one table together.
+
+    Each contrast keeps all seeds it has, so one that lacks a seed takes none from the others. `at_once` is for how many
+    contrasts, of which these were chosen, intervals and p are to hold together (Bonferroni).
+    """
+    method = Method(confidence=1 - (1 - METHOD.confidence) / at_once)
+    found: dict[int, statistics.Effect] = {}
+    for seeds in dict.fromkeys(one.seeds for one in contrasts if one.seeds):
+        same = [place for place, one in enumerate(contrasts) if one.seeds == seeds]
+        used = {departures for place in same for departures in contrasts[place].weights}
+        rows = {cell.departures: cell for cell in study.cells if cell.departures in used}
+        evidence = [_evidence(cell, seeds, figure, sentences) for cell in rows.values()]
+        weights = {
+            str(place): {rows[one].label: weight for one, weight in contrasts[place].weights.items()} for place in same
+        }
+        table = statistics.contrasts(evidence, weights, metric_of(figure), method=method)
+        found.update(zip(same, table.effects, strict=True))
+    ps = holm([found[place].p if place in found else None for place in range(len(contrasts))])
+    ps = tuple(None if p is None else min(1.0, p * at_once) for p in ps)
+    return [_effect(figure, one, found.get(place), ps[place]) for place, one in enumerate(contrasts)]
+
+
+def _effect(figure: str, contrast: Contrast, found: statistics.Effect | None, p_holm: float | None) -> Effect:
+    if found is None:
+        return Effect(figure, contrast)
+    apart = found.low is not None and found.high is not None and (found.low > 0 or found.high < 0)
+    return Effect(
+        figure,
+        contrast,
+        mean=found.mean,
+        low=found.low,
+        high=found.high,
+        p=found.p,
+        p_holm=p_holm,
+        least_p=least_p(found.n),
+        significant=apart and p_holm is not None and p_holm < 1 - METHOD.confidence,
+        basis=found.basis,
+    )
+
+
+def _evidence(cell: Cell, seeds: Sequence[int], figure: str, sentences: Sentences) -> Evidence:
+    records = [cell.records[seed] for seed in seeds]
+    figures = tuple(measure(record, figure) for record in records)
+    return Evidence(cell.label, tuple(seeds), figures, sentence_sums(records, figure, sentences))
+
+
+def alone(study: Study, field: str) -> list[Contrast]:
+    """Return for each word of a field the contrast with the base, all else being the base's."""
+    own = ((field, study.base[field]),)
+    made = []
+    for word in WORDS[field]:
+        departures = ((field, word),)
+        if word != study.base[field] and study.cell(departures) is not None:
+            made.append(contrast(study, departures, own, {departures: 1.0, (): -1.0}))
+    return made
+
+
+def averaged(study: Study, whole: Collection[Departures], changed: Departures) -> Contrast:
+    """Return the main effect of a word, or the interaction of two, averaged over the words of all other fields.
+
+    main effect of a = mean over c of y(a, c) - y(base, c)
+    interaction of a and b = mean over c of y(a, b, c) - y(a, base, c) - y(base, b, c) + y(base, base, c)
+
+    Averaged are the combinations c of which all these recipes are among `whole`.
+    """
+    fields = [field for field, _ in changed]
+    against = tuple((field, study.base[field]) for field in fields)
+    others = dict.fromkeys(tuple(pair for pair in one if pair[0] not in fields) for one in whole)
+    weights: dict[Departures, float] = {}
+    combinations = 0
+    for other in others:
+        corners = {}
+        for kept in itertools.product((True, False), repeat=len(changed)):
+            corner = [pair for pair, one in zip(changed, kept, strict=True) if one]
+            corners[_ordered([*other, *corner])] = (-1.0) ** (len(changed) - len(corner))
+        if corners.keys() <= set(whole):
+            weights.update(corners)
+            combinations += 1
+    weights = {departures: weight / combinations for departures, weight in weights.items()}
+    return contrast(study, changed, against, weights, combinations)
+
+
+def between(study: Study, first: Contrast | None, second: Contrast | None) -> Contrast:
+    """Return the contrast of one word of a field with another, from their contrasts with the base (None: the base)."""
+    known = first or second
+    assert known is not None
+    weights: dict[Departures, float] = {}
+    for one, sign in ((first, 1.0), (second, -1.0)):
+        for departures, weight in one.weights.items() if one else ():
+            weights[departures] = weights.get(departures, 0.0) + sign * weight
+    return contrast(
+        study,
+        first.changed if first else known.against,
+        second.changed if second else known.against,
+        {departures: weight for departures, weight in weights.items() if weight},
+        known.combinations,
+    )
+
+
+def contrast(
+    study: Study, changed: Departures, against: Departures, weights: Mapping[Departures, float], combinations: int = 1
+) -> Contrast:
+    """Return a contrast at the seeds where all its recipes completed."""
+    completed = [cell.completed for cell in study.cells if cell.departures in weights]
+    seeds = frozenset.intersection(*completed) if completed else frozenset()
+    return Contrast(changed, against, weights, tuple(sorted(seeds)), combinations)
+
+
+def _ordered(pairs: Sequence[tuple[str, str]]) -> Departures:
+    return tuple(sorted(pairs, key=lambda pair: list(WORDS).index(pair[0])))

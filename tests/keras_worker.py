@@ -1,0 +1,172 @@
+"""The process of one framework: `python -m keras_worker FOLDER BACKEND` does the tasks that BACKEND.json names."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import parity_cases
+from keras_plants import planted
+from parity_cases import case, measured
+from small_models import MAX_LENGTH, SOURCE_WORDS, all_recipes, target_words
+from worker_tasks import PATIENCE_SECONDS, Task, answer, read
+
+import impls
+from harness.laws import check, for_variant
+from harness.subjects import Subject
+from impls.contract import PAD, Arrays, Batch, Recipe, Seq2SeqModel, Training
+
+FRAMEWORKS = {"torch", "tensorflow", "jax"}
+Found = tuple[Arrays, dict[str, Any]]
+
+
+def subject(recipe: Recipe, **settings: Any) -> Subject:
+    """Return a recipe in Keras, for the laws."""
+
+    def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
+        kept = replace(recipe, dropout=dropout)
+        words = SOURCE_WORDS, target_words(recipe)
+        return impls.build(kept, *words, training=training, seed=seed, framework="keras", **settings)
+
+    return Subject(build, SOURCE_WORDS, target_words(recipe), MAX_LENGTH)
+
+
+def small(name: str, *, layers: int | None = None) -> Recipe:
+    """Return a recipe of `small_models` by name, with so many layers where it has any."""
+    recipe = all_recipes()[name]
+    return recipe if layers is None or not hasattr(recipe, "layers") else replace(recipe, layers=layers)
+
+
+# Tasks ----------------------------------------------------------------------------------------------------------------
+
+
+def laws(task: Task, folder: Path) -> Found:
+    """Test a small recipe, of one layer where the size is "small"."""
+    tried = subject(small(task.subject, layers=1 if task.size == "small" else None))
+    words = {"source_words": tried.source_words, "target_words": tried.target_words}
+    return {}, {"laws": [vars(one) for one in check(tried.build, **words, max_length=tried.max_length)]}
+
+
+def variant_laws(task: Task, folder: Path) -> Found:
+    """Test a variant by name; law 13 resumes in a new process."""
+    return {}, {"laws": [vars(one) for one in for_variant(task.subject, framework="keras")]}
+
+
+def parity(task: Task, folder: Path) -> Found:
+    """Measure one side of a comparison; torch's weights, taught further, are what both translate with."""
+    one, framework = case(task.subject, task.size), "torch" if task.backend == "torch" else "keras"
+    with planted(task.plant):
+        found, model = measured(one, framework)
+        if task.plant:
+            return found, {}
+        if task.backend == "torch":
+            taught = parity_cases.teach(one, model)
+            answer(folder, replace(task, kind="taught"), taught, {})
+        else:
+            taught = _awaited(folder, replace(task.torch_s, kind="taught"))
+        return {**found, **parity_cases.translations(one, model, taught, ties=task.backend == "torch")}, {}
+
+
+def nudged(task: Task, folder: Path) -> Found:
+    """Measure models in which one weight of one tensor is a thousandth too large."""
+    logits = {name: found["logits"] for name, found in parity_cases.nudged(case(task.subject, task.size), "keras")}
+    return logits, {}
+
+
+def noise(task: Task, folder: Path) -> Found:
+    """Return what one update after another loses to dropout, in several circumstances."""
+    tried = subject(small(task.subject, layers=1))
+    batch = tried.batch()
+
+    def losses(model: Seq2SeqModel, updates: int) -> Any:
+        found = []
+        for _ in range(updates):
+            model.train_step(batch, 0.0)
+            found.append(model.take_totals().nats)
+        return np.array(found)
+
+    model = tried.shaken(dropout=0.5)
+    straight = losses(model, 4)
+    disturbed = tried.shaken(dropout=0.5)
+    first = losses(disturbed, 2)
+    disturbed.logits(batch.source, batch.target_in)
+    disturbed.begin_decoding(batch.source).step(batch.target_in[:, 0], 1)
+    tried.shaken(dropout=0.5).train_step(batch, 0.0)
+    saved = disturbed.training_state()
+    other = tried.model(seed=1, dropout=0.5)
+    other.set_weights(model.weights())
+    resumed = tried.model(seed=1, dropout=0.5)
+    resumed.set_training_state(saved)
+    return {
+        "straight": straight,
+        "disturbed": np.concatenate([first, losses(disturbed, 2)]),
+        "resumed": losses(resumed, 2),
+        "other seed": losses(other, 4),
+    }, {}
+
+
+def bfloat16(task: Task, folder: Path) -> Found:
+    """Return logits and losses in both precisions, and what the weights and a decoding of the lower one are like."""
+    recipe = small(task.subject, layers=1)
+    plain, low = subject(recipe), subject(recipe, precision="bfloat16")
+    batch = plain.batch()
+    real = batch.target_in != PAD
+    models = {"float32": plain.shaken(dropout=0.0), "bfloat16": low.shaken(dropout=0.0)}
+    found: Arrays = {
+        f"logits {name}": model.logits(batch.source, batch.target_in)[real] for name, model in models.items()
+    }
+    step = models["bfloat16"].begin_decoding(batch.source).step(batch.target_in[:, 0], 3)
+    found["log-probabilities"] = step.log_probabilities
+    found["losses"] = _learned(models["bfloat16"], batch)
+    return found, {"types": sorted({str(value.dtype) for value in models["bfloat16"].weights().values()})}
+
+
+def _learned(model: Seq2SeqModel, batch: Batch) -> Any:
+    losses = [float(model.token_nats(batch).sum())]
+    for _ in range(40):
+        model.train_step(batch, 1e-3)
+    return np.array([*losses, float(model.token_nats(batch).sum())])
+
+
+def _awaited(folder: Path, task: Task) -> Arrays:
+    """Return the arrays of another process's task, once they are there."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    whole = replace(task, kind="parity")
+    while not (folder / task.file).exists():
+        if (folder / whole.file).exists():
+            read(folder, whole)  # raises where torch's process failed on the way
+        if time.monotonic() > until:
+            raise RuntimeError(f"{task} does not come")
+        time.sleep(0.1)
+    return read(folder, task)[0]
+
+
+TASKS: dict[str, Callable[[Task, Path], Found]] = {
+    one.__name__: one for one in (laws, variant_laws, parity, nudged, noise, bfloat16)
+}
+
+
+def main(folder: Path, backend: str) -> None:
+    """Do all tasks; one that fails leaves its traceback, and the others go on."""
+    for words in json.loads((folder / f"{backend}.json").read_text(encoding="utf-8")):
+        task = Task(**words)
+        began, processor = time.perf_counter(), time.process_time()
+        try:
+            arrays, remarks = TASKS[task.kind](task, folder)
+            remarks["frameworks"] = sorted(FRAMEWORKS & sys.modules.keys())
+        except Exception:
+            arrays, remarks = {}, {"error": traceback.format_exc()}
+        remarks["seconds"] = time.perf_counter() - began
+        remarks["processor_seconds"] = time.process_time() - processor
+        answer(folder, task, arrays, remarks)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

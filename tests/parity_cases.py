@@ -1,0 +1,298 @@
+"""What two implementations of a recipe are compared on, and everything that one of them makes of it, as arrays.
+
+`measured` is called in one process for each framework, and `compare` on what two of them gave. No framework is imported
+here: `impls.build` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+import impls
+from harness.curves import learning_rate
+from harness.data.batches import evaluation_batches, stream_digest, training_batches
+from harness.data.prepared import Prepared, prepare
+from harness.decoding import TIE_NATS, translate
+from harness.specs import DataSpec, DecodingSpec
+from harness.suites import reduced
+from impls import registry
+from impls.contract import PAD, Arrays, Batch, GruRecipe, Recipe, Seq2SeqModel, Training
+
+VARIANTS = ("learned_positions", "sinusoidal_handmade", "conv_ffn", "paper", "bahdanau_gru")
+SIZES = ("small", "full")
+BEAMS = {"greedy": 1, "beam": 5}
+LOGITS, GRADIENTS, LOSSES, WEIGHTS = 1e-5, 1e-4, 1e-3, 1e-4
+"""How far two implementations may be apart: logits; gradients relative to the tensor's largest; losses relative, at
+every update; weights after all updates, where epsilon is large enough for that."""
+
+NO_GRADIENT = ".key.bias"
+"""The same for every key, so the softmax takes it away, and its gradient is nothing but rounding."""
+
+SHAKE = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A recipe without dropout, how it is trained, and on what.
+
+    `updates`: how many losses are compared. `taught`: how many more updates the one makes whose weights are then
+    translated with. `longest`: the most words of a translation. `tells_epsilon`: Adam's epsilon is far above the
+    rounding of a gradient, so that the weights after all updates can be compared, and where it is added shows.
+    """
+
+    recipe: Recipe
+    training: Training
+    data: DataSpec
+    updates: int
+    taught: int
+    sentences: int
+    longest: int
+    tells_epsilon: bool
+
+    @property
+    def corpus(self) -> Prepared:
+        return _prepared(self.data)
+
+
+@lru_cache(maxsize=2)
+def _prepared(data: DataSpec) -> Prepared:
+    return prepare(data)
+
+
+def case(variant: str, size: str) -> Case:
+    """Return what a variant is compared on: "small" takes seconds, "full" is its own size on Multi30k, and minutes."""
+    recipe, training = replace(registry.recipe(variant), dropout=0.0), registry.training(variant)
+    if size == "full":
+        training = replace(training, batch_size=32, clip_norm=1.0)
+        data = DataSpec(corpus="multi30k")
+        sizes: dict[str, Any] = {"updates": 200, "taught": 300, "sentences": 500, "longest": 30}
+        return Case(recipe=recipe, training=training, data=data, tells_epsilon=False, **sizes)
+    recipe = reduced(recipe, 32)
+    if not isinstance(recipe, GruRecipe):
+        recipe = replace(recipe, layers=2, heads=4)
+    rate = {"warmup_updates": 5 if training.warmup_updates else 0, "peak_rate": 3e-3, "epsilon": 1e-4}
+    training = replace(training, batch_size=16, clip_norm=1.0, **rate)
+    data = DataSpec(corpus="captions", tokenizer="whitespace", training_pairs=400)
+    sizes = {"updates": 20, "taught": 400, "sentences": 50, "longest": 15}
+    return Case(recipe=recipe, training=training, data=data, tells_epsilon=True, **sizes)
+
+
+# What one framework makes of it ---------------------------------------------------------------------------------------
+
+
+def lively(recipe: Recipe, weights: Arrays) -> Arrays:
+    """Move every weight from where it starts, so that no fault hides behind a 0, a 1 or a matrix close to 0."""
+    generator = np.random.default_rng(7)
+    found = {}
+    for name, value in weights.items():
+        if value.ndim > 1 and isinstance(recipe, GruRecipe) and not name.endswith(".embedding"):
+            value = value * np.float32(100 / np.sqrt(value.shape[0]))
+        elif value.ndim > 1 and isinstance(recipe, GruRecipe):
+            value = value * np.float32(50)
+        shake = SHAKE if value.ndim == 1 else SHAKE / 10
+        found[name] = (value + shake * generator.standard_normal(value.shape)).astype(np.float32)
+    return found
+
+
+def fresh(one: Case, framework: str, training: Training | None = None) -> Seq2SeqModel:
+    """Build the model of a case, with the weights that all begin from."""
+    words = len(one.corpus.source_words), len(one.corpus.target_words)
+    model = impls.build(one.recipe, *words, training=training or one.training, framework=framework)
+    model.set_weights(lively(one.recipe, model.weights()))
+    return model
+
+
+def probe(one: Case) -> Batch:
+    """Return sentences of different lengths that logits and gradients are compared on."""
+    batches = [batch for batch, _ in evaluation_batches(one.corpus.validation, batch_size=8)]
+    (short, *_), middle = batches, batches[len(batches) // 2]
+    halves = [(ids[:4], more[:4]) for ids, more in zip(vars(short).values(), vars(middle).values(), strict=True)]
+    return Batch(*(_stacked(*pair) for pair in halves))
+
+
+def _stacked(*parts: Any) -> Any:
+    longest = max(part.shape[1] for part in parts)
+    return np.concatenate(
+        [np.pad(part, ((0, 0), (0, longest - part.shape[1])), constant_values=PAD) for part in parts]
+    )
+
+
+def logits(model: Seq2SeqModel, batch: Batch) -> Any:
+    """Return the logits at the real positions, [N,V]."""
+    return model.logits(batch.source, batch.target_in)[batch.target_in != PAD]
+
+
+def gradients(model: Seq2SeqModel, batch: Batch, training: Training) -> Arrays:
+    """Return the gradient of one update from zero moments."""
+    model.train_step(batch, 0.0)
+    state = model.training_state()
+    return {name: state[f"first_moment/{name}"] / np.float32(1 - training.beta1) for name in model.weights()}
+
+
+def _stream(one: Case) -> Iterator[Batch]:
+    epoch = 0
+    while True:
+        yield from training_batches(one.corpus.train, batch_size=one.training.batch_size, seed=0, epoch=epoch)
+        epoch += 1
+
+
+def measured(one: Case, framework: str) -> tuple[Arrays, Seq2SeqModel]:
+    """Return logits, gradients and the losses of all updates, and the model that made the updates."""
+    unclipped, batch = replace(one.training, clip_norm=None), probe(one)
+    model = fresh(one, framework, unclipped)
+    found: Arrays = {"logits": logits(model, batch)}
+    found |= {f"gradient/{name}": value for name, value in gradients(model, batch, unclipped).items()}
+    model = fresh(one, framework)
+    losses, norms = [], []
+    for update, fed in zip(range(1, one.updates + 1), _stream(one), strict=False):
+        model.train_step(fed, learning_rate(one.training, update))
+        totals = model.take_totals()
+        losses.append(totals.objective_nats / totals.tokens)
+        norms.append(totals.largest_gradient_norm)
+    digest = stream_digest(one.corpus.train, batch_size=one.training.batch_size, seed=0, updates=one.updates)
+    found |= {"losses": np.array(losses), "norms": np.array(norms), "stream": np.array(digest)}
+    if one.tells_epsilon:
+        found |= {f"weight/{name}": value for name, value in model.weights().items()}
+    return found, model
+
+
+def teach(one: Case, model: Seq2SeqModel) -> Arrays:
+    """Go on training until translations are worth comparing, and return the weights under "taught/"."""
+    for update, fed in zip(range(one.updates + one.taught), _stream(one), strict=False):
+        if update >= one.updates:
+            model.train_step(fed, learning_rate(one.training, update + 1))
+    return {f"taught/{name}": value for name, value in model.weights().items()}
+
+
+def translations(one: Case, model: Seq2SeqModel, weights: Arrays, *, ties: bool) -> Arrays:
+    """Return greedy and beam translations with these weights, and with `ties` how many each sentence has by itself."""
+    model.set_weights({name.removeprefix("taught/"): value for name, value in weights.items()})
+    found: Arrays = {}
+    sources = list(one.corpus.test.source[: one.sentences])
+    for name, beam in BEAMS.items():
+        decoding = DecodingSpec(beam=beam, max_tokens=one.longest)
+        decoded = translate(model, sources, decoding)
+        words = np.full((len(sources), one.longest), PAD, np.int32)
+        for row, translation in zip(words, decoded.translations, strict=True):
+            row[: len(translation.tokens)] = translation.tokens
+        found[name] = words
+        found[f"{name} log-probabilities"] = np.array([each.log_probability for each in decoded.translations])
+        found[f"{name} ties"] = np.array(decoded.ties)
+        if ties:
+            alone = [translate(model, [source], decoding).ties for source in sources]
+            found[f"{name} ties alone"] = np.array(alone)
+    return found
+
+
+def nudged(one: Case, framework: str) -> Iterator[tuple[str, Arrays]]:
+    """Yield for each tensor the logits of a model in which one of its weights is 1e-3 too large.
+
+    It is the one with the largest gradient: of a word that is not in the batch, nobody could tell.
+    """
+    training, batch = replace(one.training, clip_norm=None), probe(one)
+    model = fresh(one, framework, training)
+    weights, slopes = model.weights(), gradients(model, batch, training)
+    for name, value in weights.items():
+        if name.endswith(NO_GRADIENT):
+            continue
+        wrong = value.copy()
+        wrong[np.unravel_index(np.abs(slopes[name]).argmax(), value.shape)] += 1e-3
+        model.set_weights({**weights, name: wrong})
+        yield name, {"logits": logits(model, batch)}
+
+
+# Whether two frameworks agree -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One check of parity: how far apart, how far is allowed, and what else there is to say."""
+
+    check: str
+    largest: float
+    allowed: float
+    remark: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds; what is not a number never does."""
+        return self.largest <= self.allowed
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.largest:.2e}, allowed {self.allowed:.0e} {self.remark}".strip()
+
+
+def compare(expected: Arrays, found: Arrays) -> list[Agreement]:
+    """Return every check for which both have arrays."""
+    return [agree for check in CHECKS for agree in check(expected, found)]
+
+
+def broken(agreements: list[Agreement]) -> set[str]:
+    """Return the names of the checks that do not hold."""
+    return {one.check for one in agreements if not one.holds}
+
+
+def _logits(expected: Arrays, found: Arrays) -> Iterator[Agreement]:
+    if "logits" in found:
+        yield Agreement("logits", _apart(expected["logits"], found["logits"]), LOGITS)
+
+
+def _gradients(expected: Arrays, found: Arrays) -> Iterator[Agreement]:
+    names = [name for name in expected if name.startswith("gradient/")]
+    if not any(name in found for name in names):
+        return
+    worst, where = 0.0, ""
+    highest = max(float(np.abs(expected[name]).max()) for name in names)
+    for name in names:
+        own = highest if name.endswith(NO_GRADIENT) else float(np.abs(expected[name]).max())
+        apart = _apart(expected[name], found[name]) / own
+        if not apart <= worst:
+            worst, where = apart, name.removeprefix("gradient/")
+    yield Agreement("gradients", worst, GRADIENTS, where)
+
+
+def _losses(expected: Arrays, found: Arrays) -> Iterator[Agreement]:
+    if "losses" in found:
+        relative = np.abs(found["losses"] / expected["losses"] - 1)
+        yield Agreement("losses", float(relative.max()), LOSSES, f"at update {int(relative.argmax()) + 1}")
+        yield Agreement("norms", float(np.abs(found["norms"] / expected["norms"] - 1).max()), 10 * LOSSES)
+        yield Agreement("stream", float(str(found["stream"]) != str(expected["stream"])), 0)
+
+
+def _weights(expected: Arrays, found: Arrays) -> Iterator[Agreement]:
+    names = [name for name in found if name.startswith("weight/") and not name.endswith(NO_GRADIENT)]
+    if names:
+        apart = {name: _apart(expected[name], found[name]) for name in names}
+        worst = max(apart, key=apart.__getitem__)
+        yield Agreement("weights", max(apart.values()), WEIGHTS, worst.removeprefix("weight/"))
+
+
+def _translations(expected: Arrays, found: Arrays) -> Iterator[Agreement]:
+    """A sentence may differ only where the search had a tie: two hypotheses within 1e-4, of which either is right."""
+    for name in BEAMS:
+        if name not in found:
+            continue
+        other = (expected[name] != found[name]).any(axis=1)
+        tied = expected[f"{name} ties alone"] > 0
+        remark = f"of {len(other)} sentences; {int(tied.sum())} have a tie, {int((other & tied).sum())} of these differ"
+        yield Agreement(name, float((other & ~tied).sum()), 0, remark)
+        own, others = (one[f"{name} log-probabilities"][~other] for one in (expected, found))
+        yield Agreement(f"{name} log-probabilities", _apart(own, others), TIE_NATS)
+
+
+def _apart(expected: Any, found: Any) -> float:
+    return float(np.abs(np.asarray(found, np.float64) - expected).max(initial=0.0))
+
+
+CHECKS: tuple[Callable[[Arrays, Arrays], Iterator[Agreement]], ...] = (
+    _logits,
+    _gradients,
+    _losses,
+    _weights,
+    _translations,
+)

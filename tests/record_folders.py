@@ -1,0 +1,167 @@
+"""Whole folders of runs that were never trained: every figure is worked out from the others, as a real run's is."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from small_runs import TINY, TRAINING, spec
+
+from harness import evidence, store
+from harness.curves import learning_rate
+from harness.data.batches import stream_digest, updates_per_epoch
+from harness.data.prepared import Prepared, detokenise, prepare
+from harness.measuring import test_scores
+from harness.scoring import perplexity_from_sums
+from harness.specs import DecodingSpec, EpochRecord, RunRecord, RunSpec
+from harness.store import Hypothesis
+from impls import weights
+from impls.contract import Arrays, Numbers, Recipe
+
+RECIPES: dict[str, Recipe] = {
+    "learned_positions": TINY,
+    "paper": replace(TINY, positions="sinusoidal", tying="output"),
+}
+SCHEDULE = replace(TRAINING, schedule="inverse_sqrt", warmup_updates=10)
+DECODING = DecodingSpec(max_tokens=40)
+LOSSES = (5.0, 3.5, 3.6)
+
+
+def folder_spec(variant: str, seed: int, **changes: Any) -> RunSpec:
+    """Return the spec of one run of the set."""
+    return spec(variant, RECIPES[variant], **{"seed": seed, "training": SCHEDULE, "decoding": DECODING, **changes})
+
+
+def write_set(results: Path, *, seeds: int = 2, **changes: Any) -> list[RunRecord]:
+    """Write the folders of both variants and each seed."""
+    return [write_run(results, folder_spec(variant, seed, **changes)) for variant in RECIPES for seed in range(seeds)]
+
+
+def write_run(results: Path, run: RunSpec) -> RunRecord:
+    """Write the folder of one completed run."""
+    prepared = prepare(run.data)
+    noise = np.random.default_rng([run.seed, *run.variant.encode()])
+    assert run.recipe is not None
+    first = weights.initial(run.recipe, len(prepared.source_words), len(prepared.target_words), run.seed)
+    hypotheses = translations(prepared, noise)
+    scores = test_scores(prepared, hypotheses)
+    sentences: Arrays = {
+        "tokens": np.array([len(one) - 1 for one in prepared.test.target], np.int32),
+        **scores.statistics,
+    }
+    sentences["nats"] = sentences["tokens"] * noise.uniform(2.5, 4.5, len(hypotheses))
+    loss = float(sentences["nats"].sum() / sentences["tokens"].sum())
+    perplexities = {
+        "test_loss": loss,
+        "test_perplexity": float(perplexity_from_sums(sentences["nats"].sum(), sentences["tokens"].sum())),
+        "tutorial_perplexity": math.exp(loss - 0.02),
+    }
+    trained = {
+        name: one + np.float32(0.01) * noise.standard_normal(one.shape, np.float32) for name, one in first.items()
+    }
+    curve = made_curve(run, prepared, noise)
+    record = RunRecord(
+        id=run.id,
+        spec=run,
+        status="completed",
+        started="2026-01-02T03:04:05+00:00",
+        command=f"python -m harness run {run.variant} --seed {run.seed}",
+        fingerprints={
+            **prepared.digests,
+            "stream": stream_digest(
+                prepared.train, batch_size=run.training.batch_size, seed=run.seed, updates=curve[-1].updates
+            ),
+            "weights": evidence.array_digests(first),
+            "hypotheses": store.save_hypotheses(results, run.id, hypotheses),
+            "trained_weights": store.save_weights(results, run.id, trained),
+            "sentences": store.save_sentences(results, run.id, sentences),
+            "attention": store.save_attention(results, run.id, attention(hypotheses[:3])),
+        },
+        environment=environment(run),
+        sizes={"parameters": sum(one.size for one in first.values()), **prepared.figures},
+        curve=curve,
+        chosen_epochs=(2,),
+        scores={**perplexities, **scores.values},
+        signatures=dict(scores.signatures),
+        speed=speeds(curve),
+        decode={"ties": 1, "unfinished": 0},
+    )
+    store.save_record(results, record)
+    return record
+
+
+def translations(prepared: Prepared, noise: np.random.Generator) -> list[Hypothesis]:
+    """Return the references with a fifth of their words replaced."""
+    words = prepared.target_words
+    tokens = [
+        tuple(word if noise.random() < 0.8 else words[int(noise.integers(4, len(words)))] for word in one)
+        for one in prepared.test_target_tokens
+    ]
+    return [
+        Hypothesis(number, *one) for number, one in enumerate(zip(tokens, detokenise(prepared, tokens), strict=True))
+    ]
+
+
+def attention(hypotheses: list[Hypothesis]) -> dict[int, Numbers]:
+    """Return attention that looks at 8 source positions alike."""
+    return {one.sentence: np.full((1, len(one.tokens) + 1, 8), 1 / 8, np.float16) for one in hypotheses}
+
+
+def made_curve(run: RunSpec, prepared: Prepared, noise: np.random.Generator) -> tuple[EpochRecord, ...]:
+    """Return three epochs, of which the second has the least validation loss."""
+    lines, each = [], updates_per_epoch(prepared.train, run.training.batch_size)
+    for epoch, level in enumerate(LOSSES, start=1):
+        training, validation = (level + 0.1 * float(noise.random()) for _ in range(2))
+        lines.append(
+            EpochRecord(
+                epoch=epoch,
+                updates=epoch * each,
+                tokens=sum(len(one) - 1 for one in prepared.train.target),
+                learning_rate=learning_rate(run.training, epoch * each),
+                training_loss=training,
+                training_perplexity=math.exp(training),
+                validation_loss=validation - 0.5 * (epoch == 2),
+                validation_perplexity=math.exp(validation - 0.5 * (epoch == 2)),
+                largest_gradient_norm=2.5,
+                training_seconds=3.0 + float(noise.random()),
+                validation_seconds=0.2 + float(noise.random()),
+            )
+        )
+    return tuple(lines)
+
+
+def speeds(curve: tuple[EpochRecord, ...]) -> dict[str, float]:
+    """Return the speeds that the curve makes, the first update apart."""
+    first, updates = 0.9, curve[-1].updates
+    steady = sum(line.training_seconds for line in curve) - first
+    tokens = sum(line.tokens for line in curve)
+    return {
+        "total_seconds": sum(line.training_seconds + line.validation_seconds for line in curve) + 5,
+        "first_update_seconds": first,
+        "training_tokens_per_second": tokens * (updates - 1) / updates / steady,
+        "epoch_seconds": steady / (updates - 1) * curve[0].updates,
+        "validation_seconds": statistics.median(line.validation_seconds for line in curve),
+        "peak_memory_bytes": 2.1e8,
+        "decoding_sentences_per_second": 80.0,
+    }
+
+
+def environment(run: RunSpec) -> dict[str, Any]:
+    """Return an environment with the versions of this one, so that what is computed again may be held against it."""
+    return {
+        "python": "3.11.7",
+        "versions": {"torch": "2.13.0", **evidence.versions()},
+        "commit": {"digest": "a" * 40, "dirty": False},
+        "machine": {"processor": "a processor", "cores": 2, "memory_bytes": 8e9, "system": "Linux"},
+        "framework": run.framework,
+        "backend": run.framework,
+        "device": run.device,
+        "precision": run.precision,
+        "threads": run.threads,
+        "variables": {"OMP_NUM_THREADS": str(run.threads)},
+        "resumed_after_epochs": [],
+    }

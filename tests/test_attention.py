@@ -1,0 +1,83 @@
+"""The stored attention of a run: what is kept, what is refused, and that the model's own comes out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_runs import TINY, spec
+
+from harness import store, training
+from harness.data.prepared import prepare
+from harness.executor import worker_environment
+from harness.measuring import ATTENDED
+from harness.measuring import test_attention as attention_of
+from harness.training import build_model
+from impls.contract import SOS
+
+RUN = "a-run"
+
+
+def maps(*numbers: int) -> dict[int, np.ndarray]:
+    noise = np.random.default_rng(0)
+    return {number: noise.random((2, 3, 4)).astype(np.float16) for number in numbers}
+
+
+def test_what_is_stored_is_read_in_the_order_of_the_sentences(tmp_path: Path) -> None:
+    given = maps(10, 2, 0)
+    digest = store.save_attention(tmp_path, RUN, given)
+    found = store.load_attention(tmp_path, RUN, digest)
+    assert list(found) == [0, 2, 10]
+    for number, one in found.items():
+        np.testing.assert_array_equal(one, given[number])
+    assert store.has_attention(tmp_path, RUN)
+
+
+def test_a_run_without_has_none(tmp_path: Path) -> None:
+    assert store.load_attention(tmp_path, RUN) == {}
+    assert not store.has_attention(tmp_path, RUN)
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((2, 3, 4), np.float32), np.zeros((3, 4), np.float16), np.zeros((2, 0, 4), np.float16)]
+)
+def test_other_types_and_shapes_are_refused_before_anything_is_written(tmp_path: Path, wrong: np.ndarray) -> None:
+    with pytest.raises(ValueError, match=re.escape("allowed is a sentence number, float16 [layers,T,S]")):
+        store.save_attention(tmp_path, RUN, {0: wrong})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    digest = store.save_attention(tmp_path, RUN, maps(0))
+    path = tmp_path / RUN / store.ATTENTION
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    with pytest.raises(ValueError, match=re.escape(str(path))):
+        store.load_attention(tmp_path, RUN, digest)
+
+
+def test_a_run_stores_the_mean_over_heads_of_its_first_sentences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
+    chosen = spec("learned_positions", TINY, updates=2)
+    record = training.run(chosen, tmp_path)
+    found = store.load_attention(tmp_path, record.id, record.fingerprints["attention"])
+    assert list(found) == list(range(ATTENDED))
+    prepared = prepare(chosen.data)
+    for name, value in worker_environment(chosen).items():
+        monkeypatch.setenv(name, value)
+    model = build_model(chosen, prepared)
+    model.set_weights(store.load_weights(tmp_path, record.id))
+    hypotheses = store.load_hypotheses(tmp_path, record.id)
+    ids = {word: number for number, word in enumerate(prepared.target_words)}
+    for number, stored in found.items():
+        tokens = [ids[token] for token in hypotheses[number].tokens]
+        target = np.array([[SOS, *tokens]], dtype=np.int32)
+        heads = model.cross_attention(prepared.test.source[number][None], target)[0]
+        assert stored.shape == (heads.shape[0], len(tokens) + 1, len(prepared.test.source[number]))
+        np.testing.assert_allclose(stored, heads.mean(axis=1), atol=2e-3)
+        np.testing.assert_allclose(stored.astype(np.float64).sum(axis=-1), 1.0, atol=1e-2)
+    again = attention_of(model, prepared, [[ids[token] for token in one.tokens] for one in hypotheses[:1]])
+    np.testing.assert_array_equal(again[0], found[0])

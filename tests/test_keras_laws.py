@@ -1,0 +1,79 @@
+"""The laws hold for every recipe in Keras too, on every backend; one process a backend does them all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from parity_cases import VARIANTS
+from small_models import all_recipes
+from worker_tasks import Crew, Task
+
+RECIPES = [name for name in all_recipes() if name != "torch_reference"]
+TRANSFORMERS = [name for name in VARIANTS if name != "bahdanau_gru"]
+BACKENDS = ("tensorflow", "jax", "keras-torch")
+PRECISION_BITS = 8
+"""How many bits of a number bfloat16 keeps."""
+
+
+def cases(*tasks: Task, slow: bool = False) -> list[Any]:
+    return [pytest.param(task, id=str(task), marks=[pytest.mark.slow] if slow else []) for task in tasks]
+
+
+QUICK = [Task("tensorflow", "laws", name) for name in RECIPES]
+QUICK += [Task("tensorflow", "variant_laws", name) for name in ("learned_positions", "bahdanau_gru")]
+QUICK += [Task("jax", "variant_laws", name) for name in TRANSFORMERS]
+ALL = [Task(backend, "laws", name, "full") for backend in BACKENDS for name in RECIPES]
+ALL += [Task(backend, "variant_laws", name) for backend in BACKENDS for name in VARIANTS]
+SLOW = [task for task in ALL if task not in QUICK]
+
+
+def test_every_word_is_tried_on_tensorflow_and_the_four_variants_on_jax() -> None:
+    assert {task.subject for task in QUICK if task.kind == "laws"} == set(all_recipes()) - {"torch_reference"}
+    assert len(TRANSFORMERS) == 4
+    assert {(task.backend, task.subject) for task in SLOW} >= {(one, name) for one in BACKENDS for name in RECIPES}
+
+
+@pytest.mark.parametrize("task", cases(*QUICK) + cases(*SLOW, slow=True))
+def test_every_recipe_keeps_every_law_in_keras(task: Task, crew: Crew) -> None:
+    _, remarks = crew.result(task)
+    found = remarks["laws"]
+    assert [law["number"] for law in found] == list(range(1, 14))
+    assert not [f"law {law['number']} {law['name']}: {law['detail']}" for law in found if not law["passed"]]
+    if task.kind == "variant_laws":
+        assert found[-1]["detail"] == ""  # law 13 resumed in a new process
+    assert set(remarks["frameworks"]) == {task.backend.removeprefix("keras-")}
+
+
+@pytest.mark.parametrize(
+    "task",
+    cases(*(Task("tensorflow", "noise", name) for name in ("base", "gru")), Task("jax", "noise", "base"))
+    + cases(Task("jax", "noise", "gru"), *(Task("keras-torch", "noise", name) for name in ("base", "gru")), slow=True),
+)
+def test_dropout_depends_on_the_seed_and_the_number_of_the_update_alone(task: Task, crew: Crew) -> None:
+    found, _ = crew.result(task)
+    straight = found["straight"]
+    assert len(set(straight.tolist())) == len(straight), "two updates have the same noise"
+    assert found["disturbed"].tolist() == straight.tolist()
+    assert found["resumed"].tolist() == straight[2:].tolist()
+    assert not set(found["other seed"].tolist()) & set(straight.tolist())
+
+
+@pytest.mark.parametrize(
+    "task",
+    cases(*(Task("tensorflow", "bfloat16", name) for name in ("base", "gru")))
+    + cases(
+        *(Task(one, "bfloat16", name) for one in ("jax", "keras-torch") for name in ("base", "gru")),
+        slow=True,
+    ),
+)
+def test_bfloat16_computes_nearly_the_same_and_learns(task: Task, crew: Crew) -> None:
+    found, remarks = crew.result(task)
+    exact, low = found["logits float32"], found["logits bfloat16"]
+    apart = np.abs(exact - low).max()
+    assert 0 < apart < np.abs(exact).max() * 2.0**-PRECISION_BITS * 10
+    assert np.isfinite(found["log-probabilities"]).all()
+    before, after = found["losses"]
+    assert after < before / 2
+    assert remarks["types"] == ["float32"]

@@ -1,0 +1,129 @@
+"""Torch and Keras compute the same function to the last digit that float32 allows; and an error in one is noticed.
+
+Both start from the same canonical weights and see the same batches. The full-size comparison, on Multi30k, is `slow`;
+with -s it writes its figures as a line of JSON for each variant and backend.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from keras_plants import PLANTS
+from parity_cases import LOGITS, NO_GRADIENT, VARIANTS, broken, case, compare
+from worker_tasks import Crew, Task
+
+BACKENDS = ("tensorflow", "jax")
+VICTIMS = {
+    "causal mask shifted by one": "learned_positions",
+    "norm epsilon 1e-3": "learned_positions",
+    "gelu by tanh": "conv_ffn",
+    "GRU gates swapped": "bahdanau_gru",
+    "epsilon of Keras's Adam": "learned_positions",
+}
+"""The variant that each planted error is put into."""
+
+EVERYTHING = {"logits", "gradients", "losses", "norms", "weights"}
+NOTICED = {
+    "causal mask shifted by one": EVERYTHING,
+    "norm epsilon 1e-3": {"logits", "gradients"},
+    "gelu by tanh": {"logits", "gradients"},
+    "GRU gates swapped": EVERYTHING,
+    "epsilon of Keras's Adam": {"losses", "weights"},
+}
+"""The checks that at least have to fail."""
+
+
+def tasks(kind: str, backends: tuple[str, ...] = BACKENDS, *, size: str = "small", slow: bool = False) -> list[Any]:
+    return [
+        pytest.param(Task(backend, kind, variant, size), id=f"{variant} {backend}", marks=[pytest.mark.slow] * slow)
+        for backend in backends
+        for variant in VARIANTS
+    ]
+
+
+def agreement(task: Task, crew: Crew, record: Any) -> set[str]:
+    """Return the checks that fail, and tell the figures of all."""
+    expected, _ = crew.result(task.torch_s)
+    found, remarks = crew.result(task)
+    agreements = compare(expected, found)
+    figures = {one.check: {"largest": one.largest, "allowed": one.allowed, "remark": one.remark} for one in agreements}
+    record(str(task), json.dumps(figures))
+    sys.stdout.write(
+        json.dumps({"task": str(task), "seconds": round(remarks["seconds"], 1), "checks": figures}) + "\n"
+    )
+    return broken(agreements)
+
+
+@pytest.mark.parametrize("task", tasks("parity") + tasks("parity", ("keras-torch",), slow=True))
+def test_torch_and_keras_agree(task: Task, crew: Crew, record_property: Any) -> None:
+    assert agreement(task, crew, record_property) == set()
+
+
+@pytest.mark.parametrize("task", tasks("parity", (*BACKENDS, "keras-torch"), size="full", slow=True))
+def test_torch_and_keras_agree_at_full_size_on_real_sentences(
+    task: Task, multi30k_folder: Path, crew: Crew, record_property: Any
+) -> None:
+    assert agreement(task, crew, record_property) == set()
+
+
+@pytest.mark.parametrize("task", tasks("parity", ("torch",)))
+def test_what_is_compared_is_alive(task: Task, crew: Crew) -> None:
+    """Nothing is equal because it is nothing: clipping clips, losses fall, translations differ and end."""
+    found, _ = crew.result(task)
+    one = case(task.subject, task.size)
+    assert found["logits"].std() > 0.1
+    dead = [
+        name
+        for name, value in found.items()
+        if name.startswith("gradient/") and not name.endswith(NO_GRADIENT) and np.abs(value).max() < 1e-5
+    ]
+    assert not dead
+    assert one.training.clip_norm is not None
+    assert found["norms"].max() > one.training.clip_norm
+    assert found["losses"][-1] < 0.9 * found["losses"][0]
+    for name in ("greedy", "beam"):
+        assert len({tuple(words) for words in found[name].tolist()}) > one.sentences / 2
+        assert (found[f"{name} ties alone"] > 0).sum() <= one.sentences / 5
+    assert (found["greedy"] != found["beam"]).any()
+
+
+@pytest.mark.parametrize("task", tasks("nudged"))
+def test_a_thousandth_in_one_weight_is_noticed_in_every_tensor(task: Task, crew: Crew) -> None:
+    expected, _ = crew.result(task.torch_s)
+    found, _ = crew.result(task)
+    there = {name.removeprefix("gradient/") for name in expected if name.startswith("gradient/")}
+    assert found.keys() == {name for name in there if not name.endswith(NO_GRADIENT)}
+    unnoticed = {
+        name: float(np.abs(wrong - expected["logits"]).max())
+        for name, wrong in found.items()
+        if broken(compare({"logits": expected["logits"]}, {"logits": wrong})) != {"logits"}
+    }
+    assert not unnoticed, f"allowed is {LOGITS}"
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(
+            Task(backend, "parity", VICTIMS[plant], plant=plant),
+            id=f"{plant} {backend}",
+            marks=[pytest.mark.slow] * (backend != "tensorflow"),
+        )
+        for backend in BACKENDS
+        for plant in PLANTS
+    ],
+)
+def test_a_planted_error_fails(task: Task, crew: Crew, record_property: Any) -> None:
+    failed = agreement(task, crew, record_property)
+    assert failed >= NOTICED[task.plant]
+    if task.plant == "epsilon of Keras's Adam":
+        assert not failed & {"logits", "gradients"}  # it is in the update alone
+
+
+def test_every_plant_has_a_victim() -> None:
+    assert PLANTS.keys() == VICTIMS.keys() == NOTICED.keys()
