@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from impls import keras_backends, weights
+from impls import keras_backends
 from impls.contract import (
     PAD,
     Arrays,
@@ -22,6 +22,7 @@ from impls.contract import (
 )
 from impls.keras_backends import Tensor, Tensors, backend, bucket, keras, ops
 from impls.keras_program import Held, Sums, Update, program
+from impls.weights import check, initial
 
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 COLUMNS, ROWS = 8, 32
@@ -46,8 +47,8 @@ class KerasDecoding:
             call = model.program.step(min(best, model.target_words))
             scores, tokens, self._state = call(model.held.weights, self._state, fed, position)
         self._position += 1
-        found = (ops.convert_to_numpy(one)[: self._rows] for one in (scores, tokens))
-        return Candidates(next(found), next(found).astype(np.int32))
+        scores, tokens = (ops.convert_to_numpy(one)[: self._rows] for one in (scores, tokens))
+        return Candidates(scores, tokens.astype(np.int32))
 
     def select(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
         """Keep, drop, repeat or reorder rows."""
@@ -79,7 +80,7 @@ class KerasModel:
         self._training, self._seed, self._updates = training, seed, 0
         self._sums: list[Sums] = []
         self._tokens = 0
-        start = self._written(weights.initial(recipe, source_words, target_words, seed))
+        start = self._written(initial(recipe, source_words, target_words, seed))
         self.held = Held(start, self._zeros(), self._zeros())
 
     # Training ---------------------------------------------------------------------------------------------------------
@@ -225,7 +226,7 @@ class KerasModel:
 
     def set_weights(self, weights: Arrays) -> None:
         """Replace all weights. Raises: ValueError naming what is missing, unexpected or misshaped."""
-        _check(weights, self.program.shapes)
+        check(weights, self.program.shapes)
         self.held = self.held._replace(weights=self._written(weights))
 
     def training_state(self) -> Arrays:
@@ -239,7 +240,7 @@ class KerasModel:
         """Go on from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
         kinds = ("weights", "first_moment", "second_moment")
         expected = {f"{kind}/{name}": shape for kind in kinds for name, shape in self.program.shapes.items()}
-        _check(state, {**expected, "updates": (), "random/seed": ()})
+        check(state, {**expected, "updates": (), "random/seed": ()})
         self._updates, self._seed = int(state["updates"]), int(state["random/seed"])
         parts = ({name: state[f"{kind}/{name}"] for name in self.program.shapes} for kind in kinds)
         self.held = Held(*(self._written(part) for part in parts))
@@ -267,18 +268,6 @@ def _widened(ids: Ids, shape: tuple[int, ...]) -> Ids:
 
 def _filled(row: np.ndarray[Any, Any], length: int, filler: int = PAD) -> Ids:
     return np.pad(row, (0, length - len(row)), constant_values=filler).astype(np.int32)
-
-
-def _check(given: Arrays, expected: dict[str, tuple[int, ...]]) -> None:
-    faults = [f"missing {name}" for name in expected if name not in given]
-    faults += [f"unexpected {name}" for name in given if name not in expected]
-    faults += [
-        f"{name} has shape {given[name].shape}, allowed is {shape}"
-        for name, shape in expected.items()
-        if name in given and given[name].shape != shape
-    ]
-    if faults:
-        raise ValueError("; ".join(faults))
 
 
 def device_of(name: str) -> str:

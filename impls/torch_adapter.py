@@ -29,7 +29,7 @@ from impls.contract import (
 )
 from impls.torch_reference import TorchReference
 from impls.transformer import Transformer
-from impls.weights import initial
+from impls.weights import check, initial
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -310,7 +310,7 @@ class TorchModel:
 
     def set_weights(self, weights: Arrays) -> None:
         """Replace all weights. Raises: ValueError naming what is missing, unexpected or misshaped."""
-        self._check(weights, {name: slot.read(slot.parameter).shape for name, slot in self._slots.items()})
+        check(weights, {name: slot.read(slot.parameter).shape for name, slot in self._slots.items()})
         for name, slot in self._slots.items():
             slot.write(slot.parameter, weights[name])
 
@@ -324,7 +324,7 @@ class TorchModel:
 
     def set_training_state(self, state: Arrays) -> None:
         """Go on from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
-        self._check(state, {name: array.shape for name, array in self.training_state().items()})
+        check(state, {name: array.shape for name, array in self.training_state().items()})
         self._updates, self._seed = int(state["updates"]), int(state["random/seed"])
         self._reset_moments()
         for name, slot in self._slots.items():
@@ -340,18 +340,6 @@ class TorchModel:
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
-
-    @staticmethod
-    def _check(given: Arrays, expected: dict[str, tuple[int, ...]]) -> None:
-        faults = [f"missing {name}" for name in expected if name not in given]
-        faults += [f"unexpected {name}" for name in given if name not in expected]
-        faults += [
-            f"{name} has shape {given[name].shape}, allowed is {shape}"
-            for name, shape in expected.items()
-            if name in given and given[name].shape != shape
-        ]
-        if faults:
-            raise ValueError("; ".join(faults))
 
 
 class TorchGruModel(TorchModel):

@@ -34,6 +34,19 @@ def count(recipe: Recipe, source_words: int, target_words: int) -> int:
     return sum(math.prod(shape) for shape in shapes(recipe, source_words, target_words).values())
 
 
+def check(given: Arrays, expected: Shapes) -> None:
+    """Hold arrays against expected shapes. Raises: ValueError naming what is missing, unexpected or misshaped."""
+    faults = [f"missing {name}" for name in expected if name not in given]
+    faults += [f"unexpected {name}" for name in given if name not in expected]
+    faults += [
+        f"{name} has shape {given[name].shape}, allowed is {shape}"
+        for name, shape in expected.items()
+        if name in given and given[name].shape != shape
+    ]
+    if faults:
+        raise ValueError("; ".join(faults))
+
+
 def initial(recipe: Recipe, source_words: int, target_words: int, seed: int) -> Arrays:
     """Draw all initial weights.
 

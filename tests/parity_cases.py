@@ -76,7 +76,7 @@ def case(variant: str, size: str) -> Case:
     if not isinstance(recipe, GruRecipe):
         recipe = replace(recipe, layers=2, heads=4)
     rate = {"warmup_updates": 5 if training.warmup_updates else 0, "peak_rate": 3e-3, "epsilon": 1e-4}
-    training = replace(training, batch_size=16, clip_norm=1.0, **rate)
+    training = replace(training, batch_size=16, clip_norm=0.4, **rate)
     data = DataSpec(corpus="captions", tokenizer="whitespace", training_pairs=400)
     sizes = {"updates": 20, "taught": 400, "sentences": 50, "longest": 15}
     return Case(recipe=recipe, training=training, data=data, tells_epsilon=True, **sizes)

@@ -442,7 +442,9 @@ def test_runs_that_are_not_comparable_are_refused_by_name(
 def test_a_seed_that_one_recipe_lacks_is_no_reason_to_refuse_the_others() -> None:
     records = planted(ACTIVATIONS, lambda words, seed: 2 + RISES[words["activation"]][seed])
     fewer = [r for r in records if not (r.spec.seed == 2 and r.spec.recipe.activation == "tanh")]  # type: ignore[union-attr]
-    found = analysed(fewer).studies[0]
+    whole = analysed(fewer)
+    found = whole.studies[0]
+    assert re.search(r"changes it by \+0\.505 nats \(.*?\), of 2 seeds;", ablation_words.finding(whole)[0])
     assert found.study.differences == ()
     assert of_word(found.fields, "activation", "tanh").contrast.seeds == (0, 1)
     assert of_word(found.fields, "activation", "gelu").contrast.seeds == (0, 1, 2)

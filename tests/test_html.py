@@ -287,6 +287,12 @@ def test_word_differences_are_marked_both_ways() -> None:
     ]
 
 
+def test_case_counts_only_where_models_saw_it() -> None:
+    assert [one.kind for one in marked("A Dog", "a dog", case="lower")] == ["same"]
+    assert [one.words for one in marked("A Dog", "a dog", case="lower")] == ["a dog"]
+    assert [one.kind for one in marked("A Dog", "a dog")] == ["removed", "added"]
+
+
 def judged(records: list[RunRecord]) -> str:
     found = groups(records)
     return verdict(

@@ -71,22 +71,24 @@ def _pairs(variants: list[str], suite: Suite, arguments: argparse.Namespace) -> 
 
     What the suite names and is not installed is left out, and said; what the options name has to be there.
     """
-    frameworks = arguments.framework or (["torch"] if variants else [])
-    if arguments.backend is not None and "keras" not in (frameworks or suite.frameworks):
-        options.framework_settings(frameworks[0], arguments.backend)
-    if not frameworks:
-        for framework in suite.frameworks:
-            reason = registry.missing(framework, arguments.backend if framework == "keras" else None)
-            if reason:
-                options.say(f"Left out: the runs in {framework}. {reason}")
-            else:
-                frameworks.append(framework)
-    if not frameworks:
-        raise ValueError(f"no framework is installed: {registry.missing('torch')}")
-    chosen = variants or suite.variants
-    pairs = [(variant, one) for one in dict.fromkeys(frameworks) for variant in chosen if suites.has(variant, one)]
-    # A variant that none of them has is refused where its model is looked for, with the frameworks that have it.
-    return pairs + [(one, frameworks[0]) for one in chosen if not any(suites.has(one, two) for two in frameworks)]
+    backend = arguments.backend
+    if arguments.framework or variants:
+        frameworks = dict.fromkeys(arguments.framework or ["torch"])
+        if "keras" not in frameworks:
+            options.framework_settings(None, backend)
+        chosen = variants or suite.variants
+        pairs = [(variant, one) for one in frameworks for variant in chosen if suites.has(variant, one)]
+        # A variant that none of them has is refused where its model is looked for, with the frameworks that have it.
+        alone = [one for one in chosen if not any(suites.has(one, framework) for framework in frameworks)]
+        return pairs + [(one, next(iter(frameworks))) for one in alone]
+    planned = {"torch": suite.variants, "keras": suite.in_keras}
+    absent = {one: registry.missing(one, backend if one == "keras" else None) for one in planned}
+    for framework, reason in absent.items():
+        if reason:
+            options.say(f"Left out: {', '.join(planned[framework])} in {framework}. {reason}")
+    if all(absent.values()):
+        raise ValueError(f"no framework is installed: {absent['torch']}")
+    return [(variant, one) for one in planned for variant in planned[one] if not absent[one]]
 
 
 def _announce(suite: Suite, specs: list[RunSpec], there: list[RunRecord]) -> None:

@@ -1,4 +1,4 @@
-"""`list`: the variants, the suites, and the runs that are there."""
+"""`list`: the variants, the frameworks, the suites, and the runs that are there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from impls import registry
 
 def add(commands: Any) -> None:
     """Describe the command."""
-    parser = commands.add_parser("list", help="variants, suites and runs", description=__doc__)
+    parser = commands.add_parser("list", help="variants, frameworks, suites and runs", description=__doc__)
     options.add_results(parser)
     parser.set_defaults(command=command)
 
@@ -23,6 +23,11 @@ def command(arguments: argparse.Namespace) -> int:
     options.say("Variants (and package.module:NAME, a recipe or a builder of yours):")
     for name in registry.names():
         options.say(f"  {name:22} {registry.recipe(name).source}")
+    options.say("\nFrameworks:")
+    for framework in dict.fromkeys(framework for _, framework in registry.BUILDERS):
+        for backend in registry.BACKENDS if framework == "keras" else (None,):
+            name = framework if backend is None else f"{framework} on {backend}"
+            options.say(f"  {name:22} {registry.missing(framework, backend) or 'installed'}")
     options.say("\nSuites:")
     for suite in suites.SUITES.values():
         options.say(f"  {suite.name:22} {suite.purpose}")

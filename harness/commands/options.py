@@ -95,7 +95,7 @@ def add_framework(parser: Any, *, several: bool = False) -> None:
     """Add the options that choose what models are made of."""
     frameworks = sorted({framework for _, framework in registry.BUILDERS}, reverse=True)
     if several:
-        help_text = "may be given several times (the suite's; torch where --variant is given)"
+        help_text = "may be given several times (torch, and without --variant what the suite has in Keras)"
         parser.add_argument("--framework", choices=frameworks, action="append", help=help_text)
     else:
         parser.add_argument("--framework", choices=frameworks, help="(torch)")

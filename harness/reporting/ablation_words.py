@@ -47,14 +47,14 @@ def _which_matters(found: Sequence[StudyEffects], ranks: Sequence[Rank], seconds
     if sure:
         first, *others = sure
         assert first.effect is not None
-        changed = f"{_exchange(first.effect)} changes it by {_said(first.effect)}"
+        changed = f"{_exchange(first.effect)} changes it by {_said(first.effect)}{_fewer(first.effect, study)}"
         parts.append(f"{first.field} matters most for the {title}: {changed}{_beside(first, seconds)}.")
         if others:
-            rest = "; ".join(f"{one.field} ({_brief(one)})" for one in others)
+            rest = "; ".join(f"{one.field} ({_brief(one, study)})" for one in others)
             parts.append(f"Then come, by their largest effect: {rest}.")
     unsure = [rank for rank in told if rank not in sure]
     if unsure:
-        rest = "; ".join(f"{one.field} ({_brief(one)})" for one in unsure)
+        rest = "; ".join(f"{one.field} ({_brief(one, study)})" for one in unsure)
         start = "The largest effects of the other fields" if sure else f"No field's largest effect on the {title}"
         verb = "cannot" if sure else "can"
         parts.append(f"{start} {verb} be told from chance with {count(len(study.seeds), 'seed')}: {rest}.")
@@ -65,9 +65,15 @@ def _exchange(effect: Effect) -> str:
     return f"{effect.contrast.changed[0][1]} instead of {effect.contrast.against[0][1]}"
 
 
-def _brief(rank: Rank) -> str:
+def _brief(rank: Rank, study: Study) -> str:
     assert rank.effect is not None
-    return f"{rank.effect.contrast.changed[0][1]}: {written(rank.effect)}"
+    return f"{rank.effect.contrast.changed[0][1]}: {written(rank.effect)}{_fewer(rank.effect, study)}"
+
+
+def _fewer(effect: Effect, study: Study) -> str:
+    """Return how many seeds an effect has, where the study has more."""
+    seeds = len(effect.contrast.seeds)
+    return f", of {count(seeds, 'seed')}" if seeds < len(study.seeds) else ""
 
 
 def _beside(first: Rank, seconds: Sequence[Rank]) -> str:

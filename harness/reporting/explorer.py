@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from harness.specs import Case
+
 ALPHABET = "".join(chr(code) for code in range(33, 127) if chr(code) not in "\"&'<>\\`")
 LEADS = (50, 26, 8)
 """How many first letters of a word's number say that it is one, two or three letters long; the rest say four."""
@@ -59,11 +61,17 @@ class Explorer:
 
 
 def explorer(
-    sides: Sequence[Side], *, source: Sequence[str] = (), reference: Sequence[str] = (), room_bytes: int = ROOM_BYTES
+    sides: Sequence[Side],
+    *,
+    source: Sequence[str] = (),
+    reference: Sequence[str] = (),
+    case: Case = "kept",
+    room_bytes: int = ROOM_BYTES,
 ) -> Explorer | None:
     """Return the explorer of `sides`, or None where no two of them translate with the same seed.
 
-    `source` and `reference` are the test set's own text, or nothing where the page may not hold it. What does not fit
+    `source` and `reference` are the test set's own text, or nothing where the page may not hold it. With `case`
+    "lower" words that differ in nothing else count as the same, for the models never saw it. What does not fit
     in `room_bytes` is left out: seeds from the highest on, and, with one seed left, sentences from the last on.
     """
     seeds = sorted({one.seed for one in sides})
@@ -84,7 +92,7 @@ def explorer(
         return None
     first = [one for one in chosen if one.seed == kept[0]]
     order = sorted(zip(data["disagreement"][0], numbers, strict=True), key=lambda pair: (-pair[0], pair[1]))
-    examples = [_example(number, share, first, source, reference) for share, number in order[:SHOWN]]
+    examples = [_example(number, share, first, source, reference, case) for share, number in order[:SHOWN]]
     return Explorer(chosen, numbers, data, examples, seeds[len(kept) :], total - len(numbers))
 
 
@@ -156,7 +164,12 @@ def _disagreement(found: Sequence[str | None]) -> int:
 
 
 def _example(
-    number: int, disagreement: int, sides: Sequence[Side], source: Sequence[str], reference: Sequence[str]
+    number: int,
+    disagreement: int,
+    sides: Sequence[Side],
+    source: Sequence[str],
+    reference: Sequence[str],
+    case: Case,
 ) -> Example:
     there = [(one.label, one.sentences[number]) for one in sides if number in one.sentences]
     base = reference[number] if number < len(reference) else there[0][1]
@@ -165,15 +178,16 @@ def _example(
         disagreement=disagreement,
         source=source[number] if number < len(source) else "",
         reference=reference[number] if number < len(reference) else "",
-        translations=[(label, marked(base, text)) for label, text in there],
+        translations=[(label, marked(base, text, case=case)) for label, text in there],
     )
 
 
-def marked(base: str, other: str) -> list[Piece]:
+def marked(base: str, other: str, *, case: Case = "kept") -> list[Piece]:
     """Return the words of `other` and what it lacks of `base`, as pieces that a page marks."""
     before, after = base.split(), other.split()
     pieces = []
-    for kind, low, high, start, end in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    keys = [[word.lower() for word in words] if case == "lower" else words for words in (before, after)]
+    for kind, low, high, start, end in difflib.SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
         if kind == "equal":
             pieces.append(Piece("same", " ".join(after[start:end])))
             continue

@@ -74,7 +74,7 @@ def _translations(groups: Sequence[Group], results: Path, texts: Texts, *, room_
     data = groups[0].records[0].spec.data
     text = next((texts[record.spec.data] for _, record in named if record.spec.data in texts), Text((), ()))
     source, reference = ([plain_text(line) for line in lines] for lines in (text.source, text.reference))
-    found = explorer(sides, source=source, reference=reference, room_bytes=room_bytes)
+    found = explorer(sides, source=source, reference=reference, case=data.case, room_bytes=room_bytes)
     if found is None:
         return None
     notes = []
@@ -91,7 +91,7 @@ def _translations(groups: Sequence[Group], results: Path, texts: Texts, *, room_
         heading=f"{data.corpus} {data.direction}, {data.test_split}",
         notes=notes,
         labels=list(dict.fromkeys(one.label for one in found.sides)),
-        data={**found.data, "languages": [data.source_language, data.target_language]},
+        data={**found.data, "languages": [data.source_language, data.target_language], "case": data.case},
         examples=found.examples,
     )
 

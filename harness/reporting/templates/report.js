@@ -131,11 +131,12 @@
     };
   }
 
-  function differences(before, after) {
+  function differences(before, after, folded) {
     const [a, b] = [before.split(/\s+/).filter(Boolean), after.split(/\s+/).filter(Boolean)];
+    const [x, y] = [a, b].map((words) => (folded ? words.map((word) => word.toLowerCase()) : words));
     const length = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
     for (let i = a.length - 1; i >= 0; i--) {
-      for (let j = b.length - 1; j >= 0; j--) length[i][j] = a[i] === b[j] ? length[i + 1][j + 1] + 1 : Math.max(length[i + 1][j], length[i][j + 1]);
+      for (let j = b.length - 1; j >= 0; j--) length[i][j] = x[i] === y[j] ? length[i + 1][j + 1] + 1 : Math.max(length[i + 1][j], length[i][j + 1]);
     }
     const pieces = [];
     const add = (kind, word) => {
@@ -144,17 +145,17 @@
     };
     let [i, j] = [0, 0];
     while (i < a.length || j < b.length) {
-      if (i < a.length && j < b.length && a[i] === b[j]) { add("same", a[i++]); j++; }
+      if (i < a.length && j < b.length && x[i] === y[j]) { add("same", b[j++]); i++; }
       else if (j >= b.length || (i < a.length && length[i + 1][j] >= length[i][j + 1])) add("del", a[i++]);
       else add("ins", b[j++]);
     }
     return pieces;
   }
 
-  function marked(base, text) {
+  function marked(base, text, folded) {
     const place = make("dd");
     if (base === null) { place.textContent = text; return place; }
-    differences(base, text).forEach(({ kind, words }, number) => {
+    differences(base, text, folded).forEach(({ kind, words }, number) => {
       if (number) place.append(" ");
       place.append(kind === "same" ? words.join(" ") : make(kind, words.join(" ")));
     });
@@ -183,7 +184,7 @@
       if (data.reference.length) row("reference", make("dd", words(data.reference[index]), { lang: data.languages[1] }));
       for (const side of sides) {
         if (side.text[index] === "" ) continue;
-        const place = marked(base === null || base === side.text ? null : words(base[index]), words(side.text[index]));
+        const place = marked(base === null || base === side.text ? null : words(base[index]), words(side.text[index]), data.case === "lower");
         place.setAttribute("lang", data.languages[1]);
         row(side.label, place);
       }
