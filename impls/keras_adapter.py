@@ -102,21 +102,20 @@ class KerasModel:
 
     def _number(self, rate: float, tokens: int) -> Update:
         training, updates = self._training, self._updates
-        return Update(
-            *(
-                self.place(np.float32(one))
-                for one in (
-                    rate / (1 - training.beta1**updates),
-                    (1 - training.beta2**updates) ** 0.5,
-                    training.epsilon,
-                    1 - training.beta1,
-                    1 - training.beta2,
-                    np.inf if training.clip_norm is None else training.clip_norm,
-                    training.label_smoothing,
-                    max(tokens, 1),
-                )
-            )
+        numbers = (
+            rate / (1 - training.beta1**updates),
+            (1 - training.beta2**updates) ** 0.5,
+            training.epsilon,
+            1 - training.beta1,
+            1 - training.beta2,
+            np.inf if training.clip_norm is None else training.clip_norm,
+            max(tokens, 1),
         )
+        smoothing = (training.label_smoothing,) if training.label_smoothing else ()
+        return Update(tuple(map(self._scalar, smoothing)), *map(self._scalar, numbers))
+
+    def _scalar(self, number: float) -> Tensor:
+        return self.place(np.float32(number))
 
     def take_totals(self) -> Totals:
         """Wait for the device, return what was summed since the last call, and reset the sums."""

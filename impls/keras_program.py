@@ -80,17 +80,17 @@ class Held(NamedTuple):
 class Update(NamedTuple):
     """The numbers of one update, each a scalar.
 
-    `step` is rate / (1 - beta1^n), `correction` sqrt(1 - beta2^n), after n updates. What is left of 1 is handed over,
-    because 1 - beta in float32 is not.
+    `step` is rate / (1 - beta1^n), `correction` sqrt(1 - beta2^n), after n updates; `left1` and `left2` are 1 - beta,
+    which float32 cannot subtract. `smoothing` is empty where labels are not smoothed.
     """
 
+    smoothing: tuple[Tensor, ...]
     step: Tensor
     correction: Tensor
     epsilon: Tensor
     left1: Tensor
     left2: Tensor
     clip_norm: Tensor
-    smoothing: Tensor
     tokens: Tensor
 
 
@@ -163,11 +163,12 @@ class Program:
         def mean(values: Tensors) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             with self._with(values, seeds):
                 logits = self._chosen(self.network(*words, *fed, training=True), places)
-            logs = ops.log_softmax(logits, axis=-1)
-            nats = -ops.sum(real * ops.take_along_axis(logs, target[:, None], axis=1)[:, 0])
-            smooth = -ops.sum(real * ops.mean(logs, axis=-1))
-            # Szegedy et al. 2016, section 7: the smoothed share is spread evenly over all words.
-            objective = (1 - number.smoothing) * nats + number.smoothing * smooth
+            nats = ops.sum(real * ops.sparse_categorical_crossentropy(target, logits, from_logits=True))
+            objective = nats
+            for share in number.smoothing:
+                # Szegedy et al. 2016, section 7: the smoothed share is spread evenly over all words.
+                even = ops.sum(real * (ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)))
+                objective = (1 - share) * nats + share * even
             return objective / number.tokens, (objective, nats)
 
         slopes, (objective, nats) = backend().gradients(mean, held.weights)

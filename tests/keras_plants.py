@@ -18,15 +18,15 @@ def planted(name: str) -> Iterator[None]:
     if not name:
         yield
         return
-    from impls import keras_adapter
+    from impls.keras_program import program
 
-    keras_adapter.program.cache_clear()
+    program.cache_clear()
     try:
         with pytest.MonkeyPatch.context() as patch:
             PLANTS[name](patch)
             yield
     finally:
-        keras_adapter.program.cache_clear()
+        program.cache_clear()
 
 
 def _mask_shifted(patch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def _gelu_by_tanh(patch: pytest.MonkeyPatch) -> None:
 
 def _gates_swapped(patch: pytest.MonkeyPatch) -> None:
     """Take the gates of a GRU in Keras's order for ours."""
-    from impls.keras_adapter import Slot
+    from impls.keras_program import Slot
 
     patch.setattr(Slot, "_swapped", lambda self, array: array)
 
@@ -77,7 +77,7 @@ def _adam_of_keras(patch: pytest.MonkeyPatch) -> None:
     """Add epsilon before the root is corrected, as Keras's Adam does (Kingma and Ba 2015, the end of section 2)."""
     from keras import ops
 
-    from impls import keras_adapter
+    from impls import keras_program
 
     def wrong(number: Any, slope: Any, weight: Any, first: Any, second: Any) -> Any:
         first = first + number.left1 * (slope - first)
@@ -85,7 +85,7 @@ def _adam_of_keras(patch: pytest.MonkeyPatch) -> None:
         step = number.step * number.correction
         return weight - step * first / (ops.sqrt(second) + number.epsilon), first, second
 
-    patch.setattr(keras_adapter, "_adam", wrong)
+    patch.setattr(keras_program, "_adam", wrong)
 
 
 PLANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {

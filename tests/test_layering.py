@@ -18,6 +18,8 @@ HEAVY = FRAMEWORKS | {"spacy", "matplotlib"}
 FILES = sorted(path.relative_to(ROOT) for folder in ("impls", "harness") for path in (ROOT / folder).rglob("*.py"))
 
 NOTHING_ELSE: set[str] = set()
+KERAS_NETWORKS = {"impls.keras_transformer", "impls.keras_gru"}
+KERAS = {*KERAS_NETWORKS, "impls.keras_backends", "impls.keras_program", "impls.keras_adapter"}
 ALLOWED = {
     "impls": {"impls.contract", "impls.registry"},
     "impls.contract": NOTHING_ELSE,
@@ -25,7 +27,11 @@ ALLOWED = {
     "impls.recipes": {"impls.contract"},
     "impls.registry": {"impls.contract", "impls.recipes"},
     "impls.torch_adapter": {"impls.contract", "impls.weights"},
+    "impls.keras_program": {"impls.contract", "impls.weights", "impls.keras_backends", *KERAS_NETWORKS},
+    "impls.keras_adapter": {"impls.contract", "impls.weights", "impls.keras_backends", "impls.keras_program"},
     "impls.keras_transformer": {"impls.contract", "impls.weights"},
+    "impls.keras_gru": {"impls.contract", "impls.weights"},
+    "impls.keras_backends": {"impls.contract"},
     "impls.transformer": {"impls.contract"},
 }
 VARIANT_MAY = {"impls.contract", "impls.recipes"}
@@ -107,9 +113,23 @@ def test_torch_models_import_no_other_framework_and_keras_not_torch(module: str)
     assert not tops(imports(MODULES[module], nested=True)) & (FRAMEWORKS - {"torch"})
 
 
-def test_the_keras_file_imports_no_torch() -> None:
-    if "impls.keras_transformer" in MODULES:
-        assert "torch" not in tops(imports(MODULES["impls.keras_transformer"], nested=True))
+@pytest.mark.parametrize("module", sorted(KERAS))
+def test_keras_models_import_keras_alone(module: str) -> None:
+    """The networks know Keras and NumPy only; what differs between backends is in one file, and loaded when needed."""
+    at_import, later = (tops(imports(MODULES[module], nested=nested)) for nested in (False, True))
+    assert not at_import & (FRAMEWORKS - {"keras"})
+    if module in KERAS_NETWORKS:
+        assert later <= {"keras", "numpy", "impls"} | set(sys.stdlib_module_names)
+    elif module != "impls.keras_backends":
+        assert not later & (FRAMEWORKS - {"keras"})
+
+
+def test_keras_and_torch_share_no_layer() -> None:
+    torch_s = VARIANTS | PARTS
+    for module in KERAS:
+        assert not ours(imports(MODULES[module], nested=True), "impls") & torch_s
+    for module in torch_s:
+        assert not ours(imports(MODULES[module], nested=True), "impls") & KERAS
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module.split(".")[0] == "harness"])

@@ -238,7 +238,7 @@ def test_settings_tell_rows_of_one_variant_apart() -> None:
     labels = [row.label for row in rows(found)]
     assert labels == sorted(set(labels), key=labels.index)
     assert any("dropout=0.3" in label for label in labels)
-    assert any("framework=keras" in label for label in labels)
+    assert [label for label in labels if "keras" in label] == ["paper (keras on tensorflow)"]
     assert [row.label for row in rows([record(recipe=ablated)])] == ["learned_positions (dropout=0.3)"]
 
 

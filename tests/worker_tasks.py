@@ -93,7 +93,8 @@ class Crew:
         (self.folder / f"{backend}.json").write_text(words, encoding="utf-8")
         command = [sys.executable, "-m", "keras_worker", str(self.folder), backend]
         with self._log(backend).open("wb") as log:
-            return subprocess.Popen(command, env=environment(backend), stdout=log, stderr=log)
+            # It ends when its standard input does, so also where this process is killed.
+            return subprocess.Popen(command, env=environment(backend), stdin=subprocess.PIPE, stdout=log, stderr=log)
 
     def _log(self, backend: str) -> Path:
         return self.folder / f"{backend}.log"
@@ -116,7 +117,7 @@ class Crew:
         """End the processes that still run."""
         for process in self.processes.values():
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 def environment(backend: str) -> dict[str, str]:
