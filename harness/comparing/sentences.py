@@ -100,7 +100,7 @@ def ngrams(
     An n-gram is right as often in a sentence as both the translation and the reference have it. They are ranked by the
     smoothed share (second + 1) / (first + second + 2), and among equals those seen more often, then longer, come first.
 
-    Source: Neubig et al. 2019 (compare-mt), section 2.4.
+    Source: Neubig et al. 2019, compare-mt.
     """
     runs = [[side.completed[seed] for seed in seeds] for side in sides]
     if any(run.hypotheses is None or len(run.hypotheses) != len(references) for own in runs for run in own):

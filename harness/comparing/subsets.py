@@ -115,7 +115,7 @@ def words(
     F1 = 100 · 2 · matched / (words of the translations + words of the references), where a word is matched as often in a
     sentence as both have it.
 
-    Source: the idea is that of Neubig et al. 2019 (compare-mt), section 2.2.
+    Source: the idea is that of Neubig et al. 2019, compare-mt.
     """
     runs = [[side.completed[seed] for seed in seeds] for side in sides]
     if any(run.hypotheses is None or len(run.hypotheses) != len(references) for one in runs for run in one):

@@ -187,7 +187,7 @@ def marked(base: str, other: str, *, case: Case = "kept") -> list[Piece]:
     before, after = base.split(), other.split()
     pieces = []
     keys = [[word.lower() for word in words] if case == "lower" else words for words in (before, after)]
-    for kind, low, high, start, end in difflib.SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
+    for kind, low, high, start, end in difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes():
         if kind == "equal":
             pieces.append(Piece("same", " ".join(after[start:end])))
             continue

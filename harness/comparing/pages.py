@@ -1,0 +1,343 @@
+"""A comparison as a document: what people read, in whatever form it is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from harness.comparing.agreement import machine
+from harness.comparing.comparison import Comparison, Extremes
+from harness.comparing.document import Block, Heading, Lines, Table
+from harness.comparing.figures import FIGURES, MAIN, Compared, Kind
+from harness.comparing.sentences import Ngram, Sentence
+from harness.comparing.sides import Side
+from harness.comparing.subsets import Change, Part, Parts
+from harness.reporting.effects import Difference, Interval
+
+MISSING, UNDECIDED, UNJUDGED = "–", "~", "·"
+MATRICES = (MAIN, "chrf", "test_loss")
+"""The figures whose differences of all pairs are shown where there are more than two sides."""
+ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
+COVERS = {"seeds and sentences": "seeds + sentences", "seeds": "seeds", "sentences": "sentences", "nothing": MISSING}
+
+
+def document(found: Comparison) -> list[Block]:
+    """Return everything that is to be told."""
+    base = found.sides[0]
+    blocks: list[Block] = [Heading(f"{' and '.join(side.letter for side in found.sides[1:])} against {base.letter}")]
+    blocks.append(Lines(tuple(_side(side) for side in found.sides)))
+    blocks.append(Lines(tuple([*_warnings(found), *(_finding(found, side) for side in found.sides[1:])])))
+    blocks += _settings(found)
+    for side in found.sides[1:]:
+        for kind, title in (("quality", "Quality"), ("orders", "BLEU by order of n-gram")):
+            blocks += _figures(found, side, kind, title)
+    blocks += _matrices(found)
+    for side in found.sides[1:]:
+        blocks += _cost(found, side)
+    for parts in found.parts:
+        blocks += _parts(found, parts)
+    for one in found.extremes:
+        blocks += _sentences(found, one)
+        blocks += _ngrams(found, one)
+    if found.left_out:
+        blocks += [Heading("Left out"), Lines(found.left_out)]
+    return [*blocks, Heading("How to read it"), Lines(_legend(found))]
+
+
+# Numbers --------------------------------------------------------------------------------------------------------------
+
+
+def number(value: float | None, digits: int) -> str:
+    """Return a number with so many decimals; a dash where there is none."""
+    return f"{value:,.{digits}f}" if value is not None and math.isfinite(value) else MISSING
+
+
+def signed(value: float | None, digits: int) -> str:
+    """Return a difference with its sign; what rounds to 0 has none."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    written = f"{abs(value):,.{digits}f}"
+    return written if float(written.replace(",", "")) == 0 else ("+" if value > 0 else "−") + written
+
+
+def chance(p: float | None) -> str:
+    """Return a p value for a table."""
+    return MISSING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def bounds(one: Interval | Change, digits: int, divisor: float = 1.0) -> str:
+    """Return the ends of an interval."""
+    if one.low is None or one.high is None:
+        return MISSING
+    return f"{signed(one.low / divisor, digits)} to {signed(one.high / divisor, digits)}"
+
+
+# The beginning --------------------------------------------------------------------------------------------------------
+
+
+def _side(side: Side) -> str:
+    ends = [run.record.status for run in side.runs]
+    told = ", ".join(f"{ends.count(end)} {end}" for end in dict.fromkeys(sorted(ends)))
+    seeds = ", ".join(str(run.record.spec.seed) for run in side.runs)
+    data = side.records[0].spec.data
+    where = ", ".join(dict.fromkeys(str(run.folder.parent) for run in side.runs))
+    return (
+        f"{side.letter}: {side.label}; {data.corpus} {data.direction} {data.test_split}; "
+        f"seed{'s' * (len(ends) > 1)} {seeds} ({told}); from {where}"
+    )
+
+
+def _warnings(found: Comparison) -> list[str]:
+    notes = dict.fromkeys(record.note for side in found.sides for record in side.records if record.note)
+    return [
+        *(f"Not the same on all sides, and allowed: {one.name}: {one.told}." for one in found.allowed),
+        *(f"Note: {note}" for note in notes),
+        *(f"Did not complete: {line}." for line in found.lost),
+        *found.remarks,
+    ]
+
+
+def _finding(found: Comparison, side: Side) -> str:
+    """Return in a sentence what the main figure says."""
+    base, main = found.sides[0], found.figure(MAIN)
+    names = f"{side.letter} ({side.label}) and {base.letter} ({base.label})"
+    difference = main.difference(side.letter, base.letter) if main else None
+    if main is None or difference is None or difference.mean is None:
+        why = (main.silent if main else "") or (difference.remark if difference else "") or "no side has it"
+        return f"sacreBLEU of {names} cannot be compared: {why.rstrip('.')}."
+    said = f"sacreBLEU of {side.letter} ({side.label}) less that of {base.letter} ({base.label}): {signed(difference.mean, 2)}"
+    if difference.low is None:
+        return f"{said}, from one run each and without statistics of sentences: nothing says whether that is chance."
+    said += f" (95 % interval {bounds(difference, 2)})"
+    if difference.n == 1:
+        return f"{said}. One seed: the interval is for other test sentences alone, and other seeds may well turn it round."
+    verdict = main.verdict(difference)
+    if verdict in ("better", "worse"):
+        return f"{said}, {difference.n} seeds: {verdict}, and not by chance (p = {chance(difference.p_holm)})."
+    return f"{said}, {difference.n} seeds: not significant (p = {chance(difference.p_holm)}). That is not proof of no difference."
+
+
+def _settings(found: Comparison) -> list[Block]:
+    letters = tuple(side.letter for side in found.sides)
+    rows = tuple((one.name, *one.values) for one in found.settings)
+    if not rows:
+        return [Heading("Settings in which the sides differ"), Lines(("None, but the seed where that differs.",))]
+    return [Heading("Settings in which the sides differ"), Table("l" * (1 + len(letters)), ("setting", *letters), rows)]
+
+
+# Figures --------------------------------------------------------------------------------------------------------------
+
+
+def _figures(found: Comparison, side: Side, kind: Kind, title: str) -> list[Block]:
+    base = found.sides[0]
+    chosen = [one for one in found.figures if one.figure.kind == kind]
+    if not chosen:
+        return []
+    rows = tuple(_figure(one, side, base, found.sides) for one in chosen)
+    difference = f"{side.letter} − {base.letter}"
+    one_seed = all(each.n == 1 for one in chosen if (each := one.difference(side.letter, base.letter)))
+    heads = ("", base.letter, side.letter, difference, "95 % interval", "p", f"{side.letter} is", "interval covers", "n")
+    return [
+        Heading(f"{title}: {side.letter} against {base.letter}"),
+        Table("lrrrlrllr", heads, rows),
+        *([Lines(tuple(silent))] if (silent := _silent(chosen)) else []),
+        *([Lines(("p here is over test sentences (approximate randomisation), not over seeds.",))] if one_seed else []),
+    ]
+
+
+def _figure(one: Compared, side: Side, base: Side, sides: Sequence[Side]) -> tuple[str, ...]:
+    figure, difference = one.figure, one.difference(side.letter, base.letter)
+    means = [_mean(one, sides.index(each)) for each in (base, side)]
+    title = f"{figure.title}{ARROWS[figure.better]}"
+    if difference is None or difference.mean is None:
+        return (title, *means, MISSING, MISSING, MISSING, "", "", "0")
+    p = difference.p_holm if difference.n > 1 else difference.p_sentences
+    return (
+        title,
+        *means,
+        signed(difference.mean / figure.divisor, figure.digits),
+        bounds(difference, figure.digits, figure.divisor),
+        chance(p),
+        one.verdict(difference),
+        COVERS[difference.basis],
+        str(difference.n),
+    )
+
+
+def _mean(one: Compared, place: int) -> str:
+    mean = one.intervals[place].mean
+    return MISSING if mean is None else number(mean / one.figure.divisor, one.figure.digits)
+
+
+def _silent(chosen: Sequence[Compared]) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for one in chosen:
+        if one.silent:
+            reasons.setdefault(one.silent, []).append(one.figure.title)
+    return [f"Not compared ({', '.join(names)}): {why}." for why, names in reasons.items()]
+
+
+def _matrices(found: Comparison) -> list[Block]:
+    if len(found.sides) < 3:
+        return []
+    blocks: list[Block] = []
+    letters = [side.letter for side in found.sides]
+    for name in MATRICES:
+        one = found.figure(name)
+        if one is None or one.pairs is None:
+            continue
+        rows = tuple((row, *(_cell(one, row, column) for column in letters)) for row in letters)
+        heads = ("row less column", *letters)
+        title = f"All pairs: {one.figure.title} ({one.figure.better} is better)"
+        blocks += [Heading(title), Table("l" + "r" * len(letters), heads, rows)]
+    note = "p of these is corrected (Holm) for all pairs, so that a pair may be ~ here and not above."
+    return [*blocks, Lines((note,))] if blocks else []
+
+
+def _cell(one: Compared, row: str, column: str) -> str:
+    if row == column or one.pairs is None:
+        return ""
+    difference = one.pairs.between(row, column)
+    verdict = one.verdict(difference)
+    return f"{signed(difference.mean, one.figure.digits)} {verdict}".strip()
+
+
+def _cost(found: Comparison, side: Side) -> list[Block]:
+    base, rows = found.sides[0], []
+    chosen = [one for one in found.figures if one.figure.kind == "cost"]
+    for one in chosen:
+        figure, difference = one.figure, one.difference(side.letter, base.letter)
+        means = [one.intervals[found.sides.index(each)].mean for each in (base, side)]
+        ratio = means[1] / means[0] if means[0] and means[1] is not None else None
+        counted = figure.name == "parameters"
+        known = difference is not None and not counted
+        title = f"{figure.title}{ARROWS[figure.better]}"
+        cells = [_mean(one, found.sides.index(each)) for each in (base, side)]
+        between = bounds(difference, figure.digits, figure.divisor) if known and difference else MISSING
+        mean = difference.mean if difference else None
+        change = signed(None if mean is None else mean / figure.divisor, figure.digits)
+        rows.append((title, *cells, change, between, number(ratio, 3), "counted" if counted else UNJUDGED))
+    if not rows:
+        return []
+    difference_head, ratio_head = f"{side.letter} − {base.letter}", f"{side.letter} / {base.letter}"
+    heads = ("", base.letter, side.letter, difference_head, "95 % interval", ratio_head, "")
+    why = next((one.unjudged for one in chosen if one.figure.name != "parameters"), "")
+    lines = [f"{UNJUDGED} never called significant: {why}. The intervals are over seeds alone."] if why else []
+    for each in (base, side):
+        for place in dict.fromkeys(map(machine, each.records)):
+            threads = "/".join(dict.fromkeys(str(record.spec.threads) for record in each.records))
+            lines.append(f"{each.letter} was measured on: {place}; threads: {threads}.")
+    return [
+        Heading(f"Size, speed and memory: {side.letter} against {base.letter}"),
+        Table("lrrrlrl", heads, tuple(rows)),
+        Lines(tuple(lines)),
+    ]
+
+
+# Parts of the test set ------------------------------------------------------------------------------------------------
+
+
+def _parts(found: Comparison, parts: Parts) -> list[Block]:
+    letters = [side.letter for side in found.sides]
+    heads = ["", parts.unit, *letters]
+    for letter in letters[1:]:
+        heads += [f"{letter} − {letters[0]}", "95 % interval", f"{letter} is"]
+    rows = tuple(_part(one) for one in parts.parts)
+    columns = "lr" + "r" * len(letters) + "rll" * (len(letters) - 1)
+    corrected = len(parts.parts) * (len(letters) - 1)
+    notes = [*parts.notes]
+    if len(found.seeds) > 1:
+        notes.append(f"~ after Holm's correction for the {corrected} differences of this table.")
+    return [
+        Heading(f"{parts.score} {parts.title}"),
+        Table(columns, tuple(heads), rows),
+        *([Lines(tuple(notes))] if notes else []),
+    ]
+
+
+def _part(part: Part) -> tuple[str, ...]:
+    cells = [part.title, f"{part.size:,}", *(number(score, 2) for score in part.scores)]
+    for one in part.changes:
+        told = ("better" if (one.mean or 0) > 0 else "worse") if one.significant else UNDECIDED
+        cells += [signed(one.mean, 2), bounds(one, 2), told]
+    return tuple(cells)
+
+
+# Sentences and n-grams ------------------------------------------------------------------------------------------------
+
+
+def _sentences(found: Comparison, one: Extremes) -> list[Block]:
+    if one.sentences is None:
+        return []
+    base, blocks = found.sides[0].letter, []
+    score = FIGURES[found.ranked_by].title
+    for chosen, way in zip(one.sentences, ("better", "worse"), strict=True):
+        if chosen:
+            rows = tuple(row for sentence in chosen for row in _sentence(sentence, base, one.letter))
+            heads = ("sentence", score, "", "text")
+            blocks += [
+                Heading(f"Sentences that {one.letter} translates {way} than {base} by most"),
+                Table("rrlp", heads, rows),
+            ]
+    if blocks:
+        note = (
+            f"{score} of the sentence, mean over seeds {', '.join(map(str, found.seeds))}; the translations are of the "
+            "seed whose difference is nearest to that mean. Chosen because they differ most: they show how, not how much."
+        )
+        return [*blocks, Lines((note,))]
+    return [Heading(f"Sentences: {one.letter} against {base}"), Lines(("No sentence's score differs.",))]
+
+
+def _sentence(one: Sentence, base: str, other: str) -> list[tuple[str, str, str, str]]:
+    rows = [("", "", name, text) for name, text in (("source", one.source), ("reference", one.reference)) if text]
+    for letter, score, text in zip((base, other), one.scores, one.translations, strict=True):
+        rows.append(("", number(score, 1), f"{letter}, seed {one.seed}", text))
+    rows[0] = (str(one.number), rows[0][1] or signed(one.difference, 1), *rows[0][2:])
+    return rows
+
+
+def _ngrams(found: Comparison, one: Extremes) -> list[Block]:
+    if one.ngrams is None:
+        return []
+    base, blocks = found.sides[0].letter, []
+    for chosen, way in zip(one.ngrams, ("more", "less"), strict=True):
+        if chosen:
+            heads = ("n-gram", base, one.letter, "share", "seeds")
+            rows = tuple(_ngram(each, len(found.seeds)) for each in chosen)
+            blocks += [Heading(f"n-grams that {one.letter} has right {way} often than {base}"), Table("lrrrr", heads, rows)]
+    note = (
+        "Times right, summed over seeds; share: (second + 1) / (first + second + 2); seeds: how many agree in which side "
+        "has it right more often. The largest of many thousand, most of them chance (Neubig et al. 2019, compare-mt)."
+    )
+    return [*blocks, Lines((note,))] if blocks else []
+
+
+def _ngram(one: Ngram, seeds: int) -> tuple[str, ...]:
+    return one.words, f"{one.first:,}", f"{one.second:,}", f"{one.share:.2f}", f"{one.seeds} of {seeds}"
+
+
+# The end --------------------------------------------------------------------------------------------------------------
+
+
+def _legend(found: Comparison) -> tuple[str, ...]:
+    base, main = found.sides[0].letter, found.figure(MAIN)
+    least = main.against.least_p if main and main.against else None
+    lines = [
+        "↑ higher is better, ↓ lower is better. Columns of a side are means over its own completed runs.",
+        f"A difference is a side less {base}, seed against seed, over the seeds that all sides have.",
+        f"{UNDECIDED} cannot be told from chance: p (paired t over seeds, after Holm's correction for the number of sides) "
+        "is 0.05 or more, or the interval holds 0.",
+        "p is not corrected for the number of figures: decide on one before looking. Most of them rise and fall together.",
+        "Intervals cover what their column says. One that covers seeds alone says nothing of other test sentences.",
+    ]
+    if least is not None:
+        n = len(main.against.seeds) if main and main.against else 0
+        lines.append(f"Beside the t test: a sign-flip test over {n} seed{'s' * (n > 1)} can give no p below {least:.3g}.")
+    signatures: dict[str, dict[str, None]] = {}
+    for side in found.sides:
+        for record in side.records:
+            for name, signature in record.signatures.items():
+                if name in (MAIN, "chrf"):
+                    signatures.setdefault(name, {})[signature] = None
+    lines += [f"{FIGURES[name].title}: {'; '.join(own)}" for name, own in sorted(signatures.items())]
+    return tuple(lines)
