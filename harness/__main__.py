@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from harness.commands import ablate, bench, check, data, laws, listing, report, run, score, translate
+from harness.commands import ablate, bench, check, compare, data, laws, listing, report, run, score, translate
 from harness.store import RunFailed
 
-COMMANDS = (bench, ablate, run, data, translate, laws, listing, score, check, report)
+COMMANDS = (bench, ablate, run, data, translate, laws, listing, score, check, compare, report)
 
 
 class Parser(argparse.ArgumentParser):

@@ -22,7 +22,8 @@ from worker_tasks import PATIENCE_SECONDS, Task, answer, read
 
 import impls
 from harness.laws import check, for_variant
-from harness.subjects import Subject
+from harness.subjects import SIZES, Subject
+from impls import registry
 from impls.contract import PAD, Arrays, Batch, Recipe, Seq2SeqModel, Training
 
 FRAMEWORKS = {"torch", "tensorflow", "jax"}
@@ -41,8 +42,11 @@ def subject(recipe: Recipe, **settings: Any) -> Subject:
 
 
 def small(name: str, *, layers: int | None = None) -> Recipe:
-    """Return a recipe of `small_models` by name, with so many layers where it has any."""
-    recipe = all_recipes()[name]
+    """Return a recipe of `small_models`, or a small one of a variant, with so many layers where it has any."""
+    recipe = all_recipes().get(name)
+    if recipe is None:
+        recipe = registry.recipe(name)
+        recipe = replace(recipe, **SIZES[recipe.family])
     return recipe if layers is None or not hasattr(recipe, "layers") else replace(recipe, layers=layers)
 
 

@@ -54,7 +54,7 @@ def written(folder: Path) -> list[str]:
 
 BAD = {
     "": "COMMAND",
-    "bnch": "'bnch': allowed is bench, ablate, run, data, translate, laws, list, score, check, report; did you mean 'bench'?",
+    "bnch": "'bnch': allowed is bench, ablate, run, data, translate, laws, list, score, check, compare, report; did you mean 'bench'?",
     "bench --sed 3": "there is no argument '--sed'; did you mean '--seed'?",
     "bench --suite quik": "'quik': allowed is quick, standard, full; did you mean 'quick'?",
     "bench --corpus mulit30k": "did you mean 'multi30k'?",

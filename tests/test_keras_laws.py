@@ -23,7 +23,7 @@ def cases(*tasks: Task, slow: bool = False) -> list[Any]:
 
 QUICK = [Task("tensorflow", "laws", name) for name in RECIPES]
 QUICK += [Task("tensorflow", "variant_laws", name) for name in ("learned_positions", "bahdanau_gru")]
-QUICK += [Task("jax", "variant_laws", name) for name in TRANSFORMERS]
+QUICK += [Task("jax", "laws", name) for name in TRANSFORMERS]
 ALL = [Task(backend, "laws", name, "full") for backend in BACKENDS for name in RECIPES]
 ALL += [Task(backend, "variant_laws", name) for backend in BACKENDS for name in VARIANTS]
 SLOW = [task for task in ALL if task not in QUICK]

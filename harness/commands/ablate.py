@@ -8,7 +8,7 @@ from typing import Any
 
 from harness import ablations, suites
 from harness.ablations import Grid
-from harness.commands import many, options
+from harness.commands import many, options, reports
 from harness.specs import DataSpec, RunRecord, RunSpec
 from harness.suites import Suite
 
@@ -105,5 +105,7 @@ def _report(records: list[RunRecord], first: RunSpec, arguments: argparse.Namesp
     for line in ablation_words.finding(analysis):
         options.say(f"\n{line}")
     if analysis.studies:
-        page = ablation_page.write(analysis, arguments.reports / ablation_page.FOLDER)
+        folder = arguments.reports / ablation_page.FOLDER
+        page = ablation_page.write(analysis, folder)
         options.say(f"\nThe report, with what this does not show: {page}")
+        options.say(f"All runs, with curves and translations: {reports.write_html(records, arguments.results, folder)}")

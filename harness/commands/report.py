@@ -9,9 +9,6 @@ from typing import Any
 from harness import store
 from harness.commands import options, reports
 
-PUBLISHED = "published"
-"""The name of a folder of records that are committed: Multi30k's terms keep its text out of pages made from it."""
-
 
 def add(commands: Any) -> None:
     """Describe the command."""
@@ -20,7 +17,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--without-corpus-text",
         action="store_true",
-        help=f"leave the test set's source and reference out of the page; always so for a folder {PUBLISHED!r}",
+        help=f"leave the test set's source and reference out of the page; always so for {reports.PUBLISHED!r}",
     )
     options.add_results(parser)
     parser.set_defaults(command=command)
@@ -34,7 +31,6 @@ def command(arguments: argparse.Namespace) -> int:
     from harness.reporting import tables
 
     options.say(tables.terminal(records))
-    published = arguments.results.resolve().name == PUBLISHED
-    with_text = not (arguments.without_corpus_text or published)
+    with_text = not arguments.without_corpus_text
     reports.write(records, arguments.results, arguments.reports, corpus_text=with_text)
     return 0

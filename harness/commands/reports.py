@@ -13,16 +13,29 @@ if TYPE_CHECKING:
     from harness.reporting.stored import Text
 
 
+PUBLISHED = "published"
+"""The name of a folder whose runs are committed: Multi30k's terms keep its text out of pages made from them."""
+
+
 def write(records: Sequence[RunRecord], results: Path, folder: Path, *, corpus_text: bool = True) -> None:
     """Write `folder`/index.html and index.md, and say where they are.
 
-    `corpus_text` lets the HTML show source and reference, where the corpus of a run is on this machine.
+    `corpus_text` lets the HTML show source and reference, where the corpus of a run is on this machine and the runs are
+    not published.
     """
-    from harness.reporting import html, pages
+    from harness.reporting import pages
 
     pages.write(records, folder)
-    page = html.write(records, folder, results=results, texts=test_sets(records) if corpus_text else {})
+    page = write_html(records, results, folder, corpus_text=corpus_text)
     options.say(f"The report: {page} (as Markdown: {folder / pages.PAGE})")
+
+
+def write_html(records: Sequence[RunRecord], results: Path, folder: Path, *, corpus_text: bool = True) -> Path:
+    """Write `folder`/index.html and return its path; `corpus_text` is that of `write`."""
+    from harness.reporting import html
+
+    shown = corpus_text and PUBLISHED not in results.resolve().parts[-2:]
+    return html.write(records, folder, results=results, texts=test_sets(records) if shown else {})
 
 
 def test_sets(records: Iterable[RunRecord]) -> dict[DataSpec, Text]:

@@ -77,7 +77,11 @@ def check(sides: Sequence[Side], allowed: Sequence[str], *, complain: Callable[[
         who = "; ".join(f"{side.letter} is {side.label}" for side in sides)
         told = "; ".join(f"{one.name} ({one.told})" for one in refused)
         options = " ".join(f"--allow {shlex.quote(one.name)}" for one in refused)
-        raise ValueError(plain(f"not comparable ({who}): they differ in {told}. To compare them all the same: {options}", longest=4_000))
+        raise ValueError(
+            plain(
+                f"not comparable ({who}): they differ in {told}. To compare them all the same: {options}", longest=4_000
+            )
+        )
     for name in allowed:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
@@ -127,7 +131,7 @@ def _told(record: RunRecord) -> dict[str, str]:
     versions: Mapping[str, Any] = environment.get("versions") or {}
     variables: Mapping[str, Any] = environment.get("variables") or {}
     found |= {"python": environment.get("python"), **{f"version of {name}": one for name, one in versions.items()}}
-    found |= {name: one for name, one in variables.items()}
+    found |= variables
     found |= {"commit": commit, "machine": machine(record), "resumed": environment.get("resumed_after_epochs") or None}
     return {name: plain(setting(value)) for name, value in found.items()}
 
@@ -135,7 +139,5 @@ def _told(record: RunRecord) -> dict[str, str]:
 def _renamed(sides: Sequence[Side]) -> list[RunRecord]:
     """Return all records with ids that no two share: one run may have been made twice, in two places."""
     return [
-        replace(record, id=f"{side.letter}{place:04d}")
-        for side in sides
-        for place, record in enumerate(side.records)
+        replace(record, id=f"{side.letter}{place:04d}") for side in sides for place, record in enumerate(side.records)
     ]

@@ -170,14 +170,16 @@ def _extremes(
             if name
             else None
         )
-        grams = sentences.ngrams(pair, seeds, corpus.words, count=examples) if corpus and with_text and not why else None
+        grams = (
+            sentences.ngrams(pair, seeds, corpus.words, count=examples) if corpus and with_text and not why else None
+        )
         found.append(Extremes(side.letter, told, grams))
     if any(one.sentences is None for one in found):
         left_out.append("Sentences that differ most: not every run has its translations and statistics stored.")
     elif not texts[0]:
-        what = "they are text of the corpus" if corpus else "the corpus is not on this machine"
+        what = "--without-corpus-text" if corpus else "the corpus is not on this machine"
         left_out.append(f"Source and reference of the sentences: {what}.")
     if any(one.ngrams is None for one in found):
-        shut = "they are text of the corpus." if corpus and not with_text else "not every run has its translations."
+        shut = "--without-corpus-text." if corpus and not with_text else "not every run has its translations."
         left_out.append(f"n-grams: {why or shut}")
     return found, name, left_out

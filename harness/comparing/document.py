@@ -51,7 +51,12 @@ def _terminal(block: Block) -> str:
         return "\n".join(plain(line, longest=LONGEST) for line in block.lines)
     rows = [tuple(plain(cell, longest=LONGEST) for cell in row) for row in (block.heads, *block.rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    rows.insert(1, tuple("─" * (len(rows[0][place]) if kind == "p" else widths[place]) for place, kind in enumerate(block.columns)))
+    rows.insert(
+        1,
+        tuple(
+            "─" * (len(rows[0][place]) if kind == "p" else widths[place]) for place, kind in enumerate(block.columns)
+        ),
+    )
     sides = [">" if kind == "r" else "<" for kind in block.columns]
     return "\n".join(
         "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()

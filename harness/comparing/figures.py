@@ -21,7 +21,7 @@ from harness.scoring import ORDERS
 
 Better = Literal["higher", "lower", "neither"]
 Kind = Literal["quality", "orders", "cost"]
-Verdict = Literal["better", "worse", "~", ""]
+Verdict = Literal["better", "worse", "~", "?", ""]
 
 MAIN = "bleu_sacre"
 COUNTED = "counted, not measured"
@@ -97,9 +97,14 @@ class Compared:
         return self.against.between(letter, base) if base == first else self.pairs.between(letter, base)
 
     def verdict(self, difference: Difference | None) -> Verdict:
-        """Return whether a difference is for the better or the worse, "~" where it is not significant, or nothing."""
-        if difference is None or difference.mean is None or self.unjudged or difference.basis == "nothing":
+        """Return whether a difference is for the better or the worse.
+
+        "~" where it is not significant, "?" where one seed cannot tell, and nothing where it is not to be judged.
+        """
+        if difference is None or difference.mean is None or self.unjudged:
             return ""
+        if difference.n < 2:
+            return "?"
         if not difference.significant or self.figure.better == "neither":
             return "~"
         return "better" if (difference.mean > 0) == (self.figure.better == "higher") else "worse"

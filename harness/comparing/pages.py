@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from harness.comparing.agreement import machine
 from harness.comparing.comparison import Comparison, Extremes
 from harness.comparing.document import Block, Heading, Lines, Table
 from harness.comparing.figures import FIGURES, MAIN, Compared, Kind
+from harness.comparing.numbers import MISSING, bounds, chance, number, signed
 from harness.comparing.sentences import Ngram, Sentence
 from harness.comparing.sides import Side
-from harness.comparing.subsets import Change, Part, Parts
-from harness.reporting.effects import Difference, Interval
+from harness.comparing.subsets import Part, Parts
+from harness.reporting.groups import BUDGETS
 
-MISSING, UNDECIDED, UNJUDGED = "–", "~", "·"
+UNDECIDED, UNKNOWN, UNJUDGED = "~", "?", "·"
 MATRICES = (MAIN, "chrf", "test_loss")
 """The figures whose differences of all pairs are shown where there are more than two sides."""
 ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
@@ -26,11 +26,11 @@ def document(found: Comparison) -> list[Block]:
     base = found.sides[0]
     blocks: list[Block] = [Heading(f"{' and '.join(side.letter for side in found.sides[1:])} against {base.letter}")]
     blocks.append(Lines(tuple(_side(side) for side in found.sides)))
-    blocks.append(Lines(tuple([*_warnings(found), *(_finding(found, side) for side in found.sides[1:])])))
+    blocks.append(Lines((*_warnings(found), *(_finding(found, side) for side in found.sides[1:]))))
     blocks += _settings(found)
     for side in found.sides[1:]:
-        for kind, title in (("quality", "Quality"), ("orders", "BLEU by order of n-gram")):
-            blocks += _figures(found, side, kind, title)
+        blocks += _figures(found, side, "quality", "Quality")
+        blocks += _figures(found, side, "orders", "BLEU by order of n-gram")
     blocks += _matrices(found)
     for side in found.sides[1:]:
         blocks += _cost(found, side)
@@ -44,34 +44,6 @@ def document(found: Comparison) -> list[Block]:
     return [*blocks, Heading("How to read it"), Lines(_legend(found))]
 
 
-# Numbers --------------------------------------------------------------------------------------------------------------
-
-
-def number(value: float | None, digits: int) -> str:
-    """Return a number with so many decimals; a dash where there is none."""
-    return f"{value:,.{digits}f}" if value is not None and math.isfinite(value) else MISSING
-
-
-def signed(value: float | None, digits: int) -> str:
-    """Return a difference with its sign; what rounds to 0 has none."""
-    if value is None or not math.isfinite(value):
-        return MISSING
-    written = f"{abs(value):,.{digits}f}"
-    return written if float(written.replace(",", "")) == 0 else ("+" if value > 0 else "−") + written
-
-
-def chance(p: float | None) -> str:
-    """Return a p value for a table."""
-    return MISSING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def bounds(one: Interval | Change, digits: int, divisor: float = 1.0) -> str:
-    """Return the ends of an interval."""
-    if one.low is None or one.high is None:
-        return MISSING
-    return f"{signed(one.low / divisor, digits)} to {signed(one.high / divisor, digits)}"
-
-
 # The beginning --------------------------------------------------------------------------------------------------------
 
 
@@ -79,11 +51,10 @@ def _side(side: Side) -> str:
     ends = [run.record.status for run in side.runs]
     told = ", ".join(f"{ends.count(end)} {end}" for end in dict.fromkeys(sorted(ends)))
     seeds = ", ".join(str(run.record.spec.seed) for run in side.runs)
-    data = side.records[0].spec.data
-    where = ", ".join(dict.fromkeys(str(run.folder.parent) for run in side.runs))
+    data, budget = side.records[0].spec.data, BUDGETS[side.records[0].spec.budget].lower()
     return (
-        f"{side.letter}: {side.label}; {data.corpus} {data.direction} {data.test_split}; "
-        f"seed{'s' * (len(ends) > 1)} {seeds} ({told}); from {where}"
+        f"{side.letter}: {side.label}; {data.corpus} {data.direction} {data.test_split}; {budget}; "
+        f"seed{'s' * (len(ends) > 1)} {seeds} ({told})"
     )
 
 
@@ -105,16 +76,16 @@ def _finding(found: Comparison, side: Side) -> str:
     if main is None or difference is None or difference.mean is None:
         why = (main.silent if main else "") or (difference.remark if difference else "") or "no side has it"
         return f"sacreBLEU of {names} cannot be compared: {why.rstrip('.')}."
-    said = f"sacreBLEU of {side.letter} ({side.label}) less that of {base.letter} ({base.label}): {signed(difference.mean, 2)}"
+    said = f"sacreBLEU, {side.letter} ({side.label}) less {base.letter} ({base.label}): {signed(difference.mean, 2)}"
     if difference.low is None:
         return f"{said}, from one run each and without statistics of sentences: nothing says whether that is chance."
     said += f" (95 % interval {bounds(difference, 2)})"
     if difference.n == 1:
-        return f"{said}. One seed: the interval is for other test sentences alone, and other seeds may well turn it round."
-    verdict = main.verdict(difference)
+        return f"{said}. One seed: the interval is for other test sentences alone; how far another seed would be is unknown."
+    verdict, p = main.verdict(difference), chance(difference.p_holm)
     if verdict in ("better", "worse"):
-        return f"{said}, {difference.n} seeds: {verdict}, and not by chance (p = {chance(difference.p_holm)})."
-    return f"{said}, {difference.n} seeds: not significant (p = {chance(difference.p_holm)}). That is not proof of no difference."
+        return f"{said}, {difference.n} seeds: significantly {verdict} (p {p})."
+    return f"{said}, {difference.n} seeds: not significant (p {p}). That does not show that they are equal."
 
 
 def _settings(found: Comparison) -> list[Block]:
@@ -136,13 +107,24 @@ def _figures(found: Comparison, side: Side, kind: Kind, title: str) -> list[Bloc
     rows = tuple(_figure(one, side, base, found.sides) for one in chosen)
     difference = f"{side.letter} − {base.letter}"
     one_seed = all(each.n == 1 for one in chosen if (each := one.difference(side.letter, base.letter)))
-    heads = ("", base.letter, side.letter, difference, "95 % interval", "p", f"{side.letter} is", "interval covers", "n")
-    return [
-        Heading(f"{title}: {side.letter} against {base.letter}"),
-        Table("lrrrlrllr", heads, rows),
-        *([Lines(tuple(silent))] if (silent := _silent(chosen)) else []),
-        *([Lines(("p here is over test sentences (approximate randomisation), not over seeds.",))] if one_seed else []),
-    ]
+    heads = (
+        "",
+        base.letter,
+        side.letter,
+        difference,
+        "95 % interval",
+        "p",
+        f"{side.letter} is",
+        "interval covers",
+        "n",
+    )
+    notes = _silent(chosen)
+    if one_seed:
+        notes.append("p here is over test sentences (approximate randomisation), not over seeds.")
+    elif kind == "quality":
+        notes.append(_significant([row[6] for row in rows]))
+    title = f"{title}: {side.letter} against {base.letter}"
+    return [Heading(title), Table("lrrrlrllr", heads, rows), *([Lines(tuple(notes))] if notes else [])]
 
 
 def _figure(one: Compared, side: Side, base: Side, sides: Sequence[Side]) -> tuple[str, ...]:
@@ -169,6 +151,15 @@ def _mean(one: Compared, place: int) -> str:
     return MISSING if mean is None else number(mean / one.figure.divisor, one.figure.digits)
 
 
+def _significant(verdicts: Sequence[str]) -> str:
+    """Return how many figures differ significantly, beside how many would by chance."""
+    judged = [one for one in verdicts if one]
+    sure = sum(one != UNDECIDED for one in judged)
+    return (
+        f"{sure} of {len(judged)} figures differ significantly; without any difference each would once in twenty times."
+    )
+
+
 def _silent(chosen: Sequence[Compared]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for one in chosen:
@@ -191,7 +182,7 @@ def _matrices(found: Comparison) -> list[Block]:
         title = f"All pairs: {one.figure.title} ({one.figure.better} is better)"
         blocks += [Heading(title), Table("l" + "r" * len(letters), heads, rows)]
     note = "p of these is corrected (Holm) for all pairs, so that a pair may be ~ here and not above."
-    return [*blocks, Lines((note,))] if blocks else []
+    return [*blocks, Lines((note,))] if blocks and len(found.seeds) > 1 else blocks
 
 
 def _cell(one: Compared, row: str, column: str) -> str:
@@ -242,7 +233,7 @@ def _parts(found: Comparison, parts: Parts) -> list[Block]:
     heads = ["", parts.unit, *letters]
     for letter in letters[1:]:
         heads += [f"{letter} − {letters[0]}", "95 % interval", f"{letter} is"]
-    rows = tuple(_part(one) for one in parts.parts)
+    rows = tuple(_part(one, UNDECIDED if len(found.seeds) > 1 else UNKNOWN) for one in parts.parts)
     columns = "lr" + "r" * len(letters) + "rll" * (len(letters) - 1)
     corrected = len(parts.parts) * (len(letters) - 1)
     notes = [*parts.notes]
@@ -255,10 +246,10 @@ def _parts(found: Comparison, parts: Parts) -> list[Block]:
     ]
 
 
-def _part(part: Part) -> tuple[str, ...]:
+def _part(part: Part, undecided: str) -> tuple[str, ...]:
     cells = [part.title, f"{part.size:,}", *(number(score, 2) for score in part.scores)]
     for one in part.changes:
-        told = ("better" if (one.mean or 0) > 0 else "worse") if one.significant else UNDECIDED
+        told = ("better" if (one.mean or 0) > 0 else "worse") if one.significant else undecided
         cells += [signed(one.mean, 2), bounds(one, 2), told]
     return tuple(cells)
 
@@ -269,45 +260,49 @@ def _part(part: Part) -> tuple[str, ...]:
 def _sentences(found: Comparison, one: Extremes) -> list[Block]:
     if one.sentences is None:
         return []
-    base, blocks = found.sides[0].letter, []
+    base, blocks = found.sides[0].letter, list[Block]()
     score = FIGURES[found.ranked_by].title
     for chosen, way in zip(one.sentences, ("better", "worse"), strict=True):
         if chosen:
             rows = tuple(row for sentence in chosen for row in _sentence(sentence, base, one.letter))
-            heads = ("sentence", score, "", "text")
+            heads = ("sentence", f"{one.letter} − {base}", score, "", "text")
             blocks += [
                 Heading(f"Sentences that {one.letter} translates {way} than {base} by most"),
-                Table("rrlp", heads, rows),
+                Table("rrrlp", heads, rows),
             ]
     if blocks:
         note = (
-            f"{score} of the sentence, mean over seeds {', '.join(map(str, found.seeds))}; the translations are of the "
-            "seed whose difference is nearest to that mean. Chosen because they differ most: they show how, not how much."
+            f"{one.letter} − {base} is the difference of the sentence's {score}, mean over "
+            f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}; shown is the seed whose difference is nearest to it, with its own "
+            f"{score}. Chosen because they differ most: they show how, not how much."
         )
         return [*blocks, Lines((note,))]
     return [Heading(f"Sentences: {one.letter} against {base}"), Lines(("No sentence's score differs.",))]
 
 
-def _sentence(one: Sentence, base: str, other: str) -> list[tuple[str, str, str, str]]:
-    rows = [("", "", name, text) for name, text in (("source", one.source), ("reference", one.reference)) if text]
+def _sentence(one: Sentence, base: str, other: str) -> list[tuple[str, ...]]:
+    rows = [("", name, text) for name, text in (("source", one.source), ("reference", one.reference)) if text]
     for letter, score, text in zip((base, other), one.scores, one.translations, strict=True):
-        rows.append(("", number(score, 1), f"{letter}, seed {one.seed}", text))
-    rows[0] = (str(one.number), rows[0][1] or signed(one.difference, 1), *rows[0][2:])
-    return rows
+        rows.append((number(score, 1), f"{letter}, seed {one.seed}", text))
+    first = (str(one.number), signed(one.difference, 1))
+    return [(*(first if place == 0 else ("", "")), *row) for place, row in enumerate(rows)]
 
 
 def _ngrams(found: Comparison, one: Extremes) -> list[Block]:
     if one.ngrams is None:
         return []
-    base, blocks = found.sides[0].letter, []
+    base, blocks = found.sides[0].letter, list[Block]()
     for chosen, way in zip(one.ngrams, ("more", "less"), strict=True):
         if chosen:
             heads = ("n-gram", base, one.letter, "share", "seeds")
             rows = tuple(_ngram(each, len(found.seeds)) for each in chosen)
-            blocks += [Heading(f"n-grams that {one.letter} has right {way} often than {base}"), Table("lrrrr", heads, rows)]
+            blocks += [
+                Heading(f"n-grams that {one.letter} has right {way} often than {base}"),
+                Table("lrrrr", heads, rows),
+            ]
     note = (
-        "Times right, summed over seeds; share: (second + 1) / (first + second + 2); seeds: how many agree in which side "
-        "has it right more often. The largest of many thousand, most of them chance (Neubig et al. 2019, compare-mt)."
+        "Times right, summed over seeds; share: (second + 1) / (first + second + 2); seeds: in how many the same side "
+        "has it right more often. The largest of many thousand, so often chance (Neubig et al. 2019, compare-mt)."
     )
     return [*blocks, Lines((note,))] if blocks else []
 
@@ -325,14 +320,14 @@ def _legend(found: Comparison) -> tuple[str, ...]:
     lines = [
         "↑ higher is better, ↓ lower is better. Columns of a side are means over its own completed runs.",
         f"A difference is a side less {base}, seed against seed, over the seeds that all sides have.",
-        f"{UNDECIDED} cannot be told from chance: p (paired t over seeds, after Holm's correction for the number of sides) "
-        "is 0.05 or more, or the interval holds 0.",
-        "p is not corrected for the number of figures: decide on one before looking. Most of them rise and fall together.",
+        f"{UNDECIDED} cannot be told from chance: p (paired t over seeds, after Holm's correction for the number of "
+        "sides) is 0.05 or more, or the interval holds 0.",
+        f"{UNKNOWN} one run each: not judged, for nothing is known of other seeds.",
+        "p is not corrected for the number of figures: decide on one before looking. Most rise and fall together.",
         "Intervals cover what their column says. One that covers seeds alone says nothing of other test sentences.",
     ]
-    if least is not None:
-        n = len(main.against.seeds) if main and main.against else 0
-        lines.append(f"Beside the t test: a sign-flip test over {n} seed{'s' * (n > 1)} can give no p below {least:.3g}.")
+    if least is not None and least < 1:
+        lines.append(f"Beside the t test: a sign-flip test over so many seeds can give no p below {least:.3g}.")
     signatures: dict[str, dict[str, None]] = {}
     for side in found.sides:
         for record in side.records:

@@ -23,14 +23,15 @@ SMOOTHING = 1.0
 class Sentence:
     """A test sentence, by its number in the stored translations, and what two sides made of it.
 
-    `difference` is the mean over seeds of the second side's sentence score less the first's, `scores` each side's mean.
-    The translations are those of `seed`, whose difference is nearest to the mean.
+    `difference` is the mean over seeds of the second side's sentence score less the first's, `means` each side's mean.
+    The translations are those of `seed`, whose difference is nearest to the mean; `scores` are their own.
     """
 
     number: int
-    scores: tuple[float, float]
+    means: tuple[float, float]
     difference: float
     seed: int
+    scores: tuple[float, float]
     translations: tuple[str, str]
     source: str = ""
     reference: str = ""
@@ -81,9 +82,10 @@ def most_different(
         source, reference = (plain_text(lines[place]) if place < len(lines) else "" for lines in texts)
         return Sentence(
             number=_text(runs[0][chosen], place)[0],
-            scores=(float(first[:, place].mean()), float(second[:, place].mean())),
+            means=(float(first[:, place].mean()), float(second[:, place].mean())),
             difference=float(means[place]),
             seed=seeds[chosen],
+            scores=(float(first[chosen, place]), float(second[chosen, place])),
             translations=(_text(runs[0][chosen], place)[1], _text(runs[1][chosen], place)[1]),
             source=source,
             reference=reference,
@@ -139,5 +141,7 @@ def _right(run: Run, theirs: Iterable[Counter[tuple[str, ...]]]) -> Counter[tupl
     found: Counter[tuple[str, ...]] = Counter()
     for hypothesis, reference in zip(run.hypotheses or (), theirs, strict=True):
         ours = _grams(hypothesis.tokens)
-        found.update({one: min(times, ours[one]) for one, times in reference.items() if one in ours and unknown not in one})
+        found.update(
+            {one: min(times, ours[one]) for one, times in reference.items() if one in ours and unknown not in one}
+        )
     return found

@@ -133,7 +133,7 @@ def _file(word: str) -> tuple[Run, ...] | None:
         if path.name == store.RECORD or os.sep in word.partition("@")[0]:
             raise ValueError(f"side {word!r}: there is no {store.RECORD}")
         return None
-    folder = folder.resolve()
+    folder = folder if folder.name not in ("", "..") else folder.resolve()
     record = store.load_record(folder.parent, folder.name)
     assert record is not None
     return (Run(record, folder),)

@@ -82,7 +82,9 @@ def by_length(sides: Sequence[Side], seeds: Sequence[int], sums: Sequence[Counts
         if (inside := places == place).any():
             own = lengths[inside]
             masks["–".join(dict.fromkeys((str(own.min()), str(own.max()))))] = inside
-    parts = _parts(sides, seeds, [(title, int(one.sum()), _cut(sums, one)) for title, one in masks.items()], metric_of(name))
+    parts = _parts(
+        sides, seeds, [(title, int(one.sum()), _cut(sums, one)) for title, one in masks.items()], metric_of(name)
+    )
     return Parts("length", "by words of the reference", "sacreBLEU", "sentences", parts)
 
 
@@ -112,8 +114,8 @@ def words(
 ) -> Parts | None:
     """Return how well words are translated by how often training has them; None where a translation is not stored.
 
-    F1 = 100 · 2 · matched / (words of the translations + words of the references), where a word is matched as often in a
-    sentence as both have it.
+    F1 = 100 · 2 · matched / (words of the translations + words of the references), where a word is matched as often in
+    a sentence as both have it.
 
     Source: the idea is that of Neubig et al. 2019, compare-mt.
     """
@@ -131,7 +133,9 @@ def words(
     if unseen := int(counts[0][0, :, 0, 1].sum()):
         notes.append(f"{unseen} words of the references are not in the vocabulary, so that no run can produce them.")
     parts = _parts(sides, seeds, chosen, _f1)
-    return Parts("word", "by how often training has the word", "word F1", "words of the references", parts, tuple(notes))
+    return Parts(
+        "word", "by how often training has the word", "word F1", "words of the references", parts, tuple(notes)
+    )
 
 
 def titles(frequencies: Mapping[str, int]) -> list[str]:
@@ -201,5 +205,3 @@ def _change(one: statistics.Difference, p: float | None) -> Change:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [one for one in values if one is not None]
     return math.fsum(known) / len(known) if known else None
-
-
