@@ -27,8 +27,8 @@ def crew(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Yield the processes that do the tasks of all selected tests: what a test's parameter `task` names."""
     tasks: list[Task] = []
     for item in request.session.items:
-        task = item.callspec.params.get("task") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
-        if task is not None and (task.size != "full" or task.kind != "parity" or os.environ.get("MULTI30K_DIR")):
+        task = getattr(item, "callspec", None) and item.callspec.params.get("task")
+        if isinstance(task, Task) and not (task.needs_multi30k and not os.environ.get("MULTI30K_DIR")):
             tasks += task.needs
     working = Crew(tmp_path_factory.mktemp("crew"), tasks)
     yield working

@@ -120,9 +120,7 @@ def probe(one: Case) -> Batch:
 
 def _stacked(*parts: Any) -> Any:
     longest = max(part.shape[1] for part in parts)
-    return np.concatenate(
-        [np.pad(part, ((0, 0), (0, longest - part.shape[1])), constant_values=PAD) for part in parts]
-    )
+    return np.concatenate([np.pad(part, ((0, 0), (0, longest - part.shape[1])), constant_values=PAD) for part in parts])
 
 
 def logits(model: Seq2SeqModel, batch: Batch) -> Any:

@@ -53,9 +53,7 @@ def agreement(task: Task, crew: Crew, record: Any) -> set[str]:
     agreements = compare(expected, found)
     figures = {one.check: {"largest": one.largest, "allowed": one.allowed, "remark": one.remark} for one in agreements}
     record(str(task), json.dumps(figures))
-    sys.stdout.write(
-        json.dumps({"task": str(task), "seconds": round(remarks["seconds"], 1), "checks": figures}) + "\n"
-    )
+    sys.stdout.write(json.dumps({"task": str(task), "seconds": round(remarks["seconds"], 1), "checks": figures}) + "\n")
     return broken(agreements)
 
 
@@ -127,3 +125,21 @@ def test_a_planted_error_fails(task: Task, crew: Crew, record_property: Any) -> 
 
 def test_every_plant_has_a_victim() -> None:
     assert PLANTS.keys() == VICTIMS.keys() == NOTICED.keys()
+
+
+def test_translations_may_differ_in_ties_alone_and_nan_never_agrees() -> None:
+    words = np.array([[5, 6], [7, 8], [9, 1]])
+    expected = {"greedy": words, "greedy ties alone": np.array([0, 1, 0]), "greedy log-probabilities": np.zeros(3)}
+
+    def failing(row: int, log_probabilities: Any = 0.0) -> set[str]:
+        other = words.copy()
+        other[row, 1] += 1
+        found = {"greedy": other, "greedy log-probabilities": np.zeros(3) + log_probabilities}
+        return broken(compare(expected, found))
+
+    assert failing(1) == set()
+    assert failing(0) == {"greedy"}
+    assert failing(1, np.array([0.0, 9.0, 2e-4])) == {"greedy log-probabilities"}
+    for name, check in (("logits", "logits"), ("gradient/a", "gradients"), ("weight/a", "weights")):
+        assert broken(compare({name: np.ones(2)}, {name: np.array([1, np.nan])})) == {check}
+        assert broken(compare({name: np.ones(2)}, {name: np.ones(2)})) == set()

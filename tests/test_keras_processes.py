@@ -12,7 +12,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,16 @@ COMPUTES = {"torch", "tensorflow", "jax"}
 SMALL = (
     *("--corpus", "captions", "--tokenizer", "whitespace", "--threads", "1", "--epochs", "1", "--updates", "2"),
     *("--set", "data.training_pairs=200", "--set", "training.batch_size=32", "--set", "decoding.max_tokens=4"),
-    *("--set", "recipe.width=16", "--set", "recipe.ffn_width=16", "--set", "recipe.layers=1", "--set", "recipe.heads=2"),
+    *(
+        "--set",
+        "recipe.width=16",
+        "--set",
+        "recipe.ffn_width=16",
+        "--set",
+        "recipe.layers=1",
+        "--set",
+        "recipe.heads=2",
+    ),
 )
 CHOICES = {
     "torch": (),
@@ -35,7 +43,7 @@ CHOICES = {
 }
 """How each framework is asked for; TensorFlow is what Keras runs on where nothing is said."""
 
-SITE = '''
+SITE = """
 import atexit, importlib.machinery, json, os, sys
 
 FRAMEWORKS = ("torch", "tensorflow", "jax", "keras")
@@ -54,7 +62,7 @@ def tell():
         json.dump(found, file)
 
 atexit.register(tell)
-'''
+"""
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,9 @@ class Runs:
 
 
 def run(folder: Path, name: str, hidden: tuple[str, ...] = (), *more: str) -> Done:
-    return command(folder, "run", "learned_positions", *SMALL, "--results", "results", *CHOICES[name], *more, hidden=hidden)
+    return command(
+        folder, "run", "learned_positions", *SMALL, "--results", "results", *CHOICES[name], *more, hidden=hidden
+    )
 
 
 @pytest.fixture(scope="module")

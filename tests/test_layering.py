@@ -151,7 +151,9 @@ def test_every_module_says_in_a_sentence_what_it_is_for(module: str) -> None:
     assert text.split("\n\n")[0].strip().endswith((".", ":")), f"{module}: the first paragraph is not a sentence"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["laws", "--help"], ["check", "--help"], ["compare", "--help"], ["report", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["laws", "--help"], ["check", "--help"], ["compare", "--help"], ["report", "--help"]]
+)
 def test_the_command_line_starts_without_frameworks(arguments: list[str]) -> None:
     code = (
         "import runpy, sys\n"

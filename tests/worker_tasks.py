@@ -49,6 +49,11 @@ class Task:
         return str(self).replace(" ", "_").replace(",", "_").replace("/", "_") + ".npz"
 
     @property
+    def needs_multi30k(self) -> bool:
+        """Whether it is about the sizes of Multi30k."""
+        return self.kind == "parity" and self.size == "full"
+
+    @property
     def torch_s(self) -> Task:
         """The measures of torch's process that those of this task are compared with."""
         return Task("torch", "parity", self.subject, self.size)

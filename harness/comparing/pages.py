@@ -65,7 +65,13 @@ def _warnings(found: Comparison) -> list[str]:
         *(f"Note: {note}" for note in notes),
         *(f"Did not complete: {line}." for line in found.lost),
         *found.remarks,
+        *([_fewer(found)] if found.lost and found.seeds else []),
     ]
+
+
+def _fewer(found: Comparison) -> str:
+    seeds = f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"
+    return f"Lengths, words, sentences and n-grams are of {seeds} alone, where every run completed."
 
 
 def _finding(found: Comparison, side: Side) -> str:
@@ -81,7 +87,7 @@ def _finding(found: Comparison, side: Side) -> str:
         return f"{said}, from one run each and without statistics of sentences: nothing says whether that is chance."
     said += f" (95 % interval {bounds(difference, 2)})"
     if difference.n == 1:
-        return f"{said}. One seed: the interval is for other test sentences alone; how far another seed would be is unknown."
+        return f"{said}. One seed: that covers other test sentences alone; seed noise is unknown."
     verdict, p = main.verdict(difference), chance(difference.p_holm)
     if verdict in ("better", "worse"):
         return f"{said}, {difference.n} seeds: significantly {verdict} (p {p})."
@@ -273,8 +279,8 @@ def _sentences(found: Comparison, one: Extremes) -> list[Block]:
     if blocks:
         note = (
             f"{one.letter} − {base} is the difference of the sentence's {score}, mean over "
-            f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}; shown is the seed whose difference is nearest to it, with its own "
-            f"{score}. Chosen because they differ most: they show how, not how much."
+            f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}; shown is the seed whose "
+            f"difference is nearest to it, with its own {score}. Chosen because they differ most: they show how, not how much."
         )
         return [*blocks, Lines((note,))]
     return [Heading(f"Sentences: {one.letter} against {base}"), Lines(("No sentence's score differs.",))]
