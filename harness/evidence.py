@@ -23,6 +23,7 @@ PACKAGES = (
     "tensorflow",
     "tensorflow-cpu",
     "jax",
+    "jaxlib",
     "safetensors",
     "sacrebleu",
     "sacremoses",

@@ -16,8 +16,8 @@ class State:
     """What a run has come to at the end of an epoch.
 
     `kept` are the weights of the best epoch so far, or the float64 sum of those of the `chosen` epochs where these are
-    averaged. `steady_…` leave out the first update of each process, which compiles and allocates. `total_seconds` are
-    those of all its processes.
+    averaged. `steady_…` leave out the first update of each process, which allocates, and those that compile.
+    `total_seconds` are those of all its processes.
     """
 
     started: str

@@ -133,9 +133,8 @@ class _Trial:
         state, spec = self.state, self.spec
         began = time.perf_counter()
         steady = began if self.warm else None
-        tokens = steady_tokens = 0
-        before, rate = state.updates, 0.0
-        compiling = self._compiling_seconds()
+        tokens = steady_tokens = steady_updates = 0
+        compiling = rate = 0.0
         for batch in training_batches(
             self.prepared.train, batch_size=spec.training.batch_size, seed=spec.seed, epoch=state.epochs
         ):
@@ -143,21 +142,26 @@ class _Trial:
                 break
             state.updates += 1
             rate = learning_rate(spec.training, state.updates)
+            before = self._compiling_seconds()
             self.model.train_step(batch, rate)
+            compiled = self._compiling_seconds() - before
             tokens += batch.tokens
             if steady is None:
                 self.model.synchronize()
                 steady, self.warm = time.perf_counter(), True
                 state.first_update_seconds = state.first_update_seconds or steady - began
-                state.steady_updates -= 1
-                steady_tokens -= batch.tokens
-                compiling = self._compiling_seconds()
-            self._tell("training", tokens=tokens + steady_tokens, seconds=time.perf_counter() - steady)
+            elif compiled:
+                compiling += compiled
+            else:
+                steady_updates += 1
+                steady_tokens += batch.tokens
+            seconds = time.perf_counter() - steady - compiling
+            self._tell("training", updates=steady_updates, tokens=steady_tokens, seconds=seconds)
         totals = self.model.take_totals()
         ended = time.perf_counter()
-        state.steady_updates += state.updates - before
-        state.steady_tokens += tokens + steady_tokens
-        state.steady_seconds += ended - (steady or began) - (self._compiling_seconds() - compiling)
+        state.steady_updates += steady_updates
+        state.steady_tokens += steady_tokens
+        state.steady_seconds += ended - (steady or began) - compiling
         return self._epoch_record(totals, tokens, rate, ended - began)
 
     def _epoch_record(self, totals: Totals, tokens: int, rate: float, seconds: float) -> EpochRecord:
@@ -288,6 +292,7 @@ class _Trial:
         self,
         stage: Stage,
         *,
+        updates: int = 0,
         tokens: int = 0,
         seconds: float = 0.0,
         left: float | None = None,
@@ -301,6 +306,7 @@ class _Trial:
         self.told = moment
         state = self.state
         done, elapsed = state.steady_tokens + tokens, state.steady_seconds + seconds
+        estimate = self._remaining(state.steady_updates + updates, elapsed)
         event = Event(
             run=self.spec.id,
             stage=stage,
@@ -309,15 +315,14 @@ class _Trial:
             updates=state.updates,
             all_updates=self.updates,
             tokens_per_second=done / elapsed if elapsed > 0 and done > 0 else None,
-            remaining_seconds=self._remaining(elapsed) if left is None else left,
+            remaining_seconds=estimate if left is None else left,
             remark=remark,
         )
         self.progress(event)
 
-    def _remaining(self, elapsed: float) -> float | None:
+    def _remaining(self, done: int, elapsed: float) -> float | None:
         """Estimate the seconds that are left: updates, validations, and translating as slow as some validations."""
         state = self.state
-        done = state.updates - (1 if self.warm else 0)
         if done < 1 or elapsed <= 0:
             return None
         updates = (self.updates - state.updates) * elapsed / done

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 FRAMEWORKS = ("tensorflow", "jax", "torch")
-CHOSEN = os.environ.setdefault("KERAS_BACKEND", FRAMEWORKS[0])
+os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND") or FRAMEWORKS[0]
 
 Tensor = Any
 Tensors = list[Any]
@@ -34,10 +34,13 @@ def _alone(chosen: str) -> Iterator[None]:
             del sys.modules[name]
 
 
-with _alone(CHOSEN):
+with _alone(os.environ["KERAS_BACKEND"]):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import keras
     from keras import ops
+
+CHOSEN = keras.config.backend()
+keras.config.set_floatx("float32")  # which ~/.keras/keras.json may have set otherwise
 
 __all__ = ["CHOSEN", "Backend", "Compiled", "backend", "bucket", "keras", "ops"]
 
@@ -85,8 +88,8 @@ class Backend:
 
         return torch.cuda.is_available()
 
-    def synchronize(self, tensors: Tensors) -> None:
-        """Return when `tensors` have been computed."""
+    def synchronize(self, tensors: Any) -> None:
+        """Return when `tensors`, in whatever structure, have been computed."""
         import torch
 
         if torch.cuda.is_available():
@@ -110,6 +113,8 @@ class TensorFlow(Backend):
         """Return the graph of `function`; the shapes of its first argument are fixed, all others free."""
         import tensorflow as tf
 
+        # Else a GPU multiplies float32 numbers cut to 10 bits, as torch does not.
+        tf.config.experimental.enable_tensor_float_32_execution(False)
         graphs: dict[Hashable, Any] = {}
 
         def free(array: Any) -> Any:
@@ -126,10 +131,10 @@ class TensorFlow(Backend):
         return call
 
     def kinds(self, given: tuple[Any, ...]) -> Hashable:
-        """Return how many arrays there are: one graph serves all of as many."""
+        """Return how many arrays each argument has: one graph serves all of as many."""
         import tensorflow as tf
 
-        return len(tf.nest.flatten(given[1:]))
+        return tuple(len(tf.nest.flatten(one)) for one in given[1:])
 
     def has_gpu(self) -> bool:
         """Return whether there is a GPU that the backend can use."""
@@ -137,8 +142,8 @@ class TensorFlow(Backend):
 
         return bool(tf.config.list_physical_devices("GPU"))
 
-    def synchronize(self, tensors: Tensors) -> None:
-        """Return when `tensors` have been computed."""
+    def synchronize(self, tensors: Any) -> None:
+        """Return when `tensors`, in whatever structure, have been computed."""
         import tensorflow as tf
 
         tf.test.experimental.sync_devices()
@@ -161,6 +166,8 @@ class Jax(Backend):
         """Return `function` compiled; with `gives_back` its first argument's memory is used for what it returns."""
         import jax
 
+        # Else a GPU multiplies float32 numbers cut to 10 bits, as torch does not.
+        jax.config.update("jax_default_matmul_precision", "highest")
         return jax.jit(function, donate_argnums=(0,) if gives_back else ())
 
     def kinds(self, given: tuple[Any, ...]) -> Hashable:
@@ -175,8 +182,8 @@ class Jax(Backend):
 
         return any(one.platform == "gpu" for one in jax.devices())
 
-    def synchronize(self, tensors: Tensors) -> None:
-        """Return when `tensors` have been computed."""
+    def synchronize(self, tensors: Any) -> None:
+        """Return when `tensors`, in whatever structure, have been computed."""
         import jax
 
         jax.block_until_ready(tensors)
@@ -198,10 +205,13 @@ class Compiled:
         kind = backend().kinds(given)
         if kind in self._known:
             return self._call(*given)
-        self._known.add(kind)
+        # What was enqueued before would run meanwhile, and its time count as this compilation's.
+        backend().synchronize(given)
         began = time.perf_counter()
         found = self._call(*given)
+        backend().synchronize(found)
         self._seconds.append(time.perf_counter() - began)
+        self._known.add(kind)
         return found
 
 

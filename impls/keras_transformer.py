@@ -190,7 +190,7 @@ class FeedForward(layers.Layer):
 
         def linear(width: int, part: str) -> Any:
             if recipe.ffn == "conv1d":
-                return layers.Conv1D(width, 1, name=f"{name}-{part}")
+                return layers.Conv1D(width, 1, data_format="channels_last", name=f"{name}-{part}")
             return layers.Dense(width, name=f"{name}-{part}")
 
         self.inner, self.outer = linear(recipe.ffn_width, "inner"), linear(recipe.width, "outer")
@@ -277,7 +277,7 @@ class Output(layers.Layer):
 
 
 class Network(layers.Layer):
-    """The whole Transformer. `fed` of `call` is for recurrent decoders; here every word is fed."""
+    """The whole Transformer."""
 
     def __init__(self, recipe: TransformerRecipe, source_words: int, target_words: int) -> None:
         super().__init__(name="network")
@@ -320,7 +320,6 @@ class Network(layers.Layer):
         self,
         source: Tensor,
         target_in: Tensor,
-        fed: Tensor | None = None,
         training: bool = False,
         seen: list[Tensor] | None = None,
     ) -> Tensor:

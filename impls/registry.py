@@ -54,6 +54,8 @@ def find_builder(family: str, framework: str, backend: str | None = None) -> str
     if (family, framework) not in BUILDERS:
         there = sorted(one for kind, one in BUILDERS if kind == family)
         raise ValueError(f"framework {framework!r} has no {family!r}: allowed is {', '.join(there)}")
+    if backend is not None and framework != "keras":
+        raise ValueError(f"backend {backend!r} with framework {framework!r}: allowed is framework 'keras'")
     reason = missing(framework, backend)
     if reason:
         raise ValueError(reason)
@@ -64,7 +66,7 @@ def missing(framework: str, backend: str | None = None) -> str:
     """Return which of a framework and what Keras runs on is not installed, and what installs it; or nothing."""
     needed = [framework]
     if framework == "keras":
-        needed.append(backend or os.environ.get("KERAS_BACKEND", BACKENDS[0]))
+        needed.append(backend or os.environ.get("KERAS_BACKEND") or BACKENDS[0])
     for name in needed:
         if name not in INSTALL:
             raise ValueError(f"backend {name!r}: allowed is {', '.join(BACKENDS)}")
@@ -81,8 +83,9 @@ def builder(family: str, framework: str, backend: str | None = None) -> Callable
     """
     path = find_builder(family, framework, backend)
     if framework == "keras" and backend is not None:
-        if "keras" in sys.modules and os.environ.get("KERAS_BACKEND") != backend:
-            raise ValueError(f"backend {backend!r}: this process runs Keras on {os.environ.get('KERAS_BACKEND')!r}")
+        keras = sys.modules.get("keras")
+        if keras is not None and keras.config.backend() != backend:
+            raise ValueError(f"backend {backend!r}: this process runs Keras on {keras.config.backend()!r}")
         os.environ["KERAS_BACKEND"] = backend
     found: Callable[..., Any] = load(path)
     return found

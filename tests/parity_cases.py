@@ -93,13 +93,18 @@ def lively(recipe: Recipe, weights: Arrays) -> Arrays:
     found = {}
     for name, value in weights.items():
         generator = np.random.default_rng([*name.encode()])
-        if value.ndim > 1 and isinstance(recipe, GruRecipe) and not name.endswith(".embedding"):
-            value = value * np.float32(100 / np.sqrt(value.shape[0]))
-        elif value.ndim > 1 and isinstance(recipe, GruRecipe):
-            value = value * np.float32(50)
+        if value.ndim > 1 and isinstance(recipe, GruRecipe):
+            value = value * np.float32(_stretch(name) / np.sqrt(value.shape[0]))
         shake = SHAKE if value.ndim == 1 else SHAKE / 10
         found[name] = (value + shake * generator.standard_normal(value.shape)).astype(np.float32)
     return found
+
+
+def _stretch(name: str) -> float:
+    """Return how much a matrix of a GRU is to be larger than it starts, times the root of its rows."""
+    if name.endswith(".embedding"):
+        return 800.0
+    return 300.0 if name.startswith("attention.") else 100.0
 
 
 def fresh(one: Case, framework: str, training: Training | None = None) -> Seq2SeqModel:

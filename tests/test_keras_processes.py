@@ -21,19 +21,13 @@ from impls.registry import INSTALL
 
 TESTS = Path(__file__).resolve().parent
 COMPUTES = {"torch", "tensorflow", "jax"}
+SETTINGS = (
+    *("data.training_pairs=200", "training.batch_size=32", "decoding.max_tokens=4"),
+    *("recipe.width=16", "recipe.ffn_width=16", "recipe.layers=1", "recipe.heads=2"),
+)
 SMALL = (
     *("--corpus", "captions", "--tokenizer", "whitespace", "--threads", "1", "--epochs", "1", "--updates", "2"),
-    *("--set", "data.training_pairs=200", "--set", "training.batch_size=32", "--set", "decoding.max_tokens=4"),
-    *(
-        "--set",
-        "recipe.width=16",
-        "--set",
-        "recipe.ffn_width=16",
-        "--set",
-        "recipe.layers=1",
-        "--set",
-        "recipe.heads=2",
-    ),
+    *(f"--set={setting}" for setting in SETTINGS),
 )
 CHOICES = {
     "torch": (),
@@ -115,10 +109,10 @@ class Runs:
         return self.done[name]
 
 
-def run(folder: Path, name: str, hidden: tuple[str, ...] = (), *more: str) -> Done:
-    return command(
-        folder, "run", "learned_positions", *SMALL, "--results", "results", *CHOICES[name], *more, hidden=hidden
-    )
+def run(folder: Path, name: str, hidden: tuple[str, ...] = ()) -> Done:
+    """Train a tiny model in a framework of `CHOICES`."""
+    words = ("learned_positions", *SMALL, *CHOICES[name], "--results", "results")
+    return command(folder, "run", *words, hidden=hidden)
 
 
 @pytest.fixture(scope="module")

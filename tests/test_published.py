@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
 import json
 import re
 import shlex
@@ -11,45 +13,75 @@ import pytest
 
 from harness import store
 from harness.__main__ import main, parser
-from harness.commands import bench, run
+from harness.commands import ablate, bench, run
 from harness.scoring import perplexity_from_sums, score_from_sums
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT / "results" / "published"
+REPORTS = ROOT / "reports" / "published"
 RECORDS = store.records(PUBLISHED)
+ABLATION = PUBLISHED / "ablation"
+FOLDERS = {PUBLISHED: RECORDS, ABLATION: store.records(ABLATION)}
 FIGURES = {"test_perplexity": 3, "tutorial_perplexity": 3, "bleu_tutorial": 2, "bleu_sacre": 2}
 
 
-def test_every_folder_holds_a_record_and_translations_alone() -> None:
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_every_folder_holds_a_record_translations_and_counts_alone(folder: Path) -> None:
+    records = FOLDERS[folder]
     assert (
-        {path.name for path in PUBLISHED.iterdir()}
-        == {record.id for record in RECORDS}
-        == {one.spec.id for one in RECORDS}
+        {path.name for path in folder.iterdir() if path != ABLATION}
+        == {record.id for record in records}
+        == {one.spec.id for one in records}
     )
-    for record in RECORDS:
-        assert {path.name for path in (PUBLISHED / record.id).iterdir() if not path.name.startswith("weights")} == {
-            store.RECORD,
-            store.HYPOTHESES,
-            *([store.SENTENCES] if "sentences" in record.fingerprints else []),
-        }
-        store.load_hypotheses(PUBLISHED, record.id, record.fingerprints["hypotheses"])
-        lines = (PUBLISHED / record.id / store.HYPOTHESES).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    for record in records:
+        there = {path.name for path in (folder / record.id).iterdir() if not path.name.startswith("weights")}
+        assert there - {store.ATTENTION} == {store.RECORD, store.HYPOTHESES, store.SENTENCES}
+        store.load_hypotheses(folder, record.id, record.fingerprints["hypotheses"])
+        lines = (folder / record.id / store.HYPOTHESES).read_text(encoding="utf-8").removesuffix("\n").split("\n")
         assert {tuple(json.loads(line)) for line in lines} == {("sentence", "text", "tokens")}
 
 
-def test_stored_sentences_give_the_scores() -> None:
-    for record in RECORDS:
-        if "sentences" in record.fingerprints:
-            arrays = store.load_sentences(PUBLISHED, record.id, record.fingerprints["sentences"])
-            perplexity = perplexity_from_sums(arrays.pop("nats").sum(), arrays.pop("tokens").sum())
-            assert perplexity == pytest.approx(record.scores["test_perplexity"], rel=1e-4)
-            assert {"bleu_tutorial", "bleu_tokenised", "bleu_sacre", "chrf"} == set(arrays)
-            for name, counts in arrays.items():
-                assert score_from_sums(name, counts.sum(axis=0)) == pytest.approx(record.scores[name], rel=0, abs=1e-9)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_stored_sentences_give_the_scores(folder: Path) -> None:
+    for record in FOLDERS[folder]:
+        arrays = store.load_sentences(folder, record.id, record.fingerprints["sentences"])
+        perplexity = perplexity_from_sums(arrays.pop("nats").sum(), arrays.pop("tokens").sum())
+        assert perplexity == pytest.approx(record.scores["test_perplexity"], rel=1e-4)
+        assert {"bleu_tutorial", "bleu_tokenised", "bleu_sacre", "chrf"} == set(arrays)
+        for name, counts in arrays.items():
+            assert score_from_sums(name, counts.sum(axis=0)) == pytest.approx(record.scores[name], rel=0, abs=1e-9)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_published_runs_are_a_fair_comparison(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--results", str(folder)]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("results", ["results/published", "results/published/ablation"])
+def test_published_pages_are_made_from_the_published_records(results: str, tmp_path: Path) -> None:
+    """Every page, picture and table is what the command writes now, to the byte."""
+    if results.endswith("ablation"):
+        command, page = [*shlex.split(FOLDERS[ABLATION][0].command)[3:]], REPORTS / "ablation"
+    else:
+        command, page = ["report"], REPORTS
+    assert main([*command, "--results", results, "--reports", str(tmp_path)]) == 0
+    for path in sorted((tmp_path / "ablation" if "ablation" in results else tmp_path).rglob("*")):
+        if path.is_file():
+            committed = page / path.relative_to(tmp_path / "ablation" if "ablation" in results else tmp_path)
+            assert committed.read_bytes() == path.read_bytes(), committed
+
+
+def test_no_published_page_holds_text_of_the_corpus(multi30k_folder: Path) -> None:
+    text = [gzip.decompress((multi30k_folder / f"test_2016_flickr.{one}.gz").read_bytes()) for one in ("de", "en")]
+    long = [line for part in text for line in part.decode().split("\n") if len(line.split()) > 12]
+    assert len(long) > 500
+    for page in REPORTS.rglob("*.html"):
+        shown = page.read_text(encoding="utf-8")
+        assert not [line for line in long if line in shown], page
 
 
 def test_validation_losses_fall() -> None:
-    for record in RECORDS:
+    for record in itertools.chain(*FOLDERS.values()):
         if len(record.curve) > 1:
             first, second = (epoch.validation_loss for epoch in record.curve[:2])
             assert first is not None
@@ -75,15 +107,20 @@ def test_readme_shows_the_records() -> None:
 
 @pytest.mark.usefixtures("multi30k_folder")
 def test_every_published_score_can_be_computed_again(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["score", "--results", str(PUBLISHED)]) == 0
-    assert capsys.readouterr().out.count("every score agrees") == len(RECORDS)
+    for folder, records in FOLDERS.items():
+        assert main(["score", "--results", str(folder)]) == 0
+        assert capsys.readouterr().out.count("every score agrees") == len(records)
 
 
 @pytest.mark.usefixtures("multi30k_folder")
 def test_the_command_of_each_record_names_its_run() -> None:
-    for record in RECORDS:
-        words = shlex.split(record.command)
+    plans = {
+        "run": lambda given: [run._spec(given)],
+        "bench": lambda given: bench._plan(given)[1],
+        "ablate": lambda given: ablate._plan(given)[1],
+    }
+    for command, records in itertools.groupby(itertools.chain(*FOLDERS.values()), key=lambda record: record.command):
+        words = shlex.split(command)
         assert words[:3] == ["python", "-m", "harness"]
-        given = parser().parse_args(words[3:])
-        specs = [run._spec(given)] if words[3] == "run" else bench._plan(given)[1]
-        assert record.id in {one.id for one in specs}
+        ids = {spec.id for spec in plans[words[3]](parser().parse_args(words[3:]))}
+        assert {record.id for record in records} <= ids

@@ -8,7 +8,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from harness import suites
+from harness import executor, suites
 from harness.commands import many, options, reports
 from harness.specs import Budget, DataSpec, RunRecord, RunSpec
 from harness.suites import Suite
@@ -69,7 +69,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
 def _pairs(variants: list[str], suite: Suite, arguments: argparse.Namespace) -> list[tuple[str, str]]:
     """Return which variants are run in which frameworks.
 
-    What the suite names and is not installed is left out, and said; what the options name has to be there.
+    What the suite names and cannot be had here is left out, and said; what the options name has to be there.
     """
     backend = arguments.backend
     if arguments.framework or variants:
@@ -82,13 +82,24 @@ def _pairs(variants: list[str], suite: Suite, arguments: argparse.Namespace) -> 
         alone = [one for one in chosen if not any(suites.has(one, framework) for framework in frameworks)]
         return pairs + [(one, next(iter(frameworks))) for one in alone]
     planned = {"torch": suite.variants, "keras": suite.in_keras}
-    absent = {one: registry.missing(one, backend if one == "keras" else None) for one in planned}
+    absent = {
+        "torch": _unusable("torch", None, arguments.device),
+        "keras": _unusable("keras", backend or registry.BACKENDS[0], arguments.device),
+    }
     for framework, reason in absent.items():
         if reason:
             options.say(f"Left out: {', '.join(planned[framework])} in {framework}. {reason}")
     if all(absent.values()):
-        raise ValueError(f"no framework is installed: {absent['torch']}")
+        raise ValueError(f"no framework can be used here: {absent['torch']}")
     return [(variant, one) for one in planned for variant in planned[one] if not absent[one]]
+
+
+def _unusable(framework: str, backend: str | None, device: str | None) -> str:
+    """Return why a framework cannot be used here: it is not installed, or cannot use the GPU; or nothing."""
+    reason = registry.missing(framework, backend)
+    if not reason and (device or "").startswith("cuda") and not executor.gpu_usable(backend or framework):
+        return f"the installed {backend or framework} cannot use the GPU"
+    return reason
 
 
 def _announce(suite: Suite, specs: list[RunSpec], there: list[RunRecord]) -> None:

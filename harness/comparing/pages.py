@@ -280,7 +280,8 @@ def _sentences(found: Comparison, one: Extremes) -> list[Block]:
         note = (
             f"{one.letter} − {base} is the difference of the sentence's {score}, mean over "
             f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}; shown is the seed whose "
-            f"difference is nearest to it, with its own {score}. Chosen because they differ most: they show how, not how much."
+            f"difference is nearest to it, with its own {score}. Chosen because they differ "
+            "most: they show how, not how much."
         )
         return [*blocks, Lines((note,))]
     return [Heading(f"Sentences: {one.letter} against {base}"), Lines(("No sentence's score differs.",))]

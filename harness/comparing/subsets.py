@@ -75,8 +75,8 @@ def stored(sides: Sequence[Side], seeds: Sequence[int], name: str) -> list[Count
 def by_length(sides: Sequence[Side], seeds: Sequence[int], sums: Sequence[Counts], name: str) -> Parts:
     """Return a BLEU by the number of words of the reference, as the score itself counts them."""
     lengths = sums[0][0, :, 1]
-    cuts = np.unique(np.quantile(lengths, np.arange(1, PARTS) / PARTS, method="higher"))
-    places = np.searchsorted(cuts, lengths, side="right")
+    cuts = np.unique(np.quantile(lengths, np.arange(1, PARTS) / PARTS, method="inverted_cdf"))
+    places = np.searchsorted(cuts, lengths, side="left")
     masks = {}
     for place in range(len(cuts) + 1):
         if (inside := places == place).any():

@@ -15,7 +15,7 @@ from harness.reporting.groups import Row
 from harness.reporting.vectors import inline, theme_colour
 
 WIDTH, HEIGHT = 5.4, 3.5
-LEFT, RIGHT, BOTTOM, TOP = 0.115, 0.985, 0.135, 0.965
+LEFT, RIGHT, BOTTOM, TOP = 0.145, 0.985, 0.135, 0.965
 PRINTED = 3
 """Decimals of a loss or a perplexity in a read-out."""
 
