@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import itertools
 import json
@@ -103,6 +104,20 @@ def test_readme_shows_the_records() -> None:
     told = {run: figures for run, *figures in row.findall((ROOT / "README.md").read_text(encoding="utf-8"))}
     expected = {one.id: [f"{one.scores[name]:.{digits}f}" for name, digits in FIGURES.items()] for one in RECORDS}
     assert told == expected
+
+
+def test_readme_tells_the_ablation_s_effects() -> None:
+    with (REPORTS / "ablation" / "effects.csv").open(encoding="utf-8", newline="") as file:
+        effects = [line for line in csv.DictReader(file) if line["figure"] == "validation_loss"]
+    known = {
+        tuple(sorted((f"{abs(float(line[name])):.3f}" for name in ("low", "high")), key=float))
+        for line in effects
+        if line["low"]
+    }
+    finding = (ROOT / "README.md").read_text(encoding="utf-8").split("**Which detail matters?**")[1].split("## ")[0]
+    told = re.findall(r"(\d\.\d{3})\s+to\s+(\d\.\d{3})", finding)
+    assert len(told) == 5
+    assert set(told) <= known
 
 
 @pytest.mark.usefixtures("multi30k_folder")

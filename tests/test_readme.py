@@ -35,9 +35,9 @@ def test_commands_of_tox_are_understood(command: str) -> None:
     environment, _, options = command.split("tox -e ")[1].partition(" -- ")
     section = f"testenv:{environment.strip()}"
     assert section in tox or environment == "py"
-    if environment == "bench":
-        assert "-m harness bench {posargs}" in tox[section]["commands"]
-        parser().parse_args(["bench", *shlex.split(options)])
+    if environment in ("bench", "compare", "ablate"):
+        assert f"-m harness {environment} {{posargs}}" in tox[section]["commands"]
+        parser().parse_args([environment, *shlex.split(options)])
 
 
 def test_links_lead_to_files() -> None:

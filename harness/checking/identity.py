@@ -176,8 +176,7 @@ def times(stored: Stored) -> Iterator[str]:
 def _rates(record: RunRecord) -> Iterator[str]:
     """Yield the speeds that are not those of the curve.
 
-    The first update of each process counts in none of them, nor what a framework spends on compiling, which may be
-    within that update or after it.
+    The first update of each process counts in none of them, nor an update that compiles something.
     """
     speed, curve = record.speed, record.curve
     if not curve:

@@ -98,7 +98,7 @@ def _unusable(framework: str, backend: str | None, device: str | None) -> str:
     """Return why a framework cannot be used here: it is not installed, or cannot use the GPU; or nothing."""
     reason = registry.missing(framework, backend)
     if not reason and (device or "").startswith("cuda") and not executor.gpu_usable(backend or framework):
-        return f"the installed {backend or framework} cannot use the GPU"
+        return f"{backend or framework!r} cannot use the GPU here"
     return reason
 
 
