@@ -30,13 +30,13 @@ FRAMEWORKS = {"torch", "tensorflow", "jax"}
 Found = tuple[Arrays, dict[str, Any]]
 
 
-def subject(recipe: Recipe, **settings: Any) -> Subject:
-    """Return a recipe in Keras, for the laws."""
+def subject(recipe: Recipe, framework: str = "keras", *, still: bool = False, **settings: Any) -> Subject:
+    """Return a recipe for the laws; `still`: with no dropout at all, so that one program serves all laws."""
 
     def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
-        kept = replace(recipe, dropout=dropout)
+        kept = replace(recipe, dropout=0.0 if still else dropout)
         words = SOURCE_WORDS, target_words(recipe)
-        return impls.build(kept, *words, training=training, seed=seed, framework="keras", **settings)
+        return impls.build(kept, *words, training=training, seed=seed, framework=framework, **settings)
 
     return Subject(build, SOURCE_WORDS, target_words(recipe), MAX_LENGTH)
 
@@ -54,10 +54,25 @@ def small(name: str, *, layers: int | None = None) -> Recipe:
 
 
 def laws(task: Task, folder: Path) -> Found:
-    """Test a small recipe, of one layer where the size is "small"."""
-    tried = subject(small(task.subject, layers=1 if task.size == "small" else None))
+    """Test a small recipe; where the size is "small", one of one layer without dropout, which is measured too."""
+    quick = task.size == "small"
+    tried = subject(small(task.subject, layers=1 if quick else None), still=quick)
     words = {"source_words": tried.source_words, "target_words": tried.target_words}
-    return {}, {"laws": [vars(one) for one in check(tried.build, **words, max_length=tried.max_length)]}
+    found = check(tried.build, **words, max_length=tried.max_length)
+    return computed(tried) if quick else {}, {"laws": [vars(one) for one in found]}
+
+
+def word(task: Task, folder: Path) -> Found:
+    """Measure in torch what `laws` measures in Keras."""
+    return computed(subject(small(task.subject, layers=1), "torch", still=True)), {}
+
+
+def computed(tried: Subject) -> Arrays:
+    """Return the logits and the gradients of a recipe, at weights that every framework has."""
+    training, batch = Training(clip_norm=None, label_smoothing=0.1), tried.batch()
+    model = tried.model(training=training)
+    model.set_weights(parity_cases.lively(model.recipe, model.weights()))
+    return parity_cases.slopes_and_logits(model, batch, training)
 
 
 def variant_laws(task: Task, folder: Path) -> Found:
@@ -76,7 +91,7 @@ def parity(task: Task, folder: Path) -> Found:
             taught = parity_cases.teach(one, model)
             answer(folder, replace(task, kind="taught"), taught, {})
         else:
-            taught = _awaited(folder, replace(task.torch_s, kind="taught"))
+            taught = _awaited(folder, replace(task, backend="torch", kind="taught"))
         return {**found, **parity_cases.translations(one, model, taught, ties=task.backend == "torch")}, {}
 
 
@@ -155,7 +170,7 @@ def _awaited(folder: Path, task: Task) -> Arrays:
 
 
 TASKS: dict[str, Callable[[Task, Path], Found]] = {
-    one.__name__: one for one in (laws, variant_laws, parity, nudged, noise, bfloat16)
+    one.__name__: one for one in (laws, word, variant_laws, parity, nudged, noise, bfloat16)
 }
 
 

@@ -140,6 +140,12 @@ def gradients(model: Seq2SeqModel, batch: Batch, training: Training) -> Arrays:
     return {name: state[f"first_moment/{name}"] / np.float32(1 - training.beta1) for name in model.weights()}
 
 
+def slopes_and_logits(model: Seq2SeqModel, batch: Batch, training: Training) -> Arrays:
+    """Return the logits of a fresh model and, under "gradient/", its gradients."""
+    slopes = {f"gradient/{name}": value for name, value in gradients(model, batch, training).items()}
+    return {"logits": logits(model, batch), **slopes}
+
+
 def _stream(one: Case) -> Iterator[Batch]:
     epoch = 0
     while True:
@@ -150,9 +156,7 @@ def _stream(one: Case) -> Iterator[Batch]:
 def measured(one: Case, framework: str) -> tuple[Arrays, Seq2SeqModel]:
     """Return logits, gradients and the losses of all updates, and the model that made the updates."""
     unclipped, batch = replace(one.training, clip_norm=None), probe(one)
-    model = fresh(one, framework, unclipped)
-    found: Arrays = {"logits": logits(model, batch)}
-    found |= {f"gradient/{name}": value for name, value in gradients(model, batch, unclipped).items()}
+    found = slopes_and_logits(fresh(one, framework, unclipped), batch, unclipped)
     model = fresh(one, framework)
     losses, norms = [], []
     for update, fed in zip(range(1, one.updates + 1), _stream(one), strict=False):

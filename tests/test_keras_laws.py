@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from parity_cases import VARIANTS
+from parity_cases import VARIANTS, compare
 from small_models import all_recipes
 from worker_tasks import Crew, Task
 
@@ -21,7 +21,7 @@ def cases(*tasks: Task, slow: bool = False) -> list[Any]:
     return [pytest.param(task, id=str(task), marks=[pytest.mark.slow] if slow else []) for task in tasks]
 
 
-QUICK = [Task("tensorflow", "laws", name) for name in RECIPES]
+QUICK = [Task("tensorflow", "laws", name) for name in RECIPES if name != "gru"]
 QUICK += [Task("tensorflow", "variant_laws", name) for name in ("learned_positions", "bahdanau_gru")]
 QUICK += [Task("jax", "laws", name) for name in TRANSFORMERS]
 ALL = [Task(backend, "laws", name, "full") for backend in BACKENDS for name in RECIPES]
@@ -30,7 +30,7 @@ SLOW = [task for task in ALL if task not in QUICK]
 
 
 def test_every_word_is_tried_on_tensorflow_and_the_four_variants_on_jax() -> None:
-    words = set(all_recipes()) - {"torch_reference"}
+    words = set(all_recipes()) - {"torch_reference", "gru"}
     assert {task.subject for task in QUICK if (task.backend, task.kind) == ("tensorflow", "laws")} == words
     assert {task.subject for task in QUICK if task.backend == "jax"} == set(TRANSFORMERS)
     assert len(TRANSFORMERS) == 4
@@ -38,13 +38,17 @@ def test_every_word_is_tried_on_tensorflow_and_the_four_variants_on_jax() -> Non
 
 
 @pytest.mark.parametrize("task", cases(*QUICK) + cases(*SLOW, slow=True))
-def test_every_recipe_keeps_every_law_in_keras(task: Task, crew: Crew) -> None:
-    _, remarks = crew.result(task)
+def test_every_recipe_keeps_every_law_in_keras_and_computes_what_torch_does(task: Task, crew: Crew) -> None:
+    arrays, remarks = crew.result(task)
     found = remarks["laws"]
     assert [law["number"] for law in found] == list(range(1, 14))
     assert not [f"law {law['number']} {law['name']}: {law['detail']}" for law in found if not law["passed"]]
     if task.kind == "variant_laws":
         assert found[-1]["detail"] == ""  # law 13 resumed in a new process
+    if task.torch_s:
+        agreements = compare(crew.result(task.torch_s)[0], arrays)
+        assert {one.check for one in agreements} == {"logits", "gradients"}
+        assert not [str(one) for one in agreements if not one.holds]
     assert set(remarks["frameworks"]) == {task.backend.removeprefix("keras-")}
 
 

@@ -60,6 +60,7 @@ def test_a_record_is_complete(straight: tuple[Path, RunRecord]) -> None:
     assert store.load_record(results, TORCH.id) == record
     assert (record.status, record.reason, record.command, record.note) == ("completed", "", "the command", "a note")
     assert files(results, TORCH) == [
+        "attention.safetensors",
         "hypotheses.jsonl",
         "record.json",
         "sentences.safetensors",

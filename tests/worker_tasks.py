@@ -54,14 +54,16 @@ class Task:
         return self.kind == "parity" and self.size == "full"
 
     @property
-    def torch_s(self) -> Task:
-        """The measures of torch's process that those of this task are compared with."""
-        return Task("torch", "parity", self.subject, self.size)
+    def torch_s(self) -> Task | None:
+        """The task of torch's process that this one is compared with, if any."""
+        if self.kind in ("parity", "nudged"):
+            return Task("torch", "parity", self.subject, self.size)
+        return Task("torch", "word", self.subject) if (self.kind, self.size) == ("laws", "small") else None
 
     @property
     def needs(self) -> tuple[Task, ...]:
         """This task and those of other processes that it is compared with."""
-        return (self, self.torch_s) if self.kind in ("parity", "nudged") else (self,)
+        return (self, self.torch_s) if self.torch_s else (self,)
 
 
 def answer(folder: Path, task: Task, arrays: Arrays, remarks: dict[str, Any]) -> None:
@@ -104,8 +106,9 @@ class Crew:
     def _log(self, backend: str) -> Path:
         return self.folder / f"{backend}.log"
 
-    def result(self, task: Task) -> tuple[Arrays, dict[str, Any]]:
+    def result(self, task: Task | None) -> tuple[Arrays, dict[str, Any]]:
         """Wait for what came of a task. Raises: RuntimeError where it failed or its process is gone."""
+        assert task is not None
         until = time.monotonic() + PATIENCE_SECONDS
         while not (self.folder / task.file).exists():
             # Asked before looking once more: the last answer may lie there since.
