@@ -190,7 +190,10 @@ def test_what_is_missing_is_named_with_what_installs_it(name: str, hidden: str, 
     assert not done.records
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("jax", "keras-torch"))) for name in CHOICES],
+)
 def test_nothing_else_is_needed(name: str, folder: Path) -> None:
     """A framework trains where no other is installed."""
     needed = {"torch"} if name == "torch" else {"keras", name.removeprefix("keras-")}
