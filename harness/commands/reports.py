@@ -25,7 +25,7 @@ def write(records: Sequence[RunRecord], results: Path, folder: Path, *, corpus_t
     """
     from harness.reporting import pages
 
-    pages.write(records, folder)
+    pages.write(records, folder, results=results)
     page = write_html(records, results, folder, corpus_text=corpus_text)
     options.say(f"The report: {page} (as Markdown: {folder / pages.PAGE})")
 

@@ -207,6 +207,15 @@ def _notes(group: Group, judged: Mapping[str, Judged], columns: Sequence[Column]
 # The matrix -----------------------------------------------------------------------------------------------------------
 
 
+MATRICES = ("bleu_sacre", "test_perplexity")
+
+
+def matrices(group: Group, judged: Mapping[str, Judged]) -> list[Matrix]:
+    """Return the matrix of each figure that has one, for the rows of one table."""
+    chosen = [judged[name] for name in MATRICES if name in judged and len(judged[name].ranking) > 1]
+    return [matrix(f"{one.measure.title}, {group.heading}", one) for one in chosen]
+
+
 def matrix(heading: str, found: Judged) -> Matrix:
     """Return all differences of one figure, the rows in the order of their means."""
     names = found.ranking

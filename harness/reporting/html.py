@@ -26,7 +26,6 @@ from harness.reporting.verdict import verdict
 from harness.specs import RunRecord
 
 PAGE = "index.html"
-MATRICES = ("bleu_sacre", "test_perplexity")
 CITATIONS = (
     (
         "Multi30k",
@@ -143,7 +142,7 @@ def _context(
         "curves": charts.curves(fair),
         "speeds": charts.speeds(fair),
         **_ablation(everything, sentences),
-        "matrices": _matrices(fair),
+        "matrices": [one for group, _, judged in fair for one in boards.matrices(group, judged)],
         "explorers": [],
         "attentions": None,
         "pictures": charts.explanations(stored.learnt_positions(found, results) if results else []),
@@ -189,15 +188,6 @@ def _boards(
                         boards.board(group, labels[place], judged[place], explanation=explanation, agreement=agreement)
                     )
     return made
-
-
-def _matrices(fair: Sequence[tuple[Group, Sequence[str], Mapping[str, Judged]]]) -> list[boards.Matrix]:
-    return [
-        boards.matrix(f"{judged[name].measure.title}, {group.heading}", judged[name])
-        for group, _, judged in fair
-        for name in MATRICES
-        if name in judged and len(judged[name].ranking) > 1
-    ]
 
 
 def _ablation(records: Sequence[RunRecord], sentences: Sentences) -> dict[str, Any]:

@@ -11,10 +11,13 @@ from typing import Any
 import jinja2
 
 from harness import store
-from harness.reporting import exports, figures, provenance
+from harness.reporting import boards, exports, figures, provenance
 from harness.reporting.groups import BUDGETS, Group, Row, groups, notes
+from harness.reporting.judging import distinct, judge, stored_sentences
 from harness.reporting.markup import Markdown, code, text
+from harness.reporting.statistics import METHOD
 from harness.reporting.tables import differences, markdown_group
+from harness.reporting.verdict import verdict
 from harness.specs import RunRecord
 from impls.recipes import TRAININGS
 
@@ -71,17 +74,22 @@ class Section:
         return not self.differences
 
 
-def write(records: Iterable[RunRecord], folder: Path, *, command: str = "") -> Path:
+def write(records: Iterable[RunRecord], folder: Path, *, results: Path | None = None, command: str = "") -> Path:
     """Write `folder`/index.md, its pictures under `folder`/figures and the CSV files; return the page's path.
 
-    Raises: ValueError where there are no records.
+    `results` is where the runs' folders lie: the counts of each sentence, for intervals, are read there.
+
+    Raises: ValueError where there are no records, or naming a damaged file.
     """
     found = groups(records)
     if not found:
         raise ValueError("there are no run records to report: train something first")
     everything = [record for group in found for record in group.records]
     pictures = folder / "figures"
+    said, matrices = _judgements(found, results)
     context = {
+        "verdict": said,
+        "matrices": matrices,
         "summary": summary(found),
         "warnings": warnings(found),
         "sections": _sections(found, pictures),
@@ -101,6 +109,17 @@ def write(records: Iterable[RunRecord], folder: Path, *, command: str = "") -> P
     page = folder / PAGE
     store.write_bytes(page, render("index.md.j2", context).encode())
     return page
+
+
+def _judgements(found: Sequence[Group], results: Path | None) -> tuple[str, list[boards.Matrix]]:
+    """Return the verdict, and all differences of each figure that is judged, table by table."""
+    sentences, judged, matrices = stored_sentences(results), [], []
+    for group in found:
+        unlike = differences(group)
+        labels = distinct([row.label for row in group.rows])
+        judged.append((group, {} if unlike else judge(group, labels, sentences, method=METHOD), unlike))
+        matrices += boards.matrices(group, judged[-1][1])
+    return verdict(judged), matrices
 
 
 def _code(value: str) -> Markdown:
