@@ -168,7 +168,8 @@ class Attention(layers.Layer):
     def weights(self, query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
         """Return the share of each query's attention that each key gets. Shapes: [B,H,T,S]."""
         scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")
-        return ops.cast(ops.softmax(scores + bias, axis=-1), query.dtype)
+        # In mixed precision Keras hands a layer every float argument in the lower one, the bias too.
+        return ops.cast(ops.softmax(scores + ops.cast(bias, "float32"), axis=-1), query.dtype)
 
     def call(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, training: bool = False) -> Tensor:
         """Return the values summed by weight and projected. Shapes: [B,T,D]."""
