@@ -197,3 +197,4 @@ def _end_with_standard_input() -> None:
 if __name__ == "__main__":
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
     main(Path(sys.argv[1]), sys.argv[2])
+    os._exit(0)  # the thread that waits for standard input would make an orderly end fail
