@@ -406,7 +406,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_names_the_corpus_the_command_and_each_run(page: Path) -> None:
     content = page.read_text(encoding="utf-8")
-    assert content.startswith("# Bakeoff report\n\nWith one seed, learned_positions has the highest sacreBLEU on captions")
+    assert content.startswith("# Bakeoff report\n\nWith one seed, learned_positions has the highest sacreBLEU")
     assert "\n\n3 runs (2 completed, 1 failed) of 3 variants on captions" in content
     assert "not comparable with published ones" in content.split("\n")[2]
     assert "| learned_positions | · | +" in content
