@@ -11,7 +11,7 @@ import typing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Union
 
-from impls.contract import GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
+from impls.contract import Backend, GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
 
 SCHEMA = 1
 
@@ -21,7 +21,6 @@ Case = Literal["lower", "kept"]
 Vocabulary = Literal["separate", "joint"]
 Budget = Literal["controlled", "source"]
 Precision = Literal["float32", "bfloat16"]
-Backend = Literal["tensorflow", "jax", "torch"]
 Status = Literal["completed", "interrupted", "failed", "diverged"]
 RECIPE_TYPES: dict[str, type[Recipe]] = {
     kind.family: kind for kind in (TransformerRecipe, GruRecipe, TorchReferenceRecipe)

@@ -32,6 +32,8 @@ FeedForward = Literal["linear", "conv1d", "gated"]
 Activation = Literal["relu", "gelu", "silu", "tanh"]
 Tying = Literal["none", "output", "all"]
 Schedule = Literal["constant", "inverse_sqrt"]
+Backend = Literal["tensorflow", "jax", "torch"]
+"""What Keras runs on; the first word is the default."""
 
 
 def _refuse(settings: object, name: str, allowed: str) -> NoReturn:

@@ -12,9 +12,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+from typing import Any, get_args
 
-FRAMEWORKS = ("tensorflow", "jax", "torch")
+from impls import contract
+
+FRAMEWORKS = get_args(contract.Backend)
 os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND") or FRAMEWORKS[0]
 
 Tensor = Any

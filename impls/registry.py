@@ -8,9 +8,9 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, get_args
 
-from impls.contract import Recipe, Training
+from impls.contract import Backend, Recipe, Training
 from impls.recipes import RECIPES, TRAININGS
 
 BUILDERS: dict[tuple[str, str], str] = {
@@ -26,8 +26,7 @@ INSTALL = {
     "tensorflow": "python -m pip install 'bakeoff[keras]'",
     "jax": "python -m pip install 'bakeoff[keras,jax]'",
 }
-BACKENDS = ("tensorflow", "jax", "torch")
-"""What Keras runs on; the first is the default."""
+BACKENDS: tuple[str, ...] = get_args(Backend)
 
 
 def names() -> tuple[str, ...]:
