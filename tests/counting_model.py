@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from impls.contract import PAD, Arrays, Batch, Candidates, Ids, Numbers, Totals, Training
+from impls.contract import PAD, Arrays, Batch, Candidates, Compilation, Ids, Numbers, Totals, Training
 
 
 class CountingDecoding:
@@ -118,3 +118,35 @@ def build_nothing(source_words: int, target_words: int, **settings: Any) -> str:
 
 
 NOTHING = 5
+
+
+COMPILING_SECONDS = 1.0
+
+
+class CompilingModel(CountingModel):
+    """Takes a second to compile at its first and its fourth update, and where it first translates."""
+
+    compiled = 0
+
+    def _compile(self) -> None:
+        time.sleep(COMPILING_SECONDS)
+        self.compiled += 1
+
+    def train_step(self, batch: Batch, learning_rate: float) -> None:
+        if self.updates in (0, 3):
+            self._compile()
+        super().train_step(batch, learning_rate)
+
+    def begin_decoding(self, source: Ids) -> CountingDecoding:
+        if self.compiled < 3:
+            self._compile()
+        return super().begin_decoding(source)
+
+    def compilation(self) -> Compilation:
+        return Compilation("nothing", False, self.compiled, self.compiled * COMPILING_SECONDS)
+
+
+def build_compiling(
+    source_words: int, target_words: int, *, training: Training, seed: int, device: str, precision: str
+) -> CompilingModel:
+    return CompilingModel(target_words, training=training, seed=seed)

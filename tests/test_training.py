@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counting_model import COMPILING_SECONDS
 from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
 
 from harness import evidence, store, training
@@ -248,3 +249,13 @@ def test_events_tell_how_far_a_run_is(tmp_path: Path, monkeypatch: Any) -> None:
     assert all(event.epoch == (event.updates + 6) // 7 and event.all_updates == 21 for event in told)
     assert all(event.remaining_seconds is not None for event in told[1:])
     assert sum("validation loss" in event.remark for event in events) == 3
+
+
+def test_rates_are_without_compilation(tmp_path: Path) -> None:
+    record = training.run(spec("counting_model:build_compiling"), tmp_path)
+    assert (record.speed["compilations"], record.speed["compilation_seconds"]) == (3, 3.0)
+    assert record.environment["jit_compile"] is False
+    assert record.speed["first_update_seconds"] > COMPILING_SECONDS
+    # With the compilations the steady updates of an epoch would take a third of a second, and translating over one.
+    assert record.speed["epoch_seconds"] < COMPILING_SECONDS * UPDATES_PER_EPOCH / 20 / 2
+    assert record.speed["decoding_sentences_per_second"] > record.sizes["test_pairs"] / COMPILING_SECONDS
