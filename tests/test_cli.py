@@ -185,9 +185,10 @@ def test_bench_trains_measures_reports_and_goes_on(tmp_path: Path, monkeypatch: 
     assert "about" in shown.out
     assert (tmp_path / "reports/local/quick/index.md").is_file()
     assert str(Path("reports/local/quick/index.md")) in shown.out
-    reported: list[tuple[list[str], Path]] = []
+    reported: list[tuple[int, Path, Path]] = []
     monkeypatch.setattr(
-        "harness.reporting.pages.write", lambda records, folder: reported.append(([one.id for one in records], folder))
+        "harness.reporting.pages.write",
+        lambda records, folder, *, results: reported.append((len(list(records)), folder, results)),
     )
     assert main([*line, "--variant", "counting_model:build_breaking", "--seed", "0"]) == 1
     shown = capsys.readouterr()
@@ -198,9 +199,9 @@ def test_bench_trains_measures_reports_and_goes_on(tmp_path: Path, monkeypatch: 
     assert main(["score"]) == 0
     assert capsys.readouterr().out.count("every score agrees") == 2
     assert main(["report"]) == 0
-    assert [(len(ids), folder) for ids, folder in reported] == [
-        (4, Path("reports/local/quick")),
-        (4, Path("reports/local")),
+    assert reported == [
+        (4, Path("reports/local/quick"), Path("results/local")),
+        (4, Path("reports/local"), Path("results/local")),
     ]
 
 
