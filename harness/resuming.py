@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness import store
+from harness import checkpoints
 from harness.specs import EpochRecord, epochs_from_json, to_json
 from impls.contract import Arrays, Seq2SeqModel
 
@@ -42,7 +42,7 @@ def save(results: Path, run_id: str, state: State, model: Seq2SeqModel) -> None:
     notes = {name: value for name, value in vars(state).items() if name != "kept"}
     notes["curve"] = to_json(state.curve)
     notes["best_loss"] = state.best_loss if math.isfinite(state.best_loss) else None
-    store.save_checkpoint(results, run_id, arrays, notes)
+    checkpoints.save(results, run_id, arrays, notes)
 
 
 def load(results: Path, run_id: str, model: Seq2SeqModel) -> State | None:
@@ -50,7 +50,7 @@ def load(results: Path, run_id: str, model: Seq2SeqModel) -> State | None:
 
     Raises: ValueError where it is damaged or does not fit.
     """
-    found = store.load_checkpoint(results, run_id)
+    found = checkpoints.load(results, run_id)
     if found is None:
         return None
     arrays, notes = found

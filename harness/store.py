@@ -1,11 +1,11 @@
-"""The only place that writes results: every file whole or not at all, hashed, and readable without pickle.
+"""The results on the disk: records, translations, counts, weights and logs, each with a digest.
 
 RESULTS/ID/record.json           the `RunRecord`; written last, so that it vouches for the rest
 RESULTS/ID/hypotheses.jsonl      one test translation a line: {"sentence": 0, "tokens": [...], "text": "..."}
 RESULTS/ID/sentences.safetensors what each test sentence adds to each score: numbers alone, no text
 RESULTS/ID/attention.safetensors the cross attention of the first test sentences: weights alone, no text
 RESULTS/ID/weights.safetensors   the kept weights under their canonical names; weights.json is their manifest
-RESULTS/ID/checkpoint.json       an unfinished run's manifest, naming its checkpoint-….safetensors
+RESULTS/ID/checkpoint.json       what an unfinished run goes on from (harness.checkpoints)
 RESULTS/ID/log.txt               what the process of the run printed
 """
 
@@ -15,24 +15,21 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
-from harness.specs import SCHEMA, RunRecord, canonical_json, record_from_json, to_json
+from harness import tensors
+from harness.files import check_digest, file_digest, write_bytes, write_json
+from harness.specs import RunRecord, canonical_json, record_from_json, to_json
 from impls.contract import Arrays, Numbers
 
 RESULTS = Path("results/local")
 FINISHED = ("completed", "diverged")
-RECORD, HYPOTHESES, WEIGHTS, CHECKPOINT, LOG = "record.json", "hypotheses.jsonl", "weights", "checkpoint", "log.txt"
+RECORD, HYPOTHESES, WEIGHTS, LOG = "record.json", "hypotheses.jsonl", "weights", "log.txt"
 SENTENCES, ATTENTION = "sentences.safetensors", "attention.safetensors"
 SEAL = "seal"
 """The field of record.json beside those of the `RunRecord`: its own digest. Records of older versions have none."""
@@ -56,69 +53,13 @@ def run_folder(results: Path, run_id: str) -> Path:
     return results / run_id
 
 
-# Whole files ----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; flush it to the disk and rename it to `path` where the block succeeds."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-        _flush_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a whole file or none."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON that a person can read, whole or not at all. Raises: ValueError for NaN and infinity."""
-    text = json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False, allow_nan=False)
-    write_bytes(path, (text + "\n").encode())
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, as hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make a rename survive a power cut, where the system can open folders."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 # Records --------------------------------------------------------------------------------------------------------------
 
 
 def save_record(results: Path, record: RunRecord) -> Path:
     """Write `record.json` and its seal; figures that are not finite become None. Returns its path."""
     path = run_folder(results, record.id) / RECORD
-    value = _finite(to_json(record))
+    value = finite(to_json(record))
     write_json(path, {**value, SEAL: seal(value)})
     return path
 
@@ -206,16 +147,16 @@ def _read_record(path: Path) -> RunRecord:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Return JSON with None for every number that is not finite."""
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, np.integer):
         return int(value)
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [finite(one) for one in value]
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: finite(one) for key, one in value.items()}
     return value
 
 
@@ -238,7 +179,7 @@ def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> li
     path = run_folder(results, run_id) / HYPOTHESES
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file")
-    _check_digest(path, digest)
+    check_digest(path, digest)
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n")):
         try:
@@ -262,7 +203,7 @@ def save_sentences(results: Path, run_id: str, arrays: Arrays) -> str:
     """
     path = run_folder(results, run_id) / SENTENCES
     _check_sentences(path, arrays)
-    return _write_arrays(path, arrays)
+    return tensors.write(path, arrays)
 
 
 def load_sentences(results: Path, run_id: str, digest: str | None = None) -> Arrays:
@@ -273,8 +214,7 @@ def load_sentences(results: Path, run_id: str, digest: str | None = None) -> Arr
     path = run_folder(results, run_id) / SENTENCES
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file")
-    _check_digest(path, digest)
-    arrays = _load_arrays(path)
+    arrays = tensors.read(path, digest)
     _check_sentences(path, arrays)
     return arrays
 
@@ -305,7 +245,7 @@ def save_attention(results: Path, run_id: str, maps: Mapping[int, Numbers]) -> s
     path = run_folder(results, run_id) / ATTENTION
     arrays = {str(number): one for number, one in sorted(maps.items())}
     _check_attention(path, arrays)
-    return _write_arrays(path, arrays)
+    return tensors.write(path, arrays)
 
 
 def load_attention(results: Path, run_id: str, digest: str | None = None) -> dict[int, Numbers]:
@@ -316,8 +256,7 @@ def load_attention(results: Path, run_id: str, digest: str | None = None) -> dic
     path = run_folder(results, run_id) / ATTENTION
     if not path.is_file():
         return {}
-    _check_digest(path, digest)
-    arrays = _load_arrays(path)
+    arrays = tensors.read(path, digest)
     _check_attention(path, arrays)
     return {int(name): one for name, one in sorted(arrays.items(), key=lambda pair: int(pair[0]))}
 
@@ -359,90 +298,19 @@ def log_lines(results: Path, run_id: str, count: int) -> list[str]:
     return [line.strip() for line in lines if line.strip()][-count:]
 
 
-# Weights and checkpoints ----------------------------------------------------------------------------------------------
+# Weights ----------------------------------------------------------------------------------------------------------
 
 
 def save_weights(results: Path, run_id: str, weights: Arrays) -> str:
     """Write the weights and their manifest, and return the SHA-256 of the weights' file."""
     folder = run_folder(results, run_id)
-    digest = _write_arrays(folder / f"{WEIGHTS}.safetensors", weights)
-    write_json(folder / f"{WEIGHTS}.json", _manifest(f"{WEIGHTS}.safetensors", digest, weights))
+    digest = tensors.write(folder / f"{WEIGHTS}.safetensors", weights)
+    write_json(folder / f"{WEIGHTS}.json", tensors.manifest(f"{WEIGHTS}.safetensors", digest, weights))
     return digest
 
 
 def load_weights(results: Path, run_id: str) -> Arrays:
     """Read the weights of a run. Raises: ValueError naming the file that is missing, or not what its manifest says."""
     folder = run_folder(results, run_id)
-    arrays, _ = _read_arrays(folder / f"{WEIGHTS}.json")
-    return arrays
-
-
-def save_checkpoint(results: Path, run_id: str, state: Arrays, notes: dict[str, Any]) -> None:
-    """Write what an interrupted run goes on from; the older checkpoint stands until this one is whole."""
-    folder = run_folder(results, run_id)
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{CHECKPOINT}-{notes['epochs']}.safetensors"
-    digest = _write_arrays(folder / name, state)
-    write_json(folder / f"{CHECKPOINT}.json", {**_manifest(name, digest, state), "notes": _finite(notes)})
-    for older in folder.glob(f"{CHECKPOINT}-*.safetensors"):
-        if older.name != name:
-            older.unlink()
-
-
-def load_checkpoint(results: Path, run_id: str) -> tuple[Arrays, dict[str, Any]] | None:
-    """Return the arrays and notes of an unfinished run, or None. Raises: ValueError naming a damaged file."""
-    manifest = run_folder(results, run_id) / f"{CHECKPOINT}.json"
-    if not manifest.is_file():
-        return None
-    arrays, found = _read_arrays(manifest)
-    return arrays, dict(found["notes"])
-
-
-def remove_checkpoint(results: Path, run_id: str) -> None:
-    """Remove the checkpoint of a run that needs it no longer."""
-    folder = run_folder(results, run_id)
-    (folder / f"{CHECKPOINT}.json").unlink(missing_ok=True)
-    for path in folder.glob(f"{CHECKPOINT}-*.safetensors"):
-        path.unlink()
-
-
-def _write_arrays(path: Path, arrays: Arrays) -> str:
-    with replacing(path) as temporary:
-        safetensors.numpy.save_file({name: np.array(one, order="C") for name, one in arrays.items()}, temporary)
-    return file_digest(path)
-
-
-def _manifest(name: str, digest: str, arrays: Arrays) -> dict[str, Any]:
-    shapes = {key: list(one.shape) for key, one in sorted(arrays.items())}
-    return {"schema": SCHEMA, "file": name, "sha256": digest, "shapes": shapes}
-
-
-def _read_arrays(manifest: Path) -> tuple[Arrays, dict[str, Any]]:
-    try:
-        found = json.loads(manifest.read_text(encoding="utf-8"))
-        schema, name, digest, shapes = (found[key] for key in ("schema", "file", "sha256", "shapes"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{manifest}: not a manifest of weights ({error})") from error
-    path = manifest.parent / str(name)
-    if schema != SCHEMA or path.parent != manifest.parent or not path.is_file():
-        raise ValueError(
-            f"{manifest}: schema={schema!r}, file={name!r}: allowed is schema {SCHEMA} and a file beside it"
-        )
-    _check_digest(path, digest)
-    arrays = _load_arrays(path)
-    if {key: list(one.shape) for key, one in arrays.items()} != shapes:
-        raise ValueError(f"{path}: its tensors are not those of {manifest.name}")
-    return arrays, found
-
-
-def _load_arrays(path: Path) -> Arrays:
-    try:
-        arrays: Arrays = safetensors.numpy.load_file(path)
-    except (safetensors.SafetensorError, ValueError) as error:
-        raise ValueError(f"{path}: not safetensors ({error})") from error
-    return arrays
-
-
-def _check_digest(path: Path, digest: str | None) -> None:
-    if digest is not None and file_digest(path) != digest:
-        raise ValueError(f"{path}: damaged (its SHA-256 is not {digest})")
+    weights, _ = tensors.read_named(folder / f"{WEIGHTS}.json")
+    return weights

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import impls
-from harness import evidence, resuming, store
+from harness import checkpoints, evidence, resuming, store
 from harness.curves import learning_rate
 from harness.data.batches import evaluation_batches, stream_digest, training_batches, updates_per_epoch
 from harness.data.prepared import Prepared, prepare
@@ -57,7 +57,7 @@ def run(spec: RunSpec, results: Path, *, progress: Progress = silent, command: s
         raise RunFailed(spec.id) from error
     store.save_record(results, record)
     if record.status in ("completed", "diverged"):
-        store.remove_checkpoint(results, spec.id)
+        checkpoints.remove(results, spec.id)
     progress(Event(run=spec.id, stage="ended", remark=_remark(record)))
     return record
 

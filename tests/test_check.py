@@ -16,7 +16,7 @@ import pytest
 from record_folders import folder_spec, write_run, write_set
 from small_runs import TINY, TRAINING, spec
 
-from harness import store, training
+from harness import files, store, training
 from harness.__main__ import main
 from harness.checking import rules
 from harness.checking.rules import RULES, Checked, check
@@ -125,7 +125,7 @@ def on_file(name: str, change: Callable[[bytes], bytes], *, digest: str = "", ru
         path = results / run / name
         path.write_bytes(change(path.read_bytes()))
         if digest:
-            edit(f"fingerprints.{digest}", store.file_digest(path), run=run)(results)
+            edit(f"fingerprints.{digest}", files.file_digest(path), run=run)(results)
 
     return mutate
 

@@ -15,7 +15,7 @@ import pytest
 from record_factory import record as made_up
 from small_runs import TINY, spec
 
-from harness import store, training
+from harness import files, store, training
 from harness.__main__ import main
 from harness.specs import RunRecord
 
@@ -286,7 +286,7 @@ def test_weights_that_were_changed_are_not_used(trained: tuple[Path, RunRecord],
 
 
 def test_a_foreign_record_is_named_and_passed_over(tmp_path: Path, capsys: Any) -> None:
-    store.write_json(tmp_path / "results/local/foreign/record.json", {"schema": 99})
+    files.write_json(tmp_path / "results/local/foreign/record.json", {"schema": 99})
     assert main(["list"]) == 0
     shown = capsys.readouterr()
     assert "foreign" in shown.err

@@ -37,7 +37,7 @@ ALLOWED = {
 VARIANT_MAY = {"impls.contract", "impls.recipes"}
 HARNESS_MAY = {"impls", "impls.contract", "impls.weights", "impls.recipes", "impls.registry"}
 REPORTING_MAY = {"impls.contract", "impls.recipes"}
-REPORTING_HARNESS = {"harness.specs", "harness.store", "harness.scoring", "harness.curves"}
+REPORTING_HARNESS = {"harness.specs", "harness.files", "harness.store", "harness.scoring", "harness.curves"}
 PARTS = {"impls.transformer", "impls.torch_adapter"}
 """The files that put the variants' parts together, and so may import the variants."""
 

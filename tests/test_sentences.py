@@ -16,7 +16,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from small_runs import TINY, spec
 
-from harness import scoring, store, training
+from harness import files, scoring, store, training
 from harness.__main__ import main
 from harness.data.batches import evaluation_batches
 from harness.data.prepared import prepare
@@ -61,7 +61,7 @@ def older(trained: tuple[Path, RunRecord], tmp_path: Path) -> Path:
             (folder / path.name).write_bytes(path.read_bytes())
     value = json.loads((folder / store.RECORD).read_text())
     del value["fingerprints"]["sentences"], value[store.SEAL]
-    store.write_json(folder / store.RECORD, value)
+    files.write_json(folder / store.RECORD, value)
     return folder
 
 
@@ -160,7 +160,7 @@ def test_sentences_are_read_back(tmp_path: Path) -> None:
     assert found.keys() == SENTENCES.keys()
     for name, one in SENTENCES.items():
         np.testing.assert_array_equal(found[name], one, strict=True)
-    assert digest == store.file_digest(tmp_path / "run" / "sentences.safetensors")
+    assert digest == files.file_digest(tmp_path / "run" / "sentences.safetensors")
     assert digest == store.save_sentences(tmp_path, "again", dict(reversed(SENTENCES.items())))
 
 
@@ -238,7 +238,7 @@ def test_sentences_of_an_older_run_are_written_and_nothing_else(
     before = (older / store.RECORD).read_text()
     assert score(older.parent, "--sentences") == 0
     assert "sentences.safetensors is written" in capsys.readouterr().out
-    digest = store.file_digest(older / store.SENTENCES)
+    digest = files.file_digest(older / store.SENTENCES)
     after = (older / store.RECORD).read_text()
     assert after.replace(f',\n  "sentences": "{digest}"', "") == before
     expected = store.load_sentences(trained[0], RUN.id)
@@ -260,7 +260,7 @@ def test_a_record_that_was_sealed_is_sealed_anew_but_not_an_edited_one(
     assert value == {**sealed, "fingerprints": {**sealed["fingerprints"], "sentences": "0" * 64}, "seal": value["seal"]}
     assert value["seal"] == store.seal(value) != sealed["seal"]
     edited = {**value, "note": "edited"}
-    store.write_json(path, edited)
+    files.write_json(path, edited)
     with pytest.raises(ValueError, match=r"record\.json: its seal is not that of its content"):
         store.add_fingerprint(tmp_path, RUN.id, "sentences", "1" * 64)
     assert json.loads(path.read_text()) == edited
@@ -275,7 +275,7 @@ def test_what_is_not_the_run_is_refused(older: Path, case: str, capsys: Any) -> 
         store.save_weights(older.parent, RUN.id, {name: one * np.float32(1.01) for name, one in weights.items()})
     else:
         value = json.loads((older / store.RECORD).read_text())
-        store.write_json(older / store.RECORD, {**value, "scores": {**value["scores"], "chrf": 99.0}})
+        files.write_json(older / store.RECORD, {**value, "scores": {**value["scores"], "chrf": 99.0}})
     before = {path.name: path.read_bytes() for path in older.iterdir()}
     assert score(older.parent, "--sentences") == 2
     error = capsys.readouterr().err

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from small_runs import spec
 
-from harness import store
+from harness import checkpoints, files, store
 from harness.specs import RunRecord
 from harness.store import Hypothesis
 
@@ -67,26 +67,26 @@ def test_weights_are_read_back_in_type_and_shape(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_replaces_the_older_one(tmp_path: Path) -> None:
-    assert store.load_checkpoint(tmp_path, "run") is None
-    store.save_checkpoint(tmp_path, "run", ARRAYS, {"epochs": 1})
-    store.save_checkpoint(tmp_path, "run", {**ARRAYS, "b": -ARRAYS["b"]}, {"epochs": 2, "best": math.inf})
-    found = store.load_checkpoint(tmp_path, "run")
+    assert checkpoints.load(tmp_path, "run") is None
+    checkpoints.save(tmp_path, "run", ARRAYS, {"epochs": 1})
+    checkpoints.save(tmp_path, "run", {**ARRAYS, "b": -ARRAYS["b"]}, {"epochs": 2, "best": math.inf})
+    found = checkpoints.load(tmp_path, "run")
     assert found is not None
     np.testing.assert_array_equal(found[0]["b"], -ARRAYS["b"])
     assert found[1] == {"epochs": 2, "best": None}
     assert names(tmp_path) == ["checkpoint-2.safetensors", "checkpoint.json"]
-    store.remove_checkpoint(tmp_path, "run")
+    checkpoints.remove(tmp_path, "run")
     assert names(tmp_path) == []
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
-    store.write_json(path, {"a": 1})
+    files.write_json(path, {"a": 1})
     with pytest.raises(ValueError, match="JSON"):
-        store.write_json(path, {"a": math.nan})
+        files.write_json(path, {"a": math.nan})
 
     def write_half() -> None:
-        with store.replacing(path) as temporary:
+        with files.replacing(path) as temporary:
             temporary.write_text("half")
             raise RuntimeError("the planted fault")
 
@@ -97,7 +97,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
 
 
 def test_an_unfinished_file_has_another_name(tmp_path: Path) -> None:
-    with store.replacing(tmp_path / "one.json") as temporary:
+    with files.replacing(tmp_path / "one.json") as temporary:
         temporary.write_text("half")
         assert names(tmp_path) == [temporary.name]
         assert not temporary.name.endswith(".json")
@@ -114,7 +114,7 @@ def test_an_unfinished_file_has_another_name(tmp_path: Path) -> None:
             store.load_weights,
         ),
         ("weights.json", lambda content: content.replace(b'"schema": 1', b'"schema": 0'), store.load_weights),
-        ("checkpoint-1.safetensors", lambda content: content[:9], store.load_checkpoint),
+        ("checkpoint-1.safetensors", lambda content: content[:9], checkpoints.load),
         ("hypotheses.jsonl", lambda content: content.replace(b"text", b"txet"), store.load_hypotheses),
         ("hypotheses.jsonl", lambda content: content[:-9], store.load_hypotheses),
         ("record.json", lambda content: content[:-9], store.load_record),
@@ -124,7 +124,7 @@ def test_an_unfinished_file_has_another_name(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: Any, load: Any) -> None:
     store.save_weights(tmp_path, SPEC.id, ARRAYS)
-    store.save_checkpoint(tmp_path, SPEC.id, ARRAYS, {"epochs": 1})
+    checkpoints.save(tmp_path, SPEC.id, ARRAYS, {"epochs": 1})
     store.save_hypotheses(tmp_path, SPEC.id, HYPOTHESES)
     store.save_record(tmp_path, RECORD)
     load(tmp_path, SPEC.id)
@@ -142,9 +142,9 @@ def test_hypotheses_of_another_digest_are_refused(tmp_path: Path) -> None:
 
 def test_foreign_files_are_reported_and_passed_over(tmp_path: Path) -> None:
     store.save_record(tmp_path, RECORD)
-    store.write_json(tmp_path / "foreign" / "record.json", {"schema": 99})
-    store.write_bytes(tmp_path / "moved" / "record.json", (tmp_path / SPEC.id / "record.json").read_bytes())
-    store.write_bytes(tmp_path / "empty" / "notes.txt", b"")
+    files.write_json(tmp_path / "foreign" / "record.json", {"schema": 99})
+    files.write_bytes(tmp_path / "moved" / "record.json", (tmp_path / SPEC.id / "record.json").read_bytes())
+    files.write_bytes(tmp_path / "empty" / "notes.txt", b"")
     complaints: list[str] = []
     assert store.records(tmp_path, complain=complaints.append) == [RECORD]
     assert ["foreign" in one or "moved" in one for one in complaints] == [True, True]

@@ -17,6 +17,7 @@ from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
 from harness import evidence, store, training
 from harness.data.batches import stream_digest
 from harness.data.prepared import prepare
+from harness.files import file_digest
 from harness.measuring import test_scores as scores_of
 from harness.progress import Event
 from harness.specs import RunRecord, RunSpec
@@ -94,9 +95,9 @@ def test_the_fingerprints_are_those_of_what_was_used(straight: tuple[Path, RunRe
     assert {name: found[name] for name in prepared.digests} == prepared.digests
     assert found["stream"] == stream_digest(prepared.train, batch_size=32, seed=0, updates=21)
     assert found["weights"] == evidence.array_digests(training.build_model(TORCH, prepared).weights())
-    assert found["hypotheses"] == store.file_digest(results / TORCH.id / "hypotheses.jsonl")
-    assert found["sentences"] == store.file_digest(results / TORCH.id / "sentences.safetensors")
-    assert found["trained_weights"] == store.file_digest(results / TORCH.id / "weights.safetensors")
+    assert found["hypotheses"] == file_digest(results / TORCH.id / "hypotheses.jsonl")
+    assert found["sentences"] == file_digest(results / TORCH.id / "sentences.safetensors")
+    assert found["trained_weights"] == file_digest(results / TORCH.id / "weights.safetensors")
     assert record.sizes["parameters"] == sum(one.size for one in store.load_weights(results, TORCH.id).values())
     assert record.sizes["train_pairs"] == 200
     for name in ("python", "versions", "commit", "machine", "framework", "backend", "threads", "device", "precision"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness import store
+from harness import files, store
 from harness.checking.identity import equal, other_tensors, shape_of
 from harness.checking.stored import NotTried, Stored
 from harness.scoring import ORDERS, SMOOTHING, perplexity_from_sums, score_from_sums
@@ -110,7 +110,7 @@ def weights(stored: Stored) -> Iterator[str]:
     if not path.exists() and not manifest.exists():
         raise NotTried("weights not stored")
     found = store.load_weights(stored.results, stored.name)
-    if store.file_digest(path) != record.fingerprints.get("trained_weights"):
+    if files.file_digest(path) != record.fingerprints.get("trained_weights"):
         yield f"{path.name}: its SHA-256 is not the record's"
     initial = {name: shape_of(one) for name, one in (record.fingerprints.get("weights") or {}).items()}
     yield from other_tensors({name: one.shape for name, one in found.items()}, initial, "those it began with")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
-from harness import store
+from harness import checkpoints, store
 from harness.specs import DataSpec, RunRecord, Status, record_from_json
 
 SEAL = store.SEAL
@@ -95,7 +95,7 @@ def run_names(results: Path) -> list[str]:
     """
     if not results.is_dir():
         raise ValueError(f"{results}: there is no such folder")
-    traces = (store.RECORD, store.HYPOTHESES, store.LOG, f"{store.WEIGHTS}.json", f"{store.CHECKPOINT}.json")
+    traces = (store.RECORD, store.HYPOTHESES, store.LOG, f"{store.WEIGHTS}.json", f"{checkpoints.CHECKPOINT}.json")
     found = sorted(
         one.name
         for one in results.iterdir()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from harness import store
+from harness import files
 from harness.commands import options
 from impls.contract import SPECIAL_WORDS
 
@@ -80,7 +80,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         options.say(written.removesuffix("\n"))
     else:
-        store.write_bytes(arguments.output, written.encode())
+        files.write_bytes(arguments.output, written.encode())
         options.say(f"Written: {arguments.output}")
     for line in failed:
         options.warn(line)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import store
+from harness import files
 from harness.reporting import ablation_words, exports, figures, pages, provenance
 from harness.reporting.ablation import Analysis, FieldEffects, Rank, StudyEffects
 from harness.reporting.ablation_figures import forest
@@ -44,7 +44,7 @@ def write(analysis: Analysis, folder: Path, *, command: str = "") -> Path:
     exports.save(records, folder)
     exports.table([line for one in analysis.studies for line in _effects(one)], folder / EFFECTS)
     page = folder / pages.PAGE
-    store.write_bytes(page, pages.render("ablation.md.j2", context).encode())
+    files.write_bytes(page, pages.render("ablation.md.j2", context).encode())
     return page
 
 

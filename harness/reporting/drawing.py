@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from harness import store
+from harness import files
 from harness.reporting.groups import Row, plain
 
 INK, FAINT, GRID = "#222222", "#767676", "#DDDDDD"
@@ -255,4 +255,4 @@ def write(drawn: Figure, path: Path) -> None:
         raise ValueError(f"picture {path.name!r}: allowed is a name that ends in .png, .svg or .pdf")
     buffer = io.BytesIO()
     drawn.savefig(buffer, format=kind, metadata=empty[kind])
-    store.write_bytes(path, buffer.getvalue())
+    files.write_bytes(path, buffer.getvalue())

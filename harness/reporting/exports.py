@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import store
+from harness import files
 from harness.specs import RunRecord
 
 RUNS, CURVES = "runs.csv", "curves.csv"
@@ -29,7 +29,7 @@ def table(lines: Sequence[dict[str, Any]], path: Path) -> None:
     """Write lines as CSV, their keys as its columns; what is None or missing is an empty cell."""
     import pandas as pd
 
-    store.write_bytes(path, pd.DataFrame(lines).to_csv(index=False, lineterminator="\n").encode())
+    files.write_bytes(path, pd.DataFrame(lines).to_csv(index=False, lineterminator="\n").encode())
 
 
 def _name(record: RunRecord) -> dict[str, Any]:

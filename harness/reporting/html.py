@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from harness import store
+from harness import files
 from harness.reporting import ablation_words, boards, charts, forests, pages, provenance, stored
 from harness.reporting.ablation import analyse
 from harness.reporting.explorer import ALPHABET, LEADS, ROOM_BYTES
@@ -85,7 +85,7 @@ def write(
         raise ValueError("there are no run records to report: train something first")
     context = _context(found, results, texts or {}, command, method)
     path = folder / PAGE
-    store.write_bytes(path, render(context).encode("utf-8", "replace"))
+    files.write_bytes(path, render(context).encode("utf-8", "replace"))
     return path
 
 

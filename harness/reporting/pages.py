@@ -10,7 +10,7 @@ from typing import Any
 
 import jinja2
 
-from harness import store
+from harness import files
 from harness.reporting import boards, exports, figures, provenance
 from harness.reporting.groups import BUDGETS, Group, Row, groups, notes
 from harness.reporting.judging import distinct, judge, stored_sentences
@@ -107,7 +107,7 @@ def write(records: Iterable[RunRecord], folder: Path, *, results: Path | None = 
     }
     exports.save(everything, folder)
     page = folder / PAGE
-    store.write_bytes(page, render("index.md.j2", context).encode())
+    files.write_bytes(page, render("index.md.j2", context).encode())
     return page
 
 
