@@ -21,9 +21,9 @@ from harness.decoding import TIE_NATS, translate
 from harness.specs import DataSpec, DecodingSpec
 from harness.suites import reduced
 from impls import registry
-from impls.contract import PAD, Arrays, Batch, GruRecipe, Recipe, Seq2SeqModel, Training
+from impls.contract import PAD, Arrays, Batch, GruRecipe, Recipe, Seq2SeqModel, TorchReferenceRecipe, Training
 
-VARIANTS = ("learned_positions", "sinusoidal_handmade", "conv_ffn", "paper", "bahdanau_gru")
+VARIANTS = ("learned_positions", "sinusoidal_handmade", "conv_ffn", "paper", "torch_reference", "bahdanau_gru")
 SIZES = ("small", "full")
 BEAMS = {"greedy": 1, "beam": 5}
 LOGITS, GRADIENTS, LOSSES, WEIGHTS = 1e-5, 1e-4, 1e-3, 1e-4
@@ -118,10 +118,15 @@ def _stretch(name: str, rows: int) -> float:
 
 
 def fresh(one: Case, framework: str, training: Training | None = None) -> Seq2SeqModel:
-    """Build the model of a case, with the weights that all begin from."""
-    words = len(one.corpus.source_words), len(one.corpus.target_words)
-    model = impls.build(one.recipe, *words, training=training or one.training, framework=framework)
-    model.set_weights(lively(one.recipe, model.weights()))
+    """Build the model of a case, with the weights that all begin from.
+
+    Keras has no layers like those of torch's own library: the same function as a Transformer of ours stands for them.
+    """
+    recipe, words = one.recipe, (len(one.corpus.source_words), len(one.corpus.target_words))
+    if framework == "keras" and isinstance(recipe, TorchReferenceRecipe):
+        recipe = recipe.as_transformer()
+    model = impls.build(recipe, *words, training=training or one.training, framework=framework)
+    model.set_weights(lively(recipe, model.weights()))
     return model
 
 
