@@ -10,7 +10,9 @@ import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from harness.commands import ablate, bench, check, compare, data, laws, listing, report, run, score, translate
+from harness import terminal
+from harness.commands import ablate, bench, check, compare, data, laws, listing, options, report, run, score, translate
+from harness.signals import Interrupted
 from harness.store import RunFailed
 
 COMMANDS = (bench, ablate, run, data, translate, laws, listing, score, check, compare, report)
@@ -58,8 +60,14 @@ def _nearest(value: object, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def _told(error: ValueError | OSError) -> str:
+    """Return in a line what is wrong; with the path, and in words, where the system refused something."""
+    path, reason = getattr(error, "filename", None), getattr(error, "strerror", None)
+    return f"{path}: {reason}" if path and reason else " ".join(str(error).split())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code: 0, 1 a run failed, 2 bad input, 130 interrupted.
+    """Run a command line and return its exit code: 0, 1 a run failed, 2 bad input, 128 + a signal that interrupted it.
 
     `arguments` None are this process's own; `run` may then start the process anew with another environment.
     """
@@ -68,14 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         typed = shlex.join(["python", "-m", "harness", *words])
         given = parser().parse_args(words, argparse.Namespace(is_program=arguments is None, typed=typed))
         code: int = given.command(given)
-    except RunFailed:
-        traceback.print_exc()
+    except RunFailed as error:
+        sys.stderr.write(terminal.shown("".join(traceback.format_exception(error.__cause__ or error))))
         return 1
     except (ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             return 0
-        sys.stderr.write(f"bakeoff: {' '.join(str(error).split())}\n")
+        options.warn(_told(error))
         return 2
+    except Interrupted as error:
+        options.warn(str(error))
+        return error.exit_code
     except KeyboardInterrupt:
         return 130
     return code

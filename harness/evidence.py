@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import subprocess
@@ -43,6 +44,8 @@ PINNED = (
     "XLA_FLAGS",
 )
 REPOSITORY = Path(__file__).resolve().parent.parent
+COMMIT = "BAKEOFF_COMMIT"
+"""The environment variable that tells code which was sent to another machine without its repository what it is."""
 
 
 def environment(spec: RunSpec) -> dict[str, Any]:
@@ -73,12 +76,23 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> dict[str, Any] | None:
-    """Return the commit of this checkout and whether tracked files differ from it; None outside a checkout."""
+    """Return the commit of this checkout and whether tracked files differ from it; None outside a checkout.
+
+    Outside one, BAKEOFF_COMMIT says it where this code was sent from a checkout.
+    """
     if not (REPOSITORY / ".git").exists():
-        return None
+        return _sent_commit()
     digest = _output("git", "-C", str(REPOSITORY), "rev-parse", "HEAD")
     changes = _output("git", "-C", str(REPOSITORY), "status", "--porcelain", "--untracked-files=no")
     return None if not digest or changes is None else {"digest": digest, "dirty": bool(changes)}
+
+
+def _sent_commit() -> dict[str, Any] | None:
+    try:
+        found = json.loads(os.environ.get(COMMIT, ""))
+        return {"digest": str(found["digest"]), "dirty": bool(found["dirty"])}
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:

@@ -1,76 +1,64 @@
-"""Runs many specs, one process each, so many at once, and says honestly how long it takes."""
+"""Runs many specs, one process each, so many at once: what fails stays where it is, and the others go on."""
 
 from __future__ import annotations
 
-import os
+import contextlib
 import queue
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from harness import store
+from harness import endings, locks, logs, store
 from harness.forecast import Forecast
-from harness.progress import Display, Event, duration, from_line
-from harness.specs import RunRecord, RunSpec, Status, canonical_json, to_json
+from harness.progress import Display, Event, duration
+from harness.signals import Watch
+from harness.specs import RunRecord, RunSpec
+from harness.verdicts import Records, Running, Task
+from harness.workers import Ended, Payload, Worker
 
-GRACE_SECONDS = 5.0
-LOG_LINES = 3
-ROOT = Path(__file__).resolve().parent.parent
+GRACE_SECONDS = 30.0
+"""How long a process that was asked to end has to write its checkpoint, before it is killed."""
 
+SILENCE_SECONDS = 1800.0
+TICK_SECONDS = 0.25
+LOOK_SECONDS = 2.0
+KILL_SECONDS = 10.0
+SUSPENDED_SECONDS = 10.0
+"""A longer time between two ticks means that this process was stopped itself, and heard nothing meanwhile."""
 
-def worker_environment(spec: RunSpec) -> dict[str, str]:
-    """Return the environment variables that the process of a run is started with."""
-    threads = str(spec.threads)
-    found = {
-        # One count of threads for every library: 1 or 2 changes the last digits of a gradient.
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
-        # Else every large tensor is mapped and returned to the system at each update, page faults and all.
-        "MALLOC_MMAP_MAX_": "0",
-        "MALLOC_TRIM_THRESHOLD_": "4294967296",
-    }
-    if spec.backend is not None:
-        found["KERAS_BACKEND"] = spec.backend
-    if spec.backend == "tensorflow":
-        found |= {"TF_NUM_INTRAOP_THREADS": threads, "TF_NUM_INTEROP_THREADS": "1", "TF_DETERMINISTIC_OPS": "1"}
-    if spec.backend == "jax":
-        found["NPROC"] = threads  # the size of XLA's pool of threads
-    if spec.device.startswith("cuda"):
-        # cuBLAS gives the same bits twice only with a fixed workspace.
-        found["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    return found
+DESCRIPTORS = 3
+SPARE_DESCRIPTORS = 64
 
 
-GPU_QUESTIONS = {
-    "torch": "import torch, sys; sys.exit(not torch.cuda.is_available())",
-    "tensorflow": "import tensorflow, sys; sys.exit(not tensorflow.config.list_physical_devices('GPU'))",
-    "jax": "import jax, sys; sys.exit(all(one.platform != 'gpu' for one in jax.devices()))",
-}
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """On what terms a run is run.
 
+    `timeout_seconds` of a process, and `silence_seconds` without a sign of life (None: no limit); `retries` of a run
+    whose process was lost, that is ended from outside or for its silence; what it is told of checkpoints.
+    """
 
-def gpu_usable(computes: str) -> bool:
-    """Return whether the framework that computes can use a GPU here, asked in a process of its own."""
-    question = GPU_QUESTIONS.get(computes)
-    if question is None:
-        return False
-    try:
-        return subprocess.run([sys.executable, "-c", question], capture_output=True, timeout=120).returncode == 0
-    except (OSError, subprocess.SubprocessError):
-        return False
+    timeout_seconds: float | None = None
+    silence_seconds: float | None = SILENCE_SECONDS
+    retries: int = 1
+    grace_seconds: float = GRACE_SECONDS
+    checkpoint_seconds: float | None = None
 
 
 @dataclass
 class Outcome:
-    """What came of a set of runs: a record of each that ended, and whether Ctrl-C broke the set off."""
+    """What came of a set of runs: a record of each that ended, and the signal that broke the set off, if one did."""
 
     records: list[RunRecord] = field(default_factory=list)
-    interrupted: bool = False
+    signal: int | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal broke the set off."""
+        return self.signal is not None
 
 
 def execute(
@@ -82,139 +70,275 @@ def execute(
     forecast: Forecast | None = None,
     command: str = "",
     note: str = "",
+    terms: Terms | None = None,
 ) -> Outcome:
     """Run each spec in a process of its own, `jobs` at once, and show how far they are on `stream`.
 
-    A run that fails leaves a record that says why, and the others go on. Ctrl-C ends all of them.
+    A run that fails leaves a record that says why, and the others go on. One whose process is lost goes on from its
+    checkpoint. One that another process runs is passed over, and waited for at the end. A signal ends all in order;
+    Ctrl-C after it ends them at once.
+
+    Raises: ValueError where this process may not open files enough for so many at once, or `results` has no locks.
     """
-    crew = _Crew(results, stream, forecast or Forecast({}, jobs), len(specs), {"command": command, "note": note})
-    waiting = list(specs)
-    try:
-        while waiting or crew.children:
-            while waiting and len(crew.children) < jobs:
-                crew.start(waiting.pop(0))
-            crew.attend()
-    except KeyboardInterrupt:
-        crew.outcome.interrupted = True
-        crew.stop()
-    finally:
-        crew.kill()
-        crew.display.close()
+    jobs = min(jobs, len(specs))
+    check_descriptors(jobs)
+    told = {"command": command, "note": note}
+    crew = _Crew(specs, results, stream, forecast or Forecast({}, jobs), terms or Terms(), told)
+    with Watch(last=crew.kill) as watch:
+        try:
+            while crew.busy and watch.noted is None:
+                crew.start(jobs)
+                crew.attend()
+        finally:
+            if crew.busy:
+                crew.outcome.signal = watch.noted
+            crew.stop()
+            crew.display.close()
     return crew.outcome
 
 
-@dataclass
-class _Child:
-    spec: RunSpec
-    process: subprocess.Popen[str]
-    reader: threading.Thread
+def check_descriptors(jobs: int) -> None:
+    """See that this process may open the files that so many runs at once need; raise its limit where it may.
+
+    Raises: ValueError where it may not.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    needed = jobs * DESCRIPTORS + SPARE_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        most = max(1, (hard - SPARE_DESCRIPTORS) // DESCRIPTORS)
+        raise ValueError(f"jobs={jobs}: allowed is at most {most} where a process may open {hard} files (ulimit -n)")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class _Crew:
-    """The processes under way."""
+    """The processes under way, the runs that wait for one, and those that other processes run."""
 
-    def __init__(self, results: Path, stream: TextIO, forecast: Forecast, runs: int, extra: dict[str, Any]) -> None:
-        self.results, self.forecast, self.runs, self.extra = results, forecast, runs, extra
+    def __init__(
+        self,
+        specs: Sequence[RunSpec],
+        results: Path,
+        stream: TextIO,
+        forecast: Forecast,
+        terms: Terms,
+        told: dict[str, Any],
+    ) -> None:
+        self.results, self.forecast, self.terms, self.runs = results, forecast, terms, len(specs)
+        self.stopping = False
         self.display = Display(stream, overall=self._overall)
-        self.children: dict[str, _Child] = {}
-        self.events: queue.Queue[Event | str] = queue.Queue()
+        self.told = told
+        self.records = Records(results, told, terms.retries, self.display.line)
+        self.waiting = [Task(spec) for spec in specs]
+        self.running: dict[str, Running] = {}
+        self.elsewhere: dict[str, Task] = {}
+        self.events: queue.Queue[Event | Ended] = queue.Queue(maxsize=10_000)
         self.outcome = Outcome()
+        self.ticked = self.looked = time.monotonic()
 
-    def start(self, spec: RunSpec) -> None:
-        """Start the process of a run and hand it its spec."""
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, **worker_environment(spec), "PYTHONPATH": os.pathsep.join(paths)}
-        store.remove_record(self.results, spec.id)
-        with store.open_log(self.results, spec.id) as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "harness", "run", "--spec", "-", "--results", str(self.results)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                encoding="utf-8",
-                start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the others in order
-            )
-        reader = threading.Thread(target=self._read, args=(spec.id, process), daemon=True)
-        self.children[spec.id] = _Child(spec, process, reader)
-        self.forecast.start(spec.id)
-        reader.start()
-        assert process.stdin is not None
-        try:
-            with process.stdin as stdin:
-                stdin.write(canonical_json({"spec": to_json(spec), **self.extra}))
-        except BrokenPipeError:
-            pass  # it ended at once; its log says why
+    @property
+    def busy(self) -> bool:
+        """Whether any run is not over."""
+        return bool(self.waiting or self.running or self.elsewhere)
 
-    def _read(self, run: str, process: subprocess.Popen[str]) -> None:
-        """Pass on the events of a process, and its id when it has ended."""
-        assert process.stdout is not None
-        for line in process.stdout:
-            event = from_line(line)
-            if event is not None:
-                self.events.put(event)
-        process.wait()
-        self.events.put(run)
+    # Starting ---------------------------------------------------------------------------------------------------------
+
+    def start(self, jobs: int) -> None:
+        """Start the processes of as many waiting runs as may be at work at once."""
+        while self.waiting and len(self.running) < jobs:
+            task = self.waiting.pop(0)
+            try:
+                self._start(task)
+            except locks.Locked as error:
+                self._pass_over(task, str(error))
+            except locks.NoLocks:
+                raise
+            except (OSError, ValueError) as error:
+                self._close(self.records.failed(task, f"its process could not be started: {error}"))
+
+    def _start(self, task: Task) -> None:
+        """Start the process of a run, unless it has a record now. Raises: Locked where another process runs it."""
+        run = task.spec.id
+        with locks.hold(self.results, run):
+            there = store.finished(self.results, run)
+            if there is None:
+                store.remove_record(self.results, run)
+        if there is not None:
+            self.display.line(f"{run}: {there.status} by another process")
+            self._close(there)
+            return
+        payload = Payload(spec=task.spec, checkpoint_seconds=self.terms.checkpoint_seconds, **self.told)
+        printed = logs.size(store.log_path(self.results, run))
+        killed, now = endings.out_of_memory_kills(), time.monotonic()
+        worker = Worker(payload, self.results, self.events.put)
+        self.running[run] = Running(task, worker, now, now, printed, killed)
+        self.forecast.start(run)
+
+    def _pass_over(self, task: Task, reason: str) -> None:
+        """Leave a run to the process that runs it, for now."""
+        run = task.spec.id
+        self.elsewhere[run] = task
+        self.forecast.put_back(run)
+        self.display.line(f"{reason}; it is passed over and waited for at the end")
+        self.display(Event(run=run, stage="elsewhere"))
+
+    # Attending --------------------------------------------------------------------------------------------------------
 
     def attend(self) -> None:
-        """Wait for the next event, or the end of a process, and show it."""
+        """Wait a moment for what the processes tell, and look after those that tell nothing."""
         try:
-            found = self.events.get(timeout=1.0)
+            found = self.events.get(timeout=TICK_SECONDS)
         except queue.Empty:
+            self._look()
             return
-        if isinstance(found, Event):
+        running = self.running.get(found.run)
+        if isinstance(found, Ended):
+            self._end(self.running.pop(found.run), found.code)
+        elif running is not None:
+            running.heard = time.monotonic()
+            if found.stage == "elsewhere":
+                running.elsewhere = found.remark
+                return
             self.forecast.note(found)
             self.display(found)
+        if time.monotonic() - self.looked > LOOK_SECONDS:
+            self._look()
+
+    def _look(self) -> None:
+        """End what takes too long, keep logs short, and see what other processes have come to."""
+        now = time.monotonic()
+        pause = now - self.ticked if now - self.ticked > SUSPENDED_SECONDS else 0.0
+        self.ticked = now
+        for one in self.running.values():
+            one.began, one.heard = one.began + pause, one.heard + pause
+            self._limit(one, now)
+            if now >= one.kill_at:
+                one.worker.kill()
+        if now - self.looked < LOOK_SECONDS:
             return
-        self._finish(found, "failed")
+        self.looked = now
+        for one in self.running.values():
+            self._cut_log(one)
+        for task in list(self.elsewhere.values()):
+            self._look_elsewhere(task)
 
-    def _finish(self, run: str, otherwise: Status) -> None:
-        """Take the record of a process that has ended; write one, with the status `otherwise`, where it left none."""
-        child = self.children.pop(run)
-        self.forecast.end(run)
-        self.display(Event(run=run, stage="ended"))
-        code = child.process.returncode
-        record = self._record(run)
-        fits = record is not None and (record.status in ("completed", "diverged")) == (code == 0)
-        if record is None or not fits:
-            reason = " / ".join(store.log_lines(self.results, run, LOG_LINES)) or "it printed nothing"
-            record = RunRecord(
-                id=run,
-                spec=child.spec,
-                status=otherwise,
-                reason=f"its process ended with code {code}: {reason}",
-                **self.extra,
-            )
-            store.save_record(self.results, record)
-        if record.status == "failed":
-            self.display.line(f"{run}: failed: {record.reason} (its log: {store.log_path(self.results, run)})")
-        self.outcome.records.append(record)
+    def _limit(self, one: Running, now: float) -> None:
+        """Ask a process to end that has used up its time, or gives no sign of life."""
+        terms = self.terms
+        if one.verdict:
+            return
+        if terms.timeout_seconds is not None and now - one.began >= terms.timeout_seconds:
+            one.verdict = f"timed out after {duration(terms.timeout_seconds)}"
+        elif terms.silence_seconds is not None and now - one.heard >= terms.silence_seconds:
+            one.verdict, one.again = f"hung: no sign of life for {duration(terms.silence_seconds)}", True
+        else:
+            return
+        one.kill_at = now + terms.grace_seconds
+        one.worker.ask_to_end()
+        self.display.line(f"{one.worker.run}: {one.verdict}; asked to end, killed in {duration(terms.grace_seconds)}")
 
-    def _record(self, run: str) -> RunRecord | None:
+    def _cut_log(self, one: Running) -> None:
+        with contextlib.suppress(OSError):
+            if logs.cut(store.log_path(self.results, one.worker.run)):
+                one.log_bytes = 0
+                self.display.line(f"{one.worker.run}: its log grew beyond {logs.LOG_BYTES:,} bytes and was shortened")
+
+    def _look_elsewhere(self, task: Task) -> None:
+        """Take the record of a run that another process has ended; run it here where that left none."""
+        run = task.spec.id
         try:
-            return store.load_record(self.results, run)
-        except ValueError:
-            return None
+            with locks.hold(self.results, run):
+                record = self.records.stored(run)
+        except locks.Locked:
+            self.display(Event(run=run, stage="elsewhere"))
+            return
+        except (OSError, ValueError) as error:
+            record = self.records.failed(task, f"its lock cannot be held: {error}")
+        del self.elsewhere[run]
+        self.display(Event(run=run, stage="ended"))
+        if record is None or record.status == "interrupted":
+            self.display.line(f"{run}: the process that ran it is gone and left it unfinished; it goes on here")
+            self.waiting.append(task)
+            return
+        self.display.line(f"{run}: {record.status} by another process")
+        self._close(record)
+
+    # Ending -----------------------------------------------------------------------------------------------------------
+
+    def _end(self, one: Running, code: int) -> None:
+        """Take the record of a process that has ended, write one where it left none, or try the run again."""
+        task, run = one.task, one.task.spec.id
+        self._cut_log(one)
+        self.display(Event(run=run, stage="ended"))
+        if one.elsewhere:
+            self._pass_over(task, one.elsewhere)
+            return
+        try:
+            with locks.hold(self.results, run):
+                record = self.records.judge(one, code, last=self.stopping)
+        except locks.Locked as error:
+            self._pass_over(task, str(error))
+            return
+        except (OSError, ValueError) as error:
+            record = self.records.failed(task, f"its record cannot be kept: {error}")
+        if record is None:
+            self.display.line(
+                f"{run}: {task.lost[-1]}; it goes on from its last checkpoint "
+                f"(retry {len(task.lost)} of {self.terms.retries})"
+            )
+            self.forecast.put_back(run)
+            self.waiting.append(task)
+        else:
+            self._close(record)
+
+    def _close(self, record: RunRecord) -> None:
+        """Count a run as over."""
+        self.forecast.end(record.id)
+        self.outcome.records.append(record)
+        if record.status == "failed":
+            log = store.log_path(self.results, record.id)
+            self.display.line(f"{record.id}: failed: {record.reason} (its log: {log})")
+
+    # Stopping ---------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Ask every process to end, and wait a little while for their records."""
-        for child in self.children.values():
-            child.process.terminate()  # a run takes it for Ctrl-C, also where this process was started deaf to that
-        until = time.monotonic() + GRACE_SECONDS
-        try:
-            for child in self.children.values():
-                child.process.wait(timeout=max(0.0, until - time.monotonic()))
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        """Ask every process to end, wait for what they leave, and kill those that do not end in time."""
+        self.stopping = True
+        self.waiting.clear()
+        self.elsewhere.clear()
+        if not self.running:
             return
+        grace = self.terms.grace_seconds
+        self.display.line(
+            f"{len(self.running)} runs are asked to write their checkpoints and end; "
+            f"they are killed in {duration(grace)}, or at once by Ctrl-C"
+        )
+        for one in self.running.values():
+            one.worker.ask_to_end()
+        self._await_ends(grace)
+        self.kill()
+        self._await_ends(KILL_SECONDS)
+
+    def _await_ends(self, seconds: float) -> None:
+        """Wait until all processes have ended, but not longer."""
+        until = time.monotonic() + seconds
+        while self.running and (left := until - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                found = self.events.get(timeout=left)
+                if isinstance(found, Ended):
+                    self._end(self.running.pop(found.run), found.code)
 
     def kill(self) -> None:
-        """End every process that is left, and take the records."""
-        for child in self.children.values():
-            child.process.kill()
-        for run in list(self.children):
-            self.children[run].process.wait()
-            self._finish(run, "interrupted")
+        """End every process and its children now."""
+        for one in list(self.running.values()):
+            one.worker.kill()
 
     def _overall(self) -> str:
         done = len(self.outcome.records)
+        if self.elsewhere and not (self.waiting or self.running):
+            return f"{done} of {self.runs} runs done, {len(self.elsewhere)} are run by other processes"
         return f"{done} of {self.runs} runs done, about {duration(self.forecast.seconds())} left in all"

@@ -104,6 +104,7 @@ class Forecast:
     began: dict[str, float] = field(default_factory=dict)
     remaining: dict[str, float] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)
+    over: set[str] = field(default_factory=set)
 
     def start(self, run: str) -> None:
         """Note that a run begins now."""
@@ -115,8 +116,15 @@ class Forecast:
             self.remaining[event.run] = time.monotonic() + event.remaining_seconds
 
     def end(self, run: str) -> None:
-        """Note that a run has ended now."""
-        self.took[run] = time.monotonic() - self.began.pop(run)
+        """Note that a run has ended now; one that was never begun here tells nothing of how long the others take."""
+        self.over.add(run)
+        if run in self.began:
+            self.took[run] = time.monotonic() - self.began.pop(run)
+        self.remaining.pop(run, None)
+
+    def put_back(self, run: str) -> None:
+        """Note that a run that was begun is to be run again, or is another process's."""
+        self.began.pop(run, None)
         self.remaining.pop(run, None)
 
     def seconds(self) -> float | None:
@@ -130,7 +138,7 @@ class Forecast:
         factor = sum(known.values()) / guessed if guessed else 1.0
         left = []
         for run, estimate in self.estimates.items():
-            if run in self.took:
+            if run in self.over:
                 continue
             whole = known.get(run, estimate * factor)
             left.append(max(0.0, whole - (now - self.began[run] if run in self.began else 0.0)))

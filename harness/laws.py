@@ -8,7 +8,7 @@ behind the model is the model's affair.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -24,11 +24,12 @@ from harness.subjects import (
     evaluation,
     log_probabilities,
     named,
+    outcome,
     resumed_in_new_process,
     walk,
 )
 from impls import weights
-from impls.contract import EOS, PAD, SOS, UNK, Batch, Ids, Numbers, Recipe, Seq2SeqModel, Training
+from impls.contract import EOS, PAD, SOS, UNK, Batch, Ids, Numbers, Recipe, Seq2SeqModel, Totals, Training
 
 TIE = 1e-4
 DROPPED = 0.1
@@ -239,14 +240,17 @@ def search(subject: Subject) -> str:
 
 
 def resumption(subject: Subject) -> str:
-    """13: some updates, saved, loaded in a new process, and some more are all of them straight."""
-    straight = subject.trained(subject.model(training=RANDOM), range(TRAINED)).weights()
+    """13: some updates, saved, loaded in a new process, and some more are all of them straight: weights and totals."""
+    straight = outcome(subject.trained(subject.model(training=RANDOM), range(TRAINED)))
     saved = subject.trained(subject.model(training=RANDOM), range(SAVED)).training_state()
+    other = subject.model(training=RANDOM)
+    other.set_training_state(saved)
+    same_bits("training state after the round trip", other.training_state(), saved)
     if subject.describe is None:
         resumed, remark = subject.resumed(saved), "resumed in this process"
     else:
         resumed, remark = resumed_in_new_process(subject.describe, saved), ""
-    same_bits("weights after resuming", resumed, straight)
+    same_bits("after resuming", resumed, straight)
     return remark
 
 
@@ -363,7 +367,8 @@ def _weight_shapes(subject: Subject, model: Seq2SeqModel) -> None:
         for part in ("weights", "first_moment", "second_moment"):
             hold(f"{part}/{name}" in state, f"training_state has no {part}/{name}")
             number(f"{part}/{name}", state[f"{part}/{name}"], shape)
-    hold("updates" in state, "training_state has no updates")
+    for name in ("updates", *(f"totals/{one.name}" for one in fields(Totals))):
+        hold(name in state, f"training_state has no {name}")
 
 
 def _empty_rows(subject: Subject, batch: Batch) -> None:

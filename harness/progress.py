@@ -10,14 +10,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Literal, TextIO, get_args
 
-Stage = Literal["preparing", "training", "validating", "translating", "ended"]
+from harness import terminal
+
+Stage = Literal["preparing", "training", "validating", "translating", "elsewhere", "ended"]
 LINE_SECONDS = 12.0
 UPDATE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Where a run is. `remark` is a line that is worth keeping, such as an epoch's figures.
+    """Where a run is. `remark` is a line that is worth keeping, such as an epoch's figures, or who else runs it.
 
     `updates` of `all_updates` are done; `remaining_seconds` is what the run as a whole still needs, as far as known.
     """
@@ -68,7 +70,7 @@ def duration(seconds: float | None) -> str:
 
 def describe(event: Event) -> str:
     """Return where a run is, in words."""
-    parts = [{"ended": "done"}.get(event.stage, event.stage)]
+    parts = [{"ended": "done", "elsewhere": "another process runs it"}.get(event.stage, event.stage)]
     if event.stage == "training":
         parts = [f"epoch {event.epoch}/{event.epochs}, update {event.updates:,}/{event.all_updates:,}"]
     if event.tokens_per_second is not None and event.stage == "training":
@@ -81,7 +83,8 @@ def describe(event: Event) -> str:
 class Display:
     """Shows the runs that are under way: lines that update themselves on a terminal, plain lines elsewhere.
 
-    `overall`, where given, says how far all runs together are; it is the last line of a terminal's block.
+    `overall`, where given, says how far all runs together are; it is the last line of a terminal's block. Once the
+    stream is gone, a closed terminal or pipe, nothing is shown any more, and the runs go on.
     """
 
     def __init__(self, stream: TextIO, *, overall: Callable[[], str] | None = None) -> None:
@@ -89,6 +92,7 @@ class Display:
         self._live = stream.isatty()
         self._events: dict[str, Event] = {}
         self._drawn = 0
+        self._gone = False
         self._last: dict[str, float] = {}
 
     def __call__(self, event: Event) -> None:
@@ -115,20 +119,28 @@ class Display:
     def line(self, text: str) -> None:
         """Write a line that stays."""
         self._clear()
-        self._stream.write(text + "\n")
+        self._write(terminal.line(text) + "\n")
         self._draw()
-        self._stream.flush()
 
     def close(self) -> None:
         """Remove the lines that update themselves."""
         self._events.clear()
         self._clear()
-        self._stream.flush()
+        self._write("")
 
     def _clear(self) -> None:
         if self._drawn:
-            self._stream.write(f"\x1b[{self._drawn}A\x1b[J")
+            self._write(f"\x1b[{self._drawn}A\x1b[J")
             self._drawn = 0
+
+    def _write(self, text: str) -> None:
+        if self._gone:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._gone = True
 
     def _draw(self) -> None:
         if not self._live:
@@ -138,9 +150,8 @@ class Display:
         if lines and self._overall is not None:
             lines.append(self._overall())
         width = _columns(self._stream) - 1
-        self._stream.write("".join(f"{line[:width]}\n" for line in lines))
+        self._write("".join(f"{terminal.line(line)[:width]}\n" for line in lines))
         self._drawn = len(lines)
-        self._stream.flush()
 
 
 def _short(run: str) -> str:

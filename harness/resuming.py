@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from harness import checkpoints
 from harness.specs import EpochRecord, epochs_from_json, to_json
-from impls.contract import Arrays, Seq2SeqModel
+from impls.contract import Arrays, Seq2SeqModel, Totals
 
 
 @dataclass
 class State:
-    """What a run has come to at the end of an epoch.
+    """What a run has come to after an update.
 
+    `epochs` are those that are complete, validation included. Of the one under way there are `tokens`, the seconds its
+    updates took, and once these are done the `totals` that were taken from the model; until then the model has them.
     `kept` are the weights of the best epoch so far, or the float64 sum of those of the `chosen` epochs where these are
     averaged. `steady_…` leave out the first update of each process, which allocates, and those that compile.
     `total_seconds` are those of all its processes.
@@ -23,6 +29,9 @@ class State:
     started: str
     epochs: int = 0
     updates: int = 0
+    tokens: int = 0
+    training_seconds: float = 0.0
+    totals: Totals | None = None
     curve: list[EpochRecord] = field(default_factory=list)
     chosen: list[int] = field(default_factory=list)
     kept: Arrays = field(default_factory=dict)
@@ -33,36 +42,54 @@ class State:
     steady_seconds: float = 0.0
     total_seconds: float = 0.0
     resumed_after_epochs: list[int] = field(default_factory=list)
+    resumed_after_updates: list[int] = field(default_factory=list)
+    checkpoint_fallbacks: list[str] = field(default_factory=list)
 
 
 def save(results: Path, run_id: str, state: State, model: Seq2SeqModel) -> None:
     """Store all that an exact resume needs."""
     arrays = {f"state/{name}": one for name, one in model.training_state().items()}
     arrays |= {f"kept/{name}": one for name, one in state.kept.items()}
-    notes = {name: value for name, value in vars(state).items() if name != "kept"}
+    if state.totals is not None:
+        arrays |= {f"totals/{name}": np.array(one) for name, one in vars(state.totals).items()}
+    notes = {name: value for name, value in vars(state).items() if name not in ("kept", "totals")}
     notes["curve"] = to_json(state.curve)
     notes["best_loss"] = state.best_loss if math.isfinite(state.best_loss) else None
     checkpoints.save(results, run_id, arrays, notes)
 
 
-def load(results: Path, run_id: str, model: Seq2SeqModel) -> State | None:
-    """Put a stored state into `model` and return the rest of it; None where there is none.
+def load(results: Path, run_id: str, model: Seq2SeqModel, complain: Callable[[str], None]) -> State | None:
+    """Put a stored state into `model` and return the rest of it; None where there is none that is whole and fits.
 
-    Raises: ValueError where it is damaged or does not fit.
+    `complain` is told in a line of each checkpoint that is not.
     """
-    found = checkpoints.load(results, run_id)
-    if found is None:
-        return None
-    arrays, notes = found
+    fallbacks: list[str] = []
+
+    def note(complaint: str) -> None:
+        fallbacks.append(complaint)
+        complain(complaint)
+
+    def restore(arrays: Arrays, notes: dict[str, Any]) -> State:
+        state = _state(arrays, notes)
+        model.set_training_state(_part(arrays, "state/"))
+        return state
+
+    state = checkpoints.load(results, run_id, restore, note)
+    if state is not None:
+        state.resumed_after_epochs.append(state.epochs)
+        state.resumed_after_updates.append(state.updates)
+        state.checkpoint_fallbacks += fallbacks
+    return state
+
+
+def _state(arrays: Arrays, notes: dict[str, Any]) -> State:
     try:
         best = math.inf if notes["best_loss"] is None else notes["best_loss"]
-        notes |= {"curve": epochs_from_json(notes["curve"]), "best_loss": best}
-        state = State(**notes, kept=_part(arrays, "kept/"))
+        notes = notes | {"curve": epochs_from_json(notes["curve"]), "best_loss": best}
+        totals = {name: one.item() for name, one in _part(arrays, "totals/").items()}
+        return State(**notes, kept=_part(arrays, "kept/"), totals=Totals(**totals) if totals else None)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"run {run_id}: its checkpoint is of another version ({error})") from error
-    model.set_training_state(_part(arrays, "state/"))
-    state.resumed_after_epochs.append(state.epochs)
-    return state
+        raise ValueError(f"its checkpoint is of another version ({error})") from error
 
 
 def _part(arrays: Arrays, prefix: str) -> Arrays:

@@ -11,7 +11,7 @@ import typing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Union
 
-from impls.contract import Backend, GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
+from impls.contract import LARGEST_COUNT, Backend, GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
 
 SCHEMA = 1
 
@@ -117,6 +117,9 @@ class DecodingSpec:
 
     def __post_init__(self) -> None:
         _check(self, beam=1, max_tokens=1, batch_size=1)
+        for name, most in (("beam", 1_000), ("max_tokens", LARGEST_COUNT), ("batch_size", LARGEST_COUNT)):
+            if getattr(self, name) > most:
+                raise ValueError(f"{name}={getattr(self, name)!r}: allowed is a whole number of at most {most:,}")
         if not self.length_penalty >= 0:
             raise ValueError(f"length_penalty={self.length_penalty!r}: allowed is a number of at least 0")
 

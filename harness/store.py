@@ -5,16 +5,15 @@ RESULTS/ID/hypotheses.jsonl      one test translation a line: {"sentence": 0, "t
 RESULTS/ID/sentences.safetensors what each test sentence adds to each score: numbers alone, no text
 RESULTS/ID/attention.safetensors the cross attention of the first test sentences: weights alone, no text
 RESULTS/ID/weights.safetensors   the kept weights under their canonical names; weights.json is their manifest
-RESULTS/ID/checkpoint.json       what an unfinished run goes on from (harness.checkpoints)
+RESULTS/ID/checkpoint-N.json     what an unfinished run goes on from (harness.checkpoints)
 RESULTS/ID/log.txt               what the process of the run printed
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from harness import tensors
-from harness.files import check_digest, file_digest, write_bytes, write_json
+from harness import files, tensors
 from harness.specs import RunRecord, canonical_json, record_from_json, to_json
 from impls.contract import Arrays, Numbers
 
@@ -31,8 +29,11 @@ RESULTS = Path("results/local")
 FINISHED = ("completed", "diverged")
 RECORD, HYPOTHESES, WEIGHTS, LOG = "record.json", "hypotheses.jsonl", "weights", "log.txt"
 SENTENCES, ATTENTION = "sentences.safetensors", "attention.safetensors"
-SEAL = "seal"
+SEAL = files.SEAL
 """The field of record.json beside those of the `RunRecord`: its own digest. Records of older versions have none."""
+
+HYPOTHESES_BYTES = 64 * 2**20
+"""The most that the translations of one run may have. Units: bytes; a thousand sentences have some hundred thousand."""
 
 
 class RunFailed(Exception):
@@ -49,8 +50,22 @@ class Hypothesis:
 
 
 def run_folder(results: Path, run_id: str) -> Path:
-    """Return where the files of a run lie, whether they exist or not."""
+    """Return where the files of a run lie, whether they exist or not.
+
+    Raises: ValueError where the id is not a name that a folder in `results` can have.
+    """
+    if run_id in ("", ".", "..") or any(one in run_id for one in ("/", "\\", "\0")) or len(os.fsencode(run_id)) > 255:
+        shown = run_id if len(run_id) <= 80 else f"{run_id[:79]}…"
+        raise ValueError(f"run {shown!r}: allowed is the name of a folder in {results}")
     return results / run_id
+
+
+def own_folder(results: Path, run_id: str) -> Path:
+    """Return where the files of a run are to be written. Raises: ValueError where that is a link to elsewhere."""
+    folder = run_folder(results, run_id)
+    if folder.is_symlink():
+        raise ValueError(f"{folder}: is a link: allowed is a folder to write in")
+    return folder
 
 
 # Records --------------------------------------------------------------------------------------------------------------
@@ -58,30 +73,33 @@ def run_folder(results: Path, run_id: str) -> Path:
 
 def save_record(results: Path, record: RunRecord) -> Path:
     """Write `record.json` and its seal; figures that are not finite become None. Returns its path."""
-    path = run_folder(results, record.id) / RECORD
-    value = finite(to_json(record))
-    write_json(path, {**value, SEAL: seal(value)})
+    path = own_folder(results, record.id) / RECORD
+    files.write_sealed(path, finite(to_json(record)))
     return path
 
 
-def seal(value: dict[str, Any]) -> str:
-    """Return the SHA-256 of a record as JSON, its seal apart: it shows an edit by hand, not one by who can reseal."""
-    return hashlib.sha256(
-        canonical_json({name: one for name, one in value.items() if name != SEAL}).encode()
-    ).hexdigest()
+seal = files.seal
 
 
 def load_record(results: Path, run_id: str) -> RunRecord | None:
-    """Return a stored record, or None where there is none. Raises: ValueError naming a damaged or foreign file."""
+    """Return a stored record, or None where there is none.
+
+    Raises: ValueError naming a damaged or foreign file, or one that its seal does not fit.
+    """
     path = run_folder(results, run_id) / RECORD
-    return _read_record(path) if path.is_file() else None
+    return _read_record(path) if os.path.lexists(path) else None
 
 
-def finished(results: Path, run_id: str) -> RunRecord | None:
-    """Return the record of a run that needs not be run again, else None; a damaged one counts as none."""
+def finished(results: Path, run_id: str, *, complain: Callable[[str], None] | None = None) -> RunRecord | None:
+    """Return the record of a run that needs not be run again, else None.
+
+    A damaged one, or one of another run, counts as none; `complain` is told in a line.
+    """
     try:
-        record = load_record(results, run_id)
-    except ValueError:
+        record = _own_record(results, run_id)
+    except ValueError as error:
+        if complain is not None:
+            complain(str(error))
         return None
     return record if record is not None and record.status in FINISHED else None
 
@@ -93,19 +111,19 @@ def add_fingerprint(results: Path, run_id: str, name: str, digest: str) -> None:
 
     Raises: ValueError naming a damaged or foreign file, or one that its seal does not fit.
     """
-    path = run_folder(results, run_id) / RECORD
+    path = own_folder(results, run_id) / RECORD
     _read_record(path)
-    value = json.loads(path.read_text(encoding="utf-8"))
-    sealed = SEAL in value
-    if sealed and value[SEAL] != seal(value):
-        raise ValueError(f"{path}: its seal is not that of its content: allowed is a record as it was written")
+    value = files.read_json(path)
     value["fingerprints"] = {**value.get("fingerprints", {}), name: digest}
-    write_json(path, {**value, SEAL: seal(value)} if sealed else value)
+    if SEAL in value:
+        files.write_sealed(path, value)
+    else:
+        files.write_json(path, value)
 
 
 def remove_record(results: Path, run_id: str) -> None:
     """Remove the record of a run that is to be run again."""
-    (run_folder(results, run_id) / RECORD).unlink(missing_ok=True)
+    (own_folder(results, run_id) / RECORD).unlink(missing_ok=True)
 
 
 def records(results: Path, *, complain: Callable[[str], None] | None = None) -> list[RunRecord]:
@@ -113,25 +131,23 @@ def records(results: Path, *, complain: Callable[[str], None] | None = None) -> 
     found = []
     for path in sorted(results.glob(f"*/{RECORD}")):
         try:
-            record = _read_record(path)
-            if record.id != path.parent.name:
-                raise ValueError(f"{path}: its id is {record.id!r}: allowed is the name of its folder")
+            record = _own_record(results, path.parent.name)
         except ValueError as error:
             if complain is not None:
                 complain(str(error))
             continue
-        found.append(record)
+        found += [record] if record is not None else []
     return found
 
 
 def find(results: Path, prefix: str) -> RunRecord:
     """Return the one record whose id begins with `prefix`. Raises: ValueError where none or several do."""
-    exact = load_record(results, prefix) if prefix else None
+    exact = _own_record(results, prefix) if prefix else None
     if exact is not None:
         return exact
     ids = sorted(path.parent.name for path in results.glob(f"*/{RECORD}") if path.parent.name.startswith(prefix))
     if len(ids) == 1:
-        found = load_record(results, ids[0])
+        found = _own_record(results, ids[0])
         assert found is not None
         return found
     if ids:
@@ -139,11 +155,20 @@ def find(results: Path, prefix: str) -> RunRecord:
     raise ValueError(f"run {prefix!r}: there is none in {results}; see them with: python -m harness list")
 
 
+def _own_record(results: Path, run_id: str) -> RunRecord | None:
+    """Return the record in a folder. Raises: as `load_record`; ValueError where it is the record of another run."""
+    record = load_record(results, run_id)
+    if record is not None and record.id != run_id:
+        path = run_folder(results, run_id) / RECORD
+        raise ValueError(f"{path}: its id is {record.id!r}: allowed is the name of its folder")
+    return record
+
+
 def _read_record(path: Path) -> RunRecord:
+    value = files.read_sealed(path)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        return record_from_json({k: v for k, v in value.items() if k != SEAL} if isinstance(value, dict) else value)
-    except (ValueError, TypeError, OSError) as error:
+        return record_from_json(value)
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from error
 
 
@@ -166,9 +191,7 @@ def finite(value: Any) -> Any:
 def save_hypotheses(results: Path, run_id: str, hypotheses: Sequence[Hypothesis]) -> str:
     """Write the translations, one JSON object a line, and return the SHA-256 of the file."""
     lines = [canonical_json(dataclasses.asdict(one)) + "\n" for one in hypotheses]
-    path = run_folder(results, run_id) / HYPOTHESES
-    write_bytes(path, "".join(lines).encode())
-    return file_digest(path)
+    return files.write_bytes(own_folder(results, run_id) / HYPOTHESES, "".join(lines).encode())
 
 
 def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> list[Hypothesis]:
@@ -177,17 +200,27 @@ def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> li
     Raises: ValueError naming the file where it is missing or damaged, or where its SHA-256 is not `digest`.
     """
     path = run_folder(results, run_id) / HYPOTHESES
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise ValueError(f"{path}: there is no such file")
-    check_digest(path, digest)
-    found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n")):
-        try:
-            one = json.loads(line)
-            found.append(Hypothesis(int(one["sentence"]), tuple(map(str, one["tokens"])), str(one["text"])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}: line {number + 1} is not a translation ({error})") from error
-    return found
+    files.check_digest(path, digest)
+    try:
+        lines = files.read_bytes(path, HYPOTHESES_BYTES).removesuffix(b"\n").split(b"\n")
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    return [_hypothesis(path, number, line) for number, line in enumerate(lines, start=1)]
+
+
+def _hypothesis(path: Path, number: int, line: bytes) -> Hypothesis:
+    try:
+        one = files.parse_json(line)
+        sentence, tokens, text = (one[name] for name in ("sentence", "tokens", "text"))
+        if type(sentence) is not int or sentence < 0 or not isinstance(text, str) or not isinstance(tokens, list):
+            raise ValueError("allowed is the number of a sentence, its tokens and its text")
+        if not all(isinstance(token, str) for token in tokens):
+            raise ValueError("allowed are tokens that are text")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: line {number} is not a translation ({error})") from error
+    return Hypothesis(sentence, tuple(tokens), text)
 
 
 # Sentences ------------------------------------------------------------------------------------------------------------
@@ -201,7 +234,7 @@ def save_sentences(results: Path, run_id: str, arrays: Arrays) -> str:
 
     Raises: ValueError where these are not of the same N sentences.
     """
-    path = run_folder(results, run_id) / SENTENCES
+    path = own_folder(results, run_id) / SENTENCES
     _check_sentences(path, arrays)
     return tensors.write(path, arrays)
 
@@ -212,16 +245,18 @@ def load_sentences(results: Path, run_id: str, digest: str | None = None) -> Arr
     Raises: ValueError naming the file where it is missing or damaged, or where its SHA-256 is not `digest`.
     """
     path = run_folder(results, run_id) / SENTENCES
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise ValueError(f"{path}: there is no such file")
     arrays = tensors.read(path, digest)
     _check_sentences(path, arrays)
+    if np.isnan(arrays["nats"]).any():
+        raise ValueError(f"{path}: nats of a sentence are not a number")
     return arrays
 
 
 def has_sentences(results: Path, run_id: str) -> bool:
     """Return whether the file that `load_sentences` reads is there."""
-    return (run_folder(results, run_id) / SENTENCES).is_file()
+    return os.path.lexists(run_folder(results, run_id) / SENTENCES)
 
 
 def _check_sentences(path: Path, arrays: Arrays) -> None:
@@ -242,7 +277,7 @@ def save_attention(results: Path, run_id: str, maps: Mapping[int, Numbers]) -> s
 
     Raises: ValueError where a map has another type or shape.
     """
-    path = run_folder(results, run_id) / ATTENTION
+    path = own_folder(results, run_id) / ATTENTION
     arrays = {str(number): one for number, one in sorted(maps.items())}
     _check_attention(path, arrays)
     return tensors.write(path, arrays)
@@ -254,21 +289,24 @@ def load_attention(results: Path, run_id: str, digest: str | None = None) -> dic
     Raises: ValueError naming a damaged file, or one whose SHA-256 is not `digest`.
     """
     path = run_folder(results, run_id) / ATTENTION
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
     arrays = tensors.read(path, digest)
     _check_attention(path, arrays)
+    if not all(np.isfinite(one).all() for one in arrays.values()):
+        raise ValueError(f"{path}: a weight is not finite: allowed is from 0 to 1")
     return {int(name): one for name, one in sorted(arrays.items(), key=lambda pair: int(pair[0]))}
 
 
 def has_attention(results: Path, run_id: str) -> bool:
     """Return whether the file that `load_attention` reads is there."""
-    return (run_folder(results, run_id) / ATTENTION).is_file()
+    return os.path.lexists(run_folder(results, run_id) / ATTENTION)
 
 
 def _check_attention(path: Path, arrays: Arrays) -> None:
     for name, one in arrays.items():
-        if not name.isdecimal() or str(one.dtype) != "float16" or one.ndim != 3 or not one.size:
+        numbered = name.isascii() and name.isdecimal() and len(name) < 10
+        if not numbered or str(one.dtype) != "float16" or one.ndim != 3 or not one.size:
             raise ValueError(
                 f"{path}: {name!r} is {one.dtype}{list(one.shape)}: allowed is a sentence number, float16 [layers,T,S]"
             )
@@ -283,19 +321,12 @@ def log_path(results: Path, run_id: str) -> Path:
 
 
 def open_log(results: Path, run_id: str) -> BinaryIO:
-    """Open the log of a run to add to it."""
-    path = log_path(results, run_id)
+    """Open the log of a run to add to it. Raises: OSError; ValueError where it is not a regular file."""
+    path = own_folder(results, run_id) / LOG
     path.parent.mkdir(parents=True, exist_ok=True)
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        raise ValueError(f"{path}: allowed is a regular file, and no link to one")
     return path.open("ab")
-
-
-def log_lines(results: Path, run_id: str, count: int) -> list[str]:
-    """Return the last lines of a log that are not empty."""
-    path = log_path(results, run_id)
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    return [line.strip() for line in lines if line.strip()][-count:]
 
 
 # Weights ----------------------------------------------------------------------------------------------------------
@@ -303,14 +334,19 @@ def log_lines(results: Path, run_id: str, count: int) -> list[str]:
 
 def save_weights(results: Path, run_id: str, weights: Arrays) -> str:
     """Write the weights and their manifest, and return the SHA-256 of the weights' file."""
-    folder = run_folder(results, run_id)
+    folder = own_folder(results, run_id)
     digest = tensors.write(folder / f"{WEIGHTS}.safetensors", weights)
-    write_json(folder / f"{WEIGHTS}.json", tensors.manifest(f"{WEIGHTS}.safetensors", digest, weights))
+    files.write_sealed(folder / f"{WEIGHTS}.json", tensors.manifest(f"{WEIGHTS}.safetensors", digest, weights))
     return digest
 
 
-def load_weights(results: Path, run_id: str) -> Arrays:
-    """Read the weights of a run. Raises: ValueError naming the file that is missing, or not what its manifest says."""
-    folder = run_folder(results, run_id)
-    weights, _ = tensors.read_named(folder / f"{WEIGHTS}.json")
+def load_weights(results: Path, run_id: str, digest: str | None = None) -> Arrays:
+    """Read the weights of a run.
+
+    Raises: ValueError naming the file that is missing, or not what its manifest says, or whose SHA-256 is not `digest`.
+    """
+    manifest = run_folder(results, run_id) / f"{WEIGHTS}.json"
+    weights, found = tensors.read_named(manifest)
+    if digest is not None and found["sha256"] != digest:
+        raise ValueError(f"{manifest}: its weights are not those that the record has the SHA-256 of")
     return weights

@@ -1,7 +1,7 @@
 """What the laws are tried on: models built on demand, batches for them, and a new process that resumes their training.
 
 `python -m harness.subjects SUBJECT STATE OUT` is that process: it rebuilds the model, loads the training state, trains
-on and writes the weights.
+on and writes what came of it.
 """
 
 from __future__ import annotations
@@ -93,10 +93,16 @@ class Subject:
         return model
 
     def resumed(self, saved: Arrays) -> Arrays:
-        """Return the weights of a fresh model that went on from `saved`."""
+        """Return the outcome of a fresh model that went on from `saved`."""
         model = self.model(training=RANDOM)
         model.set_training_state(saved)
-        return self.trained(model, range(SAVED, TRAINED)).weights()
+        return outcome(self.trained(model, range(SAVED, TRAINED)))
+
+
+def outcome(model: Seq2SeqModel) -> Arrays:
+    """Return what training made of a model: its weights, and each of its `Totals` as `totals/…`."""
+    totals = {f"totals/{name}": np.array(value) for name, value in vars(model.take_totals()).items()}
+    return model.weights() | totals
 
 
 def padded(sentences: list[list[int]]) -> Ids:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,49 +17,76 @@ from harness.curves import learning_rate
 from harness.data.batches import evaluation_batches, stream_digest, training_batches, updates_per_epoch
 from harness.data.prepared import Prepared, prepare
 from harness.measuring import Measured, measure
-from harness.progress import Event, Progress, Stage, duration, silent
+from harness.outcomes import (
+    OVERFLOW_NATS,
+    epoch_remark,
+    finite,
+    has_perplexity,
+    perplexity,
+    record_remark,
+    why_diverged,
+)
+from harness.pace import Pace
+from harness.progress import Event, Progress, Stage, silent
 from harness.resuming import State
 from harness.scoring import evaluate
+from harness.signals import Interrupted, Watch
 from harness.specs import EpochRecord, RunRecord, RunSpec, Status
 from harness.store import RunFailed
 from impls import registry
-from impls.contract import Arrays, Compiling, Seq2SeqModel, Totals
+from impls.contract import Arrays, Batch, Compiling, Seq2SeqModel, Totals
 
 EVENT_SECONDS = 0.5
-OVERFLOW_NATS = 700.0
-"""A loss beyond this has no perplexity that a float64 can hold: the run counts as diverged."""
+RESUMED = ("resumed_after_epochs", "resumed_after_updates", "checkpoint_fallbacks")
+"""What a record's environment says of the processes before the last: a number each, and a line for each bad file."""
 
 TRANSLATION_VALIDATIONS = 8
 """About how many validations one greedy translation of the test set takes: for estimates of the time left only."""
 
 
-def run(spec: RunSpec, results: Path, *, progress: Progress = silent, command: str = "", note: str = "") -> RunRecord:
+def run(
+    spec: RunSpec,
+    results: Path,
+    *,
+    progress: Progress = silent,
+    command: str = "",
+    note: str = "",
+    checkpoint_seconds: float = checkpoints.SECONDS,
+    watch: Watch | None = None,
+) -> RunRecord:
     """Train and measure one run and store what came of it; go on where an interrupted one ended.
 
-    A run that is there already, completed or diverged, is returned as it is. Ctrl-C gives a record with the status
-    "interrupted".
+    A run that is there already, completed or diverged, is returned as it is. A checkpoint is written at the end of each
+    epoch, and in it after so many seconds (0: never). A signal that `watch` takes gives a checkpoint and a record with
+    the status "interrupted".
 
-    Raises: RunFailed where training or measuring fails, with a record that says so; ValueError, before anything is
-    written, for data, a model or settings that cannot be had.
+    Raises: RunFailed where training or measuring fails, with a record that says so; `Interrupted` where a signal came
+    before there was a model; ValueError, before anything is written, for data, a model or settings that cannot be had.
     """
     there = store.finished(results, spec.id)
     if there is not None:
+        checkpoints.remove(results, spec.id)
         return there
+    watch = watch or Watch()
     progress(Event(run=spec.id, stage="preparing"))
-    trial = _Trial(spec, results, prepare(spec.data), progress, command, note)
+    with watch.at_once():
+        trial = _Trial(spec, results, prepare(spec.data), progress, watch, command=command, note=note)
+    trial.checkpoint_seconds = checkpoint_seconds
     try:
         trial.resume()
         diverged = trial.train()
         record = trial.record("diverged", diverged) if diverged else trial.measure()
-    except KeyboardInterrupt:
-        record = trial.record("interrupted", f"interrupted after {trial.state.updates} of {trial.updates} updates")
+    except KeyboardInterrupt as error:
+        record = trial.interrupted(error)
     except Exception as error:
-        store.save_record(results, trial.record("failed", f"{type(error).__name__}: {error}"))
-        raise RunFailed(spec.id) from error
+        if watch.noted is None:
+            store.save_record(results, trial.record("failed", f"{type(error).__name__}: {error}"))
+            raise RunFailed(spec.id) from error
+        record = trial.interrupted(Interrupted(watch.noted))
     store.save_record(results, record)
     if record.status in ("completed", "diverged"):
         checkpoints.remove(results, spec.id)
-    progress(Event(run=spec.id, stage="ended", remark=_remark(record)))
+    progress(Event(run=spec.id, stage="ended", remark=record_remark(record)))
     return record
 
 
@@ -86,9 +114,18 @@ class _Trial:
     """One run under way."""
 
     def __init__(
-        self, spec: RunSpec, results: Path, prepared: Prepared, progress: Progress, command: str, note: str
+        self,
+        spec: RunSpec,
+        results: Path,
+        prepared: Prepared,
+        progress: Progress,
+        watch: Watch,
+        *,
+        command: str,
+        note: str,
     ) -> None:
         self.spec, self.results, self.prepared, self.progress = spec, results, prepared, progress
+        self.watch, self.checkpoint_seconds = watch, checkpoints.SECONDS
         self.began = time.perf_counter()
         self.command, self.note = command, note
         # Now, not at the end: the checkout may change while the run goes on with the code it has loaded.
@@ -104,8 +141,9 @@ class _Trial:
         self.epochs = math.ceil(self.updates / self.per_epoch)
         self.validation = [batch for batch, _ in evaluation_batches(prepared.validation)]
         self.state = State(started=datetime.now(UTC).isoformat(timespec="seconds"))
+        self.pace = Pace(self.state, self.model)
         self.earlier_seconds = 0.0
-        self.warm = False
+        self.saved = 0.0
         self.told = 0.0
         self.translating = 0.0
         self.measured = Measured(scores={}, signatures={}, decode={}, speed={}, hypotheses=[])
@@ -115,75 +153,89 @@ class _Trial:
 
     def train(self) -> str:
         """Train to the end. Return why the run diverged, or nothing."""
-        while self.state.epochs < self.epochs:
-            epoch = self._train_epoch()
-            self.state.curve.append(epoch)
-            self.state.epochs = epoch.epoch
-            if None in (epoch.training_loss, epoch.training_perplexity):
-                return f"epoch {epoch.epoch}: the training loss is not finite, or beyond {OVERFLOW_NATS:.0f} nats"
-            if None in (epoch.validation_loss, epoch.validation_perplexity):
-                return f"epoch {epoch.epoch}: the validation loss is not finite, or beyond {OVERFLOW_NATS:.0f} nats"
-            self._keep(epoch)
-            self.state.total_seconds = self._seconds()
-            resuming.save(self.results, self.spec.id, self.state, self.model)
-            self._tell("training", remark=_epoch_remark(epoch, self.epochs))
+        state, self.saved = self.state, time.perf_counter()
+        try:
+            while state.epochs < self.epochs:
+                if state.totals is None:
+                    self._train_epoch()
+                assert state.totals is not None
+                epoch = self._validated(state.totals)
+                state.curve.append(epoch)
+                state.epochs = epoch.epoch
+                diverged = why_diverged(epoch, state.totals)
+                if diverged:
+                    return diverged
+                self._keep(epoch)
+                state.totals, state.tokens, state.training_seconds = None, 0, 0.0
+                self._checkpoint()
+                self._tell("training", remark=epoch_remark(epoch, self.epochs))
+        except Interrupted:
+            if state.updates:
+                self._checkpoint()
+            raise
         return ""
 
-    def _train_epoch(self) -> EpochRecord:
+    def _train_epoch(self) -> None:
+        """Do the updates of an epoch that are not done yet."""
         state, spec = self.state, self.spec
-        began = time.perf_counter()
-        steady = began if self.warm else None
-        tokens = steady_tokens = steady_updates = 0
-        compiling = rate = 0.0
-        for batch in training_batches(
-            self.prepared.train, batch_size=spec.training.batch_size, seed=spec.seed, epoch=state.epochs
-        ):
+        batches = training_batches(
+            self.prepared.train,
+            batch_size=spec.training.batch_size,
+            seed=spec.seed,
+            epoch=state.epochs,
+            skip=state.updates - state.epochs * self.per_epoch,
+        )
+        self.pace.start()
+        for batch in batches:
             if state.updates == self.updates:
                 break
+            self.watch.check()
+            self.model.train_step(batch, learning_rate(spec.training, state.updates + 1))
             state.updates += 1
-            rate = learning_rate(spec.training, state.updates)
-            before = self._compiling_seconds()
-            self.model.train_step(batch, rate)
-            compiled = self._compiling_seconds() - before
-            tokens += batch.tokens
-            if steady is None:
-                self.model.synchronize()
-                steady, self.warm = time.perf_counter(), True
-                state.first_update_seconds = state.first_update_seconds or steady - began
-            elif compiled:
-                compiling += compiled
-            else:
-                steady_updates += 1
-                steady_tokens += batch.tokens
-            seconds = time.perf_counter() - steady - compiling
-            self._tell("training", updates=steady_updates, tokens=steady_tokens, seconds=seconds)
-        totals = self.model.take_totals()
-        ended = time.perf_counter()
-        state.steady_updates += steady_updates
-        state.steady_tokens += steady_tokens
-        state.steady_seconds += ended - (steady or began) - compiling
-        return self._epoch_record(totals, tokens, rate, ended - began)
+            state.tokens += batch.tokens
+            self.pace.note(batch.tokens)
+            self._tell("training")
+            if 0 < self.checkpoint_seconds <= time.perf_counter() - self.saved:
+                self._checkpoint()
+                self.pace.start()
+        state.totals = self.model.take_totals()
+        self.pace.stop()
 
-    def _epoch_record(self, totals: Totals, tokens: int, rate: float, seconds: float) -> EpochRecord:
-        loss = totals.objective_nats / max(1, tokens) if totals.finite else math.nan
+    def _checkpoint(self) -> None:
+        """Store where the run is, outside of what counts as training."""
+        self.model.synchronize()
+        self.pace.stop()
+        self.state.total_seconds = self._seconds()
+        resuming.save(self.results, self.spec.id, self.state, self.model)
+        self.saved = time.perf_counter()
+
+    def _validated(self, totals: Totals) -> EpochRecord:
+        """Validate after the updates of an epoch, unless it diverged in them."""
+        state = self.state
+        loss = totals.objective_nats / max(1, state.tokens) if totals.finite else math.nan
         validation, began = (math.nan, math.nan), time.perf_counter()
-        if _has_perplexity(loss):
+        if has_perplexity(loss):
             self._tell("validating", now=True)
-            found = evaluate(self.model, self.validation)
+            found = evaluate(self.model, self._watched(self.validation))
             validation = found.loss, found.perplexity
         return EpochRecord(
-            epoch=self.state.epochs + 1,
-            updates=self.state.updates,
-            tokens=tokens,
-            learning_rate=rate,
-            training_loss=_finite(loss),
-            training_perplexity=_perplexity(totals.nats / max(1, tokens)),
-            validation_loss=_finite(validation[0]),
-            validation_perplexity=_finite(validation[1]),
-            largest_gradient_norm=_finite(totals.largest_gradient_norm),
-            training_seconds=seconds,
+            epoch=state.epochs + 1,
+            updates=state.updates,
+            tokens=state.tokens,
+            learning_rate=learning_rate(self.spec.training, state.updates),
+            training_loss=finite(loss),
+            training_perplexity=perplexity(totals.nats / max(1, state.tokens)),
+            validation_loss=finite(validation[0]),
+            validation_perplexity=finite(validation[1]),
+            largest_gradient_norm=finite(totals.largest_gradient_norm),
+            training_seconds=state.training_seconds,
             validation_seconds=time.perf_counter() - began,
         )
+
+    def _watched(self, batches: Sequence[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            self.watch.check()
+            yield batch
 
     def _keep(self, epoch: EpochRecord) -> None:
         """Keep the weights of the best epoch, or the sum of the last ones where they are averaged."""
@@ -206,32 +258,49 @@ class _Trial:
         return {name: (one / count).astype(np.float32) for name, one in self.state.kept.items()}
 
     def resume(self) -> None:
-        """Go on from the checkpoint of an earlier, interrupted process, if there is one that is whole."""
-        try:
-            found = resuming.load(self.results, self.spec.id, self.model)
-        except ValueError as error:
-            self._tell("preparing", remark=f"starts anew, because its checkpoint cannot be used: {error}")
-            return
+        """Go on from the newest checkpoint of an earlier process that is whole and fits, if there is one."""
+        complaints: list[str] = []
+        found = resuming.load(self.results, self.spec.id, self.model, complaints.append)
+        for complaint in complaints:
+            self._tell("preparing", remark=f"a checkpoint cannot be used: {complaint}")
         if found is not None:
             self.state, self.earlier_seconds = found, found.total_seconds
-            self._tell("preparing", remark=f"goes on after epoch {found.epochs} of {self.epochs}")
+            self.pace = Pace(self.state, self.model)
+            self._tell("preparing", remark=f"goes on after update {found.updates} of {self.updates}")
+        elif complaints:
+            self.state.checkpoint_fallbacks = [*complaints, "started anew"]
+            self._tell("preparing", remark="starts anew, because none of its checkpoints can be used")
 
     # Records and progress ---------------------------------------------------------------------------------------------
 
     def measure(self) -> RunRecord:
         """Measure the kept weights on the test set; store them, and what there is of each translation."""
         weights, results, run_id = self._kept_weights(), self.results, self.spec.id
-        self.model.set_weights(weights)
-        self.translating = time.perf_counter()
-        self._tell("translating", now=True)
-        self.measured = measure(self.model, self.prepared, self.spec.decoding, on_batch=self._tell_translated)
-        self.stored = {
-            "hypotheses": store.save_hypotheses(results, run_id, self.measured.hypotheses),
-            "trained_weights": store.save_weights(results, run_id, weights),
-            "sentences": store.save_sentences(results, run_id, self.measured.sentences),
-            "attention": store.save_attention(results, run_id, self.measured.attention),
-        }
-        return self.record("completed")
+        of = f"epoch {' and '.join(map(str, self.state.chosen))}"
+        wrong = [name for name, one in weights.items() if not np.isfinite(one).all()]
+        if wrong:
+            return self.record("diverged", f"{of}: the weights kept are not finite: {', '.join(wrong)}")
+        # Nothing of the training is changed from here on, so that a signal may break off anything.
+        with self.watch.at_once():
+            self.model.set_weights(weights)
+            self.translating = time.perf_counter()
+            self._tell("translating", now=True)
+            found = measure(self.model, self.prepared, self.spec.decoding, on_batch=self._tell_translated)
+            if not has_perplexity(found.scores["test_loss"]):
+                return self.record("diverged", f"{of}: the test loss is not finite, or beyond {OVERFLOW_NATS:.0f} nats")
+            self.measured = found
+            self.stored = {
+                "hypotheses": store.save_hypotheses(results, run_id, found.hypotheses),
+                "trained_weights": store.save_weights(results, run_id, weights),
+                "sentences": store.save_sentences(results, run_id, found.sentences),
+                "attention": store.save_attention(results, run_id, found.attention),
+            }
+            return self.record("completed")
+
+    def interrupted(self, error: KeyboardInterrupt) -> RunRecord:
+        """Return the record of a run that a signal broke off."""
+        how = str(error) if isinstance(error, Interrupted) else "interrupted"
+        return self.record("interrupted", f"{how} after {self.state.updates} of {self.updates} updates")
 
     def record(self, status: Status, reason: str = "") -> RunRecord:
         """Return what is known of the run now."""
@@ -250,18 +319,15 @@ class _Trial:
             started=state.started,
             command=self.command,
             fingerprints=fingerprints,
-            environment=self.environment | {"resumed_after_epochs": state.resumed_after_epochs},
+            environment=self.environment | {name: getattr(state, name) for name in RESUMED},
             sizes={"parameters": self.parameters, **self.prepared.figures},
             curve=tuple(state.curve),
             chosen_epochs=tuple(state.chosen),
-            scores={name: _finite(value) for name, value in self.measured.scores.items()},
+            scores={name: finite(value) for name, value in self.measured.scores.items()},
             signatures=self.measured.signatures,
             speed=self._speed(),
             decode=self.measured.decode,
         )
-
-    def _compiling_seconds(self) -> float:
-        return self.model.compilation().seconds if isinstance(self.model, Compiling) else 0.0
 
     def _speed(self) -> dict[str, float]:
         state = self.state
@@ -292,9 +358,6 @@ class _Trial:
         self,
         stage: Stage,
         *,
-        updates: int = 0,
-        tokens: int = 0,
-        seconds: float = 0.0,
         left: float | None = None,
         now: bool = False,
         remark: str = "",
@@ -304,9 +367,9 @@ class _Trial:
         if not (now or remark) and moment - self.told < EVENT_SECONDS:
             return
         self.told = moment
-        state = self.state
-        done, elapsed = state.steady_tokens + tokens, state.steady_seconds + seconds
-        estimate = self._remaining(state.steady_updates + updates, elapsed)
+        state, pace = self.state, self.pace
+        done, elapsed = state.steady_tokens + pace.tokens, state.steady_seconds + pace.seconds
+        estimate = self._remaining(state.steady_updates + pace.updates, elapsed)
         event = Event(
             run=self.spec.id,
             stage=stage,
@@ -329,34 +392,3 @@ class _Trial:
         validation = state.curve[-1].validation_seconds if state.curve else elapsed / done * len(self.validation) / 3
         translating = TRANSLATION_VALIDATIONS * math.sqrt(self.spec.decoding.beam)
         return updates + validation * (self.epochs - state.epochs + translating)
-
-
-def _epoch_remark(epoch: EpochRecord, epochs: int) -> str:
-    return (
-        f"epoch {epoch.epoch}/{epochs}: training loss {epoch.training_loss:.3f}, "
-        f"validation loss {epoch.validation_loss:.3f}, validation perplexity {epoch.validation_perplexity:.2f}, "
-        f"{epoch.tokens / epoch.training_seconds:,.0f} tokens/s"
-    )
-
-
-def _remark(record: RunRecord) -> str:
-    """Return a line that says how a run ended."""
-    if record.status != "completed":
-        return f"{record.status}: {record.reason}"
-    scores = {name: math.nan if value is None else value for name, value in record.scores.items()}
-    return (
-        f"completed in {duration(record.speed['total_seconds'])}: test perplexity {scores['test_perplexity']:.3f}, "
-        f"tutorial BLEU {scores['bleu_tutorial']:.2f}"
-    )
-
-
-def _has_perplexity(loss: float) -> bool:
-    return math.isfinite(loss) and loss < OVERFLOW_NATS
-
-
-def _perplexity(loss: float) -> float | None:
-    return math.exp(loss) if _has_perplexity(loss) else None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

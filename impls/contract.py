@@ -19,6 +19,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 SPECIAL_WORDS = ("<unk>", "<pad>", "<sos>", "<eos>")
 UNK, PAD, SOS, EOS = range(4)
+LARGEST_COUNT = 65_536
+"""The most that a size of a recipe may be: a foreign one shall not take all memory, or all time."""
 
 
 # Recipes: what a model is ---------------------------------------------------------------------------------------------
@@ -52,6 +54,8 @@ def _check_counts(settings: object, *names: str) -> None:
         value = getattr(settings, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             _refuse(settings, name, "a whole number of at least 1")
+        if value > LARGEST_COUNT:
+            _refuse(settings, name, f"a whole number of at most {LARGEST_COUNT:,}")
 
 
 def _check_rate(settings: object, name: str) -> None:
@@ -264,6 +268,10 @@ class Totals:
     finite: bool
 
 
+NO_TOTALS = Totals(objective_nats=0.0, nats=0.0, tokens=0, updates=0, largest_gradient_norm=0.0, finite=True)
+"""The totals of no update."""
+
+
 @dataclass(frozen=True)
 class Candidates:
     """The N best next words of each row, best first.
@@ -338,12 +346,17 @@ class Seq2SeqModel(Protocol):
     def training_state(self) -> Arrays:
         """Return all that an exact resume needs.
 
-        `weights/NAME`, `first_moment/NAME`, `second_moment/NAME` for each canonical name; `updates`; `random/...`.
+        `weights/NAME`, `first_moment/NAME`, `second_moment/NAME` for each canonical name; `updates`; `random/...`;
+        and `totals/FIELD` for each field of `Totals`: the sums since the last `take_totals`, in the precision in
+        which they are summed, so that a resume in the middle of an epoch changes none of their bits.
         After one update from zero moments, clipping and dropout off, the gradient is first_moment / (1 - beta1).
         """
 
     def set_training_state(self, state: Arrays) -> None:
-        """Go on from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
+        """Go on from `training_state()`, the sums of `take_totals` included; one without them is refused.
+
+        Raises: ValueError naming what is missing, unexpected or misshaped.
+        """
 
     def synchronize(self) -> None:
         """Return when the device has finished all work that was enqueued."""

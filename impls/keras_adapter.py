@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from impls import keras_backends
 from impls.contract import (
+    NO_TOTALS,
     PAD,
     Arrays,
     Batch,
@@ -78,8 +80,8 @@ class KerasModel:
         self._device = device_of(device)
         self.program = program(recipe, source_words, target_words, PRECISIONS[precision], self._device)
         self._training, self._seed, self._updates = training, seed, 0
-        self._sums: list[Sums] = []
-        self._tokens = 0
+        self._sums: list[tuple[Sums, int]] = []
+        self._summed = NO_TOTALS
         start = self._written(initial(recipe, source_words, target_words, seed))
         self.held = Held(start, self._zeros(), self._zeros())
 
@@ -97,8 +99,7 @@ class KerasModel:
         with self.device():
             number = self._number(learning_rate, batch.tokens)
             self.held, sums = self.program.update(self.held, number, self.place(seeds), words, ends, fed)
-        self._sums.append(sums)
-        self._tokens += batch.tokens
+        self._sums.append((sums, batch.tokens))
 
     def _number(self, rate: float, tokens: int) -> Update:
         training, updates = self._training, self._updates
@@ -119,18 +120,25 @@ class KerasModel:
 
     def take_totals(self) -> Totals:
         """Wait for the device, return what was summed since the last call, and reset the sums."""
-        sums = [[ops.convert_to_numpy(one) for one in update] for update in self._sums]
-        found = np.array(sums, np.float64).reshape(-1, 3)
-        totals = Totals(
-            objective_nats=float(found[:, 0].sum()),
-            nats=float(found[:, 1].sum()),
-            tokens=self._tokens,
-            updates=len(found),
-            largest_gradient_norm=float(found[:, 2].max(initial=0.0)),
-            finite=bool(np.isfinite(found).all()),
-        )
-        self._sums, self._tokens = [], 0
+        totals = self._totals()
+        self._summed = NO_TOTALS
         return totals
+
+    def _totals(self) -> Totals:
+        """Add the updates to what is summed already, one after the other, so that it does not matter when."""
+        found = self._summed
+        for update, tokens in self._sums:
+            objective, nats, norm = (float(ops.convert_to_numpy(one)) for one in update)
+            found = Totals(
+                objective_nats=found.objective_nats + objective,
+                nats=found.nats + nats,
+                tokens=found.tokens + tokens,
+                updates=found.updates + 1,
+                largest_gradient_norm=float(np.maximum(found.largest_gradient_norm, norm)),
+                finite=found.finite and bool(np.isfinite([objective, nats, norm]).all()),
+            )
+        self._summed, self._sums = found, []
+        return found
 
     # Evaluation -------------------------------------------------------------------------------------------------------
 
@@ -233,14 +241,17 @@ class KerasModel:
         state: Arrays = {}
         for kind, tensors in zip(("weights", "first_moment", "second_moment"), self.held, strict=True):
             state |= {f"{kind}/{name}": array for name, array in self._read(tensors).items()}
+        state |= {f"totals/{name}": np.array(value) for name, value in vars(self._totals()).items()}
         return state | {"updates": np.array(self._updates), "random/seed": np.array(self._seed)}
 
     def set_training_state(self, state: Arrays) -> None:
         """Go on from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
         kinds = ("weights", "first_moment", "second_moment")
         expected = {f"{kind}/{name}": shape for kind in kinds for name, shape in self.program.shapes.items()}
-        check(state, {**expected, "updates": (), "random/seed": ()})
+        sums = {f"totals/{one.name}": () for one in fields(Totals)}
+        check(state, {**expected, **sums, "updates": (), "random/seed": ()})
         self._updates, self._seed = int(state["updates"]), int(state["random/seed"])
+        self._summed, self._sums = Totals(**{one.removeprefix("totals/"): state[one].item() for one in sums}), []
         parts = ({name: state[f"{kind}/{name}"] for name in self.program.shapes} for kind in kinds)
         self.held = Held(*(self._written(part) for part in parts))
 

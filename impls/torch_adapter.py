@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.nn.functional import log_softmax, nll_loss
 
 from impls.bahdanau_gru import AttentionGru
 from impls.contract import (
+    NO_TOTALS,
     PAD,
     Arrays,
     Batch,
@@ -188,7 +190,7 @@ class TorchModel:
         self._parameters = list(module.parameters())
         betas = (training.beta1, training.beta2)
         self._optimiser = torch.optim.Adam(self._parameters, betas=betas, eps=training.epsilon, fused=True)
-        self._reset_totals()
+        self._set_totals(NO_TOTALS)
         self.set_weights(weights)
         self._reset_moments()
 
@@ -233,11 +235,17 @@ class TorchModel:
             return nats, nats
         return (1 - share) * nats - share * log_probabilities.mean(dim=-1).sum(), nats
 
-    def _reset_totals(self) -> None:
-        self._sums = torch.zeros(2, dtype=torch.float64, device=self._device)
-        self._largest = torch.zeros((), device=self._device)
-        self._finite = torch.ones((), dtype=torch.bool, device=self._device)
-        self._counted = [0, 0]
+    def _set_totals(self, totals: Totals) -> None:
+        sums = (totals.objective_nats, totals.nats)
+        self._sums = torch.tensor(sums, dtype=torch.float64, device=self._device)
+        self._largest = torch.tensor(totals.largest_gradient_norm, dtype=torch.float32, device=self._device)
+        self._finite = torch.tensor(totals.finite, dtype=torch.bool, device=self._device)
+        self._counted = [totals.tokens, totals.updates]
+
+    def _totals(self) -> Totals:
+        objective, nats = self._sums.tolist()
+        tokens, updates = self._counted
+        return Totals(objective, nats, tokens, updates, float(self._largest), bool(self._finite))
 
     def _add(self, objective: torch.Tensor, nats: torch.Tensor, norm: torch.Tensor, tokens: int) -> None:
         self._sums += torch.stack([objective, nats])
@@ -248,10 +256,8 @@ class TorchModel:
 
     def take_totals(self) -> Totals:
         """Wait for the device, return what was summed since the last call, and reset the sums."""
-        objective, nats = self._sums.tolist()
-        tokens, updates = self._counted
-        totals = Totals(objective, nats, tokens, updates, float(self._largest), bool(self._finite))
-        self._reset_totals()
+        totals = self._totals()
+        self._set_totals(NO_TOTALS)
         return totals
 
     # Evaluation -------------------------------------------------------------------------------------------------------
@@ -317,6 +323,7 @@ class TorchModel:
     def training_state(self) -> Arrays:
         """Return all that an exact resume needs: weights, moments, the count of updates and the seed of the noise."""
         state: Arrays = {f"weights/{name}": array for name, array in self.weights().items()}
+        state |= {f"totals/{name}": np.array(value) for name, value in vars(self._totals()).items()}
         for kind, key in (("first_moment", "exp_avg"), ("second_moment", "exp_avg_sq")):
             for name, slot in self._slots.items():
                 state[f"{kind}/{name}"] = slot.read(self._optimiser.state[slot.parameter][key])
@@ -326,6 +333,7 @@ class TorchModel:
         """Go on from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
         check(state, {name: array.shape for name, array in self.training_state().items()})
         self._updates, self._seed = int(state["updates"]), int(state["random/seed"])
+        self._set_totals(Totals(**{one.name: state[f"totals/{one.name}"].item() for one in fields(Totals)}))
         self._reset_moments()
         for name, slot in self._slots.items():
             moments = self._optimiser.state[slot.parameter]

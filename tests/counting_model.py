@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from impls.contract import PAD, Arrays, Batch, Candidates, Compilation, Ids, Numbers, Totals, Training
+from impls.contract import NO_TOTALS, PAD, Arrays, Batch, Candidates, Compilation, Ids, Numbers, Totals, Training
 
 
 class CountingDecoding:
@@ -33,21 +34,20 @@ class CountingModel:
         generator = np.random.default_rng(seed)
         self.counts = (1 + generator.random(target_words)).astype(np.float32)
         self.pause, self.updates, self.seed = pause, 0, seed
-        self.sums = [0.0, 0, 0]
+        self.totals = NO_TOTALS
 
     def train_step(self, batch: Batch, learning_rate: float) -> None:
         time.sleep(self.pause)
-        self.sums[0] += float(self.token_nats(batch).sum(dtype=np.float64))
-        self.sums[1] += batch.tokens
-        self.sums[2] += 1
+        nats, before = float(self.token_nats(batch).sum(dtype=np.float64)), self.totals
+        sums = before.objective_nats + nats, before.nats + nats, before.tokens + batch.tokens, before.updates + 1
+        self.totals = Totals(*sums, 1.0, before.finite and bool(np.isfinite(nats)))
         seen = np.bincount(batch.target_out[batch.target_out != PAD], minlength=len(self.counts))
         self.counts += np.float32(learning_rate) * seen.astype(np.float32)
         self.updates += 1
 
     def take_totals(self) -> Totals:
-        nats, tokens, updates = self.sums
-        self.sums = [0.0, 0, 0]
-        return Totals(nats, nats, int(tokens), int(updates), 1.0, bool(np.isfinite(nats)))
+        totals, self.totals = self.totals, NO_TOTALS
+        return totals
 
     def _log_probabilities(self) -> Numbers:
         with np.errstate(all="ignore"):
@@ -75,10 +75,12 @@ class CountingModel:
         self.counts = weights["counts"].copy()
 
     def training_state(self) -> Arrays:
-        return {"weights/counts": self.counts.copy(), "updates": np.array(self.updates)}
+        totals = {f"totals/{name}": np.array(value) for name, value in vars(self.totals).items()}
+        return {"weights/counts": self.counts.copy(), "updates": np.array(self.updates), **totals}
 
     def set_training_state(self, state: Arrays) -> None:
         self.counts, self.updates = state["weights/counts"].copy(), int(state["updates"])
+        self.totals = Totals(**{one.name: state[f"totals/{one.name}"].item() for one in fields(Totals)})
 
     def synchronize(self) -> None:
         pass

@@ -519,6 +519,28 @@ class ATensorNotRestored(Fault):
         self.inner.set_training_state({**state, kept: own[kept]})
 
 
+class TotalsForgotten(Fault):
+    """Begins its sums anew where it goes on."""
+
+    def set_training_state(self, state: Arrays) -> None:
+        self.inner.set_training_state(state)
+        self.inner.take_totals()
+
+
+class TotalsRounded(Fault):
+    """Saves its sums with fewer digits than it adds them with."""
+
+    def training_state(self) -> Arrays:
+        state = self.inner.training_state()
+        rounded = {name: np.float16(state[name]) for name in ("totals/nats", "totals/objective_nats")}
+        return state | {name: np.array(value, np.float64) for name, value in rounded.items()}
+
+
+class LargestNormForgotten(Fault):
+    def set_training_state(self, state: Arrays) -> None:
+        self.inner.set_training_state({**state, "totals/largest_gradient_norm": np.array(0.0)})
+
+
 FAULTS: tuple[tuple[int, type[Fault]], ...] = (
     (1, DoubleLogits),
     (1, TransposedAttention),
@@ -563,4 +585,7 @@ FAULTS: tuple[tuple[int, type[Fault]], ...] = (
     (13, MomentsForgotten),
     (13, UpdatesForgotten),
     (13, ATensorNotRestored),
+    (13, TotalsForgotten),
+    (13, TotalsRounded),
+    (13, LargestNormForgotten),
 )

@@ -11,10 +11,10 @@ from small_runs import TINY, spec
 
 from harness import store, training
 from harness.data.prepared import prepare
-from harness.executor import worker_environment
 from harness.measuring import ATTENDED
 from harness.measuring import test_attention as attention_of
 from harness.training import build_model
+from harness.workers import worker_environment
 from impls.contract import SOS
 
 RUN = "a-run"

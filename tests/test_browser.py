@@ -11,6 +11,7 @@ from typing import Any
 
 import pages_factory
 import pytest
+from hostile_text import HOSTILE
 from record_factory import record
 
 from harness import store
@@ -39,38 +40,6 @@ SECTIONS = (
     "model",
 )
 ALL = (*SECTIONS, "reproducing", "citing")
-
-HOSTILE = (
-    "<script>window.ran=1</script>",
-    "</script><script>window.ran=1</script>",
-    "<img src=x onerror=window.ran=1>",
-    "<svg onload=window.ran=1>",
-    "<svg><script>window.ran=1</script></svg>",
-    "<math><mtext><img src=x onerror=window.ran=1></mtext></math>",
-    "<iframe srcdoc='<script>parent.ran=1</script>'>",
-    '"><img src=x onerror=window.ran=1>',
-    "' onmouseover='window.ran=1",
-    '" autofocus onfocus="window.ran=1',
-    "javascript:window.ran=1",
-    "<a href='javascript:window.ran=1'>x</a>",
-    "{{ 7 * 7 }}{% raw %}",
-    "${window.ran=1}`+`",
-    "</style><style>*{display:none}</style>",
-    "</title></head><body onload=window.ran=1>",
-    "<!--><script>window.ran=1</script-->",
-    "]]><script>window.ran=1</script>",
-    "\u2028window.ran=1\u2029//",
-    "\u202egnp.exe\u202c",
-    "null",
-    "NaN",
-    "__proto__",
-    "constructor",
-    "\\u003cscript\\u003ewindow.ran=1\\u003c/script\\u003e",
-    "&lt;script&gt;window.ran=1&lt;/script&gt;",
-    "'; DROP TABLE runs; --",
-    "<base href='https://example.invalid/'>",
-    "<meta http-equiv=refresh content='0;url=javascript:window.ran=1'>",
-)
 
 
 def executable() -> str:

@@ -195,7 +195,7 @@ def test_bench_trains_measures_reports_and_goes_on(tmp_path: Path, monkeypatch: 
     assert shown.out.count("is there already (completed), not run again") == 2
     assert "failed: RuntimeError: the planted fault" in shown.err
     assert main(["list"]) == 0
-    assert "failed (RuntimeError: the planted fault)" in capsys.readouterr().out
+    assert "failed (RuntimeError: the planted fault; its log ends: " in capsys.readouterr().out
     assert main(["score"]) == 0
     assert capsys.readouterr().out.count("every score agrees") == 2
     assert main(["report"]) == 0

@@ -1,28 +1,19 @@
-"""Corpora: files are refused in one clear line, and Multi30k is found, downloaded and checked."""
+"""Corpora: files are refused in one clear line, and Multi30k is found and checked."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import http.server
 import multiprocessing
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fault_server import TEXTS, WANTED, Server, install, running
 
 from harness.data import cache, corpora, multi30k
 from harness.data.corpora import DataUnavailable
 from harness.specs import DataSpec, FileSpec
-
-TEXTS = {
-    name: f"{name}: erste Zeile\u2028 mit Trenner \n{name}: zweite\u00a0Zeile\n".encode() for name in multi30k.DIGESTS
-}
-WANTED = ("train.de", "train.en", "val.de", "val.en", "test_2016_flickr.de", "test_2016_flickr.en")
-
 
 # The user's own files -------------------------------------------------------------------------------------------------
 
@@ -74,7 +65,7 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     [
         (
             {"train_source": b"ein\nzw\xffei\n"},
-            r"train_source.txt, line 2: byte 0xff \(number 6 of the text\) is not UTF-8",
+            r"train_source.txt, line 2: byte 0xff \(at offset 6 of the file\) is not UTF-8",
         ),
         ({"train_source": b"ein\nzwei\0\n"}, r"train_source.txt, line 2: a NUL character"),
         ({"train_source": b""}, r"train_source.txt: empty; allowed is one sentence a line"),
@@ -128,64 +119,16 @@ def test_captions_have_no_french() -> None:
 # Multi30k -------------------------------------------------------------------------------------------------------------
 
 
-class Server:
-    """A server on this machine: path -> status and body; everything else is 404. It remembers what was asked for."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, list[tuple[int, bytes]]] = {}
-        self.asked: list[str] = []
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.asked.append(self.path)
-                answers = outer.answers.get(self.path, [(404, b"")])
-                status, body = answers.pop(0) if len(answers) > 1 else answers[0]
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-
-    def address(self, folder: str) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}/{folder}/"
-
-    def serve(self, folder: str, change: Callable[[bytes], bytes] = lambda body: body) -> str:
-        """Serve all files under `folder`, compressed and then changed, and return its address."""
-        for name, text in TEXTS.items():
-            self.answers[f"/{folder}/{name}.gz"] = [(200, change(gzip.compress(text)))]
-        return self.address(folder)
-
-
 @pytest.fixture
 def server() -> Iterator[Server]:
-    started = Server()
-    yield started
-    started.server.shutdown()
-    started.server.server_close()
+    with running() as started:
+        yield started
 
 
 @pytest.fixture(autouse=True)
 def _small_multi30k(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let Multi30k be `TEXTS`, with an empty cache, no folder, and no server."""
-    if "multi30k_folder" in request.fixturenames:
-        return
-    monkeypatch.setattr(multi30k, "DIGESTS", {name: hashlib.sha256(text).hexdigest() for name, text in TEXTS.items()})
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", closed_port())
-    monkeypatch.delenv("MULTI30K_DIR", raising=False)
-
-
-def closed_port() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{one.getsockname()[1]}/none/"
+    if "multi30k_folder" not in request.fixturenames:
+        install(monkeypatch, tmp_path / "cache")
 
 
 def check(corpus: corpora.Corpus) -> None:
@@ -257,82 +200,6 @@ def test_a_damaged_file_in_the_cache_is_downloaded_again(
     assert server.asked == ["/good/val.de.gz"]
 
 
-def html(_: bytes) -> bytes:
-    return b"<!doctype html><title>Log in to this network</title>"
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        pytest.param(html, "not a gzip file", id="HTML with status 200"),
-        pytest.param(lambda body: body[: len(body) // 2], "a gzip file that is cut short", id="truncated"),
-        pytest.param(lambda _: gzip.compress(b"x\n"), r"train\.de is another text \(SHA-256 73cb3858a687", id="digest"),
-        pytest.param(lambda _: gzip.compress(bytes(1 << 20)), "more than 100000 bytes of text", id="bomb"),
-        pytest.param(lambda _: bytes(60_000), "more than 50000 bytes", id="too large"),
-    ],
-)
-def test_the_second_address_serves_where_the_first_fails(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    server: Server,
-    change: Callable[[bytes], bytes],
-    reason: str,
-) -> None:
-    monkeypatch.setattr(multi30k, "LARGEST_TEXT_BYTES", 100_000)
-    monkeypatch.setattr(multi30k, "LARGEST_DOWNLOAD_BYTES", 50_000)
-    bad = server.serve("bad", change)
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"{bad}, {server.serve('good')}")
-    check(corpora.load(DataSpec()))
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "another"))
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", bad)
-    with pytest.raises(
-        DataUnavailable, match=rf"train\.de is not in the cache .*/bad/: {reason}.*MULTI30K_DIR"
-    ) as caught:
-        corpora.load(DataSpec())
-    assert "\n" not in str(caught.value)
-    assert not list((tmp_path / "another").rglob("*.*")), "nothing of a failed download stays"
-
-
-def test_not_found_and_no_server_are_told_apart(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"{server.address('empty')} {closed_port()}")
-    reason = corpora.multi30k_reason(DataSpec())
-    assert reason is not None
-    assert "/empty/: HTTP status 404; http" in reason
-    assert "/none/: no connection (" in reason
-    assert "Connection refused" in reason
-
-
-def test_a_server_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
-    server.answers["/good/val.en.gz"].insert(0, (503, b"busy"))
-    assert corpora.multi30k_reason(DataSpec()) is None
-    assert server.asked.count("/good/val.en.gz") == 2
-
-
-def test_no_network_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"{closed_port()} {closed_port()}")
-    started = time.monotonic()
-    assert "no connection" in str(corpora.multi30k_reason(DataSpec()))
-    assert time.monotonic() - started < 5
-
-
-def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multi30k, "SILENT_SECONDS", 0.3)
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"http://127.0.0.1:{silent.getsockname()[1]}/")
-        started = time.monotonic()
-        with pytest.raises(DataUnavailable, match="no answer in"):
-            corpora.load(DataSpec())
-        assert time.monotonic() - started < 3
-    assert multi30k.TOTAL_SECONDS > 60
-
-
-def test_giving_up_takes_less_than_twenty_seconds() -> None:
-    assert multi30k.SILENT_SECONDS < 20
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -376,16 +243,6 @@ def test_processes_that_write_one_file_leave_one_whole(tmp_path: Path) -> None:
             assert content in (b"a" * 200_000, b"b" * 200_000)
     assert [one.exitcode for one in writers] == [0, 0]
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_cache_that_cannot_be_written_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
-) -> None:
-    (tmp_path / "occupied").write_bytes(b"")
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "occupied"))
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
-    with pytest.raises(ValueError, match=r"the cache folder .*occupied cannot be written .*BAKEOFF_CACHE"):
-        corpora.load(DataSpec())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from small_runs import TINY, spec
 
-from harness import executor, forecast, store, suites
+from harness import checkpoints, executor, forecast, store, suites, workers
 from harness.data.prepared import prepare
 from harness.forecast import Forecast
 from harness.progress import Display, Event, describe, duration, from_line, to_line
@@ -45,7 +45,8 @@ def test_a_run_that_fails_stays_where_it_is(tmp_path: Path) -> None:
         "build_dying": "failed",
         "build_nothing": "failed",
     }
-    assert found["build_breaking"].reason == "RuntimeError: the planted fault"
+    assert found["build_breaking"].reason.startswith("RuntimeError: the planted fault; its log ends: File ")
+    assert "in train_step / raise RuntimeError" in found["build_breaking"].reason
     assert "code 9" in found["build_dying"].reason
     assert "the last words" in found["build_dying"].reason
     assert "gives a str: allowed is a Seq2SeqModel" in found["build_nothing"].reason
@@ -66,7 +67,7 @@ def test_a_run_has_its_environment(tmp_path: Path) -> None:
     record = executor.execute([one], tmp_path, jobs=1, stream=io.StringIO()).records[0]
     variables = record.environment["variables"]
     assert variables["OMP_NUM_THREADS"] == variables["MKL_NUM_THREADS"] == "3"
-    assert variables["MALLOC_MMAP_MAX_"] == executor.worker_environment(one)["MALLOC_MMAP_MAX_"]
+    assert variables["MALLOC_MMAP_MAX_"] == workers.worker_environment(one)["MALLOC_MMAP_MAX_"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
@@ -97,7 +98,7 @@ def test_ctrl_c_ends_the_runs_in_order_and_the_command_goes_on_later(tmp_path: P
     records = store.records(tmp_path)
     assert [record.status for record in records] == ["interrupted"] * 2
     assert [len(record.curve) for record in records] == [1, 1]
-    assert all((tmp_path / record.id / "checkpoint.json").is_file() for record in records)
+    assert all(checkpoints.exists(tmp_path, record.id) for record in records)
 
 
 def test_the_display_of_a_log_is_rare_and_plain(monkeypatch: pytest.MonkeyPatch) -> None:

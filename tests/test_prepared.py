@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from harness.data.prepared import (
     unavailable,
 )
 from harness.data.tokenizers import tokenizer
-from harness.specs import DataSpec, FileSpec
+from harness.specs import DataSpec, FileSpec, canonical_json
 from impls.contract import EOS, SOS, SPECIAL_WORDS, UNK
 
 TRAIN = (
@@ -181,6 +184,49 @@ def test_damage_of_any_file_is_noticed_and_made_good(tmp_path: Path) -> None:
             assert same(prepare(data), once)
             assert (entry / name).read_bytes() == good
     assert [path.name for path in entry.parent.iterdir()] == [once.key]
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "nested without end": lambda entry: (entry / "contents.json").write_bytes(b"[" * 200_000),
+    "not an object": lambda entry: (entry / "contents.json").write_bytes(b"[1]"),
+    "a pipe": lambda entry: ((entry / "ids.npz").unlink(), os.mkfifo(entry / "ids.npz")),
+    "a link": lambda entry: ((entry / "ids.npz").unlink(), (entry / "ids.npz").symlink_to("/dev/zero")),
+    "a folder": lambda entry: ((entry / "ids.npz").unlink(), (entry / "ids.npz").mkdir()),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes as POSIX has them")
+@pytest.mark.usefixtures("_one_process")
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_entry_is_a_damaged_one(kind: str, tmp_path: Path) -> None:
+    data = small(tmp_path)
+    once = prepare(data)
+    entry = tmp_path / "cache/prepared" / once.key
+    HOSTILE[kind](entry)
+    assert cache.read_entry(entry) is None
+    assert same(prepare(data), once)
+    assert cache.read_entry(entry) is not None
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/b", ".."])
+def test_an_entry_neither_reads_nor_writes_outside(name: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    with pytest.raises(ValueError, match="allowed is the name of a file, without folders"):
+        cache.write_entry(tmp_path / "entry", {}, {name: b"another"})
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+    body = {"description": {}, "files": {name: cache.digest(b"secret")}}
+    sealed = canonical_json({**body, "digest": cache.digest(canonical_json(body).encode())})
+    (tmp_path / "entry").mkdir()
+    (tmp_path / "entry/contents.json").write_text(sealed)
+    assert cache.read_description(tmp_path / "entry") == {}
+    assert cache.read_entry(tmp_path / "entry") is None
+
+
+def test_arrays_that_unfold_are_refused() -> None:
+    packed = io.BytesIO()
+    np.savez_compressed(packed, train_source_ids=np.zeros(1 << 20, np.int32))
+    with pytest.raises(ValueError, match=r"ids\.npz: allowed are arrays that are not compressed"):
+        preparing.splits_of(packed.getvalue(), {})
 
 
 def test_the_key_is_of_all_that_determines_the_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

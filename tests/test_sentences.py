@@ -272,7 +272,9 @@ def test_what_is_not_the_run_is_refused(older: Path, case: str, capsys: Any) -> 
         (older / "weights.json").unlink()
     elif case == "other weights":
         weights = store.load_weights(older.parent, RUN.id)
-        store.save_weights(older.parent, RUN.id, {name: one * np.float32(1.01) for name, one in weights.items()})
+        others = {name: one * np.float32(1.01) for name, one in weights.items()}
+        digest = store.save_weights(older.parent, RUN.id, others)
+        store.add_fingerprint(older.parent, RUN.id, "trained_weights", digest)
     else:
         value = json.loads((older / store.RECORD).read_text())
         files.write_json(older / store.RECORD, {**value, "scores": {**value["scores"], "chrf": 99.0}})

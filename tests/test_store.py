@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from small_runs import spec
 
-from harness import checkpoints, files, store
+from harness import files, store
 from harness.specs import RunRecord
 from harness.store import Hypothesis
 
@@ -66,19 +66,6 @@ def test_weights_are_read_back_in_type_and_shape(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], one, strict=True)
 
 
-def test_a_checkpoint_replaces_the_older_one(tmp_path: Path) -> None:
-    assert checkpoints.load(tmp_path, "run") is None
-    checkpoints.save(tmp_path, "run", ARRAYS, {"epochs": 1})
-    checkpoints.save(tmp_path, "run", {**ARRAYS, "b": -ARRAYS["b"]}, {"epochs": 2, "best": math.inf})
-    found = checkpoints.load(tmp_path, "run")
-    assert found is not None
-    np.testing.assert_array_equal(found[0]["b"], -ARRAYS["b"])
-    assert found[1] == {"epochs": 2, "best": None}
-    assert names(tmp_path) == ["checkpoint-2.safetensors", "checkpoint.json"]
-    checkpoints.remove(tmp_path, "run")
-    assert names(tmp_path) == []
-
-
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     files.write_json(path, {"a": 1})
@@ -114,7 +101,6 @@ def test_an_unfinished_file_has_another_name(tmp_path: Path) -> None:
             store.load_weights,
         ),
         ("weights.json", lambda content: content.replace(b'"schema": 1', b'"schema": 0'), store.load_weights),
-        ("checkpoint-1.safetensors", lambda content: content[:9], checkpoints.load),
         ("hypotheses.jsonl", lambda content: content.replace(b"text", b"txet"), store.load_hypotheses),
         ("hypotheses.jsonl", lambda content: content[:-9], store.load_hypotheses),
         ("record.json", lambda content: content[:-9], store.load_record),
@@ -124,7 +110,6 @@ def test_an_unfinished_file_has_another_name(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: Any, load: Any) -> None:
     store.save_weights(tmp_path, SPEC.id, ARRAYS)
-    checkpoints.save(tmp_path, SPEC.id, ARRAYS, {"epochs": 1})
     store.save_hypotheses(tmp_path, SPEC.id, HYPOTHESES)
     store.save_record(tmp_path, RECORD)
     load(tmp_path, SPEC.id)

@@ -149,10 +149,12 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: Any
     assert broken.status == "interrupted"
     assert len(broken.curve) == epoch - 1
     assert store.load_record(tmp_path, one.id) == broken
-    assert ("checkpoint.json" in files(tmp_path, one)) == (epoch > 1)
+    assert ("checkpoint-1.json" in files(tmp_path, one)) == (epoch > 1)
     whole = training.run(one, tmp_path)
     assert whole.status == "completed"
     assert whole.environment["resumed_after_epochs"] == ([epoch - 1] if epoch > 1 else [])
+    assert whole.environment["resumed_after_updates"] == ([7 * epoch - 7] if epoch > 1 else [])
+    assert whole.environment["checkpoint_fallbacks"] == []
     assert whole.fingerprints == record.fingerprints
     assert whole.scores == record.scores
     for found, expected in zip(whole.curve, record.curve, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 
@@ -142,7 +141,8 @@ def _hypotheses(stored: Stored, *, digest: bool = False) -> list[Hypothesis]:
     found = store.load_hypotheses(stored.results, stored.name, expected)
     if digest:
         path = stored.folder / store.HYPOTHESES
-        names = {tuple(json.loads(line)) for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")}
+        lines = files.read_bytes(path, store.HYPOTHESES_BYTES).removesuffix(b"\n").split(b"\n")
+        names = {tuple(files.parse_json(line)) for line in lines}
         if names - {("sentence", "text", "tokens")}:
             raise ValueError(f"{path.name}: allowed on a line is sentence, text and tokens alone")
     return found

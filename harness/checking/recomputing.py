@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST = 3
 SCORE_TOLERANCE = 1e-6
+MOST_NUMBERS, MOST_UPDATES = 2**29, 200_000
+"""What is made again at most: a foreign record may name any size, and real ones are far below."""
 
 
 def initial(stored: Stored) -> Iterator[str]:
@@ -31,6 +33,8 @@ def initial(stored: Stored) -> Iterator[str]:
     wrong = []
     words = [int(record.sizes.get(f"{side}_words", 0)) for side in ("source", "target")]
     shapes = weights.shapes(recipe, *words)
+    if sum(math.prod(shape_of(told)) for told in found.values()) > MOST_NUMBERS:
+        raise NotTried(f"more than {MOST_NUMBERS:,} numbers to draw")
     for name, told in sorted(found.items()):
         if shapes.get(name) != shape_of(told):
             continue  # another rule's: a tensor that the recipe has not
@@ -75,6 +79,8 @@ def stream(stored: Stored) -> Iterator[str]:
     settings["updates"] = record.curve[-1].updates
     if settings["updates"] < 0:
         raise NotTried("without updates")
+    if settings["updates"] > MOST_UPDATES:
+        raise NotTried(f"more than {MOST_UPDATES:,} updates")
     key = (record.spec.data, *settings.values())
     if key not in stored.memory.streams:
         stored.memory.streams[key] = stream_digest(prepared.train, **settings)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
-from harness import checkpoints, store
+from harness import checkpoints, files, store
 from harness.specs import DataSpec, RunRecord, Status, record_from_json
 
 SEAL = store.SEAL
@@ -70,12 +69,12 @@ def read(results: Path, name: str, memory: Memory) -> Stored:
     """Read the record in the folder `name` as far as it can be read."""
     path = store.run_folder(results, name) / store.RECORD
     found = Stored(results, name, memory)
-    if not path.is_file():
+    if not os.path.lexists(path):
         return _with(found, unreadable=f"there is no {store.RECORD}")
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse, parse_float=_number)
-    except (ValueError, OSError) as error:
-        return _with(found, unreadable=f"not JSON ({error})")
+        raw = files.read_json(path)
+    except ValueError as error:
+        return _with(found, unreadable=str(error).removeprefix(f"{path}: "))
     if not isinstance(raw, dict) or raw.get("schema") != RunRecord.schema:
         number = raw.get("schema") if isinstance(raw, dict) else None
         return _with(found, raw=raw, unreadable=f"schema={number!r}: allowed is {RunRecord.schema}")
@@ -95,11 +94,12 @@ def run_names(results: Path) -> list[str]:
     """
     if not results.is_dir():
         raise ValueError(f"{results}: there is no such folder")
-    traces = (store.RECORD, store.HYPOTHESES, store.LOG, f"{store.WEIGHTS}.json", f"{checkpoints.CHECKPOINT}.json")
+    traces = (store.RECORD, store.HYPOTHESES, store.LOG, f"{store.WEIGHTS}.json")
     found = sorted(
         one.name
         for one in results.iterdir()
-        if one.is_dir() and not one.name.startswith(".") and any((one / trace).exists() for trace in traces)
+        if one.is_dir() and not one.name.startswith(".")
+        if any((one / trace).exists() for trace in traces) or checkpoints.exists(results, one.name)
     )
     if not found:
         raise ValueError(f"{results}: there is no record in it; make some with: python -m harness bench")
@@ -108,15 +108,6 @@ def run_names(results: Path) -> list[str]:
 
 def _with(stored: Stored, **found: Any) -> Stored:
     return Stored(stored.results, stored.name, stored.memory, **found)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _number(text: str) -> float:
-    found = float(text)
-    return found if math.isfinite(found) else _refuse(text)
 
 
 def _wrong_types(record: RunRecord) -> Iterator[str]:

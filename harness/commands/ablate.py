@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 from typing import Any
 
 from harness import ablations, suites
@@ -38,16 +37,16 @@ def add(commands: Any) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run the grids that the options name. Returns 0, 1 where a run failed, 130 where it was interrupted."""
-    signal.signal(signal.SIGTERM, options.interrupt)
-    suite, specs = _plan(arguments)
-    there = many.finished(specs, arguments.results)
-    _announce(arguments, suite, specs, there)
+    """Run the grids that the options name.
+
+    Returns 0, 1 where a run failed, 128 + the number of the signal where one broke it off.
+    """
+    with many.breakable():
+        suite, specs = _plan(arguments)
+        there = many.finished(specs, arguments.results)
+        _announce(arguments, suite, specs, there)
     done = many.execute(specs, there, arguments)
-    _report(done.records, specs[0], arguments)
-    if done.outcome.interrupted:
-        options.say("Interrupted. The same command goes on from here.")
-    return done.code
+    return many.tell(done, specs, lambda: _report(done.records, specs[0], arguments))
 
 
 def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
@@ -67,7 +66,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
         return list(found.values())
 
     specs = options.available(arguments, build)
-    many.prepare(specs)
+    many.prepare(specs, arguments.engine)
     return suite, specs
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import typing
 from pathlib import Path
 from typing import Any
 
-from harness import executor, suites
+from harness import suites, workers
 from harness.commands import many, options, reports
 from harness.specs import Budget, DataSpec, RunRecord, RunSpec
 from harness.suites import Suite
@@ -33,16 +32,16 @@ def add(commands: Any) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run the suite that the options name. Returns 0, 1 where a run failed, 130 where it was interrupted."""
-    signal.signal(signal.SIGTERM, options.interrupt)
-    suite, specs = _plan(arguments)
-    there = many.finished(specs, arguments.results)
-    _announce(suite, specs, there)
+    """Run the suite that the options name.
+
+    Returns 0, 1 where a run failed, 128 + the number of the signal where one broke it off.
+    """
+    with many.breakable():
+        suite, specs = _plan(arguments)
+        there = many.finished(specs, arguments.results)
+        _announce(suite, specs, there)
     done = many.execute(specs, there, arguments)
-    _report(done.records, arguments.results, arguments.reports / suite.name)
-    if done.outcome.interrupted:
-        options.say("Interrupted. The same command goes on from here.")
-    return done.code
+    return many.tell(done, specs, lambda: _report(done.records, arguments.results, arguments.reports / suite.name))
 
 
 def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
@@ -62,7 +61,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
         return list(found.values())
 
     specs = options.available(arguments, build)
-    many.prepare(specs)
+    many.prepare(specs, arguments.engine)
     return suite, specs
 
 
@@ -81,10 +80,11 @@ def _pairs(variants: list[str], suite: Suite, arguments: argparse.Namespace) -> 
         # A variant that none of them has is refused where its model is looked for, with the frameworks that have it.
         alone = [one for one in chosen if not any(suites.has(one, framework) for framework in frameworks)]
         return pairs + [(one, next(iter(frameworks))) for one in alone]
+    device = arguments.device if arguments.engine == "local" else None  # a cluster's is not here
     planned = {"torch": suite.variants, "keras": suite.in_keras}
     absent = {
-        "torch": _unusable("torch", None, arguments.device),
-        "keras": _unusable("keras", backend or registry.BACKENDS[0], arguments.device),
+        "torch": _unusable("torch", None, device),
+        "keras": _unusable("keras", backend or registry.BACKENDS[0], device),
     }
     for framework, reason in absent.items():
         if reason:
@@ -97,7 +97,7 @@ def _pairs(variants: list[str], suite: Suite, arguments: argparse.Namespace) -> 
 def _unusable(framework: str, backend: str | None, device: str | None) -> str:
     """Return why a framework cannot be used here: it is not installed, or cannot use the GPU; or nothing."""
     reason = registry.missing(framework, backend)
-    if not reason and (device or "").startswith("cuda") and not executor.gpu_usable(backend or framework):
+    if not reason and (device or "").startswith("cuda") and not workers.gpu_usable(backend or framework):
         return f"{backend or framework!r} cannot use the GPU here"
     return reason
 

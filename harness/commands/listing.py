@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from harness import store, suites
+from harness import store, suites, terminal
 from harness.commands import options
 from harness.specs import RunRecord
 from impls import registry
@@ -34,7 +34,7 @@ def command(arguments: argparse.Namespace) -> int:
     found = store.records(arguments.results, complain=options.warn)
     options.say(f"\nRuns in {arguments.results}:" + ("" if found else " none"))
     for record in found:
-        options.say(f"  {record.id}  {_line(record)}")
+        options.say(f"  {terminal.line(record.id)}  {_line(record)}")
     return 0
 
 

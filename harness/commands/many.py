@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from harness import evidence, executor, store, suites
-from harness.commands import options
+from harness import evidence, executor, store, suites, workers
+from harness.commands import clusters, options
 from harness.forecast import Forecast
 from harness.progress import duration
+from harness.signals import Watch
 from harness.specs import RunRecord, RunSpec
 from harness.suites import Suite
 from impls import registry
@@ -21,16 +26,55 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", choices=list(suites.SUITES), help="(quick; standard where there is a GPU)")
     parser.add_argument("--seed", type=options.count, action="append", help="may be given several times")
     parser.add_argument("--jobs", type=options.positive, help="runs at once (cores / threads; 1 on a GPU)")
+    clusters.add(parser)
+    add_terms(parser)
     parser.add_argument("--note", default="", help="free text for the records")
     parser.add_argument("--reports", type=Path, default=options.REPORTS, help=f"({options.REPORTS})")
     options.add_data(parser)
     options.add_results(parser)
 
 
+def add_terms(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how long a run may take, and what is done where its process is lost."""
+    silence = executor.SILENCE_SECONDS
+    parser.add_argument(
+        "--timeout",
+        type=options.seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="the most that the process of a run may take; it fails then, with a checkpoint (0: any time)",
+    )
+    parser.add_argument(
+        "--silence",
+        type=options.seconds,
+        default=silence,
+        metavar="SECONDS",
+        help=f"without a sign of life for so long, which compiling may take, it is lost ({silence:.0f}; 0: never)",
+    )
+    parser.add_argument(
+        "--retries",
+        type=options.count,
+        default=1,
+        help="how often a run whose process was lost, killed from outside or hung, goes on from its checkpoint (1)",
+    )
+    options.add_checkpoints(parser)
+
+
+@contextlib.contextmanager
+def breakable() -> Iterator[None]:
+    """Let a signal break off the block, which makes runs ready or tells of them, wherever it finds it."""
+    with Watch() as watch, watch.at_once():
+        yield
+
+
 def choose_suite(arguments: argparse.Namespace, framework: str) -> Suite:
-    """Return the suite that the options name, or that fits this machine; with a GPU the runs are to use it."""
+    """Return the suite that the options name, or that fits this machine; with a GPU the runs are to use it.
+
+    Raises: ValueError where the options name an engine that does not fit the others.
+    """
+    clusters.check(arguments)
     computes = (arguments.backend or registry.BACKENDS[0]) if framework == "keras" else framework
-    gpu = arguments.device is None and _finds_gpu(computes)
+    gpu = arguments.device is None and arguments.engine == "local" and _finds_gpu(computes)
     if gpu:
         arguments.device = "cuda"
     return suites.SUITES[arguments.suite or ("standard" if gpu else "quick")]
@@ -39,32 +83,37 @@ def choose_suite(arguments: argparse.Namespace, framework: str) -> Suite:
 def _finds_gpu(framework: str) -> bool:
     if not evidence.has_gpu():
         return False
-    if executor.gpu_usable(framework):
+    if workers.gpu_usable(framework):
         return True
     options.say(f"There is a GPU, but the installed {framework} cannot use it, so this runs on the processor.")
     return False
 
 
-def prepare(specs: list[RunSpec]) -> None:
+def prepare(specs: list[RunSpec], engine: str = "local") -> None:
     """Make every corpus ready, and see that each model and the device can be had. Raises: ValueError where not."""
-    from harness.data.prepared import prepare
+    from harness.data.prepared import prepare, remark
     from impls import weights
 
     corpora = {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
+    for line in dict.fromkeys(remark(data, found.figures) for data, found in corpora.items()):
+        options.say(line)
     for spec in specs:
         if spec.recipe is not None:
             registry.find_builder(spec.recipe.family, spec.framework, spec.backend)
             corpus = corpora[spec.data]
             weights.shapes(spec.recipe, len(corpus.source_words), len(corpus.target_words))
+    if engine != "local":
+        clusters.check_devices(specs, engine)
+        return
     for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in specs):
-        if device != "cpu" and not (device.startswith("cuda") and executor.gpu_usable(computes)):
+        if device != "cpu" and not (device.startswith("cuda") and workers.gpu_usable(computes)):
             allowed = f"cpu, or cuda where there is a GPU that {computes} can use"
             raise ValueError(f"device {device!r} cannot be had here: allowed is {allowed}")
 
 
 def finished(specs: list[RunSpec], results: Path) -> list[RunRecord]:
     """Return the records of the runs that are there already and need not be run again."""
-    there = (store.finished(results, spec.id) for spec in specs)
+    there = (store.finished(results, spec.id, complain=options.warn) for spec in specs)
     return [record for record in there if record is not None]
 
 
@@ -77,9 +126,9 @@ class Done:
 
     @property
     def code(self) -> int:
-        """The exit code: 0, 1 where a run failed, 130 where Ctrl-C ended the set."""
-        if self.outcome.interrupted:
-            return 130
+        """The exit code: 0, 1 where a run failed, 128 + the number of the signal that broke the set off."""
+        if self.outcome.signal is not None:
+            return 128 + self.outcome.signal
         return 1 if any(record.status in ("failed", "interrupted") for record in self.outcome.records) else 0
 
 
@@ -88,7 +137,17 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
     known = {record.id for record in there}
     missing = [spec for spec in specs if spec.id not in known]
     outcome = executor.Outcome()
-    if missing:
+    terms = executor.Terms(
+        timeout_seconds=arguments.timeout or None,
+        silence_seconds=arguments.silence or None,
+        retries=arguments.retries,
+        checkpoint_seconds=arguments.checkpoint_seconds,
+    )
+    settings: dict[str, Any] = {"command": arguments.typed, "note": arguments.note, "terms": terms}
+    if missing and arguments.engine != "local":
+        options.say(f"{len(missing)} to run, by {arguments.engine}.")
+        outcome = clusters.execute(missing, arguments, settings)
+    elif missing:
         jobs = arguments.jobs or _jobs(specs)
         forecast = Forecast(_estimates(missing), jobs)
         seconds = forecast.seconds()
@@ -102,8 +161,7 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
             jobs=jobs,
             stream=sys.stderr,
             forecast=forecast,
-            command=arguments.typed,
-            note=arguments.note,
+            **settings,
         )
     order = [spec.id for spec in specs]
     return Done(sorted([*there, *outcome.records], key=lambda record: order.index(record.id)), outcome)
@@ -126,6 +184,22 @@ def _estimates(specs: list[RunSpec]) -> dict[str, float]:
     rate = forecast.machine_rate()
     share = {spec.id: min(1.0, spec.threads / evidence.cores()) for spec in specs}
     return {spec.id: forecast.estimate_seconds(spec, corpora[spec.data], rate * share[spec.id]) for spec in specs}
+
+
+def tell(done: Done, specs: list[RunSpec], report: Callable[[], None]) -> int:
+    """Report what runs gave; where a signal broke them off, say what is left instead. Returns the exit code."""
+    if done.outcome.signal is None:
+        with breakable():
+            report()
+        return done.code
+    ended = sum(record.status != "interrupted" for record in done.records)
+    begun = len(done.records) - ended
+    with contextlib.suppress(OSError):  # the terminal may be gone, and the exit code is to say so
+        options.say(
+            f"Interrupted by {signal.Signals(done.outcome.signal).name}: {ended} of {len(specs)} runs are done, "
+            f"{begun} begun, {len(specs) - ended - begun} not. The same command goes on from here."
+        )
+    return done.code
 
 
 def say_endings(records: list[RunRecord]) -> None:

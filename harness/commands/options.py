@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import os
 import sys
 import typing
@@ -11,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import specs, store, suites
+from harness import checkpoints, specs, store, suites, terminal
 from harness.specs import DataSpec, FileSpec, RunRecord, RunSpec, override
 from impls import registry
 from impls.contract import Seq2SeqModel
@@ -35,20 +37,23 @@ SETTINGS = {
 
 
 def say(text: str = "") -> None:
-    """Write a line to standard output."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    """Write a line, or several, to standard output, without what a terminal would obey.
+
+    Raises: OSError naming standard output where it cannot be written.
+    """
+    try:
+        sys.stdout.write(terminal.shown(text) + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):  # else the interpreter tries the rest again at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def warn(text: str) -> None:
-    """Write a line to standard error."""
-    sys.stderr.write(f"bakeoff: {text}\n")
+    """Write one line to standard error, without what a terminal would obey."""
+    sys.stderr.write(f"bakeoff: {terminal.line(text)}\n")
     sys.stderr.flush()
-
-
-def interrupt(number: int, frame: Any) -> None:
-    """Take a signal for Ctrl-C."""
-    raise KeyboardInterrupt
 
 
 def count(text: str) -> int:
@@ -71,6 +76,28 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: allowed is a whole number of at least 1")
     return number
+
+
+def seconds(text: str) -> float:
+    """Read a number of at least 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed is a number of seconds, at least 0")
+    return number
+
+
+def add_checkpoints(parser: argparse.ArgumentParser) -> None:
+    """Add how often a run writes what an interrupted one goes on from."""
+    parser.add_argument(
+        "--checkpoint-seconds",
+        type=seconds,
+        default=checkpoints.SECONDS,
+        metavar="SECONDS",
+        help=f"time between two checkpoints ({checkpoints.SECONDS:.0f}; 0: at the end of each epoch alone)",
+    )
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
@@ -194,15 +221,43 @@ def find_variant(name: str) -> str:
     return name
 
 
-def stored_model(record: RunRecord, results: Path, prepared: Prepared, *, device: str) -> Seq2SeqModel:
-    """Build the model of a run with its stored weights. Raises: ValueError where either cannot be had."""
-    from harness.executor import worker_environment
+def add_import(parser: argparse.ArgumentParser) -> None:
+    """Add the consent to execute what a record names."""
+    parser.add_argument(
+        "--import-builder",
+        action="store_true",
+        help="import the builder from outside, package.module:NAME, that the record of a run names: it is executed",
+    )
+
+
+def stored_model(
+    record: RunRecord, results: Path, prepared: Prepared, *, device: str, import_builder: bool = False
+) -> Seq2SeqModel:
+    """Build the model of a run with its stored weights.
+
+    A record may be a stranger's: code that it names is imported with `import_builder` alone, and nothing is built of a
+    recipe that is not that of the weights.
+
+    Raises: ValueError where the model or its weights cannot be had.
+    """
     from harness.training import build_model
+    from harness.workers import worker_environment
+    from impls.weights import shapes
 
     spec = replace(record.spec, device=device)
-    find_variant(spec.variant)
+    weights = store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
+    if spec.recipe is None:
+        if not import_builder:
+            raise ValueError(
+                f"run {record.id}: its model is made by {spec.variant!r}, which is not of this program: allowed with "
+                "--import-builder, which executes it"
+            )
+        find_variant(spec.variant)
+    elif {name: one.shape for name, one in weights.items()} != dict(
+        shapes(spec.recipe, len(prepared.source_words), len(prepared.target_words))
+    ):
+        raise ValueError(f"run {record.id}: its weights are not those of its recipe and the words of its corpus")
     os.environ.update(worker_environment(spec))
-    weights = store.load_weights(results, record.id)
     model = build_model(spec, prepared)
     model.set_weights(weights)
     return model

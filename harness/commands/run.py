@@ -11,8 +11,10 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from harness import specs, store, suites
+from harness import lifeline, locks, specs, store, suites
 from harness.commands import options
+from harness.progress import Display, Event, Progress, to_line
+from harness.signals import Interrupted, Watch
 from harness.specs import DataSpec, RunRecord, RunSpec, spec_from_json
 
 
@@ -25,6 +27,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--seed", type=options.count, default=0)
     parser.add_argument("--note", default="", help="free text for the record")
     parser.add_argument("--spec", choices=["-"], help="read the run as JSON from standard input, tell events as JSON")
+    options.add_checkpoints(parser)
     options.add_data(parser)
     options.add_runs(parser)
     options.add_results(parser)
@@ -32,27 +35,47 @@ def add(commands: Any) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run what the options name. Returns 0, 1 where the run failed, 130 where it was interrupted."""
-    signal.signal(signal.SIGTERM, options.interrupt)
-    if arguments.spec is not None:
-        return _child(arguments)
-    if arguments.variant is None:
-        raise ValueError("run: the variant is missing; see them with: python -m harness list")
-    spec = _spec(arguments)
-    _pin(spec, is_program=arguments.is_program)
-    from harness import training
-    from harness.progress import Display
+    """Run what the options name.
 
-    there = store.finished(arguments.results, spec.id)
+    Returns 0, 1 where the run failed, 128 + the number of the signal that interrupted it; with `--spec`, 75 where
+    another process runs it.
+    """
+    if arguments.spec is None and arguments.variant is None:
+        raise ValueError("run: the variant is missing; see them with: python -m harness list")
+    with Watch() as watch:
+        return _by_hand(arguments, watch) if arguments.spec is None else _child(arguments, watch)
+
+
+def _by_hand(arguments: argparse.Namespace, watch: Watch) -> int:
+    with watch.at_once():
+        spec = _spec(arguments)
+        _pin(spec, is_program=arguments.is_program)
+    there = store.finished(arguments.results, spec.id, complain=options.warn)
     if there is not None:
         options.say(f"{spec.id}: is there already ({there.status}); remove its folder to run it again")
         return _show(there, arguments.results)
     display = Display(sys.stderr)
+    told = {"command": arguments.typed, "note": arguments.note, "checkpoint_seconds": arguments.checkpoint_seconds}
     try:
-        record = training.run(spec, arguments.results, progress=display, command=arguments.typed, note=arguments.note)
+        record = _run(spec, arguments.results, display, watch, told)
     finally:
         display.close()
-    return _show(record, arguments.results)
+    return _show(record, arguments.results, watch)
+
+
+def _run(spec: RunSpec, results: Path, progress: Progress, watch: Watch, told: dict[str, Any]) -> RunRecord:
+    """Train and measure with the lock of the run held. `told`: more of what `training.run` takes."""
+    with locks.hold(results, spec.id):
+        try:
+            with watch.at_once():
+                from harness import training
+            return training.run(spec, results, progress=progress, watch=watch, **told)
+        except Interrupted as error:
+            known = {"note": told["note"], "command": told["command"]}
+            reason = f"{error} before its training"
+            record = RunRecord(id=spec.id, spec=spec, status="interrupted", reason=reason, **known)
+            store.save_record(results, record)
+            return record
 
 
 def _spec(arguments: argparse.Namespace) -> RunSpec:
@@ -66,46 +89,62 @@ def _spec(arguments: argparse.Namespace) -> RunSpec:
     return spec
 
 
-def _child(arguments: argparse.Namespace) -> int:
-    """Run what standard input says; what anything prints goes to standard error, events to standard output."""
+def _child(arguments: argparse.Namespace, watch: Watch) -> int:
+    """Run what a line of standard input says; what anything prints goes to standard error, events to standard output.
+
+    The line is JSON: `spec`; `command`, `note`, `checkpoint_seconds` as the options of those names; and `follow`, true
+    where the run is to end with its standard input.
+    """
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
-    try:
-        given = json.load(sys.stdin)
-        spec = spec_from_json(given["spec"])
-        command, note = str(given.get("command", "")), str(given.get("note", ""))
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"--spec -: not a run ({error})") from error
+    with watch.at_once():
+        try:
+            given = json.loads(sys.stdin.readline())
+            spec = spec_from_json(given["spec"])
+            told: dict[str, Any] = {"command": str(given.get("command", "")), "note": str(given.get("note", ""))}
+            told["checkpoint_seconds"] = float(given.get("checkpoint_seconds", arguments.checkpoint_seconds))
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"--spec -: not a run ({error})") from error
+    if given.get("follow"):
+        lifeline.follow_parent()
     os.environ.update(_environment(spec))
-    from harness import progress, training
 
-    def tell(event: progress.Event) -> None:
+    def tell(event: Event) -> None:
         if event.remark:
             sys.stderr.write(f"{event.remark}\n")
             sys.stderr.flush()
         try:
-            events.write(progress.to_line(event))
+            events.write(to_line(event))
         except BrokenPipeError:
-            raise KeyboardInterrupt from None  # whoever started this run is gone
+            watch.note(signal.SIGTERM)  # whoever started this run is gone
 
-    record = training.run(spec, arguments.results, progress=tell, command=command, note=note)
-    return _exit_code(record)
+    try:
+        return _exit_code(_run(spec, arguments.results, tell, watch, told), watch)
+    except locks.Locked as error:
+        tell(Event(run=spec.id, stage="elsewhere", remark=str(error)))
+        return locks.LOCKED_CODE
 
 
-def _show(record: RunRecord, results: Path) -> int:
+def _show(record: RunRecord, results: Path, watch: Watch | None = None) -> int:
+    from harness.data.prepared import remark
+
+    if "test_pairs_in_train" in record.sizes:
+        options.say(remark(record.spec.data, record.sizes))
     for name, value in record.scores.items():
         options.say(f"  {name:24} {'-' if value is None else format(value, '.4f')}")
     options.say(f"{record.id}: {record.status}{': ' * bool(record.reason)}{record.reason}")
     options.say(f"its record: {results / record.id}")
-    return _exit_code(record)
+    return _exit_code(record, watch)
 
 
-def _exit_code(record: RunRecord) -> int:
-    return {"completed": 0, "diverged": 0, "interrupted": 130}.get(record.status, 1)
+def _exit_code(record: RunRecord, watch: Watch | None) -> int:
+    if record.status == "interrupted":
+        return 128 + (signal.SIGINT if watch is None or watch.noted is None else watch.noted)
+    return 0 if record.status in store.FINISHED else 1
 
 
 def _environment(spec: RunSpec) -> dict[str, str]:
-    from harness.executor import worker_environment
+    from harness.workers import worker_environment
 
     return worker_environment(spec)
 

@@ -33,6 +33,7 @@ def add(commands: Any) -> None:
         help=f"write {store.SENTENCES} and {store.ATTENTION}, which an older run is without, from its stored weights",
     )
     parser.add_argument("--device", default="cpu", help="where --sentences evaluates (cpu)")
+    options.add_import(parser)
     options.add_results(parser)
     parser.set_defaults(command=command)
 
@@ -126,7 +127,9 @@ def _write_sentences(
     if not missing:
         return
     try:
-        model = options.stored_model(record, results, prepared, device=arguments.device)
+        model = options.stored_model(
+            record, results, prepared, device=arguments.device, import_builder=arguments.import_builder
+        )
     except ValueError as error:
         raise ValueError(f"run {record.id}: --sentences needs its model with the stored weights: {error}") from error
     evaluation, nats = test_nats(model, prepared)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness import store
+from harness import store, terminal
 from harness.commands import options
 from harness.specs import RunRecord
 from impls.contract import EOS, SOS, SPECIAL_WORDS, Ids
@@ -35,6 +35,7 @@ def add(commands: Any) -> None:
         "--every-hundredth", action="store_true", help="list every hundredth test translation beside its reference"
     )
     parser.add_argument("--device", default="cpu", help="(cpu)")
+    options.add_import(parser)
     options.add_results(parser)
     parser.set_defaults(command=command)
 
@@ -58,7 +59,9 @@ def command(arguments: argparse.Namespace) -> int:
     from harness.reporting.pictures import attention_heat_map
 
     prepared = prepare(record.spec.data)
-    model = options.stored_model(record, arguments.results, prepared, device=arguments.device)
+    model = options.stored_model(
+        record, arguments.results, prepared, device=arguments.device, import_builder=arguments.import_builder
+    )
     places = [place for place, one in enumerate(sentences) if one]
     encoded = encode(prepared, [sentences[place] for place in places])
     _warn_of_cuts(encoded, places, prepared.data.max_length)
@@ -69,7 +72,7 @@ def command(arguments: argparse.Namespace) -> int:
     for place, text in zip(places, detokenise(prepared, words), strict=True):
         lines[place] = text
     for line in lines:
-        options.say(line)
+        options.say(terminal.line(line))
     if arguments.attention is not None:
         target: Ids = np.array([[SOS, *decoded.translations[0].tokens]], dtype=np.int32)
         weights = model.cross_attention(encoded.ids[0][None], target)[0]
@@ -111,9 +114,12 @@ def _list(record: RunRecord, results: Path) -> int:
 
     hypotheses = store.load_hypotheses(results, record.id, record.fingerprints.get("hypotheses"))
     prepared = prepare(record.spec.data)
+    pairs = len(prepared.test_source_text)
     for one in hypotheses[::STEP]:
+        if one.sentence >= pairs:
+            raise ValueError(f"run {record.id}: a translation of sentence {one.sentence}: allowed is below {pairs}")
         options.say(f"{one.sentence}")
-        options.say(f"  source       {prepared.test_source_text[one.sentence]}")
-        options.say(f"  translation  {one.text}")
-        options.say(f"  reference    {prepared.test_target_text[one.sentence]}")
+        options.say(f"  source       {terminal.line(prepared.test_source_text[one.sentence])}")
+        options.say(f"  translation  {terminal.line(one.text)}")
+        options.say(f"  reference    {terminal.line(prepared.test_target_text[one.sentence])}")
     return 0

@@ -13,6 +13,7 @@ from harness.comparing.comparison import Comparison
 from harness.comparing.figures import Compared
 from harness.comparing.sides import Side
 from harness.reporting.effects import Difference, Interval
+from harness.reporting.exports import cell
 from harness.reporting.groups import plain
 
 SCHEMA = 1
@@ -42,8 +43,6 @@ COLUMNS = (
     "first_text",
     "second_text",
 )
-FORMULA = ("=", "+", "-", "@")
-"""How a cell begins that a spreadsheet takes for a formula."""
 
 
 def to_json(found: Comparison) -> str:
@@ -158,10 +157,7 @@ def to_csv(found: Comparison) -> str:
 def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
-    if not isinstance(value, str):
-        return value
-    text = plain(value, longest=LONGEST)
-    return f"'{text}" if text.startswith(FORMULA) else text
+    return cell(value)
 
 
 def _lines(found: Comparison) -> Iterator[dict[str, Any]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from harness import files
 from harness.specs import canonical_json
 
 CONTENTS = "contents.json"
+TURN_SECONDS = 20.0
 
 
 def folder() -> Path:
@@ -48,20 +50,46 @@ def write_file(path: Path, content: bytes) -> None:
             raise
 
 
-def write_entry(entry: Path, description: dict[str, Any], files: dict[str, bytes]) -> None:
+@contextlib.contextmanager
+def turn(work: str) -> Iterator[None]:
+    """Let processes that would do the same work do it one after the other.
+
+    None waits for longer than 20 seconds, nor where the file system has no locks: the work is then done twice.
+
+    Raises: ValueError naming the cache folder where it cannot be written.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder() / f".{work}.lock", timeout=TURN_SECONDS, fallback_to_soft=False)
+    with _writing():
+        folder().mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+        except Timeout:
+            pass
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK):
+                raise
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def write_entry(entry: Path, description: dict[str, Any], contents: dict[str, bytes]) -> None:
     """Write a folder of files with their digests and a description, in one step; replace what was damaged there.
 
     Where another process has written the same entry meanwhile, that one stays.
 
-    Raises: ValueError naming the cache folder where it cannot be written.
+    Raises: ValueError naming the cache folder where it cannot be written, or a name that leads out of the entry.
     """
-    body = {"description": description, "files": {name: digest(content) for name, content in files.items()}}
-    contents = canonical_json({**body, "digest": digest(canonical_json(body).encode())})
+    body = {"description": description, "files": {_plain(name): digest(content) for name, content in contents.items()}}
+    sealed = canonical_json({**body, "digest": digest(canonical_json(body).encode())})
     with _writing():
         entry.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=entry.parent, prefix=".writing-"))
         try:
-            for name, content in {**files, CONTENTS: contents.encode()}.items():
+            for name, content in {**contents, CONTENTS: sealed.encode()}.items():
                 with open(temporary / name, "wb") as file:
                     _write(file, content)
             if entry.exists() and read_entry(entry) is None:
@@ -89,21 +117,27 @@ def read_entry(entry: Path) -> tuple[dict[str, Any], dict[str, bytes]] | None:
     if body is None:
         return None
     try:
-        files = {name: (entry / name).read_bytes() for name in body["files"]}
-    except OSError:
+        found = {_plain(name): files.read_bytes(entry / name, files.FILE_BYTES) for name in body["files"]}
+    except (OSError, ValueError):
         return None
-    if any(digest(content) != body["files"][name] for name, content in files.items()):
+    if any(digest(content) != body["files"][name] for name, content in found.items()):
         return None
-    return body["description"], files
+    return body["description"], found
 
 
 def _read_contents(entry: Path) -> dict[str, Any] | None:
     try:
-        contents = json.loads((entry / CONTENTS).read_bytes())
+        contents = files.read_json(entry / CONTENTS)
         expected = contents.pop("digest")
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return None
     return contents if digest(canonical_json(contents).encode()) == expected else None
+
+
+def _plain(name: str) -> str:
+    if Path(name).name != name or name == "..":
+        raise ValueError(f"{name!r} in an entry of the cache: allowed is the name of a file, without folders")
+    return name
 
 
 def _write(file: Any, content: bytes) -> None:

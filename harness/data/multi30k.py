@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
-import re
-import threading
-import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from harness.data import cache
+from harness import files
+from harness.data import cache, downloading
 
 COMMIT = "a3d2e0d26b56f3846f66a952536ffed4e401d05a"
 ADDRESSES = (
@@ -40,12 +36,8 @@ DIGESTS = {
     "val.fr": "5304e444d842e962b2dda4d816b70b22a1765b15401642b7ca37a67477e708dc",
 }
 
-CONNECT_SECONDS = 3.0
-READ_SECONDS = 8.0
-SILENT_SECONDS = 18.0
-TOTAL_SECONDS = 180.0
-LARGEST_DOWNLOAD_BYTES = 8 << 20
 LARGEST_TEXT_BYTES = 32 << 20
+GZIP = b"\x1f\x8b"
 OFFLINE = "put the files (NAME or NAME.gz) into a folder and name that folder in MULTI30K_DIR"
 
 
@@ -105,10 +97,13 @@ def _from_folder(name: str) -> bytes | None:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             try:
-                content = path.read_bytes()
+                content = files.read_bytes(path, LARGEST_TEXT_BYTES, links=True)
+            except OSError as error:
+                raise ValueError(f"{path}: cannot be read ({error.strerror}); {OFFLINE}") from error
+            try:
                 content = _unpacked(content) if path.suffix == ".gz" else content
-            except (OSError, ValueError) as error:
-                raise ValueError(f"{path}: cannot be read ({_short(error)}); {OFFLINE}") from error
+            except ValueError as error:
+                raise ValueError(f"{path}: cannot be read ({error}); {OFFLINE}") from error
             found = cache.digest(content)
             if found != DIGESTS[name]:
                 raise ValueError(
@@ -122,23 +117,13 @@ def _from_folder(name: str) -> bytes | None:
 def _from_cache(name: str) -> bytes:
     """Return the file's bytes, or nothing where it is missing or damaged."""
     try:
-        content = (cache.folder() / "multi30k" / name).read_bytes()
-    except OSError:
+        content = files.read_bytes(cache.folder() / "multi30k" / name, LARGEST_TEXT_BYTES, links=True)
+    except (OSError, ValueError):
         return b""
     return content if cache.digest(content) == DIGESTS[name] else b""
 
 
 # Downloading ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Download:
-    """What the thread that downloads tells the one that waits for it."""
-
-    found: dict[str, bytes] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    last_byte: float = field(default_factory=time.monotonic)
-    error: BaseException | None = None
 
 
 def _addresses() -> tuple[str, ...]:
@@ -149,125 +134,54 @@ def _addresses() -> tuple[str, ...]:
 def _download(missing: Sequence[str]) -> dict[str, bytes]:
     """Return the missing files, which are in the cache then.
 
-    The transfer is a thread of its own, because no time-out of a socket bounds the search for an address: it is given
-    up after 18 seconds in which nothing has arrived, and after 180 seconds in any case.
+    Processes that lack them at once take turns, so that the first one's files serve the others.
     """
-    addresses = _addresses()
-    state = _Download()
-    thread = threading.Thread(target=_transfer, args=(missing, addresses, state), daemon=True)
-    started = time.monotonic()
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.05)
-        now = time.monotonic()
-        if now - state.last_byte > SILENT_SECONDS or now - started > TOTAL_SECONDS:
-            break
-    if state.error is not None:
-        raise state.error
-    lacking = [name for name in missing if name not in state.found]
-    if lacking:
-        waited = f"no answer in {time.monotonic() - started:.0f} seconds"
-        reasons = "; ".join(f"{address}: {state.reasons.get(address, waited)}" for address in addresses)
-        looked = "neither in MULTI30K_DIR nor" if os.environ.get("MULTI30K_DIR") else "not"
-        raise DataUnavailable(
-            f"Multi30k: {lacking[0]} is {looked} in the cache and cannot be had from {reasons}. Offline: {OFFLINE}"
-        )
-    return state.found
-
-
-def _transfer(missing: Sequence[str], addresses: Sequence[str], state: _Download) -> None:
-    try:
-        session = _session()
+    with cache.turn("multi30k"):
+        found = {name: content for name in missing if (content := _from_cache(name))}
+        download = downloading.Download(_addresses())
         for name in missing:
-            content = _first_good(session, name, addresses, state)
-            if content is None:
-                return
-            cache.write_file(cache.folder() / "multi30k" / name, content)
-            state.found[name] = content
-    except BaseException as error:
-        state.error = error
+            if name not in found:
+                text = download.file(f"{name}.gz", functools.partial(_checked, name))
+                if text is None:
+                    raise _unavailable(name, download)
+                cache.write_file(cache.folder() / "multi30k" / name, text)
+                found[name] = text
+    return found
 
 
-def _first_good(session: Any, name: str, addresses: Sequence[str], state: _Download) -> bytes | None:
-    """Return the file from the first address that has it; remember why the others have not."""
-    import requests
-
-    for address in addresses:
-        if state.reasons.get(address, "").startswith("no connection"):
-            continue
-        try:
-            content = _unpacked(_fetch(session, f"{address}{name}.gz", state))
-        except requests.ConnectionError as error:
-            state.reasons[address] = f"no connection ({_short(error)})"
-            continue
-        except (requests.RequestException, OSError, ValueError) as error:
-            state.reasons[address] = _short(error)
-            continue
-        found = cache.digest(content)
-        if found == DIGESTS[name]:
-            return content
-        state.reasons[address] = f"{name} is another text (SHA-256 {found[:12]}, not {DIGESTS[name][:12]})"
-    return None
+def _checked(name: str, packed: bytes) -> bytes:
+    """Return the text inside a downloaded file. Raises: ValueError where it is not that of `name`."""
+    content = _unpacked(packed)
+    found = cache.digest(content)
+    if found != DIGESTS[name]:
+        raise ValueError(f"{name} is another text (SHA-256 {found[:12]}, not {DIGESTS[name][:12]})")
+    return content
 
 
-def _session() -> Any:
-    try:
-        import requests
-        from urllib3.util import Retry
-    except ImportError as error:
-        raise DataUnavailable(
-            "Multi30k: downloading needs requests: python -m pip install 'bakeoff[data]'. Offline: " + OFFLINE
-        ) from error
-    again = Retry(
-        total=2,
-        connect=1,
-        backoff_factor=0.3,
-        status_forcelist=(429, 500, 502, 503, 504),
-        respect_retry_after_header=False,
-        raise_on_status=False,
-    )
-    session = requests.Session()
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, requests.adapters.HTTPAdapter(max_retries=again))
-    return session
-
-
-def _fetch(session: Any, address: str, state: _Download) -> bytes:
-    headers = {"Accept-Encoding": "identity", "User-Agent": "bakeoff"}
-    pieces: list[bytes] = []
-    with session.get(address, stream=True, timeout=(CONNECT_SECONDS, READ_SECONDS), headers=headers) as answer:
-        state.last_byte = time.monotonic()
-        if answer.status_code != 200:
-            raise ValueError(f"HTTP status {answer.status_code}")
-        size = 0
-        for piece in answer.iter_content(1 << 16):
-            state.last_byte = time.monotonic()
-            size += len(piece)
-            if size > LARGEST_DOWNLOAD_BYTES:
-                raise ValueError(f"more than {LARGEST_DOWNLOAD_BYTES} bytes")
-            pieces.append(piece)
-    return b"".join(pieces)
+def _unavailable(name: str, download: downloading.Download) -> DataUnavailable:
+    if not download.possible:
+        why = "cannot be had: downloading needs requests (python -m pip install 'bakeoff[data]')"
+    else:
+        reasons = "; ".join(f"{address}: {reason}" for address, reason in download.reasons.items())
+        why = f"cannot be had from {reasons}"
+    looked = "neither in MULTI30K_DIR nor" if os.environ.get("MULTI30K_DIR") else "not"
+    return DataUnavailable(f"Multi30k: {name} is {looked} in the cache and {why}. Offline: {OFFLINE}")
 
 
 def _unpacked(content: bytes) -> bytes:
-    """Return the text inside a gzip file. Raises: ValueError where it is none, is cut short or is too large."""
+    """Return the text inside a gzip file; what follows its end is passed over.
+
+    Raises: ValueError where it is none, is damaged or is too large; CutShort.
+    """
+    if not content.startswith(GZIP[: len(content)]):
+        raise ValueError("not a gzip file")
     unpacker = zlib.decompressobj(wbits=31)
     try:
         text = unpacker.decompress(content, LARGEST_TEXT_BYTES + 1)
     except zlib.error as error:
-        raise ValueError("not a gzip file") from error
+        raise ValueError("a gzip file that is damaged") from error
     if len(text) > LARGEST_TEXT_BYTES:
         raise ValueError(f"more than {LARGEST_TEXT_BYTES} bytes of text")
     if not unpacker.eof:
-        raise ValueError("a gzip file that is cut short")
+        raise downloading.CutShort("a gzip file that is cut short")
     return text
-
-
-def _short(error: BaseException) -> str:
-    """Return the innermost reason of an error, on one line of at most 100 characters."""
-    with contextlib.suppress(AttributeError, IndexError):
-        while isinstance(inner := getattr(error, "reason", None) or error.args[0], BaseException):
-            error = inner
-    text = " ".join(str(error).split()) or type(error).__name__
-    last = re.split(r"[>)]: ", text)[-1]
-    return last if len(last) <= 100 else last[:97] + "..."

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.data import cache, corpora, preparing, tokenising, vocabulary
+from harness.data import cache, corpora, handing, preparing, tokenising, vocabulary
 from harness.data.tokenizers import tokenizer
 from harness.data.vocabulary import Split
 from harness.specs import DataSpec
@@ -24,6 +24,7 @@ __all__ = [
     "encode",
     "moses_tokens",
     "prepare",
+    "remark",
     "score_tokens",
     "unavailable",
 ]
@@ -77,9 +78,14 @@ class Encoded:
 def prepare(data: DataSpec) -> Prepared:
     """Return the corpus as ids: from the cache, or tokenised by a process of its own and put there.
 
+    What another machine has handed over for `data` comes first.
+
     Raises: DataUnavailable where Multi30k cannot be had; ValueError, one line, for what is wrong in the corpus, the
     settings or the machine.
     """
+    handed = handing.find(data)
+    if handed is not None:
+        return _prepared(data, preparing.key(handed[0]["identity"]), *handed)
     signature = corpora.signature(data)
     corpus = corpora.load(data) if signature is None else None
     identity = preparing.identity(data, corpus.digests if corpus else signature or {})
@@ -249,3 +255,22 @@ def describe(prepared: Prepared) -> str:
     files = sorted(prepared.digests["files"].items())
     others = sorted((name, digest) for name, digest in prepared.digests.items() if name != "files")
     return "\n".join(lines + [f"{name:24} {digest}" for name, digest in files + others])
+
+
+def remark(data: DataSpec, figures: dict[str, Any]) -> str:
+    """Return a line about a corpus: its training pairs, what is left out or cut, and what it has twice.
+
+    `figures` are a prepared corpus's or a record's sizes.
+    """
+    pairs = figures["train_pairs"] + figures["train_left_out"]
+    cut = figures["validation_cut"] + figures["test_cut"]
+    words = [f"{pairs:,.0f} training pairs, {figures['train_duplicate_pairs']:,.0f} of them repeat another"]
+    words.append(
+        f"{figures['test_pairs_in_train']:,.0f} of {figures['test_pairs']:,.0f} test pairs are in training too"
+    )
+    if figures["train_left_out"] or cut:
+        words.append(
+            f"longer than max_length={data.max_length}: {figures['train_left_out']:,.0f} training pairs left out, "
+            f"{cut:,.0f} validation and test sentences cut"
+        )
+    return f"Data: {data.corpus}, {data.direction}: {'; '.join(words)}."

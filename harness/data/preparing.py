@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import io
 import itertools
+import zipfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -121,8 +122,14 @@ def make(data: DataSpec, corpus: corpora.Corpus, identity: dict[str, Any]) -> tu
 
 
 def splits_of(content: bytes, figures: dict[str, float]) -> dict[str, Split]:
-    """Return the splits that `make` wrote into "ids.npz"."""
+    """Return the splits that `make` wrote into "ids.npz".
+
+    Raises: ValueError where its arrays are compressed, so that none is larger than the file.
+    """
     found = {}
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
+            raise ValueError("ids.npz: allowed are arrays that are not compressed")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         for split in SPLITS:
             source, target = (

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from harness import files
+from harness.reporting.groups import plain
 from harness.specs import RunRecord
 
 RUNS, CURVES = "runs.csv", "curves.csv"
+LONGEST = 4_000
+FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""How a cell begins that a spreadsheet takes for a formula: also in full width. No tab or line end is left to begin."""
 
 
 def save(records: Sequence[RunRecord], folder: Path) -> None:
@@ -29,7 +33,19 @@ def table(lines: Sequence[dict[str, Any]], path: Path) -> None:
     """Write lines as CSV, their keys as its columns; what is None or missing is an empty cell."""
     import pandas as pd
 
-    files.write_bytes(path, pd.DataFrame(lines).to_csv(index=False, lineterminator="\n").encode())
+    written = [{cell(name): cell(value) for name, value in line.items()} for line in lines]
+    files.write_bytes(path, pd.DataFrame(written).to_csv(index=False, lineterminator="\n").encode())
+
+
+def cell(value: Any) -> Any:
+    """Return a value for CSV: text on one line, with an apostrophe before what a spreadsheet would compute.
+
+    Source: OWASP, CSV Injection.
+    """
+    if not isinstance(value, str):
+        return value
+    line = plain(value, longest=LONGEST)
+    return f"'{line}" if line.startswith(FORMULA) else line
 
 
 def _name(record: RunRecord) -> dict[str, Any]:

@@ -42,6 +42,8 @@ def _sizes(record: RunRecord) -> str:
         "train_pairs": "training pairs",
         "validation_pairs": "validation pairs",
         "test_pairs": "test pairs",
+        "train_duplicate_pairs": "training pairs that repeat another",
+        "test_pairs_in_train": "test pairs that are in training too",
         "train_left_out": "training pairs left out as too long",
         "validation_cut": "validation sentences cut",
         "test_cut": "test sentences cut",

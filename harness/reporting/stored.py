@@ -132,7 +132,8 @@ def learnt_positions(found: Sequence[Group], results: Path) -> list[tuple[str, A
         recipe = record.spec.recipe
         learns = isinstance(recipe, TransformerRecipe) and recipe.positions == "learned"
         if learns and (store.run_folder(results, record.id) / f"{store.WEIGHTS}.json").is_file():
-            table = store.load_weights(results, record.id).get("source.positions")
+            digest = record.fingerprints.get("trained_weights")
+            table = store.load_weights(results, record.id, digest).get("source.positions")
             made += [(label, table)] if table is not None else []
     return made
 

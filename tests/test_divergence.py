@@ -1,0 +1,220 @@
+"""Divergence: whatever is not finite, and wherever it comes from, ends in a record that says so."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from faults import Fault
+from killed_runs import generations, tiny
+
+from harness import files, store, training
+from harness.__main__ import main
+from harness.progress import Event
+from harness.signals import Watch
+from harness.specs import RunSpec
+from impls import registry
+from impls.contract import SOS, Arrays, Batch, Totals
+
+EPOCH_UPDATES = 7
+VARIANT = "learned_positions"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+def spoilt(arrays: Arrays, value: float, kind: str = "") -> Arrays:
+    """Return arrays with one number of what every sentence needs replaced: that of `<sos>`."""
+    changed = {name: one.copy() for name, one in arrays.items()}
+    changed[f"{kind}target.embedding"][SOS, 0] = value
+    return changed
+
+
+def blown_up(arrays: Arrays) -> Arrays:
+    """Return weights whose losses are finite, and beyond all perplexity."""
+    output = [name for name in arrays if name.startswith("output.")]
+    return arrays | {name: arrays[name] + np.float32(1e4) * np.sign(arrays[name]) for name in output}
+
+
+@dataclass(frozen=True)
+class Plant:
+    """What is done to a model before its update number `update`, or where an epoch's totals are taken (`epoch`)."""
+
+    change: Callable[[Any], None]
+    reason: str
+    update: int = 0
+    epoch: int = 0
+
+
+def weights(change: Callable[[Arrays], Arrays]) -> Callable[[Any], None]:
+    return lambda model: model.set_weights(change(model.weights()))
+
+
+def state(kind: str, value: float) -> Callable[[Any], None]:
+    return lambda model: model.set_training_state(spoilt(model.training_state(), value, kind))
+
+
+UPDATE = "the loss or the gradients of an update are not finite"
+BEYOND = "loss is not finite, or beyond 700 nats"
+PLANTS = {
+    "a weight is NaN at first": Plant(weights(lambda one: spoilt(one, np.nan)), f"epoch 1: {UPDATE}", update=1),
+    "a weight is infinite at first": Plant(weights(lambda one: spoilt(one, np.inf)), f"epoch 1: {UPDATE}", update=1),
+    "a weight is NaN later": Plant(weights(lambda one: spoilt(one, np.nan)), f"epoch 2: {UPDATE}", update=9),
+    "a moment is NaN": Plant(state("first_moment/", np.nan), f"epoch 1: {UPDATE}", update=3),
+    "a moment is infinite": Plant(state("first_moment/", -np.inf), f"epoch 2: {UPDATE}", update=10),
+    "the loss is beyond all perplexity": Plant(weights(blown_up), f"epoch 1: the training {BEYOND}", update=1),
+    "validation alone is NaN": Plant(
+        weights(lambda one: spoilt(one, np.nan)), f"epoch 2: the validation {BEYOND}", epoch=2
+    ),
+    "validation alone is beyond all perplexity": Plant(weights(blown_up), f"epoch 1: the validation {BEYOND}", epoch=1),
+}
+RATE = "the rate is far too high"
+NAMES = (*PLANTS, RATE)
+
+
+class Planted(Fault):
+    """A right model until something that is not finite is planted in it."""
+
+    def __init__(self, inner: Any, plant: Plant) -> None:
+        self.inner, self.plant, self.steps, self.epochs = inner, plant, 0, 0
+
+    def train_step(self, batch: Batch, learning_rate: float) -> None:
+        self.steps += 1
+        if self.steps == self.plant.update:
+            self.plant.change(self.inner)
+        self.inner.train_step(batch, learning_rate)
+
+    def take_totals(self) -> Totals:
+        totals = self.inner.take_totals()
+        self.epochs += 1
+        if self.epochs == self.plant.epoch:
+            self.plant.change(self.inner)
+        return totals
+
+
+def run_of(variant: str, name: str) -> RunSpec:
+    """Return the run that a case is planted in."""
+    run = tiny(variant)
+    if name == RATE:
+        return replace(run, training=replace(run.training, peak_rate=1e30, clip_norm=None))
+    # Else a rate of 1e-2 would soon undo what was blown up, or grow it.
+    return replace(run, training=replace(run.training, peak_rate=1e-4))
+
+
+def plant_in(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    if name in PLANTS:
+        build = training.build_model
+        monkeypatch.setattr(training, "build_model", lambda *given: Planted(build(*given), PLANTS[name]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(one, marks=[] if one == VARIANT else [pytest.mark.faults]) for one in registry.names()],
+)
+def test_what_is_not_finite_ends_in_a_record_that_says_so(
+    variant: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_in(monkeypatch, name)
+    run = run_of(variant, name)
+    record = training.run(run, tmp_path, checkpoint_seconds=1e-9)
+    assert record.status == "diverged"
+    expected = PLANTS[name].reason if name in PLANTS else r"epoch [12]: .*"
+    assert re.fullmatch(expected, record.reason), record.reason
+    last = int(record.reason[6])
+    assert [one.updates for one in record.curve] == [EPOCH_UPDATES * epoch for epoch in range(1, last + 1)]
+    assert record.scores == {}
+    path = tmp_path / run.id / store.RECORD
+    files.read_json(path)
+    assert not re.search("NaN|Infinity", path.read_text())
+    assert [one.name for one in path.parent.iterdir()] == [store.RECORD]
+    assert training.run(run, tmp_path) == record
+
+
+def test_there_are_nine_cases() -> None:
+    assert len(NAMES) == 9
+
+
+def test_what_is_not_finite_survives_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    run, name = run_of(VARIANT, "a moment is NaN"), "a moment is NaN"
+    with monkeypatch.context() as patch:
+        plant_in(patch, name)
+        whole = training.run(run, tmp_path / "whole")
+        watch = Watch()
+
+        def tell(event: Event) -> None:
+            if event.stage == "training" and event.updates == 5:
+                watch.note(15)
+
+        broken = training.run(run, tmp_path, progress=tell, watch=watch)
+    assert broken.reason == "interrupted by SIGTERM after 5 of 14 updates"
+    assert generations(tmp_path, run)[0]["updates"] == 5
+    resumed = training.run(run, tmp_path)
+    assert (resumed.status, resumed.reason) == ("diverged", whole.reason)
+    assert resumed.environment["resumed_after_updates"] == [5]
+    for found, expected in zip(resumed.curve, whole.curve, strict=True):
+        assert replace(found, training_seconds=0.0, validation_seconds=0.0) == replace(
+            expected, training_seconds=0.0, validation_seconds=0.0
+        )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_kept_weights_that_no_loss_saw_are_looked_at_too(
+    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def far(arrays: Arrays) -> Arrays:
+        changed = {name: one.copy() for name, one in arrays.items()}
+        changed["target.positions"][-1, 0] = value  # no sentence is that long
+        return changed
+
+    plant = Plant(weights(far), "", update=2)
+    build = training.build_model
+    monkeypatch.setattr(training, "build_model", lambda *given: Planted(build(*given), plant))
+    record = training.run(tiny(VARIANT), tmp_path)
+    assert record.status == "diverged"
+    assert record.reason == "epoch 2: the weights kept are not finite: target.positions"
+
+
+def test_a_test_loss_without_perplexity_is_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = training.measure
+
+    def hopeless(*given: Any, **more: Any) -> Any:
+        found = measure(*given, **more)
+        return replace(found, scores={**found.scores, "test_loss": 701.0})
+
+    monkeypatch.setattr(training, "measure", hopeless)
+    record = training.run(tiny(VARIANT), tmp_path)
+    assert (record.status, record.scores) == ("diverged", {})
+    assert record.reason == "epoch 2: the test loss is not finite, or beyond 700 nats"
+    assert [one.name for one in (tmp_path / record.id).iterdir()] == [store.RECORD]
+
+
+@pytest.mark.faults
+def test_a_diverged_run_is_no_error_of_the_command_and_stands_in_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    command = f"run {VARIANT} --suite quick --budget controlled --corpus captions --tokenizer whitespace --threads 1"
+    command += " --set recipe.width=16 --set recipe.heads=2 --set recipe.layers=1 --set recipe.ffn_width=16"
+    command += " --set data.training_pairs=200 --set decoding.max_tokens=5 --set training.batch_size=32 --epochs 1"
+    command += f" --results {results} --set training.schedule=constant --set training.warmup_updates=0"
+    assert main([*command.split(), "--set", "training.peak_rate=1e30", "--set", "training.clip_norm=None"]) == 0
+    assert ": diverged: epoch 1: " in capsys.readouterr().out
+    (record,) = store.records(results)
+    assert main(["report", "--results", str(results), "--reports", str(tmp_path / "reports")]) == 0
+    shown = "".join(path.read_text() for path in (tmp_path / "reports").rglob("index.md"))
+    assert "diverged" in shown
+    assert record.reason in shown
+    json.loads((results / record.id / store.RECORD).read_text())

@@ -1,0 +1,191 @@
+"""Names, notes, reasons and translations of strangers are text wherever they are shown: terminal, CSV, pages, LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_text import HOSTILE
+from markdown_it import MarkdownIt
+from record_factory import record
+
+from harness import store, terminal
+from harness.__main__ import main
+from harness.commands import options
+from harness.comparing import document
+from harness.progress import Display, Event
+from harness.reporting import exports, pages
+from harness.specs import RunRecord
+from impls.recipes import RECIPES
+
+OBEYED = (
+    "\x1b[2J\x1b[1;1Hempty",
+    "\x1b]0;title\x07",
+    "\x1b]8;;https://example.invalid\x1b\\link\x1b]8;;\x1b\\",
+    "\x9b31mred\x9d0;title\x9c",
+    "right\rwrong",
+    "a\bb\x7f\x00\x0b\x0c",
+    "\u202egnp.exe\u2066\u200f",
+    "end\u2028of\u2029line\x85",
+)
+FORMULAS = (
+    '=HYPERLINK("http://example.invalid")',
+    "+1+1",
+    "-1+1",
+    "@SUM(A1)",
+    "\t=1+1",
+    "\r=1+1",
+    "\n=1+1",
+    " =1+1",
+    "\uff1d1+1",
+    '=cmd|" /C calc"!A0',
+)
+
+
+def named(text: str, place: int, **changes: Any) -> RunRecord:
+    """Return a record with a foreign text wherever one has room; each is a row of its own."""
+    one = record("learned_positions", 0, recipe=replace(RECIPES["learned_positions"], width=64 * (place + 1)))
+    spec = replace(one.spec, variant=text)
+    return replace(one, id=spec.id, spec=spec, note=text, **changes)
+
+
+def obeyed(text: str) -> set[str]:
+    return {letter for letter in text if not letter.isprintable() and letter != "\n"}
+
+
+@pytest.mark.parametrize("text", [*OBEYED, *HOSTILE])
+def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+    assert obeyed(terminal.shown(text)) <= {"\t"}
+    assert "\n" not in terminal.line(f"{text}\nbakeoff: all is well")
+    quoted = json.dumps({"a": text}, ensure_ascii=False)
+    assert json.loads(terminal.shown(quoted)) == {"a": text}
+
+
+def test_all_other_text_is_shown_as_it_is() -> None:
+    text = "Zwei Hunde – ein Mädchen\tläuft\n日本語 العربية 👩\u200d🚀 Ω"
+    assert terminal.shown(text) == text
+
+
+@pytest.mark.parametrize("text", OBEYED)
+def test_list_shows_reasons_with_nothing_to_obey(tmp_path: Path, text: str, capsys: Any) -> None:
+    one = named("learned_positions", 0, status="failed", reason=text)
+    store.save_record(tmp_path, one)
+    store.save_record(tmp_path, replace(one, id=f"x{text.translate({0: None, 47: None, 92: None})}\nRuns: none"))
+    assert main(["list", "--results", str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+    assert not obeyed(shown.out + shown.err)
+    assert "\nRuns: none" not in shown.out
+
+
+def test_tables_of_hostile_names_hold_nothing_to_obey(tmp_path: Path, capsys: Any) -> None:
+    for place, text in enumerate([*OBEYED, *HOSTILE]):
+        store.save_record(tmp_path, named(text, place, **({"status": "failed", "reason": text} if place % 2 else {})))
+    assert main(["list", "--results", str(tmp_path)]) == 0
+    assert main(["check", "--json", "--results", str(tmp_path)]) == 1
+    assert not obeyed(capsys.readouterr().out)
+
+
+def test_a_complaint_is_one_line_whatever_it_tells(capsys: Any) -> None:
+    options.warn("one\ntwo\x1b[2J")
+    assert capsys.readouterr().err == "bakeoff: one two\\u001b[2J\n"
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_moves_the_cursor_and_no_text_in_it_does() -> None:
+    screen = Screen()
+    display = Display(screen)
+    for text in OBEYED:
+        display(Event(run=text, stage="training", remark=text))
+        display.line(text)
+    display.close()
+    assert not obeyed(re.sub(r"\x1b\[\d+A\x1b\[J", "", screen.getvalue()))
+
+
+# CSV ------------------------------------------------------------------------------------------------------------------
+
+
+def test_no_cell_of_text_is_a_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
+    found = [
+        named(text, place, scores={**record().scores, "chrf": -1.5, text: 2.5}) for place, text in enumerate(FORMULAS)
+    ]
+    exports.save(found, tmp_path)
+    for name in (exports.RUNS, exports.CURVES):
+        content = (tmp_path / name).read_text(encoding="utf-8")
+        heads, *lines = csv.reader(io.StringIO(content))
+        for cell in [*heads, *(cell for line in lines for cell in line)]:
+            assert not cell.startswith(("\t", "\r", "\n", " "))
+            if cell.startswith(exports.FORMULA):
+                float(cell)
+        assert len(lines) == (len(FORMULAS) if name == exports.RUNS else sum(len(one.curve) for one in found))
+    (place,) = [place for place, head in enumerate(csv_lines(tmp_path / exports.RUNS)[0]) if head == "chrf"]
+    assert {line[place] for line in csv_lines(tmp_path / exports.RUNS)[1:]} == {"-1.5"}
+    assert all(line[1].startswith("'") for line in csv_lines(tmp_path / exports.RUNS)[1:])
+
+
+def csv_lines(path: Path) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
+# Markdown and LaTeX ---------------------------------------------------------------------------------------------------
+
+
+def test_the_markdown_report_holds_hostile_text_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.reporting.drawing.write", lambda drawn, path: None)  # pictures are other tests'
+    texts = [" ".join(HOSTILE[start::3]) for start in range(3)]
+    found = [named(text, place) for place, text in enumerate(texts)]
+    found[2] = replace(found[2], status="failed", reason=texts[2], scores={}, curve=())
+    page = pages.write(found, tmp_path).read_text(encoding="utf-8")
+    shown = MarkdownIt("commonmark").enable("table").render(page)
+    tags = set(re.findall(r"<\s*/?\s*([a-zA-Z!][\w-]*)", shown))
+    assert tags <= TAGS
+    links = re.findall(r'(?:href|src)="([^"]*)"', shown)
+    assert all(link.startswith(("figures/", "https://", "#")) or link.endswith((".csv", ".html")) for link in links)
+    assert not any("example.invalid" in link or "javascript" in link for link in links)
+    assert "window.ran" in shown
+
+
+TAGS = {
+    "a",
+    "br",
+    "code",
+    "details",
+    "em",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "hr",
+    "img",
+    "li",
+    "ol",
+    "p",
+    "pre",
+    "strong",
+    "summary",
+    "blockquote",
+    "table",
+    "tbody",
+    "td",
+    "th",
+    "thead",
+    "tr",
+    "ul",
+}
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, *OBEYED, *FORMULAS])
+def test_latex_prints_hostile_text(text: str) -> None:
+    shown = document.escape(text)
+    assert not obeyed(shown)
+    left = re.sub(r"\\text\w+\{\}|\\[&%$#_{}]|\{[\[\]*]\}|\$-\$|\$\\\w+\$|\\ldots\{\}", "", shown)
+    assert not set(left) & set('\\{}$&#^_%~<>|"')

@@ -1,0 +1,451 @@
+"""Exact resume: a run that is killed at any moment, and started again, ends with the bits of one that was not."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from killed_runs import UPDATES, Forker, fresh, generations, moments, outcome, tiny
+from small_runs import spec
+
+from harness import checkpoints, store, training
+from harness.progress import Event
+from harness.signals import Watch
+from harness.specs import RunRecord, RunSpec
+from impls import registry
+
+ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(2.5), "c": np.array(True)}
+CHECKPOINT_SECONDS = (0.0, 0.001, 0.02, 0.1)
+LONGEST_SECONDS = {"torch": 60.0, "keras": 180.0}
+
+# Cases of random kills: 7 variants x 4 cases x 6 kills, 2 x 11 of Keras, and 10 of processes of their own are 200.
+FORKED = [(variant, "torch", number, 6) for variant in registry.names() for number in range(4)]
+FORKED += [("learned_positions", "keras", number, 11) for number in range(2)]
+SAMPLE = {("bahdanau_gru", 0)}
+FRESH_KILLS = 10
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BAKEOFF_CACHE", str(folder))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def fork(cache: Path) -> Iterator[Callable[[RunSpec], Forker]]:
+    """Return the process that forks runs of a framework."""
+    there: dict[str, Forker] = {}
+
+    def of(run: RunSpec) -> Forker:
+        if run.framework not in there:
+            there[run.framework] = Forker(run, cache)
+        return there[run.framework]
+
+    yield of
+    for one in there.values():
+        one.end()
+
+
+@pytest.fixture(scope="module")
+def straight(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], dict[str, Any]]:
+    """Return the outcome of a run in a process of its own that nothing disturbed, checkpoints least of all."""
+    there: dict[str, dict[str, Any]] = {}
+
+    def of(run: RunSpec) -> dict[str, Any]:
+        if run.id not in there:
+            results = tmp_path_factory.mktemp("straight")
+            assert fresh(run, results, cache, checkpoint_seconds=0, kill_after=None)
+            there[run.id] = outcome(results, run)
+        return there[run.id]
+
+    return of
+
+
+def case(variant: str, framework: str) -> RunSpec:
+    if framework == "torch":
+        return tiny(variant)
+    return tiny(variant, framework=framework, backend="tensorflow")
+
+
+# Killed ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variant", "framework", "number", "kills"),
+    [
+        pytest.param(*one, marks=[] if one[1] == "torch" and (one[0], one[2]) in SAMPLE else [pytest.mark.faults])
+        for one in FORKED
+    ],
+)
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
+    variant: str,
+    framework: str,
+    number: int,
+    kills: int,
+    fork: Callable[[RunSpec], Forker],
+    straight: Callable[[RunSpec], dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    run, random = case(variant, framework), moments(number)
+    expected, forker = straight(run), fork(run)
+    whole = forker.run(run, tmp_path / "whole", checkpoint_seconds=0.001, kill_after=None)
+    assert whole is not None
+    assert outcome(tmp_path / "whole", run) == expected, "checkpoints, or forking, changed something"
+    killed = chain = 0
+    while killed < kills:
+        chain += 1
+        results = tmp_path / str(chain)
+        ended = None
+        # At most four in a row: so that most kills meet a run that was resumed, and some the end of one.
+        while ended is None and killed < kills and killed < 4 * chain:
+            seconds = float(random.choice(CHECKPOINT_SECONDS))
+            moment = float(random.uniform(0, whole))
+            ended = forker.run(run, results, checkpoint_seconds=seconds, kill_after=moment)
+            killed += ended is None
+        if ended is None:
+            assert forker.run(run, results, checkpoint_seconds=0.02, kill_after=None) is not None
+        assert outcome(results, run) == expected
+
+
+@pytest.mark.faults
+def test_processes_of_their_own_killed_at_random_moments_end_with_the_same_bits(
+    straight: Callable[[RunSpec], dict[str, Any]], tmp_path: Path
+) -> None:
+    """Here the data are prepared anew too, in the first process and where that was killed in the second."""
+    run, random, killed = tiny("conv_ffn"), moments(0), 0
+    while killed < FRESH_KILLS:
+        results, store_of_data = tmp_path / f"results-{killed}", tmp_path / f"cache-{killed}"
+        ended, longest = False, 8.0
+        while not ended:
+            moment = float(random.uniform(0, longest)) if killed < FRESH_KILLS else None
+            ended = fresh(run, results, store_of_data, checkpoint_seconds=0.01, kill_after=moment)
+            killed += not ended
+        assert outcome(results, run) == straight(run)
+
+
+# Interrupted after chosen updates -------------------------------------------------------------------------------------
+
+
+class Signaller:
+    """Takes a signal for a run when it tells that so many updates are done."""
+
+    def __init__(self, *updates: int) -> None:
+        self.watch, self.updates, self.remarks = Watch(), set(updates), list[str]()
+
+    def __call__(self, event: Event) -> None:
+        self.remarks += [event.remark] * bool(event.remark)
+        if event.stage == "training" and event.updates in self.updates and not event.remark:
+            self.watch.note(15)
+
+
+def interrupted(run: RunSpec, results: Path, update: int, **settings: Any) -> RunRecord:
+    told = Signaller(update)
+    record = training.run(run, results, progress=told, watch=told.watch, **settings)
+    assert record.reason == f"interrupted by SIGTERM after {update} of {record.spec.training.epochs * 7} updates"
+    return record
+
+
+def test_a_signal_loses_no_update(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    run = spec()
+    record = training.run(run, tmp_path / "straight")
+    for update in (1, 6, 7, 8, 20, 21):
+        assert interrupted(run, tmp_path, update).status == "interrupted"
+        assert generations(tmp_path, run)[0]["updates"] == update
+    whole = training.run(run, tmp_path)
+    assert whole.environment["resumed_after_updates"] == [1, 6, 7, 8, 20, 21]
+    assert whole.environment["resumed_after_epochs"] == [0, 0, 0, 1, 2, 2]
+    assert whole.speed["first_update_seconds"] > 0
+    assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
+    assert [one.tokens for one in whole.curve] == [one.tokens for one in record.curve]
+
+
+def test_validation_that_is_broken_off_is_repeated_alone(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, watch = spec(), Watch()
+    training.run(run, tmp_path / "straight")
+
+    def tell(event: Event) -> None:
+        if event.stage == "validating" and event.updates == 14:
+            watch.note(2)
+
+    record = training.run(run, tmp_path, progress=tell, watch=watch)
+    assert (len(record.curve), record.reason) == (1, "interrupted by SIGINT after 14 of 21 updates")
+    updates: list[int] = []
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    whole = training.run(run, tmp_path, progress=lambda event: updates.append(event.updates))
+    assert min(one for one in updates if one) == 14
+    assert whole.environment["resumed_after_updates"] == [14]
+    assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
+
+
+def test_checkpoints_come_by_the_clock_and_at_the_ends_of_epochs(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    save = checkpoints.save
+
+    def note(*given: Any) -> None:
+        saved.append(given[3]["updates"])
+        save(*given)
+
+    monkeypatch.setattr(checkpoints, "save", note)
+    training.run(spec(), tmp_path / "never", checkpoint_seconds=0)
+    assert saved == [7, 14, 21]
+    saved.clear()
+    training.run(spec(), tmp_path / "always", checkpoint_seconds=1e-9)
+    assert saved == [1, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10, 11, 12, 13, 14, 14, 15, 16, 17, 18, 19, 20, 21, 21]
+    assert outcome(tmp_path / "always", spec()) == outcome(tmp_path / "never", spec())
+
+
+def test_checkpoints_are_in_no_rate(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    save = checkpoints.save
+
+    def slow(*given: Any) -> None:
+        time.sleep(0.2)
+        save(*given)
+
+    monkeypatch.setattr(checkpoints, "save", slow)
+    record = training.run(spec(), tmp_path, checkpoint_seconds=1e-9)
+    assert record.speed["total_seconds"] > 24 * 0.2
+    assert record.speed["epoch_seconds"] < 0.5
+    assert sum(one.training_seconds for one in record.curve) < 1.0
+
+
+# Damaged checkpoints --------------------------------------------------------------------------------------------------
+
+
+def load(results: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the notes of the checkpoint that serves, and what is said of the others."""
+    said: list[str] = []
+    notes = checkpoints.load(results, "run", lambda arrays, notes: notes, said.append)
+    return notes, said
+
+
+def write_two(results: Path) -> dict[str, bytes]:
+    for number in (1, 2):
+        checkpoints.save(results, "run", ARRAYS, {"updates": number, "best": math.inf, "seconds": 1.5 * number})
+    return contents(results)
+
+
+def contents(results: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((results / "run").iterdir())}
+
+
+def put(results: Path, wanted: dict[str, bytes]) -> None:
+    for path in (results / "run").iterdir():
+        path.unlink()
+    for name, content in wanted.items():
+        (results / "run" / name).write_bytes(content)
+
+
+def test_two_generations_are_kept(tmp_path: Path) -> None:
+    assert load(tmp_path) == (None, [])
+    assert not checkpoints.exists(tmp_path, "run")
+    for number in range(1, 5):
+        checkpoints.save(tmp_path, "run", {**ARRAYS, "b": np.array(number)}, {"updates": number, "best": math.inf})
+        assert load(tmp_path) == ({"updates": number, "best": None}, [])
+    assert sorted(contents(tmp_path)) == [f"checkpoint-{n}.{kind}" for n in (3, 4) for kind in ("json", "safetensors")]
+    found = checkpoints.load(tmp_path, "run", lambda arrays, notes: arrays, print)
+    assert found is not None
+    assert found["b"] == 4
+    for name, one in ARRAYS.items():
+        assert found[name].dtype == np.asarray(one if name != "b" else 4).dtype
+    assert checkpoints.exists(tmp_path, "run")
+    checkpoints.remove(tmp_path, "run")
+    assert contents(tmp_path) == {}
+
+
+def damaged(content: bytes, random: np.random.Generator) -> bytes:
+    """Return a content with a bit flipped, or cut short."""
+    if random.random() < 0.25:
+        return content[: int(random.integers(len(content)))]
+    changed, place = bytearray(content), int(random.integers(len(content)))
+    changed[place] ^= 1 << int(random.integers(8))
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("kind", ["json", "safetensors"])
+def test_of_500_flips_and_truncations_each_is_noticed_and_the_older_generation_serves(
+    kind: str, tmp_path: Path
+) -> None:
+    random, whole = np.random.default_rng(500), write_two(tmp_path)
+    name = f"checkpoint-2.{kind}"
+    for number in range(500):
+        bad = damaged(whole[name], random)
+        put(tmp_path, {**whole, name: bad})
+        notes, said = load(tmp_path)
+        assert notes == {"updates": 1, "best": None, "seconds": 1.5}, (number, bad)
+        assert len(said) == 1
+        assert said[0].startswith("checkpoint-2.")
+        assert sorted(contents(tmp_path)) == ["checkpoint-1.json", "checkpoint-1.safetensors"]
+        put(tmp_path, {**whole, name: bad, name.replace("2", "1"): damaged(whole[name.replace("2", "1")], random)})
+        notes, said = load(tmp_path)
+        assert (notes, len(said)) == (None, 2)
+
+
+@pytest.mark.parametrize("name", ["checkpoint-2.json", "checkpoint-2.safetensors"])
+def test_a_missing_file_is_noticed(name: str, tmp_path: Path) -> None:
+    whole = write_two(tmp_path)
+    put(tmp_path, {one: content for one, content in whole.items() if one != name})
+    notes, said = load(tmp_path)
+    assert notes is not None
+    assert notes["updates"] == 1
+    assert len(said) == 1
+    assert said[0].startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace('"updates"', ' "updates"'),
+        lambda text: text.replace("3.0", "3.00"),
+        lambda text: text.replace("3.0", "4.0"),
+        lambda text: text.replace('"updates": 2', '"updates": 2, "updates": 2'),
+        lambda text: text.replace('"schema": 1', '"schema": 2'),
+        lambda text: text + "\n",
+        lambda text: "[" * 100_000,
+        lambda text: "[]",
+        lambda text: "null",
+        lambda text: json.dumps({name: one for name, one in json.loads(text).items() if name != "seal"}),
+    ],
+)
+def test_a_manifest_that_is_not_byte_for_byte_what_was_written_is_refused(
+    change: Callable[[str], str], tmp_path: Path
+) -> None:
+    whole = write_two(tmp_path)
+    text = whole["checkpoint-2.json"].decode()
+    assert change(text) != text
+    put(tmp_path, {**whole, "checkpoint-2.json": change(text).encode()})
+    notes, said = load(tmp_path)
+    assert notes is not None
+    assert (notes["updates"], len(said)) == (1, 1)
+
+
+def test_generations_that_changed_places_are_refused(tmp_path: Path) -> None:
+    whole = write_two(tmp_path)
+    put(tmp_path, {"checkpoint-3.json": whole["checkpoint-1.json"], **whole})
+    notes, said = load(tmp_path)
+    assert notes is not None
+    assert (notes["updates"], len(said)) == (2, 1)
+
+
+def test_a_kill_between_any_two_writes_leaves_a_whole_generation(tmp_path: Path) -> None:
+    """Each system call that changes a folder or waits for the disk is the last one of a process of its own."""
+
+    def killed_at(number: int, results: Path) -> bool:
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        calls = 0
+
+        def counting(call: Any) -> Any:
+            def counted(*given: Any, **more: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls == number:
+                    os._exit(9)
+                return call(*given, **more)
+
+            return counted
+
+        for name in ("open", "fsync", "replace", "rename", "unlink", "chmod"):
+            setattr(os, name, counting(getattr(os, name)))
+        checkpoints.save(results, "run", ARRAYS, {"updates": 3})
+        os._exit(0)
+
+    write_two(tmp_path / "0")
+    number = 0
+    while True:
+        number += 1
+        results = tmp_path / str(number)
+        write_two(results)
+        if not killed_at(number, results):
+            break
+        notes, _ = load(results)
+        assert notes is not None
+        assert notes["updates"] in (2, 3)
+        checkpoints.save(results, "run", ARRAYS, {"updates": 4})
+        assert load(results) == ({"updates": 4}, [])
+        assert len(contents(results)) == 4
+    assert number > 10
+
+
+def test_a_damaged_checkpoint_is_said_and_the_older_one_used(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    run = tiny("learned_positions")
+    training.run(run, tmp_path / "straight")
+    interrupted(run, tmp_path, 10, checkpoint_seconds=1e-9)
+    assert [notes["updates"] for notes in generations(tmp_path, run)] == [10, 10]
+    newest = max((tmp_path / run.id).glob("checkpoint-*.safetensors"), key=lambda path: int(path.stem[11:]))
+    newest.write_bytes(damaged(newest.read_bytes(), np.random.default_rng(0)))
+    told = Signaller()
+    whole = training.run(run, tmp_path, progress=told)
+    assert any(remark.startswith(f"a checkpoint cannot be used: {newest.name}: ") for remark in told.remarks)
+    assert f"goes on after update 10 of {UPDATES}" in told.remarks
+    (said,) = whole.environment["checkpoint_fallbacks"]
+    assert said.startswith(f"{newest.name}: ")
+    assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_starts_anew_and_says_so(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    run = spec()
+    training.run(run, tmp_path / "straight")
+    interrupted(run, tmp_path, 16)
+    for path in (tmp_path / run.id).glob("checkpoint-*"):
+        path.write_bytes(b"half")
+    told = Signaller()
+    whole = training.run(run, tmp_path, progress=told)
+    assert "starts anew, because none of its checkpoints can be used" in told.remarks
+    assert whole.environment["resumed_after_updates"] == []
+    assert len(whole.environment["checkpoint_fallbacks"]) == 3
+    assert whole.environment["checkpoint_fallbacks"][-1] == "started anew"
+    assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
+
+
+def test_a_checkpoint_without_totals_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    run, save = tiny("learned_positions"), checkpoints.save
+
+    def older(results: Path, run_id: str, state: Any, notes: Any) -> None:
+        save(results, run_id, {k: one for k, one in state.items() if not k.startswith("state/totals/")}, notes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save", older)
+        interrupted(run, tmp_path, 3)
+    told = Signaller()
+    assert training.run(run, tmp_path, progress=told).status == "completed"
+    assert any("totals/objective_nats" in remark for remark in told.remarks)
+
+
+def test_what_a_killed_process_was_writing_is_removed(cache: Path, tmp_path: Path) -> None:
+    run = spec()
+    (tmp_path / run.id).mkdir()
+    (tmp_path / run.id / ".checkpoint-1.json.abc.bakeoff.partial").write_bytes(b"half")
+    training.run(run, tmp_path)
+    outcome(tmp_path, run)
+
+
+def test_a_run_that_is_there_needs_no_checkpoint(cache: Path, tmp_path: Path) -> None:
+    record = training.run(spec(), tmp_path)
+    checkpoints.save(tmp_path, record.id, ARRAYS, {})
+    assert training.run(spec(), tmp_path) == record
+    assert not checkpoints.exists(tmp_path, record.id)
+    assert store.load_record(tmp_path, record.id) == record
