@@ -44,21 +44,22 @@ class Pace:
     @property
     def seconds(self) -> float:
         """The seconds since the last start, or since the first update, without those that were spent compiling."""
-        if not self._runs:
-            return 0.0
-        return time.perf_counter() - self._steady - self._compiling
+        return self._seconds(time.perf_counter()) if self._runs else 0.0
 
     def stop(self) -> None:
         """Stop the clock; the device has finished by now."""
         if not self._runs:
             return
-        state = self._state
-        state.training_seconds += time.perf_counter() - self._began
+        state, now = self._state, time.perf_counter()
+        state.training_seconds += now - self._began
         if self._warm:
             state.steady_updates += self.updates
             state.steady_tokens += self.tokens
-            state.steady_seconds += self.seconds
+            state.steady_seconds += self._seconds(now)
         self._runs, self.updates, self.tokens = False, 0, 0
+
+    def _seconds(self, now: float) -> float:
+        return now - self._steady - self._compiling
 
     def _compilation_seconds(self) -> float:
         return self._model.compilation().seconds if isinstance(self._model, Compiling) else 0.0
