@@ -84,10 +84,11 @@ def folder(
     for variant in variants:
         for seed in range(seeds):
             one = record(variant, seed, budget=budget)
-            stored.append(put(results, one, made(variant, seed, count)))
             if weights and seed == 0:
                 table = np.random.default_rng(0).normal(size=(20, 16)).astype(np.float32)
-                store.save_weights(results, one.id, {"source.positions": table})
+                digest = store.save_weights(results, one.id, {"source.positions": table})
+                one = replace(one, fingerprints={**one.fingerprints, "trained_weights": digest})
+            stored.append(put(results, one, made(variant, seed, count)))
     return stored
 
 
