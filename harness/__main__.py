@@ -16,6 +16,8 @@ from harness.signals import Interrupted
 from harness.store import RunFailed
 
 COMMANDS = (bench, ablate, run, data, translate, laws, listing, score, check, compare, report)
+BROKEN_PIPE_CODE = 141
+"""What SIGPIPE, 13, ends other programs with: whoever read the output is gone, and not all was done."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -67,7 +69,9 @@ def _told(error: ValueError | OSError) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code: 0, 1 a run failed, 2 bad input, 128 + a signal that interrupted it.
+    """Run a command line and return its exit code.
+
+    It is 0, 1 where a run failed or diverged, 2 for bad input, 128 + the number of a signal that interrupted it.
 
     `arguments` None are this process's own; `run` may then start the process anew with another environment.
     """
@@ -81,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except (ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError):
-            return 0
+            return BROKEN_PIPE_CODE
         options.warn(_told(error))
         return 2
     except Interrupted as error:

@@ -83,9 +83,11 @@ def _read(folder: Path, number: int) -> tuple[Arrays, dict[str, Any]]:
     if not manifest.is_file():
         raise ValueError(f"{manifest}: there is no such file, as where a process was killed before it wrote it")
     state, found = tensors.read_named(manifest)
-    if files.read_bytes(manifest, files.JSON_BYTES) != _sealed(found) or found["file"] != _tensors(folder, number).name:
+    as_written = files.read_bytes(manifest, files.JSON_BYTES) == _sealed(found)
+    notes = found.get("notes")
+    if not as_written or found["file"] != _tensors(folder, number).name or not isinstance(notes, dict):
         raise ValueError(f"{manifest}: damaged (not as it was written)")
-    return state, dict(found["notes"])
+    return state, notes
 
 
 def _sealed(value: dict[str, Any]) -> bytes:

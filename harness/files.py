@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,9 @@ JSON_BYTES = 8 * 2**20
 FILE_BYTES = 4 * 2**30
 """The most that any file may have. Units: bytes; that is a thousand million numbers of 32 bits."""
 
+JSON_DEPTH = 50
+"""How deep JSON may be nested; a record is five deep. What is done with it later goes down several calls for each."""
+
 _FLUSHES_NO_FOLDER = (errno.EINVAL, errno.ENOTSUP)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -57,18 +61,20 @@ def replacing(path: Path) -> Iterator[Path]:
             raise ValueError(f"{path}: cannot be written: allowed is a new file, or to replace a regular one")
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
-        handle, temporary = _temporary(path)
+        locked, temporary = _temporary(path)
         try:
             yield temporary
-            os.fsync(handle)
+            os.fsync(locked)
             temporary.chmod(0o666 & ~_umask())
+            if os.name != "posix":
+                locked.close()  # Windows renames no open file
             temporary.replace(path)
             _flush_folder(path.parent)
         finally:
             with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+                locked.close()
             with contextlib.suppress(OSError):
-                os.close(handle)
+                temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> str:
@@ -104,15 +110,15 @@ def _naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
 
 
-def _temporary(path: Path) -> tuple[int, Path]:
-    """Create an empty file beside `path`, locked as long as the returned descriptor is open."""
+def _temporary(path: Path) -> tuple[io.FileIO, Path]:
+    """Create an empty file beside `path`, locked as long as the returned one is open."""
     while True:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=PARTIAL, dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=PARTIAL, dir=path.parent)
         if fcntl is not None:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(handle, fcntl.LOCK_EX)
         if os.path.lexists(name):
-            return handle, Path(name)
+            return io.FileIO(handle), Path(name)
         os.close(handle)  # another process took it for a leftover before it was locked
 
 
@@ -209,10 +215,15 @@ def parse_json(content: bytes) -> Any:
     """
     try:
         value = json.loads(
-            content.decode("utf-8"), parse_constant=_refuse, parse_float=_number, object_pairs_hook=_object
+            content.decode("utf-8"),
+            parse_constant=_refuse,
+            parse_float=_number,
+            parse_int=_integer,
+            object_pairs_hook=_object,
         )
     except RecursionError:
         raise ValueError("nested too deep") from None
+    _check_depth(value)
     if _SURROGATE.search(content):
         canonical_json(value).encode()
     return value
@@ -230,6 +241,15 @@ def check_digest(path: Path, digest: str | None) -> None:
         raise ValueError(f"{path}: damaged (its SHA-256 is not {digest})")
 
 
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(JSON_DEPTH):
+        nested = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        level = [inner for one in nested for inner in one]
+    if level:
+        raise ValueError("nested too deep")
+
+
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
@@ -239,9 +259,13 @@ def _number(text: str) -> float:
     return found if math.isfinite(found) else _refuse(text if len(text) < 40 else f"{text[:40]}…")
 
 
+def _integer(text: str) -> int:
+    return int(text) if len(text) <= 40 else _refuse(f"{text[:40]}…")
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands there twice")
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{name[:40]!r} stands there twice")
     return found

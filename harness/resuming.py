@@ -19,6 +19,7 @@ from impls.contract import Arrays, Seq2SeqModel, Totals
 class State:
     """What a run has come to after an update.
 
+    `data` is the digest of all ids: the position in other data would be none.
     `epochs` are those that are complete, validation included. Of the one under way there are `tokens`, the seconds its
     updates took, and once these are done the `totals` that were taken from the model; until then the model has them.
     `kept` are the weights of the best epoch so far, or the float64 sum of those of the `chosen` epochs where these are
@@ -27,6 +28,7 @@ class State:
     """
 
     started: str
+    data: str
     epochs: int = 0
     updates: int = 0
     tokens: int = 0
@@ -58,10 +60,10 @@ def save(results: Path, run_id: str, state: State, model: Seq2SeqModel) -> None:
     checkpoints.save(results, run_id, arrays, notes)
 
 
-def load(results: Path, run_id: str, model: Seq2SeqModel, complain: Callable[[str], None]) -> State | None:
+def load(results: Path, run_id: str, model: Seq2SeqModel, data: str, complain: Callable[[str], None]) -> State | None:
     """Put a stored state into `model` and return the rest of it; None where there is none that is whole and fits.
 
-    `complain` is told in a line of each checkpoint that is not.
+    `data` is the digest of all ids as they are now. `complain` is told in a line of each checkpoint that is not.
     """
     fallbacks: list[str] = []
 
@@ -71,6 +73,8 @@ def load(results: Path, run_id: str, model: Seq2SeqModel, complain: Callable[[st
 
     def restore(arrays: Arrays, notes: dict[str, Any]) -> State:
         state = _state(arrays, notes)
+        if state.data != data:
+            raise ValueError("a checkpoint is of other data: the files of the corpus have changed since")
         model.set_training_state(_part(arrays, "state/"))
         return state
 

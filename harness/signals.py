@@ -86,6 +86,9 @@ class Watch:
         try:
             self.check()
             yield
+        except Exception:
+            self.check()  # a library may have made something else of the signal
+            raise
         finally:
             self._raises = False
         self.check()

@@ -27,20 +27,26 @@ RECIPE_TYPES: dict[str, type[Recipe]] = {
 }
 
 
+def brief(value: object) -> str:
+    """Return how Python writes a value, cut where it is long: what is refused may be of any length."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
 def _check(settings: Any, **least: int) -> None:
     """Raise ValueError for a Literal field with a foreign word, or a whole number below its least value."""
     for name, hint in typing.get_type_hints(type(settings)).items():
         value = getattr(settings, name, None)
         if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
-            near = difflib.get_close_matches(str(value), typing.get_args(hint), n=1)
+            near = difflib.get_close_matches(str(value)[:80], typing.get_args(hint), n=1)
             raise ValueError(
-                f"{name}={value!r}: allowed is {', '.join(typing.get_args(hint))}"
+                f"{name}={brief(value)}: allowed is {', '.join(typing.get_args(hint))}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
     for name, bound in least.items():
         value = getattr(settings, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < bound):
-            raise ValueError(f"{name}={value!r}: allowed is a whole number of at least {bound}")
+            raise ValueError(f"{name}={brief(value)}: allowed is a whole number of at least {bound}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +93,7 @@ class DataSpec:
         _check(self, minimum_frequency=1, vocabulary_size=8, max_length=3, training_pairs=1, seed=0)
         source, _, target = self.direction.partition("-")
         if not (source.isalpha() and target.isalpha()) or source == target:
-            raise ValueError(f"direction={self.direction!r}: allowed is two languages, such as 'de-en'")
+            raise ValueError(f"direction={brief(self.direction)}: allowed is two languages, such as 'de-en'")
         if (self.corpus == "files") != (self.files is not None):
             raise ValueError(
                 f"corpus={self.corpus!r} with files={self.files!r}: allowed is corpus='files' with files, or neither"
@@ -151,6 +157,10 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         _check(self, threads=1, seed=0, updates=1)
+        if self.seed >= 2**63:
+            raise ValueError(
+                f"seed={brief(self.seed)}: allowed is a whole number below 2^63, which a checkpoint can hold"
+            )
         if self.framework == "keras" and self.backend is None:
             object.__setattr__(self, "backend", typing.get_args(Backend)[0])
         if self.framework != "keras" and self.backend is not None:
@@ -310,7 +320,7 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         return float(value)
     if kind is Any or (isinstance(kind, type) and type(value) is kind):
         return value
-    raise ValueError(f"{where}={value!r}: allowed is {getattr(kind, '__name__', kind)}")
+    raise ValueError(f"{where}={brief(value)}: allowed is {getattr(kind, '__name__', kind)}")
 
 
 def _read_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
@@ -320,10 +330,10 @@ def _read_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     if isinstance(value, dict) and "family" in value:
         family = value["family"]
         if family not in RECIPE_TYPES:
-            raise ValueError(f"{where}.family={family!r}: allowed is {', '.join(RECIPE_TYPES)}")
+            raise ValueError(f"{where}.family={brief(family)}: allowed is {', '.join(RECIPE_TYPES)}")
         return _read(RECIPE_TYPES[family], {k: v for k, v in value.items() if k != "family"}, where)
     if len(kinds) != 1:
-        raise ValueError(f"{where}={value!r}: allowed is a recipe with its family ({', '.join(RECIPE_TYPES)})")
+        raise ValueError(f"{where}={brief(value)}: allowed is a recipe with its family ({', '.join(RECIPE_TYPES)})")
     return _read(kinds[0], value, where)
 
 
@@ -332,7 +342,7 @@ def _read_dataclass(kind: Any, value: dict[str, Any], where: str) -> Any:
     known = {one.name: one for one in dataclasses.fields(kind)}
     for name in value:
         if name not in known:
-            raise ValueError(f"{where}.{name}: there is no such field" + _suggestion(name, known))
+            raise ValueError(f"{where}.{name[:80]}: there is no such field" + _suggestion(name[:80], known))
     for name, one in known.items():
         required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
         if required and name not in value:

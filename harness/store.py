@@ -14,15 +14,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 import numpy as np
 
 from harness import files, tensors
-from harness.specs import RunRecord, canonical_json, record_from_json, to_json
+from harness.specs import RunRecord, Status, brief, canonical_json, record_from_json, to_json
 from impls.contract import Arrays, Numbers
 
 RESULTS = Path("results/local")
@@ -31,6 +31,9 @@ RECORD, HYPOTHESES, WEIGHTS, LOG = "record.json", "hypotheses.jsonl", "weights",
 SENTENCES, ATTENTION = "sentences.safetensors", "attention.safetensors"
 SEAL = files.SEAL
 """The field of record.json beside those of the `RunRecord`: its own digest. Records of older versions have none."""
+
+_FINGERPRINTS: dict[str, type] = {"files": dict, "weights": dict}
+"""What these hold; each other fingerprint is one digest."""
 
 HYPOTHESES_BYTES = 64 * 2**20
 """The most that the translations of one run may have. Units: bytes; a thousand sentences have some hundred thousand."""
@@ -167,9 +170,27 @@ def _own_record(results: Path, run_id: str) -> RunRecord | None:
 def _read_record(path: Path) -> RunRecord:
     value = files.read_sealed(path)
     try:
-        return record_from_json(value)
+        record = record_from_json(value)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from error
+    for wrong in misfits(record):
+        raise ValueError(f"{path}: {wrong}")
+    return record
+
+
+def misfits(record: RunRecord) -> Iterator[str]:
+    """Yield what is wrong in the free parts of a record, so that whoever looks at them may rely on what they are."""
+    if record.status not in get_args(Status):
+        yield f"status={brief(record.status)}: allowed is {', '.join(get_args(Status))}"
+    for name, value in record.fingerprints.items():
+        kind = _FINGERPRINTS.get(name, str)
+        inner = list(value.values()) if isinstance(value, dict) else []
+        if not isinstance(value, kind) or not all(isinstance(one, str) for one in inner):
+            yield f"fingerprints.{name}={brief(value)}: allowed is {'digests by name' if kind is dict else 'a digest'}"
+    for name in ("versions", "variables"):
+        value = record.environment.get(name)
+        if value is not None and not isinstance(value, dict):
+            yield f"environment.{name}={brief(value)}: allowed is what stands there, by name"
 
 
 def finite(value: Any) -> Any:

@@ -82,7 +82,7 @@ def run(
         if watch.noted is None:
             store.save_record(results, trial.record("failed", f"{type(error).__name__}: {error}"))
             raise RunFailed(spec.id) from error
-        record = trial.interrupted(Interrupted(watch.noted))
+        record = trial.interrupted(Interrupted(watch.noted), f"; {type(error).__name__}: {error}")
     store.save_record(results, record)
     if record.status in ("completed", "diverged"):
         checkpoints.remove(results, spec.id)
@@ -140,7 +140,7 @@ class _Trial:
         self.updates = min(spec.training.epochs * self.per_epoch, spec.updates or 2**62)
         self.epochs = math.ceil(self.updates / self.per_epoch)
         self.validation = [batch for batch, _ in evaluation_batches(prepared.validation)]
-        self.state = State(started=datetime.now(UTC).isoformat(timespec="seconds"))
+        self.state = State(started=datetime.now(UTC).isoformat(timespec="seconds"), data=prepared.digests["tokenised"])
         self.pace = Pace(self.state, self.model)
         self.earlier_seconds = 0.0
         self.saved = 0.0
@@ -260,7 +260,7 @@ class _Trial:
     def resume(self) -> None:
         """Go on from the newest checkpoint of an earlier process that is whole and fits, if there is one."""
         complaints: list[str] = []
-        found = resuming.load(self.results, self.spec.id, self.model, complaints.append)
+        found = resuming.load(self.results, self.spec.id, self.model, self.state.data, complaints.append)
         for complaint in complaints:
             self._tell("preparing", remark=f"a checkpoint cannot be used: {complaint}")
         if found is not None:
@@ -297,10 +297,10 @@ class _Trial:
             }
             return self.record("completed")
 
-    def interrupted(self, error: KeyboardInterrupt) -> RunRecord:
-        """Return the record of a run that a signal broke off."""
+    def interrupted(self, error: KeyboardInterrupt, more: str = "") -> RunRecord:
+        """Return the record of a run that a signal broke off; `more` is what went wrong meanwhile."""
         how = str(error) if isinstance(error, Interrupted) else "interrupted"
-        return self.record("interrupted", f"{how} after {self.state.updates} of {self.updates} updates")
+        return self.record("interrupted", f"{how} after {self.state.updates} of {self.updates} updates{more}")
 
     def record(self, status: Status, reason: str = "") -> RunRecord:
         """Return what is known of the run now."""

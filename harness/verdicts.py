@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness import endings, logs, store
+from harness import checkpoints, endings, logs, store
 from harness.specs import RunRecord, RunSpec, Status
 from harness.workers import Worker
 
@@ -60,13 +61,17 @@ class Records:
         if record is not None and record.status in store.FINISHED:
             if code:
                 self.say(f"{run}: {ended}, after its record was written")
+                with contextlib.suppress(OSError):
+                    checkpoints.remove(self.results, run)  # it may not have come to that
             return self._with_losses(task, record) if task.lost else record
         asked = record is not None and record.status == "interrupted"
         if retried and (one.again if one.verdict else asked or endings.lost(code)):
             task.lost.append(one.verdict or (record.reason if asked and record is not None else ended))
             return None
         if not one.verdict and record is not None and (asked or record.status == "failed"):
-            return record if asked else self.failed(task, record.reason, one, record)
+            if not asked:
+                return self.failed(task, record.reason, one, record)
+            return self._with_losses(task, record) if task.lost else record
         if last and not one.verdict:
             reason = "broken off before its process could write where it was; it goes on from its last checkpoint"
             return self._with_losses(task, self._new(task, "interrupted", reason))
@@ -77,9 +82,9 @@ class Records:
         spec = task.spec
         if one is not None:
             lines = logs.last_lines(store.log_path(self.results, spec.id), since=one.log_bytes)
-            lines = [line for line in lines if (line.partition(": ")[2] or line) not in reason]
+            new = [line for line in lines if (line.partition(": ")[2] or line) not in reason]
             reason += f"; lost before it: {len(task.lost)}" if task.lost else ""
-            reason += f"; its log ends: {' / '.join(lines)}" if lines else "; it printed nothing"
+            reason += f"; its log ends: {' / '.join(new)}" if new else "" if lines else "; it printed nothing"
         known = record or self._new(task, "failed")
         return self._with_losses(task, replace(known, status="failed", reason=reason))
 

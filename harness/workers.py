@@ -170,7 +170,8 @@ class Worker:
         """Wait for the end of the process, and end what it leaves behind."""
         if hasattr(os, "waitid"):
             # Not reaped yet, it keeps its number, which is its children's group: nobody else's is killed.
-            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+            with contextlib.suppress(ChildProcessError):  # this process was started deaf to SIGCHLD: the system reaped
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:
             self._process.wait()
         with self._alive:

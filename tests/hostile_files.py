@@ -113,6 +113,17 @@ def both(*plants: Plant) -> Plant:
     return plant
 
 
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+def many_names() -> bytes:
+    return ("{" + "".join(f'"{number}": 0, ' for number in range(100_000)) + '"99999": 1}').encode()
+
+
 def to_secret(path: Path) -> None:
     path.symlink_to(path.parents[2] / "secret.json")
 
@@ -214,6 +225,13 @@ CASES: dict[str, Hostile] = {
     "a number beyond all": Hostile(said(b"210000000.0", b"1e999"), LIST, 0, "1e999 is not JSON"),
     "not a number": Hostile(said(b"210000000.0", b"NaN"), LIST, 0, "NaN is not JSON"),
     "a name twice": Hostile(said(b'"seed": 0', b'"seed": 0, "seed": 1'), LIST, 0, "'seed' stands there twice"),
+    "a hundred thousand names and one twice": Hostile(holding(RECORD, many_names), LIST, 0, "stands there twice"),
+    "nesting that only some readers hold": Hostile(edit("environment.a", nested(300)), LIST, 0, "nested too deep"),
+    "a whole number that no float holds": Hostile(said(b"210000000.0", b"9" * 400), LIST, 0, "9… is not JSON"),
+    "a megabyte in place of a number": Hostile(edit("spec.seed", "9" * 10**6), LIST, 0, "allowed is int"),
+    "a status of two lines": Hostile(edit("status", "failed\nbakeoff: all is well"), LIST, 0, "completed, interrupted"),
+    "digests that are a number": Hostile(edit("fingerprints.files", 5), COMPARE, 2, "allowed is digests by name"),
+    "versions that are a word": Hostile(edit("environment.versions", "1"), COMPARE, 2, "allowed is what stands there"),
     "half a character": Hostile(said(b'"note": ""', b'"note": "\\udc80"'), LIST, 0, "surrogates not allowed"),
     "not UTF-8": Hostile(said(b'"note": ""', b'"note": "\xff"'), LIST, 0, "invalid start byte"),
     "a byte of zero": Hostile(said(b'"note": ""', b'"note": "\x00"'), LIST, 0, "not JSON"),
@@ -244,7 +262,7 @@ CASES: dict[str, Hostile] = {
     ),
     "a recipe of another size": Hostile(edit("spec.recipe.width", 4096), TRANSLATE, 2, "not those of its recipe"),
     "a digest that is no text": Hostile(
-        edit("fingerprints", lambda old: {**old, "hypotheses": {"a": 1}}), COMPARE, 2, "damaged"
+        edit("fingerprints", lambda old: {**old, "hypotheses": {"a": 1}}), COMPARE, 2, "allowed is a digest"
     ),
     "a variant that clears the screen": Hostile(
         both(edit("status", "failed"), edit("reason", "\x1b[2J\x1b]0;title\x07\u202e\x9b31m")), LIST, 0, "\\u001b[2J"
@@ -263,7 +281,7 @@ CASES: dict[str, Hostile] = {
         holding(HYPOTHESES, b'{"sentence":-1,"text":"a","tokens":["a"]}\n'), STORED, 2, "is not a translation"
     ),
     "a sentence of a million digits": Hostile(
-        holding(HYPOTHESES, b'{"sentence":' + b"9" * 10**6 + b',"text":"a","tokens":["a"]}\n'), STORED, 2, "digits"
+        holding(HYPOTHESES, b'{"sentence":' + b"9" * 10**6 + b',"text":"a","tokens":["a"]}\n'), STORED, 2, "is not JSON"
     ),
     "translations of 65 MB": Hostile(holding(HYPOTHESES, b"\n" * 68_000_000), COMPARE, 2, "allowed is at most"),
     # tensors

@@ -257,7 +257,7 @@ def test_translate_lists_every_hundredth(trained: tuple[Path, RunRecord], capsys
         (["a", "--attention", "x.bmp"], "allowed is a name that ends in .png"),
         (["a", "--file", "x"], "allowed is one of them"),
         (["--file", "nowhere"], "nowhere"),
-        (["--file", "latin"], "latin: byte 1 is not UTF-8"),
+        (["--file", "latin"], "latin, line 1: byte 0xe4 (at offset 1 of the file) is not UTF-8"),
         (["--file", "empty"], "empty: empty"),
         (["a", "--every-hundredth"], "allowed is no sentence"),
         (["a", "--beam", "0"], "'0': allowed is a whole number of at least 1"),
@@ -340,3 +340,17 @@ def test_data_describes_a_corpus(capsys: Any) -> None:
     shown = capsys.readouterr().out
     assert "corpus captions, de-en, tokenizer whitespace" in shown
     assert "SHA-256" in shown
+
+
+def test_a_reader_that_is_gone_is_no_success() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "harness", "list"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=Path(__file__).parent.parent,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 141

@@ -263,6 +263,12 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, variables: dict[str
     assert cache.folder() == Path(folder)
 
 
+def test_a_home_that_is_nobody_s_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAKEOFF_CACHE", "~nobody-of-that-name/cache")
+    with pytest.raises(ValueError, match="the cache folder ~nobody-of-that-name/cache: .*: name another one in BAKEOF"):
+        cache.folder()
+
+
 def test_multi30k_itself(multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
     for direction in ("de-en", "fr-en"):

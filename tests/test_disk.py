@@ -197,6 +197,12 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, kind: str, monkey
     assert contents(tmp_path) == {}
 
 
+def test_a_name_may_be_as_long_as_the_system_allows(tmp_path: Path) -> None:
+    path = tmp_path / ("表" * 83 + ".csv")
+    files.write_bytes(path, b"x")
+    assert contents(tmp_path) == {path.name: b"x"}
+
+
 def test_a_folder_that_disappears_is_named(tmp_path: Path) -> None:
     path = tmp_path / "gone" / "one.json"
 

@@ -202,7 +202,7 @@ def test_a_test_loss_without_perplexity_is_divergence(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.faults
-def test_a_diverged_run_is_no_error_of_the_command_and_stands_in_the_report(
+def test_a_diverged_run_is_told_by_the_exit_code_and_stands_in_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
@@ -210,7 +210,7 @@ def test_a_diverged_run_is_no_error_of_the_command_and_stands_in_the_report(
     command += " --set recipe.width=16 --set recipe.heads=2 --set recipe.layers=1 --set recipe.ffn_width=16"
     command += " --set data.training_pairs=200 --set decoding.max_tokens=5 --set training.batch_size=32 --epochs 1"
     command += f" --results {results} --set training.schedule=constant --set training.warmup_updates=0"
-    assert main([*command.split(), "--set", "training.peak_rate=1e30", "--set", "training.clip_norm=None"]) == 0
+    assert main([*command.split(), "--set", "training.peak_rate=1e30", "--set", "training.clip_norm=None"]) == 1
     assert ": diverged: epoch 1: " in capsys.readouterr().out
     (record,) = store.records(results)
     assert main(["report", "--results", str(results), "--reports", str(tmp_path / "reports")]) == 0

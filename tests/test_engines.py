@@ -335,6 +335,16 @@ def test_slurm_is_missed_in_a_line(
         assert message in capsys.readouterr().err
 
 
+def test_nothing_waits_where_the_jobs_of_slurm_are_written(tmp_path: Path) -> None:
+    first, second = (on_slurm._folder(tmp_path) for _ in range(2))
+    assert first != second
+    assert first.parent == second.parent == tmp_path / on_slurm.FOLDER
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / on_slurm.FOLDER).symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="is a link: allowed is a folder to write in"):
+        on_slurm._folder(tmp_path / "results")
+
+
 def test_parameters_of_slurm_are_submitit_s_or_sbatch_s() -> None:
     pytest.importorskip("submitit", reason="needs submitit: pip install 'bakeoff[slurm]'")
     given = {"partition": "long", "time": "30", "reservation": "class"}

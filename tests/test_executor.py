@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_runs import TINY, spec
@@ -18,7 +19,8 @@ from harness import checkpoints, executor, forecast, store, suites, workers
 from harness.data.prepared import prepare
 from harness.forecast import Forecast
 from harness.progress import Display, Event, describe, duration, from_line, to_line
-from harness.specs import DataSpec, RunSpec
+from harness.specs import DataSpec, RunRecord, RunSpec
+from harness.verdicts import LOST_PROCESSES, Records, Running, Task
 from impls import registry
 from impls.recipes import TUTORIAL
 
@@ -68,6 +70,67 @@ def test_a_run_has_its_environment(tmp_path: Path) -> None:
     variables = record.environment["variables"]
     assert variables["OMP_NUM_THREADS"] == variables["MKL_NUM_THREADS"] == "3"
     assert variables["MALLOC_MMAP_MAX_"] == workers.worker_environment(one)["MALLOC_MMAP_MAX_"]
+
+
+class Judged:
+    """A run whose process has ended, and the records that judge it."""
+
+    def __init__(self, results: Path, *, lost: int = 0) -> None:
+        self.results, self.spec, self.said = results, spec(), list[str]()
+        task = Task(self.spec, ["killed by SIGKILL"] * lost)
+        worker: Any = None
+        self.running = Running(task, worker, 0.0, 0.0, 0, 0)
+
+    def judge(self, code: int, printed: str = "", **left: Any) -> RunRecord | None:
+        if left:
+            store.save_record(self.results, RunRecord(id=self.spec.id, spec=self.spec, **left))
+        with store.open_log(self.results, self.spec.id) as log:
+            log.write(printed.encode())
+        return Records(self.results, {}, 1, self.said.append).judge(self.running, code, last=False)
+
+
+def test_a_log_that_says_no_more_than_the_reason_is_not_called_empty(tmp_path: Path) -> None:
+    reason, printed = "RuntimeError: one\ntwo\nthree", "RuntimeError: one\ntwo\nthree\n"
+    record = Judged(tmp_path / "the same").judge(1, printed, status="failed", reason=reason)
+    assert record is not None
+    assert record.reason == reason
+    record = Judged(tmp_path / "nothing").judge(1, status="failed", reason=reason)
+    assert record is not None
+    assert record.reason == f"{reason}; it printed nothing"
+
+
+def test_a_run_that_is_interrupted_to_the_last_says_how_often_it_was_lost(tmp_path: Path) -> None:
+    record = Judged(tmp_path, lost=1).judge(143, status="interrupted", reason="interrupted by SIGTERM")
+    assert record is not None
+    assert (record.status, record.environment[LOST_PROCESSES]) == ("interrupted", ["killed by SIGKILL"])
+    assert store.load_record(tmp_path, record.id) == record
+
+
+def test_a_process_that_is_killed_once_its_record_is_there_leaves_no_checkpoint(tmp_path: Path) -> None:
+    judged = Judged(tmp_path)
+    checkpoints.save(tmp_path, judged.spec.id, {}, {})
+    record = judged.judge(-9, status="diverged", reason="epoch 1")
+    assert record is not None
+    assert record.status == "diverged"
+    assert not checkpoints.exists(tmp_path, record.id)
+    assert judged.said[0].endswith("after its record was written")
+
+
+DEAF = """
+import signal, sys
+from pathlib import Path
+from small_runs import spec
+from harness import executor
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+(record,) = executor.execute([spec()], Path(sys.argv[1]), jobs=1, stream=sys.stdout).records
+sys.exit(record.status != "completed")
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="ignores SIGCHLD")
+def test_a_runner_that_was_started_deaf_to_its_children_notices_their_end(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", DEAF, str(tmp_path)], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")

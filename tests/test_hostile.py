@@ -27,6 +27,8 @@ MEMORY_BYTES = 3 * 2**30
 SAMPLE = (
     "a pickle for a record",
     "deep nesting",
+    "a hundred thousand names and one twice",
+    "digests that are a number",
     "a record that is a pipe",
     "a variant that clears the screen",
     "a builder of the stranger's",

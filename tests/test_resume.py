@@ -17,7 +17,7 @@ from small_runs import spec
 from harness import checkpoints, store, training
 from harness.progress import Event
 from harness.signals import Watch
-from harness.specs import RunRecord, RunSpec
+from harness.specs import DataSpec, FileSpec, RunRecord, RunSpec
 from impls import registry
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(2.5), "c": np.array(True)}
@@ -433,6 +433,28 @@ def test_a_checkpoint_without_totals_is_refused(cache: Path, tmp_path: Path, mon
     told = Signaller()
     assert training.run(run, tmp_path, progress=told).status == "completed"
     assert any("totals/objective_nats" in remark for remark in told.remarks)
+
+
+def test_a_checkpoint_of_other_data_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    paths = [tmp_path / f"{split}.tsv" for split in ("train", "validation", "test")]
+    files = FileSpec(train_source=str(paths[0]), validation_source=str(paths[1]), test_source=str(paths[2]))
+    run = spec(data=DataSpec(corpus="files", files=files, tokenizer="whitespace", minimum_frequency=1))
+
+    def write(last: str) -> None:
+        lines = [f"ein Satz {number % 9}\ta sentence {number % 9}\n" for number in range(7 * 32 - 1)]
+        for path in paths:
+            path.write_text("".join(lines) + f"noch ein Satz\t{last} sentence\n", encoding="utf-8")
+
+    write("another")
+    interrupted(run, tmp_path / "results", 10)
+    write("a")
+    told = Signaller()
+    whole = training.run(run, tmp_path / "results", progress=told)
+    assert any("a checkpoint is of other data" in remark for remark in told.remarks)
+    assert whole.environment["resumed_after_updates"] == []
+    training.run(run, tmp_path / "straight")
+    assert outcome(tmp_path / "results", run) == outcome(tmp_path / "straight", run)
 
 
 def test_what_a_killed_process_was_writing_is_removed(cache: Path, tmp_path: Path) -> None:

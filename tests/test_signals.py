@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,9 +19,11 @@ from typing import Any
 import counting_model
 import pytest
 from killed_runs import ENDED, ROOT
-from signalled_run import COMPILING_SECONDS, NUMBERS, PHASES, UPDATES
+from signalled_run import COMPILING_SECONDS, NUMBERS, PHASES, UPDATES, arguments
+from small_runs import spec
 
 from harness import checkpoints, store, training
+from harness.progress import Event
 from harness.signals import Interrupted, Watch
 from harness.specs import RunRecord, RunSpec
 
@@ -140,6 +144,46 @@ def test_a_signal_that_is_ignored_stays_ignored(cache: Path, tmp_path: Path) -> 
     assert only(tmp_path).status == "completed"
 
 
+def test_a_checkpoint_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch()
+
+    def refuse(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "checkpoint-1.json")
+
+    def tell(event: Event) -> None:
+        if event.updates:
+            watch.note(signal.SIGTERM)
+
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "save", refuse)
+    record = training.run(spec(), tmp_path, progress=tell, watch=watch)
+    assert record.status == "interrupted"
+    assert re.fullmatch("interrupted by SIGTERM after 1 of 21 updates; OSError: .*No space left.*", record.reason)
+
+
+def test_a_closed_terminal_is_told_apart_from_a_failure(cache: Path, tmp_path: Path) -> None:
+    """It sends SIGHUP, and nothing can be written to it any more."""
+    words = [one.replace("build_compiling", "build_slow") for one in arguments(tmp_path)]
+    terminal, other_end = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "harness", *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])},
+        stdin=other_end,
+        stdout=other_end,
+        stderr=other_end,
+        start_new_session=True,
+    )
+    os.close(other_end)
+    shown = b""
+    while b"epoch 1/3: training loss" not in shown:
+        assert process.poll() is None, shown
+        shown += os.read(terminal, 4096)
+    os.close(terminal)
+    process.send_signal(signal.SIGHUP)  # the system's own goes to the session that the terminal is of
+    assert process.wait(60) == 128 + signal.SIGHUP
+    assert only(tmp_path).status == "interrupted"
+
+
 # The watch itself -----------------------------------------------------------------------------------------------------
 
 
@@ -188,6 +232,20 @@ def test_a_signal_raises_at_once_in_a_block_that_may_be_broken_off() -> None:
 def test_a_signal_that_a_library_swallows_is_raised_at_the_end_of_the_block() -> None:
     with Watch() as watch, pytest.raises(Interrupted), watch.at_once(), contextlib.suppress(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_that_a_library_makes_another_error_of_is_raised_as_what_it_is() -> None:
+    def importing() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt as error:
+            raise RuntimeError("cannot be imported") from error
+
+    with Watch() as watch:
+        with pytest.raises(RuntimeError, match="its own"), watch.at_once():
+            raise RuntimeError("its own")
+        with pytest.raises(Interrupted), watch.at_once():
+            importing()
 
 
 def test_an_ignored_signal_is_not_noted() -> None:

@@ -98,6 +98,12 @@ def test_every_field_changes_the_id() -> None:
     assert len(set(ids)) == len(ids)
 
 
+def test_a_seed_that_no_checkpoint_can_hold_is_refused() -> None:
+    assert spec(seed=2**63 - 1).seed == 2**63 - 1
+    with pytest.raises(ValueError, match=r"seed=9223372036854775808: allowed is a whole number below 2\^63"):
+        spec(seed=2**63)
+
+
 def test_a_name_and_a_source_change_no_id() -> None:
     base = spec("learned_positions", TINY)
     assert replace(base, recipe=replace(TINY, name="other", source="another")).id == base.id

@@ -6,15 +6,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from harness import checkpoints, files, store
-from harness.specs import DataSpec, RunRecord, Status, record_from_json
+from harness.specs import DataSpec, RunRecord, brief, record_from_json
 
 SEAL = store.SEAL
-FINGERPRINTS: dict[str, type] = {"files": dict, "weights": dict}
-ENVIRONMENT: dict[str, type] = {"versions": dict, "machine": dict, "commit": dict}
-"""What these hold, where they are not None; each other fingerprint is one digest."""
 
 
 class NotTried(Exception):
@@ -82,7 +79,7 @@ def read(results: Path, name: str, memory: Memory) -> Stored:
         record = record_from_json({key: value for key, value in raw.items() if key != SEAL})
     except (ValueError, TypeError) as error:
         return _with(found, raw=raw, misfits=(str(error),))
-    wrong = tuple(_wrong_types(record))
+    wrong = tuple(_misfits(record))
     lost = tuple(f"record.{one.name}: missing" for one in fields(RunRecord) if one.name not in raw)
     return _with(found, raw=raw, record=None if wrong else record, misfits=wrong + lost)
 
@@ -110,24 +107,13 @@ def _with(stored: Stored, **found: Any) -> Stored:
     return Stored(stored.results, stored.name, stored.memory, **found)
 
 
-def _wrong_types(record: RunRecord) -> Iterator[str]:
+def _misfits(record: RunRecord) -> Iterator[str]:
     """Yield what is wrong in the free parts of a record, so that rules may rely on what they are."""
-    if record.status not in get_args(Status):
-        yield f"status={record.status!r}: allowed is {', '.join(get_args(Status))}"
-    for name, value in record.fingerprints.items():
-        kind = FINGERPRINTS.get(name, str)
-        inner = list(value.values()) if isinstance(value, dict) else []
-        if not isinstance(value, kind) or not all(isinstance(one, str) for one in inner):
-            yield f"fingerprints.{name}={_brief(value)}: allowed is {'digests by name' if kind is dict else 'a digest'}"
-    for name, kind in ENVIRONMENT.items():
+    yield from store.misfits(record)
+    for name in ("machine", "commit"):
         value = record.environment.get(name)
-        if value is not None and not isinstance(value, kind):
-            yield f"environment.{name}={_brief(value)}: allowed is what stands there, by name"
+        if value is not None and not isinstance(value, dict):
+            yield f"environment.{name}={brief(value)}: allowed is what stands there, by name"
     for name, number in [*record.sizes.items(), *record.speed.items()]:
         if number < 0:
             yield f"{name}={number!r}: allowed is a number of at least 0"
-
-
-def _brief(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:59] + "…"

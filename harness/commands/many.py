@@ -126,10 +126,10 @@ class Done:
 
     @property
     def code(self) -> int:
-        """The exit code: 0, 1 where a run failed, 128 + the number of the signal that broke the set off."""
+        """The exit code: 0, 1 where a run failed or diverged, 128 + the number of the signal that broke the set off."""
         if self.outcome.signal is not None:
             return 128 + self.outcome.signal
-        return 1 if any(record.status in ("failed", "interrupted") for record in self.outcome.records) else 0
+        return 1 if any(record.status != "completed" for record in self.outcome.records) else 0
 
 
 def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Namespace) -> Done:

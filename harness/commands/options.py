@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 REPORTS = Path("reports/local")
 FILE_OPTIONS = ("train_source", "validation_source", "test_source", "train_target", "validation_target", "test_target")
 NO_FILES = "corpus 'files': name its text with --train-source, --validation-source and --test-source"
+LONGEST_WARNING = 1_600
+"""Characters: what is refused, and quoted, may be of any length."""
+
 SETTINGS = {
     "direction": "data.direction",
     "tokenizer": "data.tokenizer",
@@ -51,9 +54,13 @@ def say(text: str = "") -> None:
 
 
 def warn(text: str) -> None:
-    """Write one line to standard error, without what a terminal would obey."""
-    sys.stderr.write(f"bakeoff: {terminal.line(text)}\n")
-    sys.stderr.flush()
+    """Write one line to standard error, without what a terminal would obey; nobody hears it where that is closed."""
+    line = terminal.line(text)
+    if len(line) > LONGEST_WARNING:
+        line = f"{line[: LONGEST_WARNING // 2]} … {line[-LONGEST_WARNING // 4 :]}"
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"bakeoff: {line}\n")
+        sys.stderr.flush()
 
 
 def count(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -37,8 +38,8 @@ def add(commands: Any) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Run what the options name.
 
-    Returns 0, 1 where the run failed, 128 + the number of the signal that interrupted it; with `--spec`, 75 where
-    another process runs it.
+    Returns 0, 1 where the run failed or diverged, 128 + the number of the signal that interrupted it; with `--spec`, 0
+    where it diverged, and 75 where another process runs it.
     """
     if arguments.spec is None and arguments.variant is None:
         raise ValueError("run: the variant is missing; see them with: python -m harness list")
@@ -119,7 +120,8 @@ def _child(arguments: argparse.Namespace, watch: Watch) -> int:
             watch.note(signal.SIGTERM)  # whoever started this run is gone
 
     try:
-        return _exit_code(_run(spec, arguments.results, tell, watch, told), watch)
+        record = _run(spec, arguments.results, tell, watch, told)
+        return 0 if record.status in store.FINISHED else _exit_code(record, watch)
     except locks.Locked as error:
         tell(Event(run=spec.id, stage="elsewhere", remark=str(error)))
         return locks.LOCKED_CODE
@@ -128,19 +130,21 @@ def _child(arguments: argparse.Namespace, watch: Watch) -> int:
 def _show(record: RunRecord, results: Path, watch: Watch | None = None) -> int:
     from harness.data.prepared import remark
 
-    if "test_pairs_in_train" in record.sizes:
-        options.say(remark(record.spec.data, record.sizes))
-    for name, value in record.scores.items():
-        options.say(f"  {name:24} {'-' if value is None else format(value, '.4f')}")
-    options.say(f"{record.id}: {record.status}{': ' * bool(record.reason)}{record.reason}")
-    options.say(f"its record: {results / record.id}")
+    # With a closed terminal, which sends SIGHUP, standard output is gone, and the exit code is to say so.
+    with contextlib.suppress(*[OSError] * (record.status == "interrupted")):
+        if "test_pairs_in_train" in record.sizes:
+            options.say(remark(record.spec.data, record.sizes))
+        for name, value in record.scores.items():
+            options.say(f"  {name:24} {'-' if value is None else format(value, '.4f')}")
+        options.say(f"{record.id}: {record.status}{': ' * bool(record.reason)}{record.reason}")
+        options.say(f"its record: {results / record.id}")
     return _exit_code(record, watch)
 
 
 def _exit_code(record: RunRecord, watch: Watch | None) -> int:
     if record.status == "interrupted":
         return 128 + (signal.SIGINT if watch is None or watch.noted is None else watch.noted)
-    return 0 if record.status in store.FINISHED else 1
+    return 0 if record.status == "completed" else 1
 
 
 def _environment(spec: RunSpec) -> dict[str, str]:

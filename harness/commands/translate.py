@@ -91,15 +91,11 @@ def _sentences(arguments: argparse.Namespace) -> list[str]:
         if not all(sentences):
             raise ValueError("translate: a sentence is empty; allowed is at least one word in each")
         return sentences
+    from harness.data import reading
+
     name = str(arguments.file or "standard input")
-    content = arguments.file.read_bytes() if arguments.file else sys.stdin.buffer.read()
-    try:
-        text = content.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: byte {error.start} is not UTF-8; allowed is UTF-8") from error
-    if not text.strip():
-        raise ValueError(f"{name}: empty; allowed is one sentence a line")
-    return [line.strip() for line in text.removesuffix("\n").split("\n")]
+    content = reading.read(name) if arguments.file else sys.stdin.buffer.read()
+    return list(reading.stripped(reading.lines(content, name)))
 
 
 def _warn_of_cuts(encoded: Encoded, places: Sequence[int], max_length: int) -> None:

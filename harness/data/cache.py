@@ -20,11 +20,17 @@ TURN_SECONDS = 20.0
 
 
 def folder() -> Path:
-    """Return the cache folder: BAKEOFF_CACHE, else XDG_CACHE_HOME/bakeoff, else ~/.cache/bakeoff. It need not exist."""
-    if chosen := os.environ.get("BAKEOFF_CACHE"):
-        return Path(chosen).expanduser()
+    """Return the cache folder: BAKEOFF_CACHE, else XDG_CACHE_HOME/bakeoff, else ~/.cache/bakeoff. It need not exist.
+
+    Raises: ValueError where that is in a home that cannot be found.
+    """
     general = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(general) if os.path.isabs(general) else Path("~/.cache").expanduser()) / "bakeoff"
+    usual = Path(general if os.path.isabs(general) else "~/.cache", "bakeoff")
+    chosen = Path(os.environ.get("BAKEOFF_CACHE") or usual)
+    try:
+        return chosen.expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"the cache folder {chosen}: {error}: name another one in BAKEOFF_CACHE") from error
 
 
 def digest(content: bytes) -> str:

@@ -91,7 +91,7 @@ def _from_folder(name: str) -> bytes | None:
     chosen = os.environ.get("MULTI30K_DIR")
     if not chosen:
         return None
-    folder = Path(chosen).expanduser()
+    folder = Path(os.path.expanduser(chosen))
     if not folder.is_dir():
         raise DataUnavailable(f"MULTI30K_DIR={chosen}: there is no such folder; {OFFLINE}, or unset it")
     for path in (folder / name, folder / f"{name}.gz"):

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import harness
 import impls
-from harness import executor, locks, store
+from harness import executor, locks, store, terminal
 from harness.data import handing
 from harness.data.handing import Handed
 from harness.data.prepared import prepare
@@ -176,7 +176,7 @@ class _Gang:
 
     def say(self, line: str) -> None:
         """Show a line."""
-        self.stream.write(line + "\n")
+        self.stream.write(terminal.line(line) + "\n")
         self.stream.flush()
 
 

@@ -1,6 +1,6 @@
 """Runs of a suite as Slurm jobs, through submitit. The file system with the results and the data is shared, as usual.
 
-RESULTS/.slurm/JOB/   submitit's files about a job: what it was given, until it ends, and what it printed
+RESULTS/.slurm/SUBMISSION/JOB/   submitit's files about a job: what it was given, until it ends, and what it printed
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from harness import executor, files, locks, logs, store, workers
+from harness import executor, files, locks, logs, store, terminal, workers
 from harness.engines import library, parcels
 from harness.executor import Outcome
 from harness.signals import Watch
@@ -107,6 +108,7 @@ class _Queue:
         submitit = library("slurm")
         cluster = _cluster(parameters.pop("cluster", "slurm"))
         self.specs = {spec.id: spec for spec in specs}
+        folder = _folder(self.results)
         for spec in specs:
             # Else an old failure would be taken for what this job has left. Whoever runs it now goes on.
             with contextlib.suppress(locks.Locked), locks.hold(self.results, spec.id):
@@ -117,7 +119,7 @@ class _Queue:
         for (threads, gpus), group in groups.items():
             given = {"timeout_min": MINUTES, "cpus_per_task": threads, "gpus_per_node": gpus or None}
             try:
-                found = submitit.AutoExecutor(folder=self.results / FOLDER / "%j", cluster=cluster)
+                found = submitit.AutoExecutor(folder=folder / "%j", cluster=cluster)
                 found.update_parameters(name="bakeoff", **given, **_parameters(parameters))
                 with found.batch():
                     jobs = [found.submit(self._job(spec)) for spec in group]
@@ -201,8 +203,15 @@ class _Queue:
 
     def say(self, line: str) -> None:
         """Show a line."""
-        self.stream.write(line + "\n")
+        self.stream.write(terminal.line(line) + "\n")
         self.stream.flush()
+
+
+def _folder(results: Path) -> Path:
+    """Make a folder for a submission, of a new name: a job executes the pickle it finds, so none may wait there."""
+    place = store.own_folder(results, FOLDER)
+    place.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(dir=place))
 
 
 def _cluster(name: str) -> str:

@@ -131,11 +131,11 @@ def _record(contents: Contents) -> RunRecord:
     if store.RECORD not in contents:
         raise ValueError(f"{store.RECORD}: missing")
     try:
-        value = json.loads(contents[store.RECORD])
+        value = files.parse_json(contents[store.RECORD])
         sealed = value.pop(store.SEAL)
         whole = sealed == store.seal(value)
         record = record_from_json(value)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{store.RECORD}: damaged ({error})") from error
     if not whole:
         raise ValueError(f"{store.RECORD}: damaged (its seal is not that of its content)")
@@ -144,8 +144,8 @@ def _record(contents: Contents) -> RunRecord:
 
 def _check_manifest(content: bytes, record: RunRecord) -> None:
     try:
-        digest = json.loads(content)["sha256"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        digest = files.parse_json(content)["sha256"]
+    except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{MANIFEST}: damaged ({error})") from error
     if digest != record.fingerprints.get("trained_weights"):
         raise ValueError(f"{MANIFEST}: damaged (it is of other weights than the record)")
