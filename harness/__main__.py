@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import shlex
 import sys
 import traceback
@@ -75,6 +76,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `arguments` None are this process's own; `run` may then start the process anew with another environment.
     """
+    code = _run(arguments)
+    if arguments is None:
+        _let_go_of_output()
+    return code
+
+
+def _let_go_of_output() -> None:
+    """Drop what cannot be written any more, as to a closed terminal: Python would try again and end with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         words = sys.argv[1:] if arguments is None else list(arguments)
         typed = shlex.join(["python", "-m", "harness", *words])

@@ -30,11 +30,12 @@ LOGITS, GRADIENTS, LOSSES, WEIGHTS = 1e-5, 1e-4, 1e-3, 1e-4
 """How far two implementations may be apart: logits; gradients relative to the tensor's largest; losses relative, at
 every update; weights after all updates, where epsilon is large enough for that."""
 
-CALM_RATE = 1e-4
+CALM_RATE = 5e-5
 """The highest learning rate at which 200 losses at full size can be compared one by one.
 
 Training is chaotic at the rates of the recipes: at 5e-4, torch against torch with one weight of learned_positions off
-by 2e-7 differs by 6e-7 after 5 updates, 5e-5 after 20, 6e-4 after 40 and up to 7e-3 later, and so does Keras.
+by 2e-7 differs by 6e-7 after 5 updates, 5e-5 after 20, 6e-4 after 40 and up to 7e-3 later, and so does Keras. At 1e-4
+all variants stay within 1e-3 but `paper`, which comes to 2e-3 after 198 updates; at 5e-5 it stays within 5e-5.
 """
 
 CALM_NORMS = 50

@@ -194,7 +194,7 @@ def test_an_interrupted_run_goes_on_elsewhere(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_what_an_interrupted_run_goes_on_from_comes_back(tmp_path: Path) -> None:
-    one = spec("counting_model:build_slow", updates=UPDATES_PER_EPOCH + 2)
+    one = spec("counting_model:build_slow", updates=2 * UPDATES_PER_EPOCH)
 
     def tell(line: str) -> None:
         if ": epoch 1/2" in line:
