@@ -35,7 +35,7 @@ CALM_RATE = 5e-5
 
 Training is chaotic at the rates of the recipes: at 5e-4, torch against torch with one weight of learned_positions off
 by 2e-7 differs by 6e-7 after 5 updates, 5e-5 after 20, 6e-4 after 40 and up to 7e-3 later, and so does Keras. At 1e-4
-all variants stay within 1e-3 but `paper`, which comes to 2e-3 after 198 updates; at 5e-5 it stays within 5e-5.
+all variants stay within 1e-3 but `paper`, which comes to 2e-3 after 198 updates; at 5e-5 it stays within 1e-4.
 """
 
 CALM_NORMS = 50
