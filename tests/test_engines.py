@@ -192,6 +192,7 @@ def test_an_interrupted_run_goes_on_elsewhere(tmp_path: Path) -> None:
     assert not list((tmp_path / "here" / one.id).glob("checkpoint*"))
 
 
+@pytest.mark.faults
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_what_an_interrupted_run_goes_on_from_comes_back(tmp_path: Path) -> None:
     one = spec("counting_model:build_slow", updates=2 * UPDATES_PER_EPOCH)
