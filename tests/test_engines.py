@@ -192,7 +192,15 @@ def test_an_interrupted_run_goes_on_elsewhere(tmp_path: Path) -> None:
     assert not list((tmp_path / "here" / one.id).glob("checkpoint*"))
 
 
-@pytest.mark.faults
+@pytest.fixture
+def _hears_ctrl_c() -> Iterator[None]:
+    """A shell that starts these tests in the background makes them deaf to Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_hears_ctrl_c")
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_what_an_interrupted_run_goes_on_from_comes_back(tmp_path: Path) -> None:
     one = spec("counting_model:build_slow", updates=2 * UPDATES_PER_EPOCH)
