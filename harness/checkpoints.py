@@ -6,6 +6,7 @@ RESULTS/ID/checkpoint-N.safetensors  the tensors; written first, so that a manif
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -45,16 +46,19 @@ def load(
     run_id: str,
     restore: Callable[[Arrays, dict[str, Any]], Restored],
     complain: Callable[[str], None],
+    *,
+    most: int = files.FILE_BYTES,
 ) -> Restored | None:
     """Return what `restore` makes of the tensors and notes of the newest generation that is whole; None without one.
 
-    `complain` is told in a line of each generation that is damaged, or that `restore` refuses with a ValueError. Those
-    newer than the one that serves are removed, so that the next to be written leaves two to fall back on.
+    A file of more than `most` bytes is refused unread. `complain` is told in a line of each generation that is damaged,
+    or that `restore` refuses with a ValueError. Those newer than the one that serves are removed, so that the next that
+    is written leaves two to fall back on.
     """
     folder, unusable = store.run_folder(results, run_id), []
     for number in _generations(folder):
         try:
-            restored = restore(*_read(folder, number))
+            restored = restore(*_read(folder, number, most))
         except (ValueError, OSError) as error:
             unusable.append(number)
             complain(str(error).replace(f"{folder}{os.sep}", ""))
@@ -63,6 +67,17 @@ def load(
             _remove(folder, one)
         return restored
     return None
+
+
+def notes(results: Path, run_id: str) -> dict[str, Any]:
+    """Return the notes of the newest generation whose manifest can be read; its tensors are not looked at."""
+    folder = store.run_folder(results, run_id)
+    for number in _generations(folder):
+        with contextlib.suppress(ValueError):
+            found = files.read_sealed(_manifest(folder, number)).get("notes")
+            if isinstance(found, dict):
+                return found
+    return {}
 
 
 def exists(results: Path, run_id: str) -> bool:
@@ -77,12 +92,12 @@ def remove(results: Path, run_id: str) -> None:
         _remove(folder, number)
 
 
-def _read(folder: Path, number: int) -> tuple[Arrays, dict[str, Any]]:
+def _read(folder: Path, number: int, most: int) -> tuple[Arrays, dict[str, Any]]:
     """Return the tensors and notes of a generation. Raises: ValueError naming the file that is missing or damaged."""
     manifest = _manifest(folder, number)
     if not manifest.is_file():
         raise ValueError(f"{manifest}: there is no such file, as where a process was killed before it wrote it")
-    state, found = tensors.read_named(manifest)
+    state, found = tensors.read_named(manifest, most)
     as_written = files.read_bytes(manifest, files.JSON_BYTES) == _sealed(found)
     notes = found.get("notes")
     if not as_written or found["file"] != _tensors(folder, number).name or not isinstance(notes, dict):

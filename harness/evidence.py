@@ -64,6 +64,19 @@ def environment(spec: RunSpec) -> dict[str, Any]:
     }
 
 
+def differences(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Return what of an earlier environment is not as it is now: the old values, None for what it was without."""
+    found: dict[str, Any] = {}
+    for name in sorted({*earlier, *now}):
+        old, new = earlier.get(name), now.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            inner = differences(old, new)
+            found |= {name: inner} if inner else {}
+        elif old != new:
+            found[name] = old
+    return found
+
+
 def versions() -> dict[str, str]:
     """Return the versions of the installed packages that can change a figure."""
     found = {}

@@ -36,7 +36,7 @@ JSON_BYTES = 8 * 2**20
 """The most that a JSON file may have. Units: bytes; a record has some ten thousand."""
 
 FILE_BYTES = 4 * 2**30
-"""The most that any file may have. Units: bytes; that is a thousand million numbers of 32 bits."""
+"""The most that any file may have where nothing else is said. Units: bytes; a thousand million numbers of 32 bits."""
 
 JSON_DEPTH = 50
 """How deep JSON may be nested; a record is five deep. What is done with it later goes down several calls for each."""
@@ -229,15 +229,15 @@ def parse_json(content: bytes) -> Any:
     return value
 
 
-def file_digest(path: Path) -> str:
+def file_digest(path: Path, most: int = FILE_BYTES) -> str:
     """Return the SHA-256 of a file, as hexadecimal digits. Raises: as `reading`."""
-    with reading(path) as file:
+    with reading(path, most) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_digest(path: Path, digest: str | None) -> None:
+def check_digest(path: Path, digest: str | None, most: int = FILE_BYTES) -> None:
     """Raise ValueError naming the file where its SHA-256 is not `digest`; None is not checked."""
-    if digest is not None and file_digest(path) != digest:
+    if digest is not None and file_digest(path, most) != digest:
         raise ValueError(f"{path}: damaged (its SHA-256 is not {digest})")
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from harness.data.batches import updates_per_epoch
 from harness.data.prepared import Prepared
 from harness.data.vocabulary import Split
 from harness.progress import Event
@@ -65,25 +66,40 @@ def machine_rate(seconds: float = 0.4) -> float:
     return 2 * size**3 * done / (time.perf_counter() - began)
 
 
-def estimate_seconds(spec: RunSpec, prepared: Prepared, rate: float) -> float:
+@dataclass(frozen=True)
+class Estimate:
+    """How long a whole run takes: its updates and validations, and all else, which each of its processes does anew."""
+
+    training_seconds: float
+    other_seconds: float = 0.0
+
+    def seconds(self, done: float = 0.0) -> float:
+        """Return how long a run takes of which this share of the updates is done already."""
+        return (1 - done) * self.training_seconds + self.other_seconds
+
+
+def all_updates(spec: RunSpec, prepared: Prepared) -> int:
+    """Return the updates of a whole run."""
+    each = updates_per_epoch(prepared.train, spec.training.batch_size)
+    return min(spec.updates or 2**62, spec.training.epochs * each)
+
+
+def estimate(spec: RunSpec, prepared: Prepared, rate: float) -> Estimate:
     """Return about how long a run takes on a machine that multiplies matrices at `rate`."""
     recipe = spec.recipe or TransformerRecipe()
     words = len(prepared.source_words), len(prepared.target_words)
-    per_epoch = -(-len(prepared.train) // spec.training.batch_size)
-    updates = min(spec.updates or 2**62, spec.training.epochs * per_epoch)
-    epochs = updates / per_epoch
+    updates = all_updates(spec, prepared)
+    epochs = updates / updates_per_epoch(prepared.train, spec.training.batch_size)
     train, validation, test = (
         operations(recipe, words, *_lengths(split)) / (rate * EFFICIENCY)
         + elements(recipe, words, *_lengths(split)) * ELEMENT_OPERATIONS / rate
         for split in (prepared.train, prepared.validation, prepared.test)
     )
     each_update = UPDATE_SECONDS + PARAMETER_SECONDS * weights.count(recipe, *words)
-    training = epochs * 3 * train + updates * each_update
+    training = epochs * 3 * train + updates * each_update + math.ceil(epochs) * validation
     decoding = spec.decoding.beam * (2 * test + DECODING_SECONDS * len(prepared.test))
-    seconds = training + math.ceil(epochs) * validation + decoding
-    if spec.backend is not None:
-        seconds = SLOWER[spec.backend] * seconds + COMPILING_SECONDS[spec.backend]
-    return START_SECONDS + seconds
+    slower, compiling = (SLOWER[spec.backend], COMPILING_SECONDS[spec.backend]) if spec.backend else (1.0, 0.0)
+    return Estimate(slower * training, START_SECONDS + slower * decoding + compiling)
 
 
 def _lengths(split: Split) -> tuple[float, float, float]:
@@ -96,11 +112,13 @@ def _lengths(split: Split) -> tuple[float, float, float]:
 class Forecast:
     """The time that a set of runs still takes, corrected by what is known of those that have begun.
 
-    `estimates`: seconds by id for each run of the set; empty where nothing is known of the machine.
+    `estimates`: by id for each run of the set; empty where nothing is known of the machine. `done`: the share of the
+    updates that the checkpoint of a run has.
     """
 
-    estimates: Mapping[str, float]
+    estimates: Mapping[str, Estimate]
     jobs: int
+    done: dict[str, float] = field(default_factory=dict)
     began: dict[str, float] = field(default_factory=dict)
     remaining: dict[str, float] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)
@@ -112,6 +130,8 @@ class Forecast:
 
     def note(self, event: Event) -> None:
         """Note what a run says of its own time."""
+        if event.stage == "preparing" and event.all_updates:
+            self.done[event.run] = event.updates / event.all_updates
         if event.remaining_seconds is not None:
             self.remaining[event.run] = time.monotonic() + event.remaining_seconds
 
@@ -134,13 +154,14 @@ class Forecast:
         now = time.monotonic()
         known = {run: self.took[run] for run in self.took}
         known |= {run: end - self.began[run] for run, end in self.remaining.items() if run in self.began}
-        guessed = sum(self.estimates[run] for run in known)
+        guesses = {run: one.seconds(self.done.get(run, 0.0)) for run, one in self.estimates.items()}
+        guessed = sum(guesses[run] for run in known)
         factor = sum(known.values()) / guessed if guessed else 1.0
         left = []
-        for run, estimate in self.estimates.items():
+        for run, guess in guesses.items():
             if run in self.over:
                 continue
-            whole = known.get(run, estimate * factor)
+            whole = known.get(run, guess * factor)
             left.append(max(0.0, whole - (now - self.began[run] if run in self.began else 0.0)))
         if not math.isfinite(factor):
             return None

@@ -61,7 +61,7 @@ def hold(results: Path, run_id: str) -> Iterator[None]:
         yield
     finally:
         if os.name == "posix":
-            # Removed while it is held: who opened it before and gets it next sees that it has no name, and starts anew.
+            # Removed while it is held: who has opened it by now finds it without a name then, and takes it for held.
             path.unlink(missing_ok=True)
         lock.release()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from harness.data import reading
 from harness.data.batches import evaluation_batches
 from harness.data.prepared import Prepared, detokenise, moses_tokens, score_tokens
 from harness.decoding import Decoded, translate
@@ -108,6 +109,12 @@ def test_attention(
         weights = model.cross_attention(prepared.test.source[number][None], target)[0]
         found[number] = weights.astype(np.float64).mean(axis=1).astype(np.float16)
     return found
+
+
+def check_words(hypotheses: Sequence[Hypothesis], where: str) -> None:
+    """Raise ValueError with `where` for a translation, which may be a stranger's, with a word too long to tokenise."""
+    for one in hypotheses:
+        reading.check_words(one.text, f"{where}, sentence {one.sentence}")
 
 
 def test_scores(prepared: Prepared, hypotheses: Sequence[Hypothesis]) -> Scores:

@@ -6,13 +6,24 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
-from harness import checkpoints
+from harness import checkpoints, files, tensors
+from harness.evidence import differences
 from harness.specs import EpochRecord, epochs_from_json, to_json
 from impls.contract import Arrays, Seq2SeqModel, Totals
+
+LARGEST_SHARE = 3
+"""A checkpoint has at most so many times the bytes of the model's state: that, and the kept weights in float64."""
+
+
+class Earlier(TypedDict):
+    """An environment that a run had up to an update."""
+
+    until_update: int
+    environment: dict[str, Any]
 
 
 @dataclass
@@ -24,7 +35,8 @@ class State:
     updates took, and once these are done the `totals` that were taken from the model; until then the model has them.
     `kept` are the weights of the best epoch so far, or the float64 sum of those of the `chosen` epochs where these are
     averaged. `steady_…` leave out the first update of each process, which allocates, and those that compile.
-    `total_seconds` are those of all its processes.
+    `total_seconds` are those of all its processes. `environment` is that of the last one, `earlier` are those it had
+    before, each up to an update; a checkpoint of an older version has neither.
     """
 
     started: str
@@ -46,6 +58,20 @@ class State:
     resumed_after_epochs: list[int] = field(default_factory=list)
     resumed_after_updates: list[int] = field(default_factory=list)
     checkpoint_fallbacks: list[str] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+    earlier: list[Earlier] = field(default_factory=list)
+
+    @property
+    def earlier_processes(self) -> list[dict[str, Any]]:
+        """What the environments of earlier processes had that the last one's has not, and up to which update."""
+        found = ((one["until_update"], differences(one["environment"], self.environment)) for one in self.earlier)
+        return [{"until_update": until, **different} for until, different in found if different]
+
+    def move(self, environment: dict[str, Any]) -> None:
+        """Note that the run goes on in this environment."""
+        if self.environment and self.environment != environment:
+            self.earlier.append({"until_update": self.updates, "environment": self.environment})
+        self.environment = environment
 
 
 def save(results: Path, run_id: str, state: State, model: Seq2SeqModel) -> None:
@@ -60,10 +86,11 @@ def save(results: Path, run_id: str, state: State, model: Seq2SeqModel) -> None:
     checkpoints.save(results, run_id, arrays, notes)
 
 
-def load(results: Path, run_id: str, model: Seq2SeqModel, data: str, complain: Callable[[str], None]) -> State | None:
+def load(results: Path, run_id: str, model: Seq2SeqModel, now: State, complain: Callable[[str], None]) -> State | None:
     """Put a stored state into `model` and return the rest of it; None where there is none that is whole and fits.
 
-    `data` is the digest of all ids as they are now. `complain` is told in a line of each checkpoint that is not.
+    `now` is what a run begins with: it has the digest of all ids, and the environment of this process. `complain` is
+    told in a line of each checkpoint that is not.
     """
     fallbacks: list[str] = []
 
@@ -73,17 +100,31 @@ def load(results: Path, run_id: str, model: Seq2SeqModel, data: str, complain: C
 
     def restore(arrays: Arrays, notes: dict[str, Any]) -> State:
         state = _state(arrays, notes)
-        if state.data != data:
+        if state.data != now.data:
             raise ValueError("a checkpoint is of other data: the files of the corpus have changed since")
         model.set_training_state(_part(arrays, "state/"))
         return state
 
-    state = checkpoints.load(results, run_id, restore, note)
+    most = _most_bytes(model) if checkpoints.exists(results, run_id) else 0
+    state = checkpoints.load(results, run_id, restore, note, most=most)
     if state is not None:
+        state.move(now.environment)
         state.resumed_after_epochs.append(state.epochs)
         state.resumed_after_updates.append(state.updates)
         state.checkpoint_fallbacks += fallbacks
     return state
+
+
+def updates_done(results: Path, run_id: str) -> int:
+    """Return after how many updates a run goes on, as its newest whole manifest says; 0 where it begins."""
+    done = checkpoints.notes(results, run_id).get("updates")
+    return done if type(done) is int and done > 0 else 0
+
+
+def _most_bytes(model: Seq2SeqModel) -> int:
+    """Return what no checkpoint of a model is larger than, and a stranger's may not be."""
+    state = sum(one.nbytes for one in model.training_state().values())
+    return max(files.FILE_BYTES, LARGEST_SHARE * state + tensors.HEADER_BYTES)
 
 
 def _state(arrays: Arrays, notes: dict[str, Any]) -> State:

@@ -303,6 +303,14 @@ def epochs_from_json(value: Any) -> list[EpochRecord]:
     return list(_read(tuple[EpochRecord, ...], value, "curve"))
 
 
+def from_json(kind: Any, value: Any, where: str) -> Any:
+    """Read JSON as an annotated type, such as a dataclass, back; `where` is what its fields are named after.
+
+    Raises: ValueError naming the field that is unknown, missing or of the wrong type.
+    """
+    return _read(kind, value, where)
+
+
 def _read(kind: Any, value: Any, where: str) -> Any:
     """Turn JSON into an instance of the annotated type `kind`, refusing what does not fit."""
     origin = typing.get_origin(kind)

@@ -30,8 +30,8 @@ def manifest(name: str, digest: str, arrays: Arrays) -> dict[str, Any]:
     return {"schema": SCHEMA, "file": name, "sha256": digest, "shapes": shapes}
 
 
-def read_named(manifest: Path) -> tuple[Arrays, dict[str, Any]]:
-    """Read the tensors that a manifest names, and the manifest.
+def read_named(manifest: Path, most: int = files.FILE_BYTES) -> tuple[Arrays, dict[str, Any]]:
+    """Read the tensors that a manifest names, from a file of at most `most` bytes, and the manifest.
 
     Raises: ValueError naming the file that is missing, damaged, or not what the manifest says.
     """
@@ -44,23 +44,23 @@ def read_named(manifest: Path) -> tuple[Arrays, dict[str, Any]]:
     if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name or "\0" in name:
         raise ValueError(f"{manifest}: file={name!r}: allowed is a file beside it")
     path = manifest.parent / name
-    arrays = read(path, digest)
+    arrays = read(path, digest, most)
     if {key: list(one.shape) for key, one in arrays.items()} != shapes:
         raise ValueError(f"{path}: its tensors are not those of {manifest.name}")
     return arrays, found
 
 
-def read(path: Path, digest: str | None = None) -> Arrays:
-    """Read a safetensors file.
+def read(path: Path, digest: str | None = None, most: int = files.FILE_BYTES) -> Arrays:
+    """Read a safetensors file of at most `most` bytes.
 
     Raises: ValueError naming it where it is missing or damaged, not a regular file, or its SHA-256 is not `digest`.
     """
     try:
-        with files.reading(path) as file:
+        with files.reading(path, most) as file:
             header = int.from_bytes(file.read(8), "little")
         if header > HEADER_BYTES:
             raise ValueError(f"{path}: a header of {header:,} bytes: allowed is at most {HEADER_BYTES:,}")
-        files.check_digest(path, digest)
+        files.check_digest(path, digest, most)
         arrays: Arrays = safetensors.numpy.load_file(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import impls
-from harness import checkpoints, evidence, resuming, store
+from harness import checkpoints, evidence, resuming, standing, store
 from harness.curves import learning_rate
 from harness.data.batches import evaluation_batches, stream_digest, training_batches, updates_per_epoch
 from harness.data.prepared import Prepared, prepare
@@ -37,8 +37,9 @@ from impls import registry
 from impls.contract import Arrays, Batch, Compiling, Seq2SeqModel, Totals
 
 EVENT_SECONDS = 0.5
-RESUMED = ("resumed_after_epochs", "resumed_after_updates", "checkpoint_fallbacks")
-"""What a record's environment says of the processes before the last: a number each, and a line for each bad file."""
+RESUMED = ("resumed_after_epochs", "resumed_after_updates", "checkpoint_fallbacks", "earlier_processes")
+"""What a record's environment says of the processes before the last: a number each, a line for each bad file, and what
+of the environment was different then."""
 
 TRANSLATION_VALIDATIONS = 8
 """About how many validations one greedy translation of the test set takes: for estimates of the time left only."""
@@ -56,22 +57,24 @@ def run(
 ) -> RunRecord:
     """Train and measure one run and store what came of it; go on where an interrupted one ended.
 
-    A run that is there already, completed or diverged, is returned as it is. A checkpoint is written at the end of each
-    epoch, and in it after so many seconds (0: never). A signal that `watch` takes gives a checkpoint and a record with
-    the status "interrupted".
+    A run that is there already, completed or diverged, is returned as it is; the record of one that failed or was
+    interrupted is removed as soon as it begins again. A checkpoint is written at the end of each epoch, and in it after
+    so many seconds (0: never). A signal that `watch` takes gives a checkpoint and a record of status "interrupted".
 
     Raises: RunFailed where training or measuring fails, with a record that says so; `Interrupted` where a signal came
-    before there was a model; ValueError, before anything is written, for data, a model or settings that cannot be had.
+    before there was a model; ValueError, before anything is written, for data, a model or settings that cannot be had,
+    and where the files of a run that is there have changed.
     """
-    there = store.finished(results, spec.id)
-    if there is not None:
+    there = standing.finished(results, [spec])
+    if there:
         checkpoints.remove(results, spec.id)
-        return there
+        return there[0]
     watch = watch or Watch()
     progress(Event(run=spec.id, stage="preparing"))
     with watch.at_once():
         trial = _Trial(spec, results, prepare(spec.data), progress, watch, command=command, note=note)
     trial.checkpoint_seconds = checkpoint_seconds
+    store.remove_record(results, spec.id)  # else a kill would leave the reason of an earlier process
     try:
         trial.resume()
         diverged = trial.train()
@@ -140,7 +143,8 @@ class _Trial:
         self.updates = min(spec.training.epochs * self.per_epoch, spec.updates or 2**62)
         self.epochs = math.ceil(self.updates / self.per_epoch)
         self.validation = [batch for batch, _ in evaluation_batches(prepared.validation)]
-        self.state = State(started=datetime.now(UTC).isoformat(timespec="seconds"), data=prepared.digests["tokenised"])
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        self.state = State(started=started, data=prepared.digests["tokenised"], environment=self.environment)
         self.pace = Pace(self.state, self.model)
         self.earlier_seconds = 0.0
         self.saved = 0.0
@@ -260,7 +264,7 @@ class _Trial:
     def resume(self) -> None:
         """Go on from the newest checkpoint of an earlier process that is whole and fits, if there is one."""
         complaints: list[str] = []
-        found = resuming.load(self.results, self.spec.id, self.model, self.state.data, complaints.append)
+        found = resuming.load(self.results, self.spec.id, self.model, self.state, complaints.append)
         for complaint in complaints:
             self._tell("preparing", remark=f"a checkpoint cannot be used: {complaint}")
         if found is not None:
@@ -305,11 +309,11 @@ class _Trial:
     def record(self, status: Status, reason: str = "") -> RunRecord:
         """Return what is known of the run now."""
         spec, state = self.spec, self.state
-        fingerprints = dict(self.prepared.digests)
-        fingerprints["stream"] = stream_digest(
-            self.prepared.train, batch_size=spec.training.batch_size, seed=spec.seed, updates=state.updates
-        )
-        fingerprints |= {"weights": self.initial_digests, **self.stored}
+        fingerprints = self.prepared.digests | {"weights": self.initial_digests, **self.stored}
+        if status in store.FINISHED:  # every batch is made again for it, and a signal leaves no time for that
+            fingerprints["stream"] = stream_digest(
+                self.prepared.train, batch_size=spec.training.batch_size, seed=spec.seed, updates=state.updates
+            )
         return RunRecord(
             id=spec.id,
             spec=spec,

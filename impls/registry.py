@@ -21,10 +21,10 @@ BUILDERS: dict[tuple[str, str], str] = {
     ("gru", "keras"): "impls.keras_adapter:build",
 }
 INSTALL = {
-    "torch": "python -m pip install 'bakeoff[torch]'",
-    "keras": "python -m pip install 'bakeoff[keras]'",
-    "tensorflow": "python -m pip install 'bakeoff[keras]'",
-    "jax": "python -m pip install 'bakeoff[keras,jax]'",
+    "torch": "python -m pip install '.[torch]'",
+    "keras": "python -m pip install '.[keras]'",
+    "tensorflow": "python -m pip install '.[keras]'",
+    "jax": "python -m pip install '.[keras,jax]'",
 }
 BACKENDS: tuple[str, ...] = get_args(Backend)
 

@@ -9,6 +9,40 @@ from pathlib import Path
 import pytest
 from worker_tasks import Crew, Task
 
+from harness.data import tokenising
+
+TESTS = Path(__file__).resolve().parent
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Yield the folder that a module's tests keep prepared corpora in; they compute with one thread."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BAKEOFF_CACHE", str(folder))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def processes(cache: Path) -> Iterator[None]:
+    """Let the processes of runs find the modules of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), str(TESTS.parent)]))
+        yield
+
+
+@pytest.fixture
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let a test begin with an empty cache, `tmp_path`/cache."""
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokenise in this process: only for tokenizers that do not import spaCy."""
+    monkeypatch.setattr(tokenising, "_in_a_process", tokenising._answer)
+
 
 @pytest.fixture(scope="session")
 def multi30k_folder() -> Path:

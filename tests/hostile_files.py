@@ -264,6 +264,15 @@ CASES: dict[str, Hostile] = {
     "a digest that is no text": Hostile(
         edit("fingerprints", lambda old: {**old, "hypotheses": {"a": 1}}), COMPARE, 2, "allowed is a digest"
     ),
+    "a text of this machine": Hostile(
+        both(
+            edit("spec.data.files", {f"{split}_source": "secret.json" for split in ("train", "validation", "test")}),
+            edit("spec.data.corpus", "files"),
+        ),
+        SCORE,
+        2,
+        "the run's text cannot be had here: secret.json: its SHA-256",
+    ),
     "a variant that clears the screen": Hostile(
         both(edit("status", "failed"), edit("reason", "\x1b[2J\x1b]0;title\x07\u202e\x9b31m")), LIST, 0, "\\u001b[2J"
     ),
@@ -282,6 +291,12 @@ CASES: dict[str, Hostile] = {
     ),
     "a sentence of a million digits": Hostile(
         holding(HYPOTHESES, b'{"sentence":' + b"9" * 10**6 + b',"text":"a","tokens":["a"]}\n'), STORED, 2, "is not JSON"
+    ),
+    "a word of four thousand brackets": Hostile(
+        holding(HYPOTHESES, b'{"sentence":0,"text":"%b","tokens":["("]}\n' % (b"(" * 4_000)),
+        SCORE,
+        2,
+        "sentence 0: 4,000 characters without a space; allowed is at most 1,000",
     ),
     "translations of 65 MB": Hostile(holding(HYPOTHESES, b"\n" * 68_000_000), COMPARE, 2, "allowed is at most"),
     # tensors

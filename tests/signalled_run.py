@@ -77,6 +77,10 @@ def main() -> int:
         Path(moment).write_text(str(time.time()))
         os.kill(os.getpid(), NUMBERS[name])
 
+    def send_twice() -> None:
+        for seconds in (0.5, 1.0):
+            threading.Timer(seconds, send).start()
+
     from harness.__main__ import main as harness
 
     if phase == "ignored":
@@ -86,7 +90,7 @@ def main() -> int:
         # C code that never looks at signals, and takes minutes.
         step: Any = lambda *_: hashlib.pbkdf2_hmac("sha256", b"", b"", 2**30)  # noqa: E731
         setattr(counting_model.CompilingModel, "train_step", step)  # noqa: B010
-        plant("building", lambda: [threading.Timer(seconds, send).start() for seconds in (0.5, 1.0)])
+        plant("building", send_twice)
     else:
         plant(phase, send)
     return harness(arguments(Path(results)))

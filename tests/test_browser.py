@@ -21,8 +21,8 @@ from harness.reporting.stored import Text
 from harness.specs import RunRecord
 
 pytestmark = pytest.mark.browser
-playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'bakeoff[browser]'")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe: pip install 'bakeoff[browser]'")
+playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install '.[browser]'")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe: pip install '.[browser]'")
 
 QUICK = Method(resamples=50, trials=50)
 VARIANTS = ("learned_positions", "conv_ffn", "bahdanau_gru")

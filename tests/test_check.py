@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from record_factory import record as made_up
 from record_folders import folder_spec, write_run, write_set
 from small_runs import TINY, TRAINING, spec
 
@@ -22,7 +23,7 @@ from harness.checking import rules
 from harness.checking.rules import RULES, Checked, check
 from harness.data import multi30k
 from harness.data.prepared import at_hand
-from harness.specs import DataSpec, canonical_json, spec_from_json
+from harness.specs import canonical_json, spec_from_json
 
 FIRST = folder_spec("learned_positions", 0).id
 SECOND = folder_spec("learned_positions", 1).id
@@ -31,12 +32,7 @@ OTHER = "0" * 64
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")
@@ -610,4 +606,4 @@ def test_it_loads_no_framework_and_no_tables(valid: Path) -> None:
 def test_nothing_is_downloaded_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MULTI30K_DIR", raising=False)
     monkeypatch.setattr(multi30k, "_download", lambda missing: pytest.fail("it downloads"))
-    assert at_hand(DataSpec()) is None
+    assert at_hand(made_up()) is None

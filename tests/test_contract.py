@@ -202,7 +202,7 @@ def test_unknown_frameworks_are_refused() -> None:
 
 def test_a_framework_that_is_not_installed_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"'torch' is not installed: python -m pip install 'bakeoff\[torch\]'"):
+    with pytest.raises(ValueError, match=r"'torch' is not installed: python -m pip install '\.\[torch\]'"):
         impls.build(GruRecipe(), 10, 10)
 
 

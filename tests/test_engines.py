@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interrupted_bench import interrupted_and_gone_on
 from small_runs import DATA, TINY, UPDATES_PER_EPOCH, spec
 
 from harness import engines, evidence, executor, store
@@ -36,12 +36,7 @@ TESTS = Path(__file__).resolve().parent
 SETTINGS: dict[str, Any] = {"command": "the command", "note": "a note", "terms": executor.Terms()}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), str(TESTS.parent)]))
-        yield
+pytestmark = pytest.mark.usefixtures("processes")
 
 
 def local(specs: Sequence[RunSpec], results: Path) -> dict[str, RunRecord]:
@@ -282,8 +277,8 @@ REFUSED = {
     "--engine ray --address ray://here:1": "--address ray://here:1: allowed is HOST:PORT, on a machine of the cluster",
     "--engine slurm --slurm time": "--slurm time: allowed is KEY=VALUE, such as partition=long",
     "--engine slurm --slurm time=": "--slurm time=: allowed is KEY=VALUE, such as partition=long",
-    "--engine ray": "--engine ray: ray is not installed: python -m pip install 'bakeoff[ray]'",
-    "--engine slurm": "--engine slurm: submitit is not installed: python -m pip install 'bakeoff[slurm]'",
+    "--engine ray": "--engine ray: ray is not installed: python -m pip install '.[ray]'",
+    "--engine slurm": "--engine slurm: submitit is not installed: python -m pip install '.[slurm]'",
 }
 
 
@@ -325,7 +320,7 @@ def test_no_ray_cluster_is_a_line(address: str, named: str, tmp_path: Path, monk
 
 
 def test_a_cluster_chooses_the_accelerator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("ray", reason="needs ray: pip install 'bakeoff[ray]'")
+    pytest.importorskip("ray", reason="needs ray: pip install '.[ray]'")
     words = ["--engine", "ray", "--device", "cuda:1", "--results", str(tmp_path)]
     assert main([*BENCH, *words]) == 2
     assert "device 'cuda:1' with --engine ray: allowed is cpu, or cuda for any one of them" in capsys.readouterr().err
@@ -334,7 +329,7 @@ def test_a_cluster_chooses_the_accelerator(tmp_path: Path, capsys: pytest.Captur
 def test_slurm_is_missed_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("submitit", reason="needs submitit: pip install 'bakeoff[slurm]'")
+    pytest.importorskip("submitit", reason="needs submitit: pip install '.[slurm]'")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     for words, message in (
         ([], "--engine slurm: there is no sbatch here"),
@@ -355,7 +350,7 @@ def test_nothing_waits_where_the_jobs_of_slurm_are_written(tmp_path: Path) -> No
 
 
 def test_parameters_of_slurm_are_submitit_s_or_sbatch_s() -> None:
-    pytest.importorskip("submitit", reason="needs submitit: pip install 'bakeoff[slurm]'")
+    pytest.importorskip("submitit", reason="needs submitit: pip install '.[slurm]'")
     given = {"partition": "long", "time": "30", "reservation": "class"}
     assert on_slurm._parameters(given) == {
         "slurm_partition": "long",
@@ -372,7 +367,7 @@ NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A Ray cluster of this machine's: a head and a second node with a core each; neither knows corpora or modules."""
-    pytest.importorskip("ray", reason="needs ray: pip install 'bakeoff[ray]'")
+    pytest.importorskip("ray", reason="needs ray: pip install '.[ray]'")
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
@@ -444,45 +439,6 @@ def test_ray_runs_the_code_that_was_sent(cluster: Any, tmp_path: Path, monkeypat
     assert "RuntimeError" in store.log_path(tmp_path / "ray", one.id).read_text()
 
 
-def bench(results: Path, *words: str) -> list[str]:
-    given = ["--corpus", "captions", "--tokenizer", "whitespace", "--set", "data.training_pairs=200", "--threads", "1"]
-    given += ["--set", "training.batch_size=32", "--set", "decoding.max_tokens=5", "--results", str(results)]
-    given += ["--reports", str(results.parent / "reports"), "--variant", "counting_model:build_slow"]
-    return [sys.executable, "-m", "harness", "bench", *given, "--seed", "0", "--seed", "1", *words]
-
-
-def interrupted_and_gone_on(results: Path, *words: str) -> None:
-    """Ctrl-C in mid-suite gives records and checkpoints; the same command goes on from there and exits with 0."""
-    command = bench(results, *words)
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=TESTS.parent,
-        # A shell that starts these tests in the background makes them, and so their children, deaf to Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as process:
-        assert process.stdout is not None
-        seen = ""
-        while seen.count("epoch 1/3: training loss") < 2:
-            line = process.stdout.readline()
-            assert line, seen
-            seen += line
-        process.send_signal(signal.SIGINT)
-        rest = process.stdout.read()
-    assert process.returncode == 130, seen + rest
-    # submitit's own processes on this machine die of Ctrl-C, which stands for scancel there.
-    assert "Traceback" not in rest or "cluster=local" in words
-    records = store.records(results)
-    assert [record.status for record in records] == ["interrupted"] * 2, rest
-    assert all(list((results / record.id).glob("checkpoint*")) for record in records)
-    done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr.count("goes on after update") == 2
-    assert [record.status for record in store.records(results)] == ["completed"] * 2
-
-
 @pytest.mark.faults
 def test_ctrl_c_ends_the_runs_on_ray_in_order_and_the_command_goes_on_later(cluster: Any, tmp_path: Path) -> None:
     results = tmp_path / "results"
@@ -497,7 +453,7 @@ def test_ctrl_c_ends_the_runs_on_ray_in_order_and_the_command_goes_on_later(clus
 def test_submitit_ends_with_the_records_of_local_though_a_job_is_preempted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submitit = pytest.importorskip("submitit", reason="needs submitit: pip install 'bakeoff[slurm]'")
+    submitit = pytest.importorskip("submitit", reason="needs submitit: pip install '.[slurm]'")
     slow = spec("counting_model:build_slow")
     specs = [slow, spec(), spec("learned_positions", TINY), spec("counting_model:build_breaking")]
     jobs: dict[str, Any] = {}
@@ -529,5 +485,5 @@ def test_submitit_ends_with_the_records_of_local_though_a_job_is_preempted(
 
 @pytest.mark.faults
 def test_ctrl_c_ends_submitit_s_jobs_in_order_and_the_command_goes_on_later(tmp_path: Path) -> None:
-    pytest.importorskip("submitit", reason="needs submitit: pip install 'bakeoff[slurm]'")
+    pytest.importorskip("submitit", reason="needs submitit: pip install '.[slurm]'")
     interrupted_and_gone_on(tmp_path / "results", "--engine", "slurm", "--slurm", "cluster=local")

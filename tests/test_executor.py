@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from interrupted_bench import interrupted
 from small_runs import TINY, spec
 
 from harness import checkpoints, executor, forecast, store, suites, workers
+from harness.commands import many
 from harness.data.prepared import prepare
-from harness.forecast import Forecast
+from harness.forecast import Estimate, Forecast
 from harness.progress import Display, Event, describe, duration, from_line, to_line
 from harness.specs import DataSpec, RunRecord, RunSpec
 from harness.verdicts import LOST_PROCESSES, Records, Running, Task
@@ -27,12 +27,7 @@ from impls.recipes import TUTORIAL
 TESTS = Path(__file__).resolve().parent
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), str(TESTS.parent)]))
-        yield
+pytestmark = pytest.mark.usefixtures("processes")
 
 
 def test_a_run_that_fails_stays_where_it_is(tmp_path: Path) -> None:
@@ -134,34 +129,9 @@ def test_a_runner_that_was_started_deaf_to_its_children_notices_their_end(tmp_pa
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
-def test_ctrl_c_ends_the_runs_in_order_and_the_command_goes_on_later(tmp_path: Path) -> None:
-    words = ["--corpus", "captions", "--tokenizer", "whitespace", "--set", "data.training_pairs=200", "--threads", "1"]
-    words += ["--set", "training.batch_size=32", "--set", "decoding.max_tokens=5", "--results", str(tmp_path)]
-    words += ["--reports", str(tmp_path / "reports"), "--variant", "counting_model:build_slow", "--jobs", "2"]
-    command = [sys.executable, "-m", "harness", "bench", *words, "--seed", "0", "--seed", "1"]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=TESTS.parent,
-        # A shell that starts these tests in the background makes them, and so their children, deaf to Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as process:
-        assert process.stdout is not None
-        seen = ""
-        while seen.count("epoch 1/3: training loss") < 2:
-            line = process.stdout.readline()
-            assert line, seen
-            seen += line
-        process.send_signal(signal.SIGINT)
-        rest = process.stdout.read()
-    assert process.returncode == 130, seen + rest
-    assert "Traceback" not in rest
-    records = store.records(tmp_path)
-    assert [record.status for record in records] == ["interrupted"] * 2
+def test_ctrl_c_ends_the_runs_in_order_with_a_checkpoint_of_each(tmp_path: Path) -> None:
+    records = interrupted(tmp_path / "results", "--jobs", "2")
     assert [len(record.curve) for record in records] == [1, 1]
-    assert all(checkpoints.exists(tmp_path, record.id) for record in records)
 
 
 def test_the_display_of_a_log_is_rare_and_plain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +196,8 @@ def test_durations_are_said_as_a_person_does(seconds: float | None, words: str) 
 def test_a_forecast_is_corrected_by_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     moment = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: moment)
-    found = Forecast({"a": 10.0, "b": 10.0, "c": 20.0}, jobs=1)
+    whole = {"a": Estimate(10.0), "b": Estimate(10.0), "c": Estimate(20.0)}
+    found = Forecast(whole, jobs=1)
     assert found.seconds() == 40
     found.start("a")
     moment = 20.0
@@ -240,20 +211,48 @@ def test_a_forecast_is_corrected_by_the_runs(monkeypatch: pytest.MonkeyPatch) ->
     unknown.start("a")
     unknown.note(Event(run="a", stage="training", remaining_seconds=8.0))
     assert unknown.seconds() is None
-    assert Forecast({"a": 10.0, "b": 10.0, "c": 20.0}, jobs=2).seconds() == 20
+    assert Forecast(whole, jobs=2).seconds() == 20
+
+
+def test_a_forecast_counts_only_what_is_left_of_a_resumed_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: moment)
+    found = Forecast({"a": Estimate(40.0, 10.0), "b": Estimate(40.0, 10.0)}, jobs=1, done={"a": 0.75})
+    assert found.seconds() == 20 + 50
+    found.start("a")
+    moment = 40.0
+    found.end("a")
+    assert found.seconds() == 100, "a took twice as long as thought, so b will"
+    found.start("b")
+    found.note(Event(run="b", stage="preparing", updates=0, all_updates=8, remark="a checkpoint cannot be used"))
+    found.note(Event(run="b", stage="preparing", updates=4, all_updates=8, remark="goes on"))
+    assert found.seconds() == 60
+
+
+def test_what_is_left_of_a_run_is_what_its_checkpoint_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "machine_rate", lambda: 1e9)
+    run = spec()
+    assert many._forecast([run], tmp_path, 1).done == {run.id: 0.0}
+    checkpoints.save(tmp_path, run.id, {}, {"updates": 3})
+    checkpoints.save(tmp_path, run.id, {}, {"updates": 7})
+    assert many._forecast([run], tmp_path, 1).done == {run.id: 7 / 21}
+    (tmp_path / run.id / "checkpoint-2.json").write_bytes(b"half")
+    assert many._forecast([run], tmp_path, 1).done == {run.id: 3 / 21}
 
 
 def test_a_forecast_grows_with_the_work() -> None:
     prepared = prepare(spec().data)
 
     def seconds(one: RunSpec) -> float:
-        return forecast.estimate_seconds(one, prepared, 1e9)
+        return forecast.estimate(one, prepared, 1e9).seconds()
 
     base = spec("learned_positions", TINY)
     assert seconds(spec("learned_positions", registry.recipe("learned_positions"))) > seconds(base)
     assert seconds(spec("paper", registry.recipe("paper"), training=TUTORIAL)) > seconds(spec("paper", TINY))
     assert seconds(spec("learned_positions", TINY, updates=2)) < seconds(base)
     assert seconds(spec()) > 0
+    assert forecast.estimate(base, prepared, 1e9).seconds(0.5) < seconds(base)
+    assert forecast.estimate(base, prepared, 1e9).seconds(1.0) > forecast.START_SECONDS
     assert forecast.machine_rate(0.05) > 1e6
 
 

@@ -35,12 +35,8 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), str(TESTS.parent)]))
-        prepare(DATA)
-        yield
+def _data(processes: None) -> None:
+    prepare(DATA)
 
 
 class Place:

@@ -33,6 +33,8 @@ SAMPLE = (
     "a variant that clears the screen",
     "a builder of the stranger's",
     "translations that link outside",
+    "a text of this machine",
+    "a word of four thousand brackets",
     "a header beyond all",
     "a manifest that leads outside",
 )

@@ -38,15 +38,7 @@ TEST = "Ein Hund\tA dog\n<eos> Hund <unk>\tA <pad> dog's\n"
 WORDS = DataSpec(corpus="captions", tokenizer="whitespace")
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokenise in this process: only for tokenizers that do not import spaCy."""
-    monkeypatch.setattr(tokenising, "_in_a_process", tokenising._answer)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def small(
@@ -72,7 +64,7 @@ def same(one: Prepared, other: Prepared) -> bool:
 # Words and ids --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("_one_process")
+@pytest.mark.usefixtures("one_process")
 def test_a_corpus_worked_by_hand(tmp_path: Path) -> None:
     found = prepare(small(tmp_path))
     assert found.source_words == (*SPECIAL_WORDS, "ein", "hund")
@@ -100,7 +92,7 @@ def test_a_corpus_worked_by_hand(tmp_path: Path) -> None:
     assert sorted(found.digests["files"]) == ["test_source", "train_source", "validation_source"]
 
 
-@pytest.mark.usefixtures("_one_process")
+@pytest.mark.usefixtures("one_process")
 def test_settings_do_what_they_say(tmp_path: Path) -> None:
     data = small(tmp_path)
     first_two = prepare(replace(data, training_pairs=2))
@@ -120,7 +112,7 @@ def test_settings_do_what_they_say(tmp_path: Path) -> None:
     assert joint.train.target[1].tolist() == [2, 4, 5, 3]
 
 
-@pytest.mark.usefixtures("_one_process")
+@pytest.mark.usefixtures("one_process")
 def test_long_pairs_are_left_out_of_training_and_cut_elsewhere(tmp_path: Path) -> None:
     found = prepare(small(tmp_path, max_length=5))
     assert [len(ids) for ids in found.train.source] == [5, 4, 4]
@@ -157,7 +149,7 @@ def test_vocabularies_are_torchtexts() -> None:
 # The cache ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("_one_process")
+@pytest.mark.usefixtures("one_process")
 def test_the_second_time_nothing_is_tokenised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = small(tmp_path)
     once = prepare(data)
@@ -168,7 +160,7 @@ def test_the_second_time_nothing_is_tokenised(tmp_path: Path, monkeypatch: pytes
     assert same(prepare(data), once)
 
 
-@pytest.mark.usefixtures("_one_process")
+@pytest.mark.usefixtures("one_process")
 def test_damage_of_any_file_is_noticed_and_made_good(tmp_path: Path) -> None:
     data = small(tmp_path)
     once = prepare(data)
@@ -196,7 +188,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes as POSIX has them")
-@pytest.mark.usefixtures("_one_process")
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_entry_is_a_damaged_one(kind: str, tmp_path: Path) -> None:
     data = small(tmp_path)
@@ -264,13 +256,13 @@ def test_the_key_is_of_all_that_determines_the_ids(tmp_path: Path, monkeypatch: 
     assert key(multi30k) != keys["none"]
 
 
-@pytest.mark.usefixtures("_one_process")
+@pytest.mark.usefixtures("one_process")
 def test_where_files_lie_does_not_matter(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     assert prepare(small(tmp_path)).key == prepare(small(tmp_path / "elsewhere")).key
 
 
-@pytest.mark.usefixtures("_one_process")
+@pytest.mark.usefixtures("one_process")
 def test_a_carried_cache_serves_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = small(tmp_path)
     installed = {"sacremoses": "0.1"}
@@ -388,7 +380,7 @@ def test_sentencepiece_end_to_end(tmp_path: Path, shared: str) -> None:
     assert same(prepare(data), found)
 
 
-@pytest.mark.usefixtures("_one_process")
+@pytest.mark.usefixtures("one_process")
 def test_the_page_shows_the_figures(tmp_path: Path) -> None:
     found = prepare(small(tmp_path, max_length=5))
     page = describe(found)

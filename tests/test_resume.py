@@ -14,8 +14,9 @@ import pytest
 from killed_runs import UPDATES, Forker, fresh, generations, moments, outcome, tiny
 from small_runs import spec
 
-from harness import checkpoints, store, training
+from harness import checkpoints, evidence, files, resuming, store, tensors, training
 from harness.progress import Event
+from harness.reporting import provenance
 from harness.signals import Watch
 from harness.specs import DataSpec, FileSpec, RunRecord, RunSpec
 from impls import registry
@@ -29,15 +30,6 @@ FORKED = [(variant, "torch", number, 6) for variant in registry.names() for numb
 FORKED += [("learned_positions", "keras", number, 11) for number in range(2)]
 SAMPLE = {("bahdanau_gru", 0)}
 FRESH_KILLS = 10
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(folder))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -400,6 +392,80 @@ def test_a_damaged_checkpoint_is_said_and_the_older_one_used(
     (said,) = whole.environment["checkpoint_fallbacks"]
     assert said.startswith(f"{newest.name}: ")
     assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
+
+
+def test_a_record_says_where_earlier_processes_were_different(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    run, cores = spec(), evidence.cores()
+    machine = evidence.machine()
+    for update, others, versions in (
+        (2, cores + 6, {"numpy": "1.0"}),
+        (9, cores + 6, {"numpy": "1.0"}),
+        (16, cores, {}),
+    ):
+        with monkeypatch.context() as patch:
+            found = {**machine, "cores": others}
+            here = {**evidence.versions(), **versions}
+            patch.setattr(evidence, "machine", lambda device, found=found: found)
+            patch.setattr(evidence, "versions", lambda here=here: here)
+            patch.setenv("XLA_FLAGS", "--odd")
+            assert interrupted(run, tmp_path, update).environment["machine"]["cores"] == others
+    whole = training.run(run, tmp_path)
+    assert whole.environment["machine"]["cores"] == cores
+    odd = {"variables": {"XLA_FLAGS": "--odd"}}
+    assert whole.environment["earlier_processes"] == [
+        {"until_update": 9, "machine": {"cores": cores + 6}, "versions": {"numpy": "1.0"}, **odd},
+        {"until_update": 16, **odd},
+    ]
+    assert store.load_record(tmp_path, run.id) == whole
+    told = dict(provenance.environment([whole]))["earlier_processes"]
+    assert told.startswith(f"until_update 9 machine cores {cores + 6} ")
+    assert told.endswith("until_update 16 variables XLA_FLAGS --odd")
+
+
+def test_a_checkpoint_of_a_version_that_knew_no_environments_serves(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    run, save = spec(), checkpoints.save
+
+    def older(results: Path, run_id: str, state: Any, notes: Any) -> None:
+        new = ("environment", "earlier")
+        save(results, run_id, state, {name: one for name, one in notes.items() if name not in new})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save", older)
+        interrupted(run, tmp_path, 10)
+    whole = training.run(run, tmp_path)
+    assert whole.environment["resumed_after_updates"] == [10]
+    assert whole.environment["earlier_processes"] == []
+
+
+def test_a_checkpoint_may_be_as_large_as_its_model_needs(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+
+    class Large:
+        def training_state(self) -> Any:
+            return {"weights/a": np.broadcast_to(np.float32(0), 2**31)}
+
+    assert resuming._most_bytes(Large()) > 3 * 8 * 2**30  # type: ignore[arg-type]
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(files.FILE_BYTES + 1)
+    with pytest.raises(ValueError, match="allowed is at most"):
+        tensors.read(tmp_path / "large")
+    with pytest.raises(ValueError, match="not safetensors"):
+        tensors.read(tmp_path / "large", most=2 * files.FILE_BYTES)
+    run = spec()
+    interrupted(run, tmp_path, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(resuming, "_most_bytes", lambda model: 99)
+        told = Signaller(10)
+        training.run(run, tmp_path, progress=told, watch=told.watch)
+    assert any("allowed is at most 99" in remark for remark in told.remarks)
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_starts_anew_and_says_so(

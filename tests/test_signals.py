@@ -45,13 +45,10 @@ DONE = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("cache")
+def _compiling(cache: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(folder))
-        patch.setenv("OMP_NUM_THREADS", "1")
         patch.setattr(counting_model, "COMPILING_SECONDS", COMPILING_SECONDS)
-        yield folder
+        yield
 
 
 @pytest.fixture(scope="module")

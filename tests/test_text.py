@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import io
 import re
 import time
 from collections import Counter
@@ -33,15 +34,7 @@ BOM = b"\xef\xbb\xbf"
 Pairs = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokenise in this process: only for tokenizers that do not import spaCy."""
-    monkeypatch.setattr(tokenising, "_in_a_process", tokenising._answer)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def corpus(folder: Path, source: bytes, target: bytes | None = None, **more: Any) -> DataSpec:
@@ -186,6 +179,55 @@ def test_a_file_beyond_memory_is_refused_unread(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"train_source: 1,073,741,825 bytes: allowed is at most 1,073,741,824"):
         corpora.load(data)
     assert time.monotonic() - started < 1
+
+
+# A stream -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_comes_in_pieces_with_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PIECE_LINES", 2)
+    content = BOM + b"one\r\n\n\ntwo\nthr\xc3\xa9e"
+    assert list(reading.pieces(io.BytesIO(content), "it")) == [["one\r", ""], ["", "two"], ["thrée"]]
+    monkeypatch.setattr(reading, "PIECE_BYTES", 4)
+    assert list(map(len, reading.pieces(io.BytesIO(content), "it"))) == [1, 2, 1, 1]
+    assert sum(reading.pieces(io.BytesIO(content), "it"), []) == reading.lines(content, "it")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "it: empty"),
+        (b"\n" * 7, "it: empty"),
+        (b"\x1f\x8babc", "it, line 1: it begins as a gzip file"),
+        (b"a\nb\nc\nd\0\n", "it, line 4: a NUL character"),
+        (BOM + b"a\nb\nc\nd\xe4\n", r"it, line 4: byte 0xe4 \(at offset 10 of the file\)"),
+        (b"a\nb\nc\n" + b"$" * 1_001, "it, line 4: 1,001 characters without a space"),
+        (b"a\nb\nc\n" + b"x " * 100_001, "it, line 4: 200,002 characters; allowed is at most 200,000"),
+    ],
+)
+def test_what_is_refused_in_a_stream_names_its_line(
+    content: bytes, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PIECE_LINES", 2)
+    with pytest.raises(ValueError, match=message):
+        list(reading.pieces(io.BytesIO(content), "it"))
+
+
+def test_a_line_without_end_is_not_waited_for() -> None:
+    class Endless(io.RawIOBase):
+        given = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            Endless.given += len(buffer)
+            assert Endless.given < 2_000_000
+            buffer[:] = b"\xf0\x9f\x98\x80"[: len(buffer)] * (len(buffer) // 4 or 1)
+            return len(buffer)
+
+    with pytest.raises(ValueError, match="it, line 1: more characters; allowed is at most 200,000"):
+        next(reading.pieces(io.BufferedReader(Endless(), buffer_size=4_096), "it"))
 
 
 # Any bytes at all -----------------------------------------------------------------------------------------------------
@@ -384,7 +426,7 @@ def test_pieces_hold_every_letter(name: str) -> None:
 # Long lines, unknown words, repetitions -------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("_one_process")
+@pytest.mark.usefixtures("one_process")
 def test_a_line_of_ten_thousand_words_is_left_out_or_cut(tmp_path: Path) -> None:
     long = f"{LONG}\t{LONG}\n".encode()
     data = corpus(tmp_path, GOOD + long, contents={"validation_source": GOOD + long, "test_source": GOOD + long})
@@ -399,7 +441,7 @@ def test_a_line_of_ten_thousand_words_is_left_out_or_cut(tmp_path: Path) -> None
     assert said in remark(data, found.figures)
 
 
-@pytest.mark.usefixtures("_one_process")
+@pytest.mark.usefixtures("one_process")
 def test_a_corpus_of_nothing_but_long_lines_says_what_is_allowed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="max_length=100: no training pair is that short; allowed is at least 10002"):
         prepare(corpus(tmp_path, f"{LONG}\t{LONG}\n".encode()))
@@ -423,7 +465,7 @@ def test_odd_text_is_trained_on_and_translated(kind: str, tmp_path: Path) -> Non
         assert record.sizes["test_target_unknown_rate"] == 1
 
 
-@pytest.mark.usefixtures("_one_process")
+@pytest.mark.usefixtures("one_process")
 def test_repeated_pairs_and_test_pairs_in_training_are_reported(tmp_path: Path, capsys: Any) -> None:
     train = b"ein\ta\nein\ta\n ein \ta\r\nein\tb\nzwei\tb\ndrei\tc\n"
     test = b"ein\ta\nein\ta\nEin\ta\nzwei\tb \nvier\td\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,7 @@ from impls.contract import Training
 TORCH = spec("learned_positions", TINY)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +155,31 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: Any
         same = {"training_seconds": 0.0, "validation_seconds": 0.0}
         assert replace(found, **same) == replace(expected, **same)
     assert not [name for name in files(tmp_path, one) if "checkpoint" in name]
+
+
+def test_the_record_of_an_earlier_process_goes_where_a_run_begins_again(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    one = spec()
+    assert training.run(one, tmp_path, progress=Interrupter(2)).status == "interrupted"
+    there: list[bool] = []
+
+    def look(event: Event) -> None:
+        if event.stage == "training" and not event.remark:
+            there.append("record.json" in files(tmp_path, one))
+
+    assert training.run(one, tmp_path, progress=look).status == "completed"
+    assert there
+    assert not any(there)
+
+
+def test_an_interrupted_run_ends_without_making_its_batches_again(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "stream_digest", lambda *_, **__: pytest.fail("a huge corpus takes minutes"))
+        broken = training.run(spec(), tmp_path, progress=Interrupter(2))
+    assert broken.status == "interrupted"
+    assert "stream" not in broken.fingerprints
+    assert "stream" in training.run(spec(), tmp_path).fingerprints
 
 
 def test_averaging_is_the_mean_of_the_last_epochs_and_resumes(tmp_path: Path, monkeypatch: Any) -> None:

@@ -14,7 +14,7 @@ from harness.checking.stored import NotTried, Stored
 from harness.specs import RunRecord
 from impls.weights import count, shapes
 
-DIGESTS = ("source_vocabulary", "target_vocabulary", "tokenised", "stream")
+DIGESTS = ("source_vocabulary", "target_vocabulary", "tokenised")
 SIZES = ("parameters", "source_words", "target_words", "train_pairs", "validation_pairs", "test_pairs")
 SPEEDS = ("total_seconds", "first_update_seconds", "decoding_sentences_per_second")
 LOSSES = ("training_loss", "training_perplexity", "validation_loss", "validation_perplexity")
@@ -101,7 +101,8 @@ def contents(stored: Stored) -> Iterator[str]:
 def digests(stored: Stored) -> Iterator[str]:
     """Every fingerprint is there, and a SHA-256."""
     found, done = stored.known.fingerprints, stored.known.status == "completed"
-    expected = (*DIGESTS, *(("hypotheses", "trained_weights") if done else ()))
+    of_all = ("stream",) if stored.known.status in store.FINISHED else ()
+    expected = (*DIGESTS, *of_all, *(("hypotheses", "trained_weights") if done else ()))
     if found or done:
         yield from (f"no digest of {name}" for name in ("files", "weights", *expected) if not found.get(name))
     for name, value in found.items():

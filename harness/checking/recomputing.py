@@ -12,7 +12,7 @@ from harness.checking.identity import shape_of
 from harness.checking.stored import NotTried, Stored
 from harness.evidence import array_digests
 from harness.reporting.fairness import drawing
-from harness.specs import RunRecord
+from harness.specs import RunRecord, canonical_json
 from impls import weights
 
 if TYPE_CHECKING:
@@ -90,13 +90,18 @@ def stream(stored: Stored) -> Iterator[str]:
 
 def scores(stored: Stored) -> Iterator[str]:
     """Every score, its signature and its counts come out again from the stored translations and the corpus here."""
-    from harness.measuring import test_scores
+    from harness.measuring import check_words, test_scores
 
     record = stored.completed
     prepared = _prepared(stored)
     if prepared.digests["files"] != record.fingerprints.get("files"):
         raise NotTried("the corpus here is another")
-    found = test_scores(prepared, store.load_hypotheses(stored.results, stored.name))
+    hypotheses = store.load_hypotheses(stored.results, stored.name)
+    try:
+        check_words(hypotheses, store.HYPOTHESES)
+    except ValueError as error:
+        raise NotTried(str(error)) from error
+    found = test_scores(prepared, hypotheses)
     wrong = [
         f"{name}={record.scores.get(name)}, recomputed {value}"
         for name, value in found.values.items()
@@ -121,13 +126,14 @@ def _prepared(stored: Stored) -> Prepared:
     """Return the corpus of a run. Raises: NotTried where it is not here, and nothing is downloaded for it."""
     from harness.data.prepared import at_hand
 
-    data, memory = stored.known.spec.data, stored.memory.prepared
-    if data not in memory:
+    record, memory = stored.known, stored.memory.prepared
+    key = record.spec.data, canonical_json(record.fingerprints.get("files"))
+    if key not in memory:
         try:
-            memory[data] = at_hand(data) or "Multi30k is not here"
+            memory[key] = at_hand(record) or "Multi30k is not here"
         except ValueError as error:
-            memory[data] = " ".join(str(error).split())
-    found = memory[data]
+            memory[key] = " ".join(str(error).split())
+    found = memory[key]
     if isinstance(found, str):
         raise NotTried(f"no corpus: {found}")
     prepared: Prepared = found

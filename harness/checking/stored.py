@@ -20,9 +20,9 @@ class NotTried(Exception):
 
 @dataclass
 class Memory:
-    """What several rules need and is dear: corpora by their settings, and the digests of drawn tensors."""
+    """What several rules need and is dear: corpora by their settings and files, and the digests of drawn tensors."""
 
-    prepared: dict[DataSpec, Any] = field(default_factory=dict)
+    prepared: dict[tuple[DataSpec, str], Any] = field(default_factory=dict)
     drawn: dict[tuple[object, ...], str] = field(default_factory=dict)
     streams: dict[tuple[object, ...], str] = field(default_factory=dict)
 

@@ -105,7 +105,7 @@ def _corpus(sides: Sequence[Side]) -> Corpus | None:
 
     record = sides[0].records[0]
     try:
-        prepared = at_hand(record.spec.data)
+        prepared = at_hand(record)
     except ValueError:
         return None
     if prepared is None or prepared.digests["files"] != record.fingerprints.get("files"):

@@ -1,8 +1,8 @@
 """`data`: what a corpus holds, once it is tokenised and cached; run before going offline, it downloads what is needed.
 
 Multi30k is looked for in the folder that MULTI30K_DIR names, then in the cache, then downloaded: an address that sends
-nothing for 9 seconds is given up for the next one, and all of it after 180 seconds. Own text is UTF-8; a line ends with
-LF or CR LF, and every pair has a sentence on both sides.
+less than 8 KiB in 9 seconds is given up for the next one, and all of it after 180 seconds. Own text is UTF-8; a line
+ends with LF or CR LF, and every pair has a sentence on both sides.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import evidence, executor, store, suites, workers
+from harness import evidence, executor, forecast, resuming, standing, suites, workers
 from harness.commands import clusters, options
 from harness.forecast import Forecast
 from harness.progress import duration
@@ -112,9 +112,8 @@ def prepare(specs: list[RunSpec], engine: str = "local") -> None:
 
 
 def finished(specs: list[RunSpec], results: Path) -> list[RunRecord]:
-    """Return the records of the runs that are there already and need not be run again."""
-    there = (store.finished(results, spec.id, complain=options.warn) for spec in specs)
-    return [record for record in there if record is not None]
+    """Return the records of the runs that are there already and need not be run again. Raises: as `standing` does."""
+    return standing.finished(results, specs, complain=options.warn)
 
 
 @dataclass(frozen=True)
@@ -149,8 +148,8 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
         outcome = clusters.execute(missing, arguments, settings)
     elif missing:
         jobs = arguments.jobs or _jobs(specs)
-        forecast = Forecast(_estimates(missing), jobs)
-        seconds = forecast.seconds()
+        left = _forecast(missing, arguments.results, jobs)
+        seconds = left.seconds()
         options.say(
             f"{len(missing)} to run, {jobs} at once: "
             + ("the time is known after the first updates." if seconds is None else f"about {duration(seconds)}.")
@@ -160,7 +159,7 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
             arguments.results,
             jobs=jobs,
             stream=sys.stderr,
-            forecast=forecast,
+            forecast=left,
             **settings,
         )
     order = [spec.id for spec in specs]
@@ -173,17 +172,19 @@ def _jobs(specs: list[RunSpec]) -> int:
     return max(1, evidence.cores() // max(spec.threads for spec in specs))
 
 
-def _estimates(specs: list[RunSpec]) -> dict[str, float]:
-    """Return the seconds that each run may take; none for a device whose speed is not known here."""
-    from harness import forecast
+def _forecast(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
+    """Return how long the runs may take, of each what is left of it; nothing for a device whose speed is not known."""
     from harness.data.prepared import prepare
 
     if any(not spec.device.startswith("cpu") for spec in specs):
-        return {}
+        return Forecast({}, jobs)
     corpora = {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
     rate = forecast.machine_rate()
     share = {spec.id: min(1.0, spec.threads / evidence.cores()) for spec in specs}
-    return {spec.id: forecast.estimate_seconds(spec, corpora[spec.data], rate * share[spec.id]) for spec in specs}
+    estimates = {spec.id: forecast.estimate(spec, corpora[spec.data], rate * share[spec.id]) for spec in specs}
+    updates = {spec.id: forecast.all_updates(spec, corpora[spec.data]) for spec in specs}
+    done = {run: min(1.0, resuming.updates_done(results, run) / count) for run, count in updates.items()}
+    return Forecast(estimates, jobs, done)
 
 
 def tell(done: Done, specs: list[RunSpec], report: Callable[[], None]) -> int:

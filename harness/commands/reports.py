@@ -41,18 +41,21 @@ def write_html(records: Sequence[RunRecord], results: Path, folder: Path, *, cor
 def test_sets(records: Iterable[RunRecord]) -> dict[DataSpec, Text]:
     """Return the test set of each corpus that is on this machine and is what the runs were measured on.
 
-    Nothing is downloaded; a corpus that is not here, or another text now, is left out.
+    Nothing is downloaded; a corpus that is not here, or another text now, is left out. Where the user's own files are
+    others, this is said.
     """
     from harness.data.prepared import at_hand
     from harness.reporting.stored import Text
 
     found: dict[DataSpec, Text] = {}
-    for data, files in {record.spec.data: record.fingerprints.get("files") for record in records}.items():
+    for data, record in {record.spec.data: record for record in records}.items():
         try:
-            prepared = at_hand(data)
-        except ValueError:
+            prepared = at_hand(record)
+        except ValueError as error:
+            if data.corpus == "files":
+                options.say(f"{record.id}: {error}")
             continue
-        if prepared is not None and prepared.digests["files"] == files:
+        if prepared is not None and prepared.digests["files"] == record.fingerprints.get("files"):
             words = [tuple(prepared.source_words[token] for token in ids) for ids in prepared.test.source]
             found[data] = Text(prepared.test_source_text, prepared.test_target_text, words)
     return found

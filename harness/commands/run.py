@@ -12,7 +12,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from harness import lifeline, locks, specs, store, suites
+from harness import lifeline, locks, specs, standing, store, suites
 from harness.commands import options
 from harness.progress import Display, Event, Progress, to_line
 from harness.signals import Interrupted, Watch
@@ -51,10 +51,11 @@ def _by_hand(arguments: argparse.Namespace, watch: Watch) -> int:
     with watch.at_once():
         spec = _spec(arguments)
         _pin(spec, is_program=arguments.is_program)
-    there = store.finished(arguments.results, spec.id, complain=options.warn)
-    if there is not None:
-        options.say(f"{spec.id}: is there already ({there.status}); remove its folder to run it again")
-        return _show(there, arguments.results)
+    with watch.at_once():
+        there = standing.finished(arguments.results, [spec], complain=options.warn)
+    if there:
+        options.say(f"{spec.id}: is there already ({there[0].status}); remove its folder to run it again")
+        return _show(there[0], arguments.results)
     display = Display(sys.stderr)
     told = {"command": arguments.typed, "note": arguments.note, "checkpoint_seconds": arguments.checkpoint_seconds}
     try:

@@ -51,16 +51,17 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _compare(record: RunRecord, arguments: argparse.Namespace) -> int:
-    from harness.data.prepared import prepare
-    from harness.measuring import test_scores
+    from harness.data.prepared import of_run
+    from harness.measuring import check_words, test_scores
 
     results: Path = arguments.results
     if record.status != "completed":
         raise ValueError(f"run {record.id}: its status is {record.status}: allowed is a completed run")
     hypotheses = store.load_hypotheses(results, record.id, record.fingerprints.get("hypotheses"))
-    prepared = prepare(record.spec.data)
+    prepared = of_run(record)
     if prepared.digests["files"] != record.fingerprints.get("files"):
         raise ValueError(f"run {record.id}: the corpus here is not the one it was scored on")
+    check_words(hypotheses, f"run {record.id}: {store.HYPOTHESES}")
     found = test_scores(prepared, hypotheses)
     differences = _compare_scores(record, found)
     if store.has_sentences(results, record.id):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,11 @@ import numpy as np
 
 from harness import store, terminal
 from harness.commands import options
-from harness.specs import RunRecord
-from impls.contract import EOS, SOS, SPECIAL_WORDS, Ids
+from harness.specs import DecodingSpec, RunRecord
+from impls.contract import EOS, SOS, SPECIAL_WORDS, Ids, Seq2SeqModel
 
 if TYPE_CHECKING:
-    from harness.data.prepared import Encoded
+    from harness.data.prepared import Encoded, Prepared
 
 PICTURES = (".png", ".svg", ".pdf")
 STEP = 100
@@ -41,7 +42,7 @@ def add(commands: Any) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print a translation for each sentence. Returns 0."""
+    """Print a translation for each sentence, of standard input as soon as some are there. Returns 0."""
     record = store.find(arguments.results, arguments.run)
     if record.status != "completed":
         raise ValueError(f"run {record.id}: its status is {record.status}: allowed is a completed run")
@@ -51,21 +52,44 @@ def command(arguments: argparse.Namespace) -> int:
         if arguments.sentence or arguments.file or arguments.beam or arguments.attention:
             raise ValueError("--every-hundredth lists stored translations: allowed is no sentence and no other option")
         return _list(record, arguments.results)
-    sentences = _sentences(arguments)
-    if arguments.attention is not None and len(sentences) != 1:
-        raise ValueError(f"--attention with {len(sentences)} sentences: allowed is one")
-    from harness.data.prepared import detokenise, encode, prepare
-    from harness.decoding import translate
-    from harness.reporting.pictures import attention_heat_map
+    pieces = _pieces(arguments)
+    first = next(pieces)
+    if arguments.attention is not None and len(first) != 1:
+        raise ValueError(f"--attention with {len(first)} sentences: allowed is one")
+    from harness.data.prepared import of_run
 
-    prepared = prepare(record.spec.data)
+    prepared = of_run(record)
     model = options.stored_model(
         record, arguments.results, prepared, device=arguments.device, import_builder=arguments.import_builder
     )
+    decoding = record.spec.decoding if arguments.beam is None else replace(record.spec.decoding, beam=arguments.beam)
+    before = 0
+    for sentences in itertools.chain([first], pieces):
+        if any(sentences):
+            _translate(sentences, model, prepared, decoding, before=before, picture=arguments.attention)
+        else:
+            options.say("\n" * (len(sentences) - 1))
+        before += len(sentences)
+    return 0
+
+
+def _translate(
+    sentences: Sequence[str],
+    model: Seq2SeqModel,
+    prepared: Prepared,
+    decoding: DecodingSpec,
+    *,
+    before: int,
+    picture: Path | None,
+) -> None:
+    """Print the translation of each sentence; so many came `before` them. The `picture` is of the only one there is."""
+    from harness.data.prepared import detokenise, encode
+    from harness.decoding import translate
+    from harness.reporting.pictures import attention_heat_map
+
     places = [place for place, one in enumerate(sentences) if one]
     encoded = encode(prepared, [sentences[place] for place in places])
-    _warn_of_cuts(encoded, places, prepared.data.max_length)
-    decoding = record.spec.decoding if arguments.beam is None else replace(record.spec.decoding, beam=arguments.beam)
+    _warn_of_cuts(encoded, [before + place for place in places], prepared.data.max_length)
     decoded = translate(model, encoded.ids, decoding)
     words = [[prepared.target_words[token] for token in one.tokens] for one in decoded.translations]
     lines = [""] * len(sentences)
@@ -73,29 +97,32 @@ def command(arguments: argparse.Namespace) -> int:
         lines[place] = text
     for line in lines:
         options.say(terminal.line(line))
-    if arguments.attention is not None:
+    if picture is not None:
         target: Ids = np.array([[SOS, *decoded.translations[0].tokens]], dtype=np.int32)
         weights = model.cross_attention(encoded.ids[0][None], target)[0]
         source_words = encoded.tokens[0][: len(encoded.ids[0]) - 2]
         start, end = SPECIAL_WORDS[SOS], SPECIAL_WORDS[EOS]
-        attention_heat_map(weights, [start, *source_words, end], [*words[0], end], arguments.attention)
-        options.say(f"The attention: {arguments.attention}")
-    return 0
+        attention_heat_map(weights, [start, *source_words, end], [*words[0], end], picture)
+        options.say(f"The attention: {picture}")
 
 
-def _sentences(arguments: argparse.Namespace) -> list[str]:
+def _pieces(arguments: argparse.Namespace) -> Iterator[Sequence[str]]:
+    """Yield the sentences, all at once but for those of standard input."""
     if arguments.sentence and arguments.file:
         raise ValueError(f"--file {arguments.file} and a sentence: allowed is one of them")
     if arguments.sentence:
         sentences = [" ".join(one.split()) for one in arguments.sentence]
         if not all(sentences):
             raise ValueError("translate: a sentence is empty; allowed is at least one word in each")
-        return sentences
+        yield sentences
+        return
     from harness.data import reading
 
-    name = str(arguments.file or "standard input")
-    content = reading.read(name) if arguments.file else sys.stdin.buffer.read()
-    return list(reading.stripped(reading.lines(content, name)))
+    if arguments.file:
+        yield reading.stripped(reading.lines(reading.read(str(arguments.file)), str(arguments.file)))
+        return
+    for found in reading.pieces(sys.stdin.buffer, "standard input"):
+        yield reading.stripped(found)
 
 
 def _warn_of_cuts(encoded: Encoded, places: Sequence[int], max_length: int) -> None:
@@ -106,10 +133,10 @@ def _warn_of_cuts(encoded: Encoded, places: Sequence[int], max_length: int) -> N
 
 
 def _list(record: RunRecord, results: Path) -> int:
-    from harness.data.prepared import prepare
+    from harness.data.prepared import of_run
 
     hypotheses = store.load_hypotheses(results, record.id, record.fingerprints.get("hypotheses"))
-    prepared = prepare(record.spec.data)
+    prepared = of_run(record)
     pairs = len(prepared.test_source_text)
     for one in hypotheses[::STEP]:
         if one.sentence >= pairs:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.data import cache, multi30k, reading
 from harness.data.multi30k import DataUnavailable
@@ -13,6 +15,8 @@ from harness.specs import DataSpec
 __all__ = ["SPLITS", "Corpus", "DataUnavailable", "Lines", "load", "multi30k_reason", "signature"]
 
 SPLITS = ("train", "val", "test")
+Digests = Mapping[str, Any]
+"""The SHA-256 of files by name, as a record has them, which may be a stranger's."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,23 @@ class Corpus:
     digests: dict[str, str]
 
 
-def load(data: DataSpec) -> Corpus:
+def load(data: DataSpec, digests: Digests | None = None) -> Corpus:
     """Read, generate or download the corpus that `data` names; all of it, whatever `training_pairs` says.
+
+    `digests`: the SHA-256 that each of the user's files has to have; of another one nothing but that is looked at.
 
     Raises: DataUnavailable where Multi30k cannot be had; ValueError, one line, for what is wrong in a file.
     """
-    readers = {"multi30k": _multi30k, "captions": _captions, "files": _files}
-    return readers[data.corpus](data)
+    if data.corpus == "files":
+        return _files(data, digests)
+    return _multi30k(data) if data.corpus == "multi30k" else _captions(data)
+
+
+def file_digests(data: DataSpec) -> dict[str, str]:
+    """Return the SHA-256 of each of the user's files. Raises: ValueError naming one that cannot be read."""
+    assert data.files is not None
+    names = {name: value for name, value in asdict(data.files).items() if value}
+    return {name: cache.digest(reading.read(value)) for name, value in names.items()}
 
 
 def signature(data: DataSpec) -> dict[str, str] | None:
@@ -101,18 +115,27 @@ def _captions(data: DataSpec) -> Corpus:
 # The user's own files -------------------------------------------------------------------------------------------------
 
 
-def _files(data: DataSpec) -> Corpus:
+def _files(data: DataSpec, expected: Digests | None) -> Corpus:
     assert data.files is not None
+
+    def read(field: str, path: str) -> bytes:
+        try:
+            content = reading.read(path)
+            digests[field] = cache.digest(content)
+            if expected is not None and expected.get(field) != digests[field]:
+                raise ValueError(f"{path}: its SHA-256 is not that of the run's {field}")
+        except ValueError as error:
+            raise error if expected is None else ValueError(f"the run's text cannot be had here: {error}") from error
+        return content
+
     splits: dict[str, tuple[Lines, Lines]] = {}
     digests: dict[str, str] = {}
     for split, word in zip(SPLITS, ("train", "validation", "test"), strict=True):
         source: str = getattr(data.files, f"{word}_source")
         target: str = getattr(data.files, f"{word}_target")
-        first = reading.read(source)
-        digests[f"{word}_source"] = cache.digest(first)
+        first = read(f"{word}_source", source)
         if target:
-            second = reading.read(target)
-            digests[f"{word}_target"] = cache.digest(second)
+            second = read(f"{word}_target", target)
             pair = reading.stripped(reading.lines(first, source)), reading.stripped(reading.lines(second, target))
         else:
             pair = reading.columns(reading.lines(first, source), source)

@@ -160,7 +160,7 @@ def _checked(name: str, packed: bytes) -> bytes:
 
 def _unavailable(name: str, download: downloading.Download) -> DataUnavailable:
     if not download.possible:
-        why = "cannot be had: downloading needs requests (python -m pip install 'bakeoff[data]')"
+        why = "cannot be had: downloading needs requests (python -m pip install '.[data]')"
     else:
         reasons = "; ".join(f"{address}: {reason}" for address, reason in download.reasons.items())
         why = f"cannot be had from {reasons}"

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.data import cache, corpora, handing, preparing, tokenising, vocabulary
+from harness.data.corpora import Digests
 from harness.data.tokenizers import tokenizer
 from harness.data.vocabulary import Split
-from harness.specs import DataSpec
+from harness.specs import DataSpec, RunRecord
 from impls.contract import Ids
 
 __all__ = [
@@ -23,9 +24,11 @@ __all__ = [
     "detokenise",
     "encode",
     "moses_tokens",
+    "of_run",
     "prepare",
     "remark",
     "score_tokens",
+    "text_digests",
     "unavailable",
 ]
 
@@ -75,10 +78,10 @@ class Encoded:
     cut: int
 
 
-def prepare(data: DataSpec) -> Prepared:
+def prepare(data: DataSpec, digests: Digests | None = None) -> Prepared:
     """Return the corpus as ids: from the cache, or tokenised by a process of its own and put there.
 
-    What another machine has handed over for `data` comes first.
+    What another machine has handed over for `data` comes first. `digests` are those of `corpora.load`.
 
     Raises: DataUnavailable where Multi30k cannot be had; ValueError, one line, for what is wrong in the corpus, the
     settings or the machine.
@@ -87,7 +90,7 @@ def prepare(data: DataSpec) -> Prepared:
     if handed is not None:
         return _prepared(data, preparing.key(handed[0]["identity"]), *handed)
     signature = corpora.signature(data)
-    corpus = corpora.load(data) if signature is None else None
+    corpus = corpora.load(data, digests) if signature is None else None
     identity = preparing.identity(data, corpus.digests if corpus else signature or {})
     found = _cached(identity)
     if found is None:
@@ -111,13 +114,29 @@ def unavailable(data: DataSpec) -> str | None:
     return corpora.multi30k_reason(data)
 
 
-def at_hand(data: DataSpec) -> Prepared | None:
-    """Return what `prepare` does, or None where it would have to download something. Raises: as `prepare`."""
+def text_digests(data: DataSpec) -> dict[str, str]:
+    """Return the SHA-256 of each of the user's files that `prepare` would take. Raises: ValueError naming a file."""
+    handed = handing.find(data)
+    found: dict[str, str] = corpora.file_digests(data) if handed is None else handed[0]["digests"]["files"]
+    return found
+
+
+def of_run(record: RunRecord) -> Prepared:
+    """Return the corpus of a run; its record may be a stranger's, and names any file of this machine.
+
+    Raises: as `prepare`; ValueError naming a file that is not the one that the run was made from.
+    """
+    return prepare(record.spec.data, record.fingerprints.get("files") or {})
+
+
+def at_hand(record: RunRecord) -> Prepared | None:
+    """Return what `of_run` does, or None where it would have to download something. Raises: as `of_run`."""
+    data = record.spec.data
     signature = corpora.signature(data)
     ready = signature is not None and _cached(preparing.identity(data, signature)) is not None
     if not ready and data.corpus == "multi30k" and corpora.multi30k_missing(data):
         return None
-    return prepare(data)
+    return of_run(record)
 
 
 # Text to tokens, ids and back, for later use --------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from harness import files
 
@@ -11,6 +12,10 @@ LARGEST_TEXT_BYTES = 1 << 30
 LONGEST_LINE = 200_000
 LONGEST_WORD = 1_000
 """Characters without white space: spaCy's time grows with the square of a word of nothing but marks, and faster."""
+
+PIECE_LINES = 1_000
+PIECE_BYTES = 4 << 20
+"""After so many of either a piece of a stream ends, with its line."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 FOREIGN = {
@@ -42,39 +47,87 @@ def lines(content: bytes, name: str) -> list[str]:
 
     Raises: ValueError naming the file and the line.
     """
-    for beginning, kind in FOREIGN.items():
-        if content.startswith(beginning):
-            raise ValueError(f"{name}, line 1: it begins as a {kind} file; allowed is plain text in UTF-8")
-    text = _decoded(content, name)
-    if "\0" in text:
-        number = text.count("\n", 0, text.index("\0")) + 1
-        raise ValueError(f"{name}, line {number}: a NUL character, as in UTF-16; allowed is text in UTF-8")
-    if not text.strip():
-        raise ValueError(f"{name}: empty; allowed is one sentence a line")
-    if "\n" not in text and "\r" in text.strip():
-        raise ValueError(f"{name}, line 1: its lines end with CR alone; allowed is LF or CR LF")
-    found = text.removesuffix("\n").split("\n")
-    for number, line in enumerate(found, start=1):
-        if len(line) > LONGEST_LINE:
-            raise ValueError(
-                f"{name}, line {number}: {len(line):,} characters; allowed is at most {LONGEST_LINE:,}, a sentence"
-            )
-        if len(line) > LONGEST_WORD and (longest := max(map(len, line.split()), default=0)) > LONGEST_WORD:
-            raise ValueError(
-                f"{name}, line {number}: {longest:,} characters without a space; allowed is at most {LONGEST_WORD:,}"
-            )
+    _check_beginning(content, name)
+    found = _lines(content, name, first=1, offset=0)
+    if not any(map(str.strip, found)):
+        raise _empty(name)
     return found
 
 
-def _decoded(content: bytes, name: str) -> str:
-    body = content.removeprefix(BYTE_ORDER_MARK)
+def pieces(stream: BinaryIO, name: str) -> Iterator[list[str]]:
+    """Yield the lines of a stream of any length, some at a time, each as soon as its piece is there.
+
+    Raises: as `lines`, when it comes to what is wrong; where all is empty, at the end.
+    """
+    first, offset, written = 1, 0, False
+    while content := _piece(stream, name, first):
+        if not offset:
+            _check_beginning(content, name)
+        found = _lines(content, name, first=first, offset=offset)
+        yield found
+        written = written or any(map(str.strip, found))
+        first, offset = first + len(found), offset + len(content)
+    if not written:
+        raise _empty(name)
+
+
+def _piece(stream: BinaryIO, name: str, first: int) -> bytes:
+    """Return the next lines of a stream, of which the first is number `first`."""
+    found: list[bytes] = []
+    size, most = 0, 4 * (LONGEST_LINE + 2)  # no character of UTF-8 has more bytes
+    while len(found) < PIECE_LINES and size < PIECE_BYTES and (line := stream.readline(most)):
+        found.append(line)
+        size += len(line)
+        if len(line) == most and not line.endswith(b"\n"):
+            raise _too_long(f"{name}, line {first + len(found) - 1}", "more")
+    return b"".join(found)
+
+
+def _check_beginning(content: bytes, name: str) -> None:
+    for beginning, kind in FOREIGN.items():
+        if content.startswith(beginning):
+            raise ValueError(f"{name}, line 1: it begins as a {kind} file; allowed is plain text in UTF-8")
+
+
+def _empty(name: str) -> ValueError:
+    return ValueError(f"{name}: empty; allowed is one sentence a line")
+
+
+def _too_long(where: str, found: str) -> ValueError:
+    return ValueError(f"{where}: {found} characters; allowed is at most {LONGEST_LINE:,}, a sentence")
+
+
+def _lines(content: bytes, name: str, *, first: int, offset: int) -> list[str]:
+    """Return the lines of a text, or of a piece of one that begins with line `first` at byte `offset`."""
+    text = _decoded(content, name, first, offset)
+    if "\0" in text:
+        number = text.count("\n", 0, text.index("\0")) + first
+        raise ValueError(f"{name}, line {number}: a NUL character, as in UTF-16; allowed is text in UTF-8")
+    if "\n" not in text and "\r" in text.strip():
+        raise ValueError(f"{name}, line {first}: its lines end with CR alone; allowed is LF or CR LF")
+    found = text.removesuffix("\n").split("\n")
+    for number, line in enumerate(found, start=first):
+        if len(line) > LONGEST_LINE:
+            raise _too_long(f"{name}, line {number}", f"{len(line):,}")
+        check_words(line, f"{name}, line {number}")
+    return found
+
+
+def check_words(line: str, where: str) -> None:
+    """Raise ValueError with `where` for a word that no tokenizer should be given."""
+    if len(line) > LONGEST_WORD and (longest := max(map(len, line.split()), default=0)) > LONGEST_WORD:
+        raise ValueError(f"{where}: {longest:,} characters without a space; allowed is at most {LONGEST_WORD:,}")
+
+
+def _decoded(content: bytes, name: str, first: int, offset: int) -> str:
+    body = content if offset else content.removeprefix(BYTE_ORDER_MARK)
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
-        number = body.count(b"\n", 0, error.start) + 1
-        offset = error.start + len(content) - len(body)
+        number = body.count(b"\n", 0, error.start) + first
+        place = offset + error.start + len(content) - len(body)
         raise ValueError(
-            f"{name}, line {number}: byte {body[error.start]:#04x} (at offset {offset} of the file) is not UTF-8; "
+            f"{name}, line {number}: byte {body[error.start]:#04x} (at offset {place} of the file) is not UTF-8; "
             "allowed is UTF-8"
         ) from error
 

@@ -183,7 +183,7 @@ def _import(library: str) -> Any:
     try:
         return importlib.import_module(library)
     except ImportError as error:
-        raise ValueError(f"{library} is not installed: python -m pip install 'bakeoff[data]'") from error
+        raise ValueError(f"{library} is not installed: python -m pip install '.[data]'") from error
 
 
 # Detokenising ---------------------------------------------------------------------------------------------------------

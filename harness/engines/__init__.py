@@ -15,5 +15,5 @@ def library(engine: str) -> Any:
         return importlib.import_module(LIBRARIES[engine])
     except ImportError as error:
         raise ValueError(
-            f"--engine {engine}: {LIBRARIES[engine]} is not installed: python -m pip install 'bakeoff[{engine}]'"
+            f"--engine {engine}: {LIBRARIES[engine]} is not installed: python -m pip install '.[{engine}]'"
         ) from error

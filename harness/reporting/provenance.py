@@ -108,7 +108,11 @@ def environment(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
 def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
     if isinstance(value, dict):
         return [pair for key, one in value.items() for pair in _flat(one, f"{name} {key}".strip())]
-    return [(name, plain(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)))]
+    return [(name, plain(", ".join(map(_told, value)) if isinstance(value, list | tuple) else str(value)))]
+
+
+def _told(one: Any) -> str:
+    return " ".join(f"{name} {value}" for name, value in _flat(one)) if isinstance(one, dict) else str(one)
 
 
 def digests(records: Sequence[RunRecord]) -> list[tuple[str, str]]:

@@ -1,0 +1,121 @@
+"""Runs of the user's own files: they stand as long as their text does, and a stranger's record names no other."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import spec
+
+from harness import standing, store, training
+from harness.__main__ import main
+from harness.checking.rules import check
+from harness.commands import compare, many, reports
+from harness.comparing.sides import Run, Side
+from harness.data import tokenising
+from harness.specs import DataSpec, FileSpec, RunRecord, RunSpec
+
+pytestmark = pytest.mark.usefixtures("own_cache", "one_process")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> tuple[Path, RunRecord]:
+    """Return the results folder and the record of a completed run on six files."""
+    names = {}
+    for name in ("train", "validation", "test"):
+        for side in ("source", "target"):
+            path = tmp_path / f"{name}_{side}"
+            path.write_text("".join(f"a sentence {number % 9}\n" for number in range(64)), encoding="utf-8")
+            names[path.name] = str(path)
+    data = DataSpec(corpus="files", files=FileSpec(**names), tokenizer="whitespace", minimum_frequency=1)
+    return tmp_path / "results", training.run(spec(data=data, updates=2), tmp_path / "results")
+
+
+def path_of(record: RunRecord, name: str) -> Path:
+    assert record.spec.data.files is not None
+    return Path(getattr(record.spec.data.files, name))
+
+
+def test_a_run_whose_files_are_the_same_stands(made: tuple[Path, RunRecord], tmp_path: Path) -> None:
+    results, record = made
+    assert training.run(record.spec, results) == record
+    other = spec("counting_model:build_compiling", data=record.spec.data)
+    assert standing.finished(results, [other, record.spec]) == [record]
+
+
+@pytest.mark.parametrize("name", ["train_source", "validation_target", "test_target"])
+def test_a_run_whose_files_have_changed_is_refused(made: tuple[Path, RunRecord], name: str, tmp_path: Path) -> None:
+    results, record = made
+    path = path_of(record, name)
+    path.write_text(path.read_text().replace("sentence 3", "sentence 4"))
+    words = (
+        f"^run {record.id}: {name}={path} has changed .*: remove the folder {results / record.id} to run .*, or name"
+    )
+    with pytest.raises(ValueError, match=words):
+        training.run(record.spec, results)
+    with pytest.raises(ValueError, match=words):
+        many.finished([record.spec], results)
+    path.rename(tmp_path / "moved")
+    with pytest.raises(ValueError, match=f"^run {record.id} is there, and not the text .*: {path}: cannot be read"):
+        many.finished([record.spec], results)
+    (tmp_path / "moved").rename(path)
+    shutil.rmtree(results / record.id)
+    assert many.finished([record.spec], results) == []
+    assert training.run(record.spec, results).fingerprints["files"] != record.fingerprints["files"]
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "ablate"])
+def test_every_command_that_trains_refuses_them(
+    made: tuple[Path, RunRecord], command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    results, record = made
+    data = record.spec.data
+    planned = spec("learned_positions", data=data)
+    store.save_record(results, replace(record, id=planned.id, spec=planned))
+    path_of(record, "test_source").write_text("ein Satz\n" * 64, encoding="utf-8")
+
+    def plan(*_: object) -> list[RunSpec]:
+        return [planned]
+
+    monkeypatch.setattr("harness.commands.options.available", plan)
+    monkeypatch.setattr("harness.commands.run._pin", lambda spec, is_program: None)
+    monkeypatch.setattr(many, "prepare", lambda *_: None)
+    monkeypatch.setattr("harness.evidence.has_gpu", lambda: False)
+    words = {"run": ["learned_positions"]}.get(command, [])
+    assert main([command, *words, "--results", str(results)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"test_source={path_of(record, 'test_source')} has changed since it was trained on" in error
+
+
+@pytest.mark.parametrize("how", ["another", "absent"])
+def test_a_record_leads_to_no_other_text_of_this_machine(
+    made: tuple[Path, RunRecord], how: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    results, record = made
+    path = path_of(record, "validation_source")
+    path.unlink()
+    if how == "another":
+        path.write_text("what is nobody's business\n", encoding="utf-8")
+    monkeypatch.setattr(tokenising, "tokenise", lambda jobs: pytest.fail("it is tokenised"))
+    said = f"the run's text cannot be had here: {path}: "
+    for command in (["score"], ["translate", "--run", record.id, "a sentence"]):
+        assert main([*command, "--results", str(results)]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert said in error
+    untried = [reason for one in check(results).outcomes for reason in one.untried]
+    assert sum(said in reason for reason in untried) == 3
+    assert reports.test_sets([record]) == {}
+    assert said in capsys.readouterr().out
+    assert compare._corpus([Side("A", "a", (Run(record, results / record.id),))]) is None
+
+
+def test_the_text_of_a_run_is_had_where_it_is_the_same(made: tuple[Path, RunRecord], capsys: Any) -> None:
+    results, record = made
+    assert main(["score", "--results", str(results)]) == 0
+    assert list(reports.test_sets([record])) == [record.spec.data]
+    assert not check(results).failed
