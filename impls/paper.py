@@ -32,6 +32,11 @@ class TiedOutput(nn.Module):
         self.embedding = embedding
         self.bias = nn.Parameter(torch.zeros(embedding.num_embeddings))
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """The embedding's weight. Shapes: [V,D]."""
+        return self.embedding.weight
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits."""
-        return linear(x, self.embedding.weight, self.bias)
+        return linear(x, self.weight, self.bias)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import log_softmax, nll_loss
 
 from impls.bahdanau_gru import AttentionGru
 from impls.contract import (
@@ -29,8 +28,9 @@ from impls.contract import (
     Training,
     TransformerRecipe,
 )
+from impls.torch_operations import add_kept, output_loss, row_sums
 from impls.torch_reference import TorchReference
-from impls.transformer import Transformer
+from impls.transformer import Cache, Transformer
 from impls.weights import check, initial
 
 PRECISIONS = ("float32", "bfloat16")
@@ -61,6 +61,14 @@ NAMES = (
 )
 
 
+# Projections of one input that are one product: the end of the parameter's name, and what stands for it by part.
+PACKED = {
+    r"in_proj_(?=weight$|bias$)": ("query.", "key.", "value."),
+    r"query_key_value\.": ("query.", "key.", "value."),
+    r"key_value\.": ("key.", "value."),
+}
+
+
 class Slot(NamedTuple):
     """Where a canonical tensor lies: some rows of a parameter, transposed if it is a kernel."""
 
@@ -86,13 +94,13 @@ def slots(module: nn.Module) -> dict[str, Slot]:
     """Return where each canonical tensor of a torch model lies."""
     found: dict[str, Slot] = {}
     for torch_name, parameter in module.named_parameters():
-        packed = torch_name.endswith(("in_proj_weight", "in_proj_bias"))
-        thirds = ("query", "key", "value") if packed else ("",)
-        size = len(parameter) // len(thirds)
-        for index, third in enumerate(thirds):
-            name = re.sub(r"in_proj_(weight|bias)$", rf"{third}.\1", torch_name)
-            for pattern, replacement in NAMES:
-                name = re.sub(pattern, replacement, name)
+        pattern = next((one for one in PACKED if re.search(one, torch_name)), "$")
+        parts = PACKED.get(pattern, ("",))
+        size = len(parameter) // len(parts)
+        for index, part in enumerate(parts):
+            name = re.sub(pattern, part, torch_name)
+            for old, new in NAMES:
+                name = re.sub(old, new, name)
             found[name] = Slot(parameter, slice(index * size, (index + 1) * size), name.endswith(".kernel"))
     return found
 
@@ -113,14 +121,15 @@ class Noise:
         else:
             self.generator.manual_seed(int(words.generate_state(1, np.uint64)[0] >> 1))
 
-    def keep(self, shape: torch.Size, rate: float) -> torch.Tensor:
-        """Return True with probability 1 - rate, in steps of 2^-16."""
+    def kept(self, shape: tuple[int, ...], rate: float) -> torch.Tensor:
+        """Return 1 with probability 1 - rate, in steps of 2^-16, and else 0, as float32."""
+        found = torch.empty(shape, device=self.device)
         if self.device.type != "cpu":
-            return torch.rand(shape, generator=self.generator, device=self.device) >= rate
+            return torch.ge(found.uniform_(generator=self.generator), rate).float()
         # On a CPU drawing the bits takes longer than using them, and torch's generator is several times slower.
-        count = shape.numel()
+        count = found.numel()
         drawn = np.asarray(self.bits.random_raw((count + 3) // 4)).view(np.int16)[:count]
-        return torch.from_numpy(drawn).view(shape) >= round(rate * 2**16) - 2**15
+        return torch.ge(torch.from_numpy(drawn).view(shape), round(rate * 2**16) - 2**15, out=found)
 
 
 class Dropout(nn.Module):
@@ -131,17 +140,24 @@ class Dropout(nn.Module):
         self.rate = rate
         self.noise = noise
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x with units dropped in training, x itself in evaluation."""
+    def kept(self, shape: tuple[int, ...]) -> torch.Tensor | None:
+        """Return what units of this shape are multiplied by: 0 or 1 / (1 - rate); None where nothing is dropped."""
         if not self.training or self.rate == 0:
-            return x
-        return x * (self.noise.keep(x.shape, self.rate) * (1 / (1 - self.rate))).to(x.dtype)
+            return None
+        return self.noise.kept(shape, self.rate).mul_(1 / (1 - self.rate))
+
+    def forward(self, x: torch.Tensor, onto: torch.Tensor | None = None) -> torch.Tensor:
+        """Return x with units dropped in training, x itself in evaluation; added to `onto` where that is given."""
+        kept = self.kept(x.shape)
+        if kept is None:
+            return x if onto is None else onto + x
+        return x * kept.to(x.dtype) if onto is None else add_kept(onto, x, kept)
 
 
 class TorchDecoding:
     """Sentences half way through decoding."""
 
-    def __init__(self, model: TorchModel, state: dict[str, torch.Tensor]) -> None:
+    def __init__(self, model: TorchModel, state: Cache | dict[str, torch.Tensor]) -> None:
         self._model = model
         self._state = state
 
@@ -151,14 +167,19 @@ class TorchDecoding:
             features = self._model.module.advance(self._state, self._model.place(last))
             logits = self._model.module.output(features).float()
             scores, tokens = logits.topk(min(best, logits.shape[-1]), dim=-1)
-            scores = scores - logits.logsumexp(dim=-1, keepdim=True)
+            # The largest is known, so this is the logarithm of the sum of exponentials in fewer passes than torch's.
+            scores = scores - scores[:, :1] - row_sums(logits.sub_(scores[:, :1]).exp_()).log_()
         return Candidates(scores.cpu().numpy(), tokens.to(torch.int32).cpu().numpy())
 
     def select(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
         """Keep, drop, repeat or reorder rows."""
-        chosen = self._model.place(rows.astype(np.int64))
-        for name, tensor in self._state.items():
-            self._state[name] = tensor.index_select(0, chosen)
+        with torch.inference_mode():
+            if isinstance(self._state, Cache):
+                self._state.select(rows)
+                return
+            chosen = self._model.place(rows.astype(np.int64))
+            for name, tensor in self._state.items():
+                self._state[name] = tensor.index_select(0, chosen)
 
 
 class TorchModel:
@@ -206,9 +227,9 @@ class TorchModel:
         tokens = len(places)
         self._optimiser.zero_grad(set_to_none=True)
         with self._mixed():
-            features = self._features(batch)
-            logits = self.module.output(features.flatten(0, 1).index_select(0, self.place(places)))
-        objective, nats = self._objective(logits.float(), target)
+            features = self._features(batch).flatten(0, 1).index_select(0, self.place(places))
+            output = self.module.output
+            objective, nats = output_loss(features, output.weight, output.bias, target, self._training.label_smoothing)
         (objective / max(tokens, 1)).backward()
         norm = nn.utils.get_total_norm([one.grad for one in self._parameters if one.grad is not None])
         if self._training.clip_norm is not None:
@@ -222,18 +243,6 @@ class TorchModel:
         """Return the module's features of a training batch, [B,T,...]."""
         found: torch.Tensor = self.module(self.place(batch.source), self.place(batch.target_in))
         return found
-
-    def _objective(self, logits: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what is minimised and the unsmoothed negative log-likelihood, both summed. Shapes: [N,V], [N].
-
-        Source: Szegedy et al. 2016, section 7: the smoothed share is spread evenly over all words.
-        """
-        log_probabilities = log_softmax(logits, dim=-1)
-        nats = nll_loss(log_probabilities, target, reduction="sum")
-        share = self._training.label_smoothing
-        if share == 0:
-            return nats, nats
-        return (1 - share) * nats - share * log_probabilities.mean(dim=-1).sum(), nats
 
     def _set_totals(self, totals: Totals) -> None:
         sums = (totals.objective_nats, totals.nats)
@@ -292,7 +301,8 @@ class TorchModel:
     @contextlib.contextmanager
     def evaluation(self) -> Iterator[None]:
         """Switch dropout and gradients off."""
-        self.module.eval()
+        if self.module.training:
+            self.module.eval()
         with torch.inference_mode(), self._mixed():
             yield
 

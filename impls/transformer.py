@@ -7,18 +7,20 @@ repository's letters: B sentences, S source positions, T target positions, V wor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import gelu, linear, relu, silu
+from torch.nn.functional import gelu, relu, silu
 
 from impls.contract import PAD, TransformerRecipe
 from impls.conv_ffn import ConvFeedForward
 from impls.learned_positions import LearnedPositions
 from impls.paper import TiedOutput
 from impls.sinusoidal_handmade import HandmadeLayerNorm, Sinusoids
+from impls.torch_operations import attend
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": relu,
@@ -26,11 +28,11 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": silu,
     "tanh": torch.tanh,
 }
-State = dict[str, torch.Tensor]
-"""The caches of sentences half way through decoding, by name; each tensor's first dimension is the sentence."""
-
 HIDDEN = -1e9
 """Added to the score of a hidden key: its weight is exactly 0, and a row without any visible key stays finite."""
+
+CACHE_STEP = 8
+"""Words by which the caches of decoding grow."""
 
 
 class NoPositions(nn.Module):
@@ -86,71 +88,127 @@ def linear_biases(heads: int, queries: torch.Tensor, keys: torch.Tensor) -> torc
     return -slope[None, :, None, None] * distance
 
 
+class KeysAndValues:
+    """What self-attention has computed of the words so far, R rows of them, in decoding.
+
+    Keys lie transposed, [R,H,K,room], so that the products with them need no copy; values [R,H,room,K].
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._keys = self._values = torch.empty(0)
+
+    def append(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add the newest word's, [R,H,1,K] each, and return those of all words, [R,H,length,K] each."""
+        if self.length % CACHE_STEP == 0:
+            grown_keys = key.new_empty((*key.shape[:2], key.shape[3], self.length + CACHE_STEP))
+            grown_values = value.new_empty((*value.shape[:2], self.length + CACHE_STEP, value.shape[3]))
+            if self.length:
+                grown_keys[..., : self.length], grown_values[:, :, : self.length] = self._keys, self._values
+            self._keys, self._values = grown_keys, grown_values
+        self._keys[..., self.length], self._values[:, :, self.length] = key[:, :, 0], value[:, :, 0]
+        self.length += 1
+        return self._keys[..., : self.length].transpose(-1, -2), self._values[:, :, : self.length]
+
+    def select(self, rows: torch.Tensor) -> None:
+        """Keep, drop, repeat or reorder rows."""
+        if self.length:
+            self._keys, self._values = self._keys.index_select(0, rows), self._values.index_select(0, rows)
+
+
+class Cache:
+    """Sentences half way through decoding: A encoded sources, and R rows of words that translate them.
+
+    `bias`, [A,1,1,S], hides the padding of the sources. While each source has equally many rows, one after the other,
+    its keys and values are there once for all of them; else each row counts as a source of its own.
+    """
+
+    def __init__(self, memory: Sequence[Sequence[torch.Tensor]], bias: torch.Tensor) -> None:
+        self.bias = bias
+        self.own = [KeysAndValues() for _ in memory]
+        self._memory = [(key.transpose(-1, -2).contiguous(), value.contiguous()) for key, value in memory]
+        self._sources = np.arange(len(bias))
+
+    def memory(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the keys and values of the encoded sources for one layer, [A,H,S,K] each."""
+        keys, values = self._memory[layer]
+        return keys.transpose(-1, -2), values
+
+    def select(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
+        """Keep, drop, repeat or reorder rows. Shapes: [R]."""
+        chosen = torch.from_numpy(rows).to(self.bias.device)
+        for one in self.own:
+            one.select(chosen)
+        sources = self._sources[rows]
+        first = np.flatnonzero(np.diff(sources, prepend=-1))
+        each = max(1, len(rows) // max(1, len(first)))
+        if not np.array_equal(first, np.arange(0, len(rows), each)):
+            first, each = np.arange(len(rows)), 1
+        self._sources = np.repeat(np.arange(len(first)), each)
+        if not np.array_equal(sources[first], np.arange(len(self.bias))):
+            kept = torch.from_numpy(sources[first]).to(self.bias.device)
+            self.bias = self.bias.index_select(0, kept)
+            self._memory = [(keys.index_select(0, kept), values.index_select(0, kept)) for keys, values in self._memory]
+
+
 class Attention(nn.Module):
     """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2)."""
 
-    def __init__(self, recipe: TransformerRecipe, dropout: nn.Module, *, rotary: bool) -> None:
+    def __init__(self, recipe: TransformerRecipe, dropout: Any) -> None:
         super().__init__()
-        inner = recipe.heads * recipe.key_width
-        self.query = nn.Linear(recipe.width, inner)
-        self.key = nn.Linear(recipe.width, inner)
-        self.value = nn.Linear(recipe.width, inner)
-        self.output = nn.Linear(inner, recipe.width)
+        self.output = nn.Linear(recipe.heads * recipe.key_width, recipe.width)
         self.dropout = dropout
         self.key_width = recipe.key_width
-        self.rotary = rotary
 
-    def project(self, x: torch.Tensor, *projections: nn.Linear) -> tuple[torch.Tensor, ...]:
-        """Apply several projections in one product and split the heads. Shapes: [B,T,D] to [B,H,T,K] each."""
-        kernel = torch.cat([projection.weight for projection in projections])
-        bias = torch.cat([projection.bias for projection in projections])
-        split = linear(x, kernel, bias).unflatten(-1, (len(projections), -1, self.key_width))
-        return split.permute(2, 0, 3, 1, 4).unbind()
-
-    def weights(self, query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """Return the share of each query's attention that each key gets. Shapes: [B,H,T,S]."""
-        scores = (query * self.key_width**-0.5) @ key.transpose(-1, -2)
-        return torch.softmax(scores + bias, dim=-1)
+    def split(self, x: torch.Tensor, parts: int) -> list[torch.Tensor]:
+        """Return the heads of several projections that were one product. Shapes: [B,T,parts*H*K] to [B,H,T,K] each."""
+        return [one.transpose(1, 2) for one in x.unflatten(-1, (parts, -1, self.key_width)).unbind(2)]
 
     def mix(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Return the values summed by weight and projected. Shapes: [B,T,D]."""
-        mixed = self.dropout(self.weights(query, key, bias)) @ value
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        kept = self.dropout.kept((*query.shape[:3], key.shape[2]))
+        return self.output(attend(query, key, value, bias, kept).transpose(1, 2).flatten(2))
 
 
 class SelfAttention(Attention):
     """Attention of a sequence on itself."""
 
-    def forward(
-        self, x: torch.Tensor, bias: torch.Tensor, state: State | None = None, name: str = "", first: int = 0
-    ) -> torch.Tensor:
-        """Return the attention of x on x, or on the `first` positions cached under `name` and x. Shapes: [B,T,D]."""
-        query, key, value = self.project(x, self.query, self.key, self.value)
+    def __init__(self, recipe: TransformerRecipe, dropout: Any) -> None:
+        super().__init__(recipe, dropout)
+        self.query_key_value = nn.Linear(recipe.width, 3 * recipe.heads * recipe.key_width)
+        self.rotary = recipe.positions == "rotary"
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor, past: KeysAndValues | None = None) -> torch.Tensor:
+        """Return the attention of x on x, or of one newest word on the past ones and itself. Shapes: [B,T,D]."""
+        query, key, value = self.split(self.query_key_value(x), 3)
         if self.rotary:
+            first = past.length if past is not None else 0
             query, key = rotate(query, first), rotate(key, first)
-        if state is not None:
-            if first:
-                key = torch.cat([state[f"{name}.key"], key], dim=2)
-                value = torch.cat([state[f"{name}.value"], value], dim=2)
-            state[f"{name}.key"], state[f"{name}.value"] = key, value
+        if past is not None:
+            key, value = past.append(key, value)
         return self.mix(query, key, value, bias)
 
 
 class CrossAttention(Attention):
     """Attention of the target on the encoded source."""
 
-    def remember(self, memory: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def __init__(self, recipe: TransformerRecipe, dropout: Any) -> None:
+        super().__init__(recipe, dropout)
+        self.query = nn.Linear(recipe.width, recipe.heads * recipe.key_width)
+        self.key_value = nn.Linear(recipe.width, 2 * recipe.heads * recipe.key_width)
+
+    def remember(self, memory: torch.Tensor) -> list[torch.Tensor]:
         """Return keys and values of the encoded source [B,S,D], each [B,H,S,K]."""
-        return self.project(memory, self.key, self.value)
+        return self.split(self.key_value(memory), 2)
 
     def look(self, x: torch.Tensor, key: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Return the attention weights of x on the source. Shapes: [B,H,T,S]."""
-        (query,) = self.project(x, self.query)
-        return self.weights(query, key, bias)
+        (query,) = self.split(self.query(x), 1)
+        return torch.softmax((query * self.key_width**-0.5) @ key.transpose(-1, -2) + bias, dim=-1)
 
     def forward(self, x: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Return the attention of x on the source's keys and values. Shapes: [B,T,D]."""
-        (query,) = self.project(x, self.query)
+        (query,) = self.split(self.query(x), 1)
         return self.mix(query, key, value, bias)
 
 
@@ -210,7 +268,7 @@ class Residual(nn.Module):
 
     def forward(self, x: torch.Tensor, *others: object) -> torch.Tensor:
         """Return x after the sublayer, which is also given `others`. Shapes: [B,T,D]."""
-        x = x + self.dropout(self.sublayer(self.before(x), *others))
+        x = self.dropout(self.sublayer(self.before(x), *others), onto=x)
         return x if self.pre else self.norm(x)
 
 
@@ -219,8 +277,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, recipe: TransformerRecipe, dropout: nn.Module) -> None:
         super().__init__()
-        attention = SelfAttention(recipe, dropout, rotary=recipe.positions == "rotary")
-        self.self_attention = Residual(recipe, attention, dropout)
+        self.self_attention = Residual(recipe, SelfAttention(recipe, dropout), dropout)
         self.feed_forward = Residual(recipe, feed_forward(recipe, dropout), dropout)
 
 
@@ -229,7 +286,7 @@ class DecoderLayer(EncoderLayer):
 
     def __init__(self, recipe: TransformerRecipe, dropout: nn.Module) -> None:
         super().__init__(recipe, dropout)
-        self.cross_attention = Residual(recipe, CrossAttention(recipe, dropout, rotary=False), dropout)
+        self.cross_attention = Residual(recipe, CrossAttention(recipe, dropout), dropout)
 
 
 class Stack(nn.Module):
@@ -301,23 +358,21 @@ class Transformer(nn.Module):
             x = layer.feed_forward(layer.cross_attention(x, key, value, memory_bias))
         return self.decoder.norm(x)
 
-    def begin(self, source: torch.Tensor) -> State:
+    def begin(self, source: torch.Tensor) -> Cache:
         """Encode the source [B,S] and return the state before the first target word."""
         memory, bias = self.encode(source)
-        state = {"bias": bias}
-        for index, layer in enumerate(self.decoder):
-            key, value = layer.cross_attention.sublayer.remember(memory)
-            state |= {f"cross.{index}.key": key, f"cross.{index}.value": value}
-        return state
+        return Cache([layer.cross_attention.sublayer.remember(memory) for layer in self.decoder], bias)
 
-    def advance(self, state: State, last: torch.Tensor) -> torch.Tensor:
-        """Feed the newest words [B] and return what `output` turns into the next words' logits, [B,D]."""
-        first = state["self.0.key"].shape[2] if "self.0.key" in state else 0
+    def advance(self, state: Cache, last: torch.Tensor) -> torch.Tensor:
+        """Feed the newest words [R] and return what `output` turns into the next words' logits, [R,D]."""
+        first = state.own[0].length
         x = self.target(last[:, None], first)
         keys = torch.arange(first + 1, device=last.device)
         bias = self._self_bias(keys[-1:], keys, keys >= 0)
         for index, layer in enumerate(self.decoder):
-            x = layer.self_attention(x, bias, state, f"self.{index}", first)
-            key, value = state[f"cross.{index}.key"], state[f"cross.{index}.value"]
-            x = layer.feed_forward(layer.cross_attention(x, key, value, state["bias"]))
+            x = layer.self_attention(x, bias, state.own[index])
+            # Rows of one source look at it together, as if they were positions of one sentence.
+            together = x.view(len(state.bias), -1, x.shape[-1])
+            together = layer.feed_forward(layer.cross_attention(together, *state.memory(index), state.bias))
+            x = together.view_as(x)
         return self.decoder.norm(x)[:, 0]

@@ -20,22 +20,36 @@ FILES = sorted(path.relative_to(ROOT) for folder in ("impls", "harness") for pat
 NOTHING_ELSE: set[str] = set()
 KERAS_NETWORKS = {"impls.keras_transformer", "impls.keras_gru"}
 KERAS = {*KERAS_NETWORKS, "impls.keras_backends", "impls.keras_program", "impls.keras_adapter"}
+PEER_MAY = {"impls.contract", "impls.peers.contract", "impls.peers.canonical"}
+NUMPY_PEERS = ["impls.peers", "impls.peers.contract", "impls.peers.registry", "impls.peers.canonical"]
 ALLOWED = {
     "impls": {"impls.contract", "impls.registry"},
     "impls.contract": NOTHING_ELSE,
     "impls.weights": {"impls.contract"},
     "impls.recipes": {"impls.contract"},
     "impls.registry": {"impls.contract", "impls.recipes"},
-    "impls.torch_adapter": {"impls.contract", "impls.weights"},
+    "impls.torch_operations": NOTHING_ELSE,
+    "impls.torch_adapter": {"impls.contract", "impls.weights", "impls.torch_operations"},
     "impls.keras_program": {"impls.contract", "impls.weights", "impls.keras_backends", *KERAS_NETWORKS},
     "impls.keras_adapter": {"impls.contract", "impls.weights", "impls.keras_backends", "impls.keras_program"},
     "impls.keras_transformer": {"impls.contract", "impls.weights"},
     "impls.keras_gru": {"impls.contract", "impls.weights"},
     "impls.keras_backends": {"impls.contract"},
-    "impls.transformer": {"impls.contract"},
+    "impls.transformer": {"impls.contract", "impls.torch_operations"},
+    "impls.peers": NOTHING_ELSE,
+    "impls.peers.contract": {"impls.contract"},
+    "impls.peers.registry": {"impls.contract", "impls.peers.contract"},
+    "impls.peers.canonical": {"impls.contract", "impls.weights"},
+    "impls.peers.loop": {"impls.contract", "impls.peers.canonical"},
+    "impls.peers.one_by_one": {"impls.contract", "impls.peers.contract"},
+    "impls.peers.plain": {*PEER_MAY, "impls.peers.loop", "impls.peers.one_by_one"},
+    "impls.peers.nn_transformer": {*PEER_MAY, "impls.peers.loop"},
+    "impls.peers.marian": {*PEER_MAY, "impls.peers.loop"},
+    "impls.peers.ctranslate2": PEER_MAY,
 }
 VARIANT_MAY = {"impls.contract", "impls.recipes"}
 HARNESS_MAY = {"impls", "impls.contract", "impls.weights", "impls.recipes", "impls.registry"}
+HARNESS_MAY |= {"impls.peers.contract", "impls.peers.registry"}
 REPORTING_MAY = {"impls.contract", "impls.recipes"}
 REPORTING_HARNESS = {"harness.specs", "harness.files", "harness.store", "harness.scoring", "harness.curves"}
 PARTS = {"impls.transformer", "impls.torch_adapter"}
@@ -102,7 +116,9 @@ def test_models_import_what_the_design_allows(module: str) -> None:
     assert "harness" not in tops(imports(path, nested=True))
 
 
-@pytest.mark.parametrize("module", ["impls", "impls.contract", "impls.weights", "impls.recipes", "impls.registry"])
+@pytest.mark.parametrize(
+    "module", ["impls", "impls.contract", "impls.weights", "impls.recipes", "impls.registry", *NUMPY_PEERS]
+)
 def test_the_contract_needs_numpy_alone(module: str) -> None:
     found = tops(imports(MODULES[module], nested=True))
     assert found <= {"numpy", "impls"} | set(sys.stdlib_module_names)
@@ -152,7 +168,8 @@ def test_every_module_says_in_a_sentence_what_it_is_for(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["laws", "--help"], ["check", "--help"], ["compare", "--help"], ["report", "--help"]]
+    "arguments",
+    [["--help"], *([name, "--help"] for name in ("laws", "check", "compare", "report", "speed"))],
 )
 def test_the_command_line_starts_without_frameworks(arguments: list[str]) -> None:
     code = (

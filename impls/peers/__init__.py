@@ -1,0 +1,1 @@
+"""What a user would run instead of the models of this package: peers to hold their speed against."""

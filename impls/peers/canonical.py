@@ -1,0 +1,101 @@
+"""How canonical weights, recipes and sentences are handed to a peer. NumPy only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from impls.contract import PAD, Arrays, GruRecipe, Ids, Numbers, Recipe, TorchReferenceRecipe, TransformerRecipe
+from impls.weights import check, shapes
+
+Rules = tuple[tuple[str, str], ...]
+"""Patterns and replacements that turn canonical names into a library's: in this order, each wherever it matches."""
+
+TUTORIAL: dict[str, tuple[str, ...]] = {
+    "positions": ("learned", "sinusoidal"),
+    "norm": ("layernorm",),
+    "norm_order": ("post",),
+    "ffn": ("linear",),
+    "activation": ("relu",),
+    "tying": ("none",),
+}
+"""The choices that the tutorials share."""
+
+
+def admit(
+    peer: str,
+    recipe: Recipe,
+    source_words: int,
+    target_words: int,
+    weights: Arrays,
+    allowed: Mapping[str, tuple[str, ...]],
+) -> TransformerRecipe:
+    """Return the recipe as a Transformer's, where its fields have the `allowed` values and the weights fit it.
+
+    Raises: ValueError naming the peer, the field, its value and what is allowed, or what is wrong with the weights.
+    """
+    if isinstance(recipe, GruRecipe):
+        raise ValueError(f"peer {peer!r} with a {recipe.family!r} recipe: allowed is a Transformer's")
+    if isinstance(recipe, TorchReferenceRecipe):
+        recipe = recipe.as_transformer()
+    if recipe.heads * recipe.key_width != recipe.width:
+        raise ValueError(f"peer {peer!r} with head_width={recipe.key_width}: allowed is width / heads")
+    for field, values in allowed.items():
+        if getattr(recipe, field) not in values:
+            words = ", ".join(map(repr, values))
+            raise ValueError(f"peer {peer!r} with {field}={getattr(recipe, field)!r}: allowed is {words}")
+    check(weights, shapes(recipe, source_words, target_words))
+    return recipe
+
+
+def position_vectors(recipe: TransformerRecipe, weights: Arrays, side: str) -> Numbers:
+    """Return what is added to the embedding at each position of a side, "source" or "target": [max_length,D].
+
+    Source: Vaswani et al. 2017, section 3.5, sines and cosines interleaved.
+    """
+    if recipe.positions == "learned":
+        return weights[f"{side}.positions"]
+    table = np.zeros((recipe.max_length, recipe.width))
+    if recipe.positions == "sinusoidal":
+        angle = np.arange(recipe.max_length)[:, None] / 10_000 ** (np.arange(0, recipe.width, 2) / recipe.width)
+        table[:, 0::2], table[:, 1::2] = np.sin(angle), np.cos(angle)
+    return table.astype(np.float32)
+
+
+def renamed(weights: Arrays, rules: Rules) -> Arrays:
+    """Return the weights under a library's names, each kernel transposed to [out,in] as libraries have it."""
+    found: Arrays = {}
+    for name, array in weights.items():
+        turned = array.T if name.endswith(".kernel") else array
+        for pattern, replacement in rules:
+            name = re.sub(pattern, replacement, name)
+        found[name] = np.ascontiguousarray(turned, dtype=np.float32)
+    return found
+
+
+def unavailable(device: str, error: Exception) -> str:
+    """Return in one line that a device cannot be had, and why."""
+    return f"device {device!r} cannot be had here: {str(error).splitlines()[0]}"
+
+
+def check_request(peer: str, recipe: TransformerRecipe, sources: Sequence[Ids], max_tokens: int) -> None:
+    """Raise ValueError where sources or translations can need more positions than the recipe has."""
+    longest = max((len(source) for source in sources), default=0)
+    for field, positions in (("sources", longest), ("max_tokens", max_tokens + 1)):
+        if positions > recipe.max_length:
+            raise ValueError(
+                f"peer {peer!r}: {field} of {positions} positions: allowed is at most max_length={recipe.max_length}"
+            )
+
+
+def in_batches(sources: Sequence[Ids], batch_size: int) -> Iterator[tuple[list[int], Ids]]:
+    """Yield the places of sentences of similar length and the sentences, padded on the right, longest first."""
+    order = sorted(range(len(sources)), key=lambda place: -len(sources[place]))
+    for start in range(0, len(order), batch_size):
+        places = order[start : start + batch_size]
+        padded = np.full((len(places), len(sources[places[0]])), PAD, dtype=np.int32)
+        for row, place in zip(padded, places, strict=True):
+            row[: len(sources[place])] = sources[place]
+        yield places, padded

@@ -1,0 +1,47 @@
+"""What a peer promises: much less than a `Seq2SeqModel`, namely what a loop written around a library can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from impls.contract import Batch, Ids
+
+LENGTH_PENALTY = 0.6
+"""The exponent of the length in every peer's own rule of ranking finished hypotheses."""
+
+
+class Peer(Protocol):
+    """Some model on some device, started from given weights."""
+
+    @property
+    def name(self) -> str:
+        """The name that the registry knows it by."""
+
+    def synchronize(self) -> None:
+        """Return when the device has finished all work that was enqueued."""
+
+
+@runtime_checkable
+class Trains(Peer, Protocol):
+    """A peer that can be trained."""
+
+    def train_step(self, batch: Batch, learning_rate: float) -> float:
+        """Make one update and return its loss, waiting for the device as such loops do.
+
+        Units: mean nats per target token, padding excluded.
+        """
+
+
+@runtime_checkable
+class Decodes(Peer, Protocol):
+    """A peer that can translate."""
+
+    def translate(self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int) -> list[list[int]]:
+        """Return the translations in the order of `sources`, each without `<sos>` and `<eos>`.
+
+        `sources` holds one array `<sos>` words `<eos>` per sentence. `beam` 1 is greedy. `<pad>` and `<sos>` are never
+        chosen, and `max_tokens` counts words without `<eos>`.
+
+        Raises: ValueError for a beam that the peer does not have, or more positions than its recipe has.
+        """

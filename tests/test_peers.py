@@ -1,0 +1,338 @@
+"""Peers compute what our models compute from the same weights: losses of updates, and translations."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from peer_cases import (
+    SIZES,
+    SMALL,
+    TRAINING,
+    Taught,
+    ctranslate2_beams,
+    decided,
+    our_updates,
+    random_batches,
+    shaken,
+    teach,
+    with_weights,
+    worth,
+)
+from small_models import GRU, REFERENCE, SOURCE_WORDS, one_thread, target_words, transformer_recipes
+
+from harness.data.batches import training_batches
+from harness.data.prepared import prepare
+from harness.decoding import translate
+from harness.specs import DataSpec, DecodingSpec
+from impls import weights as canonical
+from impls.contract import PAD, SOS, UNK, Batch, Ids, Training
+from impls.peers import registry
+from impls.peers.canonical import TUTORIAL
+from impls.peers.contract import Decodes, Trains
+from impls.recipes import LEARNED_POSITIONS
+from impls.recipes import TUTORIAL as TUTORIAL_TRAINING
+
+SINUSOIDAL = replace(SMALL, positions="sinusoidal", embedding_scale="none", embedding_init="normal")
+STEADY_EPSILON = 1e-4
+"""Adam's usual 1e-8 makes whole steps of gradients that are mere rounding, and losses wander apart by 1e-3."""
+CONVERTED = {
+    name: recipe
+    for name, recipe in transformer_recipes().items()
+    if recipe.positions in ("learned", "sinusoidal", "none") and recipe.norm != "none" and recipe.head_width is None
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture(scope="module")
+def taught() -> Taught:
+    return teach(SMALL)
+
+
+def needs(name: str) -> str:
+    reason = registry.missing(name)
+    if reason:
+        pytest.skip(reason)
+    return name
+
+
+def build(name: str, recipe: Any = SMALL, **changes: Any) -> Any:
+    settings: dict[str, Any] = {"training": TRAINING, "weights": canonical.initial(recipe, *SIZES, 0), **changes}
+    return registry.build(needs(name), recipe, *SIZES, **settings)
+
+
+# The registry ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_a_peer_says_what_it_needs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = registry.PEERS[name].packages[-1]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == package else True)
+    reason = registry.missing(name)
+    assert reason.startswith(f"{package!r} is not installed: python -m pip install 'bakeoff[")
+    with pytest.raises(ValueError, match=f"{package!r} is not installed"):
+        registry.build(name, SMALL, *SIZES, training=TRAINING, weights={})
+
+
+def test_an_unknown_peer_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ValueError, match=r"no peer 'mariam'; did you mean 'marian'\? \(allowed is plain, "):
+        registry.missing("mariam")
+
+
+@pytest.mark.parametrize(("name", "trains"), [("plain", 1), ("nn_transformer", 1), ("marian", 1), ("ctranslate2", 0)])
+def test_peers_are_what_they_promise(name: str, trains: int) -> None:
+    peer = build(name)
+    assert peer.name == name
+    assert isinstance(peer, Decodes)
+    assert isinstance(peer, Trains) == bool(trains)
+    peer.synchronize()
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_weights_that_do_not_fit_are_refused(name: str) -> None:
+    weights = canonical.initial(SMALL, *SIZES, 0)
+    weights["output.bias"] = weights["output.bias"][1:]
+    with pytest.raises(ValueError, match="output.bias has shape"):
+        build(name, weights=weights)
+
+
+@pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
+@pytest.mark.parametrize("field", TUTORIAL)
+def test_a_recipe_that_a_torch_peer_cannot_be_is_refused(name: str, field: str) -> None:
+    other = {
+        "positions": "rotary",
+        "norm": "rms",
+        "norm_order": "pre",
+        "ffn": "gated",
+        "activation": "gelu",
+        "tying": "output",
+    }
+    with pytest.raises(ValueError, match=f"peer '{name}' with {field}='{other[field]}': allowed is '"):
+        build(name, replace(SMALL, **{field: other[field]}), weights={})
+
+
+@pytest.mark.parametrize("changes", [{"positions": "rotary"}, {"positions": "alibi"}, {"norm": "none"}])
+def test_a_recipe_that_ctranslate2_cannot_compute_is_refused(changes: dict[str, str]) -> None:
+    ((field, word),) = changes.items()
+    with pytest.raises(ValueError, match=f"peer 'ctranslate2' with {field}='{word}': allowed is "):
+        build("ctranslate2", replace(SMALL, **changes), weights={})
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_other_families_and_head_widths_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="with a 'gru' recipe: allowed is a Transformer's"):
+        build(name, GRU, weights={})
+    with pytest.raises(ValueError, match=r"head_width=6: allowed is width / heads"):
+        build(name, replace(SMALL, head_width=6), weights={})
+
+
+def test_what_the_loop_and_marian_cannot_do_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"label_smoothing=0.1: allowed for a peer is 0"):
+        build("plain", training=Training(label_smoothing=0.1))
+    with pytest.raises(ValueError, match=r"'marian' with norm_epsilon=0.1: allowed is 1e-05"):
+        build("marian", replace(SMALL, norm_epsilon=0.1))
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_a_device_that_is_not_there_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^device 'cuda:99' cannot be had here: .+$"):
+        build(name, device="cuda:99")
+
+
+# Training -------------------------------------------------------------------------------------------------------------
+
+
+def losses(peer: Any, batches: list[Batch], rate: float = TRAINING.peak_rate) -> list[float]:
+    return [peer.train_step(batch, rate) for batch in batches]
+
+
+@pytest.mark.parametrize("recipe", [SMALL, replace(SINUSOIDAL, norm_epsilon=0.01)])
+def test_a_hundred_losses_are_ours(recipe: Any) -> None:
+    training = replace(TRAINING, clip_norm=1.5, epsilon=STEADY_EPSILON)
+    batches, weights = random_batches(10) * 10, decided(recipe)
+    expected = our_updates(recipe, SIZES, batches, weights, training)
+    assert expected.losses[-1] < 0.9 * expected.losses[0]
+    assert min(expected.norms) < 1.5 < max(expected.norms), "clipping is at work in some updates and not in others"
+    for name in ("plain", "nn_transformer"):
+        found = losses(build(name, recipe, training=training, weights=weights), batches)
+        np.testing.assert_allclose(found, expected.losses, rtol=1e-5, err_msg=name)
+
+
+def test_a_small_change_of_one_weight_would_be_noticed() -> None:
+    batches, weights = random_batches(3) * 3, canonical.initial(SMALL, *SIZES, 0)
+    expected = losses(build("plain", weights=weights), batches)
+    changed = {name: value.copy() for name, value in weights.items()}
+    changed["encoder.0.self.value.kernel"][3, 3] += 1e-3
+    found = losses(build("plain", weights=changed), batches)
+    assert not np.allclose(found, expected, rtol=1e-5, atol=0)
+
+
+def test_the_reference_s_recipe_is_a_transformer_s() -> None:
+    recipes = (replace(REFERENCE, dropout=0.0), SMALL)
+    first, second = (losses(build("plain", recipe), random_batches(2)) for recipe in recipes)
+    assert first == second
+
+
+def test_marian_s_loss_is_ours_and_falls() -> None:
+    """Its output bias and its position vectors do not learn, so only the first loss is the same number."""
+    batches, weights = random_batches(4) * 10, canonical.initial(SMALL, *SIZES, 0)
+    expected = our_updates(SMALL, SIZES, batches, weights, TRAINING).losses
+    found = losses(build("marian", weights=weights), batches)
+    assert found[0] == pytest.approx(expected[0], rel=1e-5)
+    assert found[-1] == pytest.approx(expected[-1], rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
+def test_dropout_is_at_work_in_training_alone(name: str) -> None:
+    batch, weights = random_batches(1), shaken(SMALL)
+    dropped = build(name, replace(SMALL, dropout=0.3), weights=weights)
+    assert len(set(losses(dropped, batch * 3, 0.0))) == 3
+    kept = build(name, weights=weights)
+    assert len(set(losses(kept, batch * 3, 0.0))) == 1
+    sources = [np.array([SOS, 5, 6, 7, 3], np.int32)]
+    asked = {"beam": 1, "batch_size": 1, "max_tokens": 10}
+    assert dropped.translate(sources, **asked) == kept.translate(sources, **asked)
+
+
+@pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
+def test_dropout_stands_where_ours_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the embedding, on attention weights, inside the feed-forward and before each residual sum."""
+    import torch
+
+    needs(name)
+    rates: list[float] = []
+    real, fused = torch.nn.functional.dropout, torch.nn.functional.scaled_dot_product_attention
+
+    def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        rates.append(p)
+        return real(x, p, training, inplace)
+
+    def attention(*inputs: Any, dropout_p: float = 0.0, **settings: Any) -> Any:
+        rates.append(inputs[4] if len(inputs) > 4 else dropout_p)
+        return fused(*inputs, dropout_p=dropout_p, **settings) if len(inputs) < 5 else fused(*inputs, **settings)
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", dropout)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
+    build(name, replace(SMALL, dropout=0.25)).train_step(random_batches(1)[0], 0.0)
+    each_encoder_layer, each_decoder_layer = 4, 6
+    assert rates == [0.25] * (2 + SMALL.layers * (each_encoder_layer + each_decoder_layer))
+
+
+@pytest.mark.slow
+def test_a_hundred_losses_are_ours_at_the_tutorial_s_size(multi30k_folder: Any) -> None:
+    prepared = prepare(DataSpec(corpus="multi30k"))
+    recipe, sizes = replace(LEARNED_POSITIONS, dropout=0.0), (len(prepared.source_words), len(prepared.target_words))
+    weights = canonical.initial(recipe, *sizes, 0)
+    stream = training_batches(prepared.train, batch_size=128, seed=0, epoch=0)
+    batches = [batch for _, batch in zip(range(100), stream, strict=False)]
+    # A fifth of the tutorial's rate: at the whole, rounding grows to 1e-4 within 40 updates.
+    training = replace(TUTORIAL_TRAINING, peak_rate=1e-4, epsilon=STEADY_EPSILON)
+    expected = our_updates(recipe, sizes, batches, weights, training).losses
+    for name in ("plain", "nn_transformer"):
+        peer: Any = registry.build(name, recipe, *sizes, training=training, weights=weights)
+        found = losses(peer, batches, training.peak_rate)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, err_msg=name)
+
+
+# Decoding -------------------------------------------------------------------------------------------------------------
+
+
+def translated(peer: Any, sources: list[Ids], *, beam: int = 1, max_tokens: int = 20) -> list[list[int]]:
+    found: list[list[int]] = peer.translate(sources, beam=beam, batch_size=16, max_tokens=max_tokens)
+    return found
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_greedy_translations_are_ours(name: str, taught: Taught) -> None:
+    needs(name)
+    expected = taught.ours()
+    assert len({tuple(one) for one in expected}) > len(expected) / 2, "the model says too little to tell peers apart"
+    assert translated(taught.peer(name), taught.sources) == expected
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_translations_are_cut_where_ours_are(name: str, taught: Taught) -> None:
+    needs(name)
+    expected = taught.ours(max_tokens=3)
+    assert expected != taught.ours()
+    assert translated(taught.peer(name), taught.sources, max_tokens=3) == expected
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_padding_and_start_are_never_chosen_and_unknown_may_be(name: str, taught: Taught) -> None:
+    needs(name)
+    weights = taught.weights
+    weights["output.bias"][[PAD, SOS]] += 100
+    weights["output.bias"][UNK] += 5
+    expected = taught.ours(weights=weights)
+    assert any(UNK in one for one in expected)
+    assert translated(taught.peer(name, weights=weights), taught.sources) == expected
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_a_sentence_that_is_nothing_and_no_sentence(name: str, taught: Taught) -> None:
+    needs(name)
+    empty = replace(taught, sources=[np.array([SOS, 3], np.int32)])
+    weights = taught.weights
+    weights["output.bias"][3] += 100
+    assert translated(taught.peer(name, weights=weights), empty.sources) == empty.ours(weights=weights) == [[]]
+    assert translated(taught.peer(name), []) == []
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_more_positions_than_there_are_is_refused(name: str) -> None:
+    peer, long = build(name), np.array([SOS, *[5] * SMALL.max_length, 3], np.int32)
+    with pytest.raises(ValueError, match="sources of 26 positions: allowed is at most max_length=24"):
+        translated(peer, [long])
+    with pytest.raises(ValueError, match="max_tokens of 25 positions: allowed is at most max_length=24"):
+        translated(peer, [long[:5]], max_tokens=24)
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_every_recipe_that_ctranslate2_can_compute_is_converted(name: str) -> None:
+    needs("ctranslate2")
+    recipe = replace(CONVERTED[name], dropout=0.0)
+    sizes, weights = (SOURCE_WORDS, target_words(recipe)), shaken(recipe)
+    random = np.random.default_rng(1)
+    sources = [np.array([SOS, *random.integers(4, SOURCE_WORDS, n), 3], np.int32) for n in range(1, 13)]
+    spec = DecodingSpec(beam=1, max_tokens=12)
+    expected = [list(one.tokens) for one in translate(with_weights(recipe, sizes, weights), sources, spec).translations]
+    peer = registry.build("ctranslate2", recipe, *sizes, training=TRAINING, weights=weights)
+    assert translated(peer, sources, max_tokens=12) == expected
+
+
+def test_one_sentence_at_a_time_finds_our_beams(taught: Taught) -> None:
+    some = replace(taught, sources=taught.sources[:12])
+    assert some.ours(beam=5) != some.ours()
+    assert translated(some.peer("plain"), some.sources, beam=5) == some.ours(beam=5)
+    assert translated(some.peer("plain"), some.sources, beam=3, max_tokens=3) == some.ours(beam=3, max_tokens=3)
+
+
+def test_ctranslate2_s_beams_are_its_rule_over_our_probabilities(taught: Taught) -> None:
+    needs("ctranslate2")
+    some = taught.sources[:12]
+    for beam, most in ((5, 20), (3, 3)):
+        expected = [ctranslate2_beams(taught.model, source, beam=beam, max_tokens=most) for source in some]
+        assert translated(taught.peer("ctranslate2"), some, beam=beam, max_tokens=most) == expected
+
+
+@pytest.mark.parametrize("name", ["marian", "ctranslate2"])
+def test_a_library_s_beams_are_worth_more_than_greedy_and_mostly_ours(name: str, taught: Taught) -> None:
+    needs(name)
+    found, ours = translated(taught.peer(name), taught.sources, beam=5), taught.ours(beam=5)
+    assert worth(taught, found).sum() > worth(taught, taught.ours()).sum()
+    assert np.mean([one == other for one, other in zip(found, ours, strict=True)]) > 0.7
+
+
+def test_the_library_without_a_beam_says_so(taught: Taught) -> None:
+    with pytest.raises(ValueError, match=r"beam=5: allowed is 1, the library has no beam search"):
+        translated(taught.peer("nn_transformer"), taught.sources, beam=5)

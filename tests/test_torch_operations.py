@@ -1,0 +1,173 @@
+"""The operations written by hand have the values and gradients of the plain formulas that run on other devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, linear
+
+import impls
+from impls import registry, torch_operations
+from impls.contract import EOS, PAD, SOS, Batch, Training, TransformerRecipe
+from impls.torch_adapter import Dropout, Noise
+from impls.torch_operations import LOSS_ROWS, add_kept, attend, output_loss
+
+HIDDEN = -1e9
+DOUBLE = torch.float64
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what makes the plain formulas serve every tensor from now on."""
+    return lambda: monkeypatch.setattr(torch_operations, "by_hand", lambda x: False)
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    """Return the same numbers at each call."""
+    numbers = np.random.default_rng(len(shape)).standard_normal(shape)
+    return torch.from_numpy(numbers).requires_grad_()
+
+
+def heads(length: int) -> torch.Tensor:
+    """Return heads as a projection gives them, not contiguous. Shapes: [2,3,length,4]."""
+    return drawn(2, length, 3, 4).detach().transpose(1, 2).requires_grad_()
+
+
+def attention_operands(dropped: bool) -> tuple[torch.Tensor | None, ...]:
+    visible = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)[:, None, None]
+    bias = torch.where(visible, 0.0, HIDDEN).to(DOUBLE)
+    kept = (torch.arange(2 * 3 * 3 * 5).view(2, 3, 3, 5) % 4 > 0).to(DOUBLE) / 0.75
+    return heads(3), heads(5), heads(5), bias, kept if dropped else None
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_attention_has_the_gradients_of_its_values(dropped: bool) -> None:
+    query, key, value, bias, kept = attention_operands(dropped)
+    assert torch.autograd.gradcheck(lambda *given: attend(*given, bias, kept), (query, key, value))
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_attention_equals_the_plain_formula(dropped: bool, plain: Callable[[], None]) -> None:
+    operands = attention_operands(dropped)
+    fast = attend(*operands)
+    plain()
+    torch.testing.assert_close(fast, attend(*operands), rtol=1e-12, atol=1e-12)
+
+
+def test_large_scores_and_rows_that_see_nothing_stay_finite() -> None:
+    query, key, value, bias, _ = attention_operands(dropped=False)
+    hidden = torch.full_like(bias, HIDDEN)
+    assert torch.isfinite(attend(1e3 * query, 1e3 * key, value, bias, None)).all()
+    torch.testing.assert_close(
+        attend(0 * query, key, value, hidden, None), value.mean(dim=2, keepdim=True).expand(-1, -1, 3, -1)
+    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("rows", [5, 2 * LOSS_ROWS + 3])
+def test_the_loss_of_the_output_layer_equals_the_plain_formula(
+    smoothing: float, rows: int, plain: Callable[[], None]
+) -> None:
+    operands = [drawn(rows, 4), drawn(9, 4), drawn(9)]
+    target = torch.arange(rows) % 9
+    fast, nats = output_loss(*operands, target, smoothing)
+    gradients = torch.autograd.grad(3 * fast, operands)
+    plain()
+    slow, slow_nats = output_loss(*operands, target, smoothing)
+    torch.testing.assert_close((fast, nats), (slow, slow_nats), rtol=1e-12, atol=0)
+    torch.testing.assert_close(gradients, torch.autograd.grad(3 * slow, operands), rtol=1e-12, atol=1e-12)
+    logits = linear(operands[0], operands[1], operands[2])
+    library = cross_entropy(logits, target, label_smoothing=smoothing, reduction="sum")
+    torch.testing.assert_close(fast, library, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_has_the_gradients_of_its_values(smoothing: float) -> None:
+    target = torch.tensor([3, 1, 8, 8, 0])
+    operands = (drawn(5, 4), drawn(9, 4), drawn(9))
+    assert torch.autograd.gradcheck(lambda *given: output_loss(*given, target, smoothing)[0], operands)
+
+
+def test_a_loss_over_no_words_is_0() -> None:
+    features = drawn(0, 4)
+    objective, nats = output_loss(features, drawn(9, 4), drawn(9), torch.zeros(0, dtype=torch.long), 0.1)
+    objective.backward()
+    assert (objective.item(), nats.item(), features.grad.shape) == (0, 0, (0, 4))
+
+
+def test_what_is_kept_is_added_with_its_gradients() -> None:
+    kept = torch.tensor([[0, 1.25, 1.25], [1.25, 0, 0]], dtype=DOUBLE)
+    assert torch.autograd.gradcheck(lambda x, added: add_kept(x, added, kept), (drawn(2, 3), drawn(2, 3)))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_dropout_keeps_the_share_it_says_independently_of_the_place(rate: float) -> None:
+    noise = Noise(torch.device("cpu"))
+    noise.restart(0, 1)
+    dropout = Dropout(rate, noise)
+    x = torch.ones(400, 1_003)  # no multiple of the four numbers that are drawn together
+    share = dropout(x).ne(0).double()
+    deviation = (rate * (1 - rate)) ** 0.5
+    assert abs(share.mean() - (1 - rate)) < 4 * deviation / x.numel() ** 0.5
+    assert (share.mean(dim=0) - (1 - rate)).abs().max() < 5 * deviation / 400**0.5
+    centred = share.flatten() - share.mean()
+    for distance in (1, 2, 3, 4, 1_003):
+        together = (centred[distance:] * centred[:-distance]).mean() / deviation**2
+        assert abs(together) < 4 / x.numel() ** 0.5
+    assert dropout(x).unique().tolist() == [0, pytest.approx(1 / (1 - rate))]
+
+
+def test_dropout_onto_a_residual_drops_what_it_drops_alone() -> None:
+    noise = Noise(torch.device("cpu"))
+    dropout, x, residual = Dropout(0.3, noise), torch.rand(50, 7), torch.rand(50, 7)
+    noise.restart(5, 2)
+    alone = dropout(x)
+    noise.restart(5, 2)
+    torch.testing.assert_close(dropout(x, onto=residual), residual + alone)
+    dropout.eval()
+    assert torch.equal(dropout(x), x)
+    assert torch.equal(dropout(x, onto=residual), residual + x)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_100_updates_have_the_losses_of_the_plain_formulas(dropout: float, plain: Callable[[], None]) -> None:
+    """With dropout the units that are dropped are the same, too."""
+    found = []
+    for _ in range(2):
+        recipe = TransformerRecipe(
+            name="small", width=32, heads=4, ffn_width=48, layers=2, dropout=dropout, max_length=20
+        )
+        model = impls.build(recipe, 30, 40, training=Training(label_smoothing=0.1), seed=3)
+        losses = []
+        for update in range(100):
+            model.train_step(batch(update), 1e-4)
+            totals = model.take_totals()
+            losses.append((totals.objective_nats / totals.tokens, totals.nats / totals.tokens))
+        found.append(losses)
+        plain()
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+    assert found[0][-1][1] < found[0][0][1] - 0.2
+
+
+def batch(seed: int) -> Batch:
+    """Return sentences of several lengths whose target repeats the source. Shapes: [6,9], [6,8]."""
+    generator = np.random.default_rng(seed)
+    source = np.full((6, 9), PAD, dtype=np.int32)
+    target = np.full((6, 9), PAD, dtype=np.int32)
+    for row, length in enumerate(generator.integers(1, 8, 6)):
+        words = generator.integers(4, 30, length)
+        source[row, : length + 2] = target[row, : length + 2] = [SOS, *words, EOS]
+    target_in = np.where(target[:, :-1] == EOS, PAD, target[:, :-1]).astype(np.int32)
+    return Batch(source, target_in, target[:, 1:])
+
+
+def test_every_torch_variant_takes_its_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    loss = torch_operations._OutputLoss.apply
+    monkeypatch.setattr(torch_operations._OutputLoss, "apply", lambda *given: seen.append("loss") or loss(*given))
+    for name in registry.names():
+        impls.build(registry.recipe(name), 30, 40, training=registry.training(name)).train_step(batch(0), 1e-3)
+    assert len(seen) == len(registry.names())
