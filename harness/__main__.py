@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import os
 import shlex
 import sys
@@ -12,11 +13,25 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from harness import terminal
-from harness.commands import ablate, bench, check, compare, data, laws, listing, options, report, run, score, translate
+from harness.commands import (
+    ablate,
+    bench,
+    check,
+    compare,
+    data,
+    laws,
+    listing,
+    options,
+    report,
+    run,
+    score,
+    speed,
+    translate,
+)
 from harness.signals import Interrupted
 from harness.store import RunFailed
 
-COMMANDS = (bench, ablate, run, data, translate, laws, listing, score, check, compare, report)
+COMMANDS = (bench, ablate, run, speed, data, translate, laws, listing, score, check, compare, report)
 BROKEN_PIPE_CODE = 141
 """What SIGPIPE, 13, ends other programs with: whoever read the output is gone, and not all was done."""
 
@@ -76,10 +91,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `arguments` None are this process's own; `run` may then start the process anew with another environment.
     """
+    if arguments is None:
+        _let_everything_be_written()
     code = _run(arguments)
     if arguments is None:
         _let_go_of_output()
     return code
+
+
+def _let_everything_be_written() -> None:
+    """Write as an escape what the encoding of a stream has not, as that of a terminal or a pipe that is not UTF-8."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _let_go_of_output() -> None:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from impls import weights
 from impls.contract import PAD, Batch, GruRecipe, Recipe, TransformerRecipe
 
+Lengths = npt.NDArray[np.int64]
 Rows = Literal["source", "target", "sentence"]
 """What a product has a row for: a token of a side, or a sentence."""
 
@@ -59,19 +61,23 @@ class Tokens:
         return {"source": self.source, "target": self.target, "sentence": self.sentence}[rows]
 
 
+def of_lengths(source: Lengths, target: Lengths) -> Tokens:
+    """Count what sentences of these lengths, in positions of source and of target, come to. Shapes: [B] each."""
+    return Tokens(
+        sentence=len(source),
+        source=int(source.sum()),
+        target=int(target.sum()),
+        source_pairs=int((source**2).sum()),
+        causal_pairs=int((target * (target + 1) // 2).sum()),
+        cross_pairs=int((source * target).sum()),
+    )
+
+
 def tokens(batches: Iterable[Batch]) -> Tokens:
     """Count what is not padding in batches."""
     total = Tokens()
     for batch in batches:
-        source, target = ((ids != PAD).sum(axis=1, dtype=np.int64) for ids in (batch.source, batch.target_out))
-        total += Tokens(
-            sentence=len(batch.source),
-            source=int(source.sum()),
-            target=int(target.sum()),
-            source_pairs=int((source**2).sum()),
-            causal_pairs=int((target * (target + 1) // 2).sum()),
-            cross_pairs=int((source * target).sum()),
-        )
+        total += of_lengths(*((ids != PAD).sum(axis=1, dtype=np.int64) for ids in (batch.source, batch.target_out)))
     return total
 
 

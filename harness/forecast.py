@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from harness.arithmetic import Tokens, forward_operations, of_lengths
 from harness.data.batches import updates_per_epoch
 from harness.data.prepared import Prepared
 from harness.data.vocabulary import Split
@@ -29,23 +30,9 @@ SLOWER = {"tensorflow": 1.5, "jax": 4.0, "torch": 1.5}  # Keras's backends, in u
 COMPILING_SECONDS = {"tensorflow": 25.0, "jax": 90.0, "torch": 6.0}
 
 
-def operations(recipe: Recipe, words: tuple[int, int], source: float, target: float, pairs: float) -> float:
-    """Return about how many multiplications and additions one pass forward takes over so many tokens of each side.
-
-    Every weight of a kernel is used once a token. Attention scores and sums, and the energies of the GRU's, are
-    computed once a pair of positions, and `pairs` counts these.
-    """
-    total = 0.0
-    for name, shape in weights.shapes(recipe, *words).items():
-        tied = name == "target.embedding" and getattr(recipe, "tying", "none") != "none"
-        if name.endswith(".kernel") or tied:
-            of_source = name.startswith(("encoder", "attention")) or ".cross.key" in name or ".cross.value" in name
-            total += 2 * math.prod(shape) * (source if of_source else target)
-    return total + 4 * recipe.width * pairs
-
-
-def elements(recipe: Recipe, words: tuple[int, int], source: float, target: float, pairs: float) -> float:
+def elements(recipe: Recipe, words: tuple[int, int], counted: Tokens) -> float:
     """Return about how many numbers of activations one pass forward writes: what is left when matrices cost nothing."""
+    source, target, pairs = counted.source, counted.target, counted.cross_pairs
     logits = words[1] * target
     if isinstance(recipe, GruRecipe):
         return logits + 10 * recipe.width * (2 * source + target) + 2 * recipe.width * pairs
@@ -91,9 +78,9 @@ def estimate(spec: RunSpec, prepared: Prepared, rate: float) -> Estimate:
     updates = all_updates(spec, prepared)
     epochs = updates / updates_per_epoch(prepared.train, spec.training.batch_size)
     train, validation, test = (
-        operations(recipe, words, *_lengths(split)) / (rate * EFFICIENCY)
-        + elements(recipe, words, *_lengths(split)) * ELEMENT_OPERATIONS / rate
-        for split in (prepared.train, prepared.validation, prepared.test)
+        forward_operations(recipe, words, counted) / (rate * EFFICIENCY)
+        + elements(recipe, words, counted) * ELEMENT_OPERATIONS / rate
+        for counted in map(_tokens, (prepared.train, prepared.validation, prepared.test))
     )
     each_update = UPDATE_SECONDS + PARAMETER_SECONDS * weights.count(recipe, *words)
     training = epochs * 3 * train + updates * each_update + math.ceil(epochs) * validation
@@ -102,10 +89,10 @@ def estimate(spec: RunSpec, prepared: Prepared, rate: float) -> Estimate:
     return Estimate(slower * training, START_SECONDS + slower * decoding + compiling)
 
 
-def _lengths(split: Split) -> tuple[float, float, float]:
-    """Return the tokens of each side and the pairs of positions of a split."""
-    source, target = np.array([len(one) for one in split.source]), np.array([len(one) for one in split.target])
-    return float(source.sum()), float(target.sum()), float((source * target).sum())
+def _tokens(split: Split) -> Tokens:
+    """Count what a pass forward over a split sees: of a target all words but the last are read."""
+    source, target = (np.array([len(one) for one in side], dtype=np.int64) for side in (split.source, split.target))
+    return of_lengths(source, target - 1)
 
 
 @dataclass

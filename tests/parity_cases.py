@@ -26,9 +26,13 @@ from impls.contract import PAD, Arrays, Batch, GruRecipe, Recipe, Seq2SeqModel, 
 VARIANTS = ("learned_positions", "sinusoidal_handmade", "conv_ffn", "paper", "torch_reference", "bahdanau_gru")
 SIZES = ("small", "full")
 BEAMS = {"greedy": 1, "beam": 5}
-LOGITS, GRADIENTS, LOSSES, WEIGHTS = 1e-5, 1e-4, 1e-3, 1e-4
+LOGITS, GRADIENTS, LOSSES, WEIGHTS = 1e-5, 1e-4, 1e-3, 5e-4
 """How far two implementations may be apart: logits; gradients relative to the tensor's largest; losses relative, at
-every update; weights after all updates, where epsilon is large enough for that."""
+every update; weights after all updates, where epsilon is large enough for that.
+
+Where a hidden unit comes to 0 within rounding, ReLU lets its gradient through in one and not in the other: torch
+against torch in float64, the weights of `paper` then differ by up to 1.6e-4 after 20 updates, and else by 5e-7.
+"""
 
 CALM_RATE = 5e-5
 """The highest learning rate at which 200 losses at full size can be compared one by one.

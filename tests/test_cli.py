@@ -17,6 +17,7 @@ from small_runs import TINY, spec
 
 from harness import files, store, training
 from harness.__main__ import main
+from harness.data import reading
 from harness.specs import RunRecord
 
 TESTS = Path(__file__).resolve().parent
@@ -235,6 +236,14 @@ def test_translate_takes_words_a_file_and_standard_input(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Ein Hund läuft .".encode())))
     assert main(command) == 0
     assert capsys.readouterr().out == lines[1] + "\n"
+    monkeypatch.setattr(reading, "PIECE_LINES", 2)
+    text = f"Ein Hund\n\n\n\n{'Ein ' * 120}\n".encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert main(command) == 0
+    shown = capsys.readouterr()
+    assert shown.out.split("\n")[:4] == [lines[0], "", "", ""]
+    assert shown.out.count("\n") == 5
+    assert "sentence 5 has 120 tokens" in shown.err
     assert main([*command, "Ein " * 120]) == 0
     assert "has 120 tokens: cut to its first 98" in capsys.readouterr().err
     assert main([*command, "--beam", "3", "Ein Hund", "--attention", "heads.png"]) == 0
@@ -340,6 +349,18 @@ def test_data_describes_a_corpus(capsys: Any) -> None:
     shown = capsys.readouterr().out
     assert "corpus captions, de-en, tokenizer whitespace" in shown
     assert "SHA-256" in shown
+
+
+def test_a_terminal_that_is_not_utf_8_ends_no_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "ablate", "--help"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii:strict"},
+        cwd=TESTS.parent,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"positions \xd7 norm" in b" ".join(done.stdout.split())
 
 
 def test_a_reader_that_is_gone_is_no_success() -> None:

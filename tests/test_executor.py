@@ -256,19 +256,6 @@ def test_a_forecast_grows_with_the_work() -> None:
     assert forecast.machine_rate(0.05) > 1e6
 
 
-def test_operations_count_every_kernel_once_a_token() -> None:
-    recipe = registry.recipe("learned_positions")
-    words = 7853, 5893
-    attention, inner = 4 * 256 * 256, 2 * 256 * 512
-    encoder, decoder = 3 * (attention + inner), 3 * (2 * attention + inner)
-    of_source = encoder + 3 * attention // 2  # keys and values of the cross attention
-    of_target = decoder - 3 * attention // 2 + 256 * 5893
-    assert forecast.operations(recipe, words, 1, 0, 0) == 2 * of_source
-    assert forecast.operations(recipe, words, 0, 1, 0) == 2 * of_target
-    tied = forecast.operations(registry.recipe("paper"), words, 0, 1, 0)
-    assert tied == 2 * of_target
-
-
 @pytest.mark.parametrize("suite", suites.SUITES.values(), ids=lambda suite: suite.name)
 @pytest.mark.parametrize("corpus", ["multi30k", "captions"])
 def test_every_run_of_every_suite_can_be_said(suite: suites.Suite, corpus: str) -> None:

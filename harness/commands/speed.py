@@ -1,0 +1,326 @@
+"""`speed`: how fast everything is: variants and peers in turns, and how near they come to this machine's limit."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import typing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import specs, store, suites, workers
+from harness.commands import options
+from harness.progress import Display
+from harness.signals import Interrupted, Watch
+from harness.specs import DataSpec, RunSpec
+from harness.speed import plan as plans
+from harness.speed.measuring import Absent, Measurement, Plan
+from harness.speed.plan import PARTS, SIZES, Job, Size
+from impls import registry
+from impls.contract import Arrays, Recipe, TransformerRecipe
+
+if TYPE_CHECKING:
+    from harness.data.prepared import Prepared
+
+NO_PEER = "none"
+TIMEOUT_SECONDS = 3600.0
+DEFAULT_BASE = "learned_positions"
+
+
+def add(commands: Any) -> None:
+    """Describe the command."""
+    from impls.peers import registry as peers
+
+    parser = commands.add_parser("speed", help="measure how fast everything is", description=__doc__)
+    parser.add_argument(
+        "--variant", action="append", help="a variant, or package.module:NAME; may be given several times"
+    )
+    parser.add_argument(
+        "--peer",
+        action="append",
+        choices=[*peers.names(), NO_PEER],
+        help="what to measure beside them; may be given several times (all that are installed)",
+    )
+    parser.add_argument(
+        "--part", action="append", choices=PARTS, help="what to measure; may be given several times (all)"
+    )
+    purposes = "; ".join(f"{one.name}: {one.purpose}" for one in SIZES.values())
+    parser.add_argument("--size", choices=list(SIZES), default="tutorial", help=f"{purposes} (tutorial)")
+    parser.add_argument("--rounds", type=options.positive, help="samples of each figure (the size's)")
+    parser.add_argument(
+        "--weights",
+        action="append",
+        metavar="RUN",
+        default=[],
+        help="translate with the weights of a completed run: its folder, or the first letters of its id in --results; "
+        "may be given several times (else each recipe is first trained for a while)",
+    )
+    parser.add_argument("--beam", type=options.positive, default=5, help="the beam that is timed beside greedy (5)")
+    parser.add_argument(
+        "--timeout",
+        type=options.seconds,
+        default=TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help=f"a subject without an answer for so long is given up ({TIMEOUT_SECONDS:.0f}; 0: never)",
+    )
+    parser.add_argument("--note", default="", help="free text for the document")
+    _add_runs(parser)
+    options.add_data(parser)
+    options.add_results(parser)
+    parser.set_defaults(command=command)
+
+
+def _add_runs(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("models")
+    group.add_argument("--threads", type=options.positive, help="processor threads of a subject (2)")
+    group.add_argument("--device", help="cpu, cuda, or another word of the framework's")
+    group.add_argument("--precision", choices=typing.get_args(specs.Precision))
+    frameworks = sorted({framework for _, framework in registry.BUILDERS}, reverse=True)
+    several = "may be given several times"
+    group.add_argument(
+        "--framework",
+        choices=frameworks,
+        action="append",
+        help=f"{several} (torch, and without --variant what the size has in Keras)",
+    )
+    group.add_argument(
+        "--backend", choices=registry.BACKENDS, action="append", help=f"what Keras runs on; {several} (tensorflow)"
+    )
+    group.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="any setting, such as recipe.dropout=0.3"
+    )
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Measure what the options name, store the document and show its table.
+
+    Returns 0, 1 where a subject failed, 128 + the number of the signal that broke it off.
+    """
+    with Watch() as watch:
+        with watch.at_once():
+            plan, prepared = _plan(arguments)
+            _announce(plan)
+        with tempfile.TemporaryDirectory(prefix="bakeoff-speed-") as folder:
+            return _measure(plan, prepared, Path(folder), arguments.results, watch)
+
+
+def _measure(plan: Plan, prepared: Prepared, folder: Path, results: Path, watch: Watch) -> int:
+    display = Display(sys.stderr)
+    measurement = Measurement(plan, prepared, folder, say=display.line, check=watch.check)
+    try:
+        measurement.run()
+    except Interrupted as error:
+        kept = f"what was measured so far: {_stored(measurement, results, str(error))}"
+        options.warn(f"{error}; its processes are ended; {kept if measurement.has_samples else 'nothing is stored'}")
+        return error.exit_code
+    finally:
+        display.close()
+    path = _stored(measurement, results)
+    options.say(f"stored: {path}")
+    return 1 if measurement.crew.lost else 0
+
+
+def _stored(measurement: Measurement, results: Path, reason: str = "") -> Path | None:
+    """Show and store what was measured, unless there is no whole round; `reason` is why it ended early."""
+    from harness.speed import stored, table
+    from harness.speed.assembling import assemble
+
+    if not measurement.has_samples and reason:
+        return None
+    document = assemble(measurement, status="incomplete" if reason else "complete", reason=reason)
+    options.say(table.terminal(document))
+    return stored.save(results, document)
+
+
+# The plan -------------------------------------------------------------------------------------------------------------
+
+
+def _plan(arguments: argparse.Namespace) -> tuple[Plan, Prepared]:
+    """Return what is to be measured, and its data."""
+    from harness.data.prepared import prepare, remark
+    from impls import weights
+
+    size = SIZES[arguments.size]
+    absent: list[Absent] = []
+    _chosen_peers(arguments)
+    places = _places(arguments, size, absent)
+    found = options.available(arguments, lambda data: [_spec(arguments, size, data, place) for place in places])
+    prepared = prepare(found[0].data)
+    options.say(remark(found[0].data, prepared.figures))
+    for spec in found:
+        if spec.recipe is not None:
+            registry.find_builder(spec.recipe.family, spec.framework, spec.backend)
+            weights.shapes(spec.recipe, len(prepared.source_words), len(prepared.target_words))
+    _check_devices(found)
+    jobs = [_job(arguments, size, spec, place.name, spec.framework) for place, spec in zip(places, found, strict=True)]
+    base = next((job for job in jobs if job.spec.variant == DEFAULT_BASE), jobs[0])
+    plan = Plan(
+        size=size,
+        rounds=arguments.rounds or size.rounds,
+        decoding_rounds=arguments.rounds or size.decoding_rounds,
+        parts=tuple(part for part in PARTS if part in (arguments.part or PARTS)),
+        jobs=(*jobs, *_peers(arguments, size, base, absent)),
+        absent=tuple(absent),
+        given=_given(arguments, jobs, prepared),
+        base=base,
+        command=arguments.typed,
+        note=arguments.note,
+        timeout_seconds=arguments.timeout or None,
+    )
+    return plan, prepared
+
+
+@dataclass(frozen=True)
+class Place:
+    """A variant in a framework, and what Keras runs on there."""
+
+    variant: str
+    framework: str
+    backend: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How it is called in the document."""
+        return f"{self.variant}/{self.framework}" + f"-{self.backend}" * (self.backend is not None)
+
+
+def _places(arguments: argparse.Namespace, size: Size, absent: list[Absent]) -> list[Place]:
+    """Return which variants are measured in which frameworks; what is not installed and not asked for is left out."""
+    variants = [options.find_variant(name) for name in arguments.variant or ()]
+    suite, asked = suites.SUITES[size.suite], arguments.framework or variants
+    frameworks = tuple(dict.fromkeys(arguments.framework or (["torch"] if asked else ["torch", "keras"])))
+    backends = tuple(dict.fromkeys(arguments.backend or registry.BACKENDS[:1]))
+    if arguments.backend and "keras" not in frameworks:
+        options.framework_settings(None, arguments.backend[0])
+    found = []
+    for framework in frameworks:
+        chosen = variants or (suite.in_keras if framework == "keras" and not asked else suite.variants)
+        for variant in chosen:
+            nowhere = not any(suites.has(variant, one) for one in frameworks)
+            for backend in backends if framework == "keras" else (None,):
+                place, reason = Place(variant, framework, backend), registry.missing(framework, backend)
+                if reason and not asked:
+                    absent.append(Absent(name=place.name, variant=variant, framework=framework, reason=reason))
+                # A variant that none of them has is refused where its model is looked for, with those that have it.
+                elif suites.has(variant, framework) or (nowhere and framework == frameworks[0]):
+                    found.append(place)
+    if not found:
+        raise ValueError(f"no framework can be used here: {absent[0].reason}")
+    return found
+
+
+def _spec(arguments: argparse.Namespace, size: Size, data: DataSpec, place: Place) -> RunSpec:
+    """Return the run that a subject would be, in the training that all share."""
+    spec = suites.spec(suites.SUITES["standard"], place.variant, budget="controlled", seed=0, data=data)
+    changes = {
+        "framework": place.framework,
+        "backend": place.backend,
+        "training.batch_size": size.batch_size,
+        "decoding.batch_size": size.batch_size,
+        "decoding.max_tokens": size.max_tokens,
+        "threads": arguments.threads,
+        "device": arguments.device,
+        "precision": arguments.precision,
+    }
+    if size.width is not None and spec.recipe is not None:
+        spec = replace(spec, recipe=suites.reduced(spec.recipe, size.width))
+    settings = [f"{name}={value}" for name, value in changes.items() if value is not None]
+    for setting in [*settings, *arguments.set]:
+        spec = specs.override(spec, setting)
+    spec.id  # noqa: B018  a number that JSON cannot hold shows here
+    replace(spec.decoding, beam=arguments.beam)  # one that is too large is refused before anything is started
+    return spec
+
+
+def _job(arguments: argparse.Namespace, size: Size, spec: RunSpec, name: str, library: str, peer: str = "") -> Job:
+    return Job(
+        name=name,
+        spec=spec,
+        library=library,
+        peer=peer,
+        updates=size.updates,
+        validation_batches=size.validation_batches,
+        sentences=size.sentences,
+        single_sentences=size.single_sentences,
+        beam=arguments.beam,
+        profiled_updates=size.profiled_updates,
+    )
+
+
+def _peers(arguments: argparse.Namespace, size: Size, base: Job, absent: list[Absent]) -> list[Job]:
+    """Return the peers of the base's recipe; one that is not installed is left out."""
+    from impls.peers import registry as peers
+
+    found = []
+    for name in _chosen_peers(arguments):
+        library = peers.PEERS[name].packages[-1]
+        reason = peers.missing(name)
+        if not reason and not isinstance(base.spec.recipe, TransformerRecipe):
+            reason = f"no Transformer is measured that it could have the recipe of, only {base.spec.variant}"
+        if reason:
+            absent.append(Absent(name=name, variant=base.spec.variant, framework=library, reason=reason, is_peer=True))
+            continue
+        spec = replace(base.spec, framework="torch", backend=None)
+        found.append(_job(arguments, size, spec, name, library, name))
+    return found
+
+
+def _chosen_peers(arguments: argparse.Namespace) -> list[str]:
+    """Return the peers that the options name. Raises: ValueError where they name some and none."""
+    from impls.peers import registry as peers
+
+    chosen = list(dict.fromkeys(arguments.peer or peers.names()))
+    if NO_PEER not in chosen:
+        return chosen
+    if len(chosen) > 1:
+        named = next(one for one in chosen if one != NO_PEER)
+        raise ValueError(f"--peer {NO_PEER} with --peer {named}: allowed is one or the other")
+    return []
+
+
+def _given(
+    arguments: argparse.Namespace, jobs: list[Job], prepared: Prepared
+) -> dict[Recipe | str, tuple[Arrays, str]]:
+    """Return the weights of the runs that --weights names. Raises: ValueError where they fit no model measured here."""
+    found: dict[Recipe | str, tuple[Arrays, str]] = {}
+    keys = {plans.same_weights(job.spec.recipe, job.spec.variant) for job in jobs}
+    for name in arguments.weights:
+        path = Path(name)
+        results, prefix = (path.parent, path.name) if (path / store.RECORD).is_file() else (arguments.results, name)
+        record = store.find(results, prefix)
+        key = plans.same_weights(record.spec.recipe, record.spec.variant)
+        if key not in keys:
+            raise ValueError(
+                f"--weights {name}: run {record.id} is of another recipe: allowed is one that is measured here"
+            )
+        for side in ("source_vocabulary", "target_vocabulary"):
+            if record.fingerprints.get(side) != prepared.digests[side]:
+                raise ValueError(f"--weights {name}: run {record.id} has another {side.replace('_', ' ')}: allowed is "
+                                 "a run on the data that is measured on")  # fmt: skip
+        arrays = store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
+        found[key] = arrays, f"run {record.id}"
+    return found
+
+
+def _check_devices(found: list[RunSpec]) -> None:
+    for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in found):
+        if device != "cpu" and not (device.startswith("cuda") and workers.gpu_usable(computes)):
+            allowed = f"cpu, or cuda where there is a GPU that {computes} can use"
+            raise ValueError(f"device {device!r} cannot be had here: allowed is {allowed}")
+
+
+def _announce(plan: Plan) -> None:
+    spec = plan.base.spec
+    options.say(
+        f"Size {plan.size.name} ({plan.size.purpose}): {len(plan.jobs)} subjects, {plan.rounds} rounds, "
+        f"{spec.threads} threads, {spec.device}, {spec.precision}."
+    )
+    for one in plan.absent:
+        options.say(f"Left out: {one.name}. {one.reason}")
+    if not plan.given:
+        options.say(
+            f"Each recipe is first trained for {plan.size.learning_updates} updates, so that translations end by "
+            "themselves; --weights takes those of a run instead."
+        )
