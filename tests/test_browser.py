@@ -11,11 +11,12 @@ from typing import Any
 
 import pages_factory
 import pytest
+import speed_factory
 from hostile_text import HOSTILE
 from record_factory import record
 
 from harness import store
-from harness.reporting import html
+from harness.reporting import html, speed_page
 from harness.reporting.statistics import Method
 from harness.reporting.stored import Text
 from harness.specs import RunRecord
@@ -364,4 +365,33 @@ def test_hostile_text_shows_as_text_and_runs_nothing(hostile: Path, opened: Open
     assert seen.page.locator("script").count() == seen.page.locator('script[type="application/json"]').count() + 1
     assert seen.page.locator("iframe, base, img, form, math").count() == 0
     assert seen.page.locator("meta[http-equiv=refresh]").count() == 0
+    assert (seen.requests, seen.messages) == ([], [])
+
+
+# The page of speed ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def speed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return speed_page.write(speed_factory.document(), tmp_path_factory.mktemp("speed"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", list(SIZES))
+def test_the_page_of_speed_is_drawn_loads_nothing_and_can_be_reached(
+    speed: Path, opened: Open, size: str, theme: str
+) -> None:
+    seen = opened(speed, size=size, theme=theme)
+    pictures = seen.page.locator("svg.drawn").all()
+    assert len(pictures) == 5
+    for drawn in pictures:
+        assert drawn.bounding_box()["height"] > 40
+    wide = seen.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    assert wide[0] <= wide[1]
+    found = axe.Axe().run(seen.page).response["violations"]
+    assert [(one["id"], [node["html"][:120] for node in one["nodes"]][:3]) for one in found] == []
+    colour = "getComputedStyle(document.body).backgroundColor"
+    before = seen.page.evaluate(colour)
+    seen.page.locator("#theme").click()
+    assert seen.page.evaluate(colour) != before
     assert (seen.requests, seen.messages) == ([], [])

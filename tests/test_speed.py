@@ -87,17 +87,18 @@ def test_the_command_measures_a_variant_and_a_peer_in_turns(tmp_path: Path, caps
     parts = ["training", "evaluation", "decoding", "breakdown"]
     chosen = [word for part in parts for word in ("--part", part)]
     command = [*TOY, "--variant", "learned_positions", "--peer", "plain", *chosen, "--results", str(tmp_path)]
+    command += ["--set", "recipe.layers=1", "--set", "decoding.max_tokens=6", "--reports", str(tmp_path / "reports")]
     assert main([*command, "--note", "a note"]) == 0
     document = only(tmp_path)
     check(document, set(parts))
     assert document.note == "a note"
     ours, plain = document.subject("learned_positions/torch"), document.subject("plain")
 
-    recipe = TransformerRecipe(width=32, ffn_width=64)
+    recipe = TransformerRecipe(width=32, ffn_width=64, layers=1)
     words = document.data.source_words, document.data.target_words
     kernels = {one.name: one for one in document.rates[0].products}
     inner = kernels["encoder.0.feed_forward.inner.kernel"]
-    assert (inner.inputs, inner.outputs, inner.count) == (32, 64, 3 + 3), "the cross keys and values are as large"
+    assert (inner.inputs, inner.outputs, inner.count) == (32, 64, 1 + 1), "the cross keys and values are as large"
     counted = arithmetic.Tokens(source=document.data.source, target=document.data.target)
     assert document.rates[0].operations == 3 * arithmetic.kernel_operations(recipe, words, counted)
     assert ours.training is not None
@@ -127,12 +128,16 @@ def test_the_command_measures_a_variant_and_a_peer_in_turns(tmp_path: Path, caps
     shown = capsys.readouterr().out
     assert f"{1_000 * ours.training.update_seconds:.1f}" in shown
     assert "GFLOP/s" in shown
+    page = tmp_path / "reports" / "speed" / "index.html"
+    assert f"The page: {page} " in shown
+    assert f"{document.id}.json" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 def test_an_interruption_ends_all_processes_and_keeps_the_whole_rounds(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "harness", *TOY, "--variant", "learned_positions", "--peer", "none"]
     command += ["--part", "evaluation", "--rounds", "1000", "--results", str(tmp_path / "kept")]
+    command += ["--reports", str(tmp_path / "reports")]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     process = subprocess.Popen(
         command,
@@ -155,6 +160,9 @@ def test_an_interruption_ends_all_processes_and_keeps_the_whole_rounds(tmp_path:
     document = only(tmp_path / "kept")
     assert (document.status, document.reason) == ("incomplete", "interrupted by SIGINT")
     assert document.subjects[0].evaluation is not None
+    assert "Incomplete: interrupted by SIGINT" in (tmp_path / "reports" / "speed" / "index.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def with_environment(text: str) -> list[Path]:
@@ -229,7 +237,6 @@ def companion(tmp_path: Path) -> Iterator[Companion]:
 def test_a_process_that_is_killed_is_lost_with_its_last_lines(companion: Companion) -> None:
     facts = companion.start()
     assert facts["environment"]["OMP_NUM_THREADS"] == "1"
-    assert companion.ask("time", measure="products", of=0)["seconds"] > 0
     companion._log.write_text("first\nlast words\n", encoding="utf-8")
     os.kill(companion._process.pid, signal.SIGKILL)
     with pytest.raises(Lost, match=r"its process ended with code -9: first \| last words"):
@@ -243,6 +250,7 @@ def test_a_process_says_what_it_refuses_and_what_it_fails_in_and_goes_on(compani
     with pytest.raises(Lost, match="IndexError"):
         companion.ask("warm", measure="products", of=7)
     assert companion.ask("warm", measure="products", of=0)["warmup_seconds"] > 0
+    assert companion.ask("time", measure="products", of=0)["seconds"] > 0
 
 
 def test_a_process_that_says_nothing_is_given_up(companion: Companion) -> None:
@@ -268,7 +276,7 @@ def test_a_process_ends_with_whoever_started_it(companion: Companion) -> None:
 @pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_every_part_of_it_at_toy_size(framework: str, tmp_path: Path) -> None:
     chosen = ["--variant", "learned_positions", "--variant", "bahdanau_gru", "--framework", framework]
-    assert main([*TOY, *chosen, "--results", str(tmp_path)]) == 0
+    assert main([*TOY, *chosen, "--results", str(tmp_path), "--reports", str(tmp_path / "reports")]) == 0
     document = only(tmp_path)
     missing = {one.name for one in document.subjects if one.ending == "missing"}
     assert missing == {name for name in peers.names() if peers.missing(name)}

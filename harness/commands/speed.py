@@ -23,6 +23,7 @@ from impls.contract import Arrays, Recipe, TransformerRecipe
 
 if TYPE_CHECKING:
     from harness.data.prepared import Prepared
+    from harness.speed.document import SpeedDocument
 
 NO_PEER = "none"
 TIMEOUT_SECONDS = 3600.0
@@ -66,10 +67,23 @@ def add(commands: Any) -> None:
         help=f"a subject without an answer for so long is given up ({TIMEOUT_SECONDS:.0f}; 0: never)",
     )
     parser.add_argument("--note", default="", help="free text for the document")
+    parser.add_argument("--reports", type=Path, default=options.REPORTS, help=f"({options.REPORTS})")
+    parser.add_argument(
+        "--from",
+        type=Path,
+        dest="document",
+        metavar="DOCUMENT",
+        help="make the page of a stored document again and measure nothing",
+    )
     _add_runs(parser)
     options.add_data(parser)
     options.add_results(parser)
-    parser.set_defaults(command=command)
+    parser.set_defaults(measuring=_defaults(parser), command=command)
+
+
+def _defaults(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Return what every option that says what is measured is where it is not given, by its place in the arguments."""
+    return {name: one for name, one in vars(parser.parse_args([])).items() if name not in ("reports", "document")}
 
 
 def _add_runs(parser: argparse.ArgumentParser) -> None:
@@ -94,44 +108,75 @@ def _add_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Measure what the options name, store the document and show its table.
+    """Measure what the options name, store the document and show its table and its page; or only the page, again.
 
     Returns 0, 1 where a subject failed, 128 + the number of the signal that broke it off.
     """
+    if arguments.document is not None:
+        return _again(arguments)
     with Watch() as watch:
         with watch.at_once():
             plan, prepared = _plan(arguments)
             _announce(plan)
         with tempfile.TemporaryDirectory(prefix="bakeoff-speed-") as folder:
-            return _measure(plan, prepared, Path(folder), arguments.results, watch)
+            return _measure(plan, prepared, Path(folder), arguments, watch)
 
 
-def _measure(plan: Plan, prepared: Prepared, folder: Path, results: Path, watch: Watch) -> int:
+def _again(arguments: argparse.Namespace) -> int:
+    """Make the page of a stored document. Raises: ValueError with an option that says what to measure."""
+    from harness.speed import stored
+
+    for name, default in arguments.measuring.items():
+        if getattr(arguments, name) != default:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} with --from, which measures nothing: allowed is one or the other")
+    _write_page(stored.load(arguments.document), arguments.reports)
+    return 0
+
+
+def _write_page(document: SpeedDocument, reports: Path) -> None:
+    from harness.reporting import pages, speed_page
+
+    page = speed_page.write(document, reports / speed_page.FOLDER)
+    options.say(f"The page: {page} (as Markdown: {page.with_name(pages.PAGE)})")
+
+
+def _show_page(document: SpeedDocument, reports: Path) -> None:
+    """Make the page of what was just measured; why there is none is said in a line."""
+    try:
+        _write_page(document, reports)
+    except ValueError as error:
+        options.warn(str(error))
+
+
+def _measure(plan: Plan, prepared: Prepared, folder: Path, arguments: argparse.Namespace, watch: Watch) -> int:
     display = Display(sys.stderr)
     measurement = Measurement(plan, prepared, folder, say=display.line, check=watch.check)
     try:
         measurement.run()
     except Interrupted as error:
-        kept = f"what was measured so far: {_stored(measurement, results, str(error))}"
-        options.warn(f"{error}; its processes are ended; {kept if measurement.has_samples else 'nothing is stored'}")
+        kept = _stored(measurement, arguments.results, str(error)) if measurement.has_samples else None
+        told = f"what was measured so far: {kept[1]}" if kept else "nothing is stored"
+        options.warn(f"{error}; its processes are ended; {told}")
+        if kept:
+            _show_page(kept[0], arguments.reports)
         return error.exit_code
     finally:
         display.close()
-    path = _stored(measurement, results)
+    document, path = _stored(measurement, arguments.results)
     options.say(f"stored: {path}")
+    _show_page(document, arguments.reports)
     return 1 if measurement.crew.lost else 0
 
 
-def _stored(measurement: Measurement, results: Path, reason: str = "") -> Path | None:
-    """Show and store what was measured, unless there is no whole round; `reason` is why it ended early."""
+def _stored(measurement: Measurement, results: Path, reason: str = "") -> tuple[SpeedDocument, Path]:
+    """Show and store what was measured; `reason` is why it ended early."""
     from harness.speed import stored, table
     from harness.speed.assembling import assemble
 
-    if not measurement.has_samples and reason:
-        return None
     document = assemble(measurement, status="incomplete" if reason else "complete", reason=reason)
     options.say(table.terminal(document))
-    return stored.save(results, document)
+    return document, stored.save(results, document)
 
 
 # The plan -------------------------------------------------------------------------------------------------------------

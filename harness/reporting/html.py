@@ -89,8 +89,11 @@ def write(
     return path
 
 
-def render(context: Mapping[str, Any]) -> str:
-    """Fill the template; all text is escaped, and the policy allows this page's own style and script alone."""
+def render(context: Mapping[str, Any], name: str = "report") -> str:
+    """Fill the template `name`.html.j2, whose style is `name`.css and script `name`.js.
+
+    All text is escaped, and the policy allows this page's own style and script alone.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(pages.TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -98,12 +101,12 @@ def render(context: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         autoescape=True,
     )
-    style, script = (_squeezed(environment.get_template(f"report.{kind}").render()) for kind in ("css", "js"))
+    style, script = (_squeezed(environment.get_template(f"{name}.{kind}").render()) for kind in ("css", "js"))
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    page = environment.get_template("report.html.j2").render(
+    page = environment.get_template(f"{name}.html.j2").render(
         context, policy=policy, style=Markup(style), script=Markup(script)
     )
     return re.sub(r"\n\s*\n+", "\n", page)

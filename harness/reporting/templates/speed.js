@@ -1,0 +1,6 @@
+"use strict";
+(() => {
+  const one = (selector, from = document) => from.querySelector(selector);
+{% include "theme.js" %}
+
+})();
