@@ -89,31 +89,26 @@ def linear_biases(heads: int, queries: torch.Tensor, keys: torch.Tensor) -> torc
 
 
 class KeysAndValues:
-    """What self-attention has computed of the words so far, R rows of them, in decoding.
-
-    Keys lie transposed, [R,H,K,room], so that the products with them need no copy; values [R,H,room,K].
-    """
+    """What self-attention has computed of the words so far, R rows of them, in decoding."""
 
     def __init__(self) -> None:
         self.length = 0
-        self._keys = self._values = torch.empty(0)
+        self._both: list[torch.Tensor] = []
 
     def append(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Add the newest word's, [R,H,1,K] each, and return those of all words, [R,H,length,K] each."""
         if self.length % CACHE_STEP == 0:
-            grown_keys = key.new_empty((*key.shape[:2], key.shape[3], self.length + CACHE_STEP))
-            grown_values = value.new_empty((*value.shape[:2], self.length + CACHE_STEP, value.shape[3]))
-            if self.length:
-                grown_keys[..., : self.length], grown_values[:, :, : self.length] = self._keys, self._values
-            self._keys, self._values = grown_keys, grown_values
-        self._keys[..., self.length], self._values[:, :, self.length] = key[:, :, 0], value[:, :, 0]
+            room = key.new_empty((*key.shape[:2], CACHE_STEP, key.shape[3]))
+            self._both = [torch.cat([one, room], dim=2) for one in self._both] or [room, room.clone()]
+        for one, newest in zip(self._both, (key, value), strict=True):
+            one[:, :, self.length] = newest[:, :, 0]
         self.length += 1
-        return self._keys[..., : self.length].transpose(-1, -2), self._values[:, :, : self.length]
+        keys, values = (one[:, :, : self.length] for one in self._both)
+        return keys, values
 
     def select(self, rows: torch.Tensor) -> None:
         """Keep, drop, repeat or reorder rows."""
-        if self.length:
-            self._keys, self._values = self._keys.index_select(0, rows), self._values.index_select(0, rows)
+        self._both = [one.index_select(0, rows) for one in self._both]
 
 
 class Cache:
