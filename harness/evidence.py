@@ -113,7 +113,7 @@ def machine(device: str = "cpu") -> dict[str, Any]:
     found: dict[str, Any] = {
         "processor": _processor(),
         "cores": cores(),
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": memory_bytes(),
         "system": platform.platform(),
     }
     if device.startswith("cuda"):
@@ -180,7 +180,8 @@ def _processor() -> str | None:
     return platform.processor() or platform.machine() or None
 
 
-def _memory_bytes() -> int | None:
+def memory_bytes() -> int | None:
+    """Return this machine's memory; None where the system does not say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

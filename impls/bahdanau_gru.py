@@ -19,13 +19,28 @@ from torch.nn.functional import linear
 
 from impls.contract import PAD, GruRecipe
 from impls.recipes import BAHDANAU_GRU, TRAININGS
+from impls.torch_caches import Rows, Sources
 
 RECIPE = BAHDANAU_GRU
 TRAINING = TRAININGS["bahdanau_gru"]
 
 HIDDEN = -1e9
-State = dict[str, torch.Tensor]
-"""The decoder of sentences half way through decoding, by name; each tensor's first dimension is the sentence."""
+
+
+class State:
+    """Sentences half way through decoding: `rows` [R,H] are the decoder's states, `sources` hold the encoder's A.
+
+    Of each source, in this order: what of it is visible [A,S], it encoded [A,S,2H], its part of the energy [A,S,H].
+    """
+
+    def __init__(self, rows: torch.Tensor, *sources: torch.Tensor) -> None:
+        self.rows = rows
+        self.sources = Sources(*sources)
+
+    def select(self, rows: Rows) -> None:
+        """Keep, drop, repeat or reorder rows."""
+        self.sources.select(rows)
+        self.rows = self.rows.index_select(0, torch.from_numpy(rows).to(self.rows.device))
 
 
 class Encoder(nn.Module):
@@ -63,9 +78,9 @@ class AdditiveAttention(nn.Module):
         return linear(encoded, self.energy.weight[:, self.width :], self.energy.bias)
 
     def forward(self, asked: torch.Tensor, remembered: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-        """Return the weights on the source from the energy's two parts. Shapes: [B,H], [B,S,H], [B,S] to [B,S]."""
-        scores = self.score(torch.tanh(remembered + asked[:, None])).squeeze(-1)
-        return torch.softmax(scores.masked_fill(~visible, HIDDEN), dim=-1)
+        """Return the weights on the source from the energy's two parts. Shapes: [B,T,H], [B,S,H], [B,S] to [B,T,S]."""
+        scores = self.score(torch.tanh(remembered[:, None] + asked[:, :, None])).squeeze(-1)
+        return torch.softmax(scores.masked_fill(~visible[:, None], HIDDEN), dim=-1)
 
 
 class AttentionGru(nn.Module):
@@ -89,9 +104,7 @@ class AttentionGru(nn.Module):
         """Encode the source [B,S] and return the state before the first target word."""
         visible = source != PAD
         encoded, ends = self.encoder(self.dropout(self.source_embedding(source)), visible)
-        remembered = self.attention.remember(encoded)
-        first = torch.tanh(self.bridge(ends))
-        return {"state": first, "encoded": encoded, "visible": visible, "remembered": remembered}
+        return State(torch.tanh(self.bridge(ends)), visible, encoded, self.attention.remember(encoded))
 
     def advance(self, state: State, last: torch.Tensor) -> torch.Tensor:
         """Feed the newest words [B] and return what `output` turns into the next words' logits, [B,3H+E]."""
@@ -144,11 +157,14 @@ class AttentionGru(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """One step of the decoder. Shapes: [B,E], [B,3H] to [B,3H+E] and the weights on the source [B,S]."""
         asking, reading = kernels
-        weights = self.attention(linear(state["state"], asking), state["remembered"], state["visible"])
-        context = (weights[:, None] @ state["encoded"])[:, 0]
+        visible, encoded, remembered = state.sources.tensors
+        # Rows of one source look at it together.
+        asked = linear(state.rows, asking).unflatten(0, (len(encoded), -1))
+        weights = self.attention(asked, remembered, visible)
+        context = (weights @ encoded).flatten(0, 1)
         reset, update, candidate = (gates + linear(context, reading)).chunk(3, dim=-1)
-        kept_reset, kept_update, kept_candidate = self.decoder_hidden(state["state"]).chunk(3, dim=-1)
+        kept_reset, kept_update, kept_candidate = self.decoder_hidden(state.rows).chunk(3, dim=-1)
         update = torch.sigmoid(update + kept_update)
         candidate = torch.tanh(candidate + torch.sigmoid(reset + kept_reset) * kept_candidate)
-        state["state"] = torch.lerp(candidate, state["state"], update)
-        return torch.cat([state["state"], context, embedded], dim=-1), weights
+        state.rows = torch.lerp(candidate, state.rows, update)
+        return torch.cat([state.rows, context, embedded], dim=-1), weights.flatten(0, 1)

@@ -30,7 +30,7 @@ from impls.contract import (
 )
 from impls.torch_operations import add_kept, output_loss, row_sums
 from impls.torch_reference import TorchReference
-from impls.transformer import Cache, Transformer
+from impls.transformer import Transformer
 from impls.weights import check, initial
 
 PRECISIONS = ("float32", "bfloat16")
@@ -157,7 +157,7 @@ class Dropout(nn.Module):
 class TorchDecoding:
     """Sentences half way through decoding."""
 
-    def __init__(self, model: TorchModel, state: Cache | dict[str, torch.Tensor]) -> None:
+    def __init__(self, model: TorchModel, state: Any) -> None:
         self._model = model
         self._state = state
 
@@ -174,19 +174,15 @@ class TorchDecoding:
     def select(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
         """Keep, drop, repeat or reorder rows."""
         with torch.inference_mode():
-            if isinstance(self._state, Cache):
-                self._state.select(rows)
-                return
-            chosen = self._model.place(rows.astype(np.int64))
-            for name, tensor in self._state.items():
-                self._state[name] = tensor.index_select(0, chosen)
+            self._state.select(rows)
 
 
 class TorchModel:
     """A `Seq2SeqModel` around a torch module.
 
-    The module has `forward(source, target_in)` giving features, `output(features)` giving logits, `begin(source)` and
-    `advance(state, last)` for cached decoding, and `cross_attention(source, target_in)`.
+    The module has `forward(source, target_in)` giving features, `output(features)` giving logits,
+    `cross_attention(source, target_in)`, and for cached decoding `begin(source)`, giving a state that has
+    `select(rows)`, and `advance(state, last)`.
     """
 
     def __init__(

@@ -19,12 +19,20 @@ from torch.nn.functional import linear
 
 from impls.contract import PAD, TorchReferenceRecipe
 from impls.recipes import TORCH_REFERENCE, TRAININGS
+from impls.torch_caches import Rows
 
 RECIPE = TORCH_REFERENCE
 TRAINING = TRAININGS["torch_reference"]
 
-State = dict[str, torch.Tensor]
-"""The caches of sentences half way through decoding, by name; each tensor's first dimension is the sentence."""
+
+class State(dict[str, torch.Tensor]):
+    """The caches of sentences half way through decoding, by name; each tensor's first dimension is the sentence."""
+
+    def select(self, rows: Rows) -> None:
+        """Keep, drop, repeat or reorder rows."""
+        chosen = torch.from_numpy(rows).to(self["hidden"].device)
+        for name, tensor in self.items():
+            self[name] = tensor.index_select(0, chosen)
 
 
 class TorchReference(nn.Module):
@@ -83,7 +91,7 @@ class TorchReference(nn.Module):
     def begin(self, source: torch.Tensor) -> State:
         """Encode the source [B,S] and return the state before the first target word."""
         memory, hidden = self.encode(source)
-        state = {"hidden": hidden}
+        state = State(hidden=hidden)
         for index, layer in enumerate(self.decoder.layers):
             attention = layer.multihead_attn
             kernel, bias = attention.in_proj_weight[self.width :], attention.in_proj_bias[self.width :]

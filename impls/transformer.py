@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import gelu, relu, silu
@@ -20,6 +19,7 @@ from impls.conv_ffn import ConvFeedForward
 from impls.learned_positions import LearnedPositions
 from impls.paper import TiedOutput
 from impls.sinusoidal_handmade import HandmadeLayerNorm, Sinusoids
+from impls.torch_caches import KeysAndValues, Rows, Sources
 from impls.torch_operations import attend
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -30,9 +30,6 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 HIDDEN = -1e9
 """Added to the score of a hidden key: its weight is exactly 0, and a row without any visible key stays finite."""
-
-CACHE_STEP = 8
-"""Words by which the caches of decoding grow."""
 
 
 class NoPositions(nn.Module):
@@ -88,62 +85,26 @@ def linear_biases(heads: int, queries: torch.Tensor, keys: torch.Tensor) -> torc
     return -slope[None, :, None, None] * distance
 
 
-class KeysAndValues:
-    """What self-attention has computed of the words so far, R rows of them, in decoding."""
-
-    def __init__(self) -> None:
-        self.length = 0
-        self._both: list[torch.Tensor] = []
-
-    def append(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add the newest word's, [R,H,1,K] each, and return those of all words, [R,H,length,K] each."""
-        if self.length % CACHE_STEP == 0:
-            room = key.new_empty((*key.shape[:2], CACHE_STEP, key.shape[3]))
-            self._both = [torch.cat([one, room], dim=2) for one in self._both] or [room, room.clone()]
-        for one, newest in zip(self._both, (key, value), strict=True):
-            one[:, :, self.length] = newest[:, :, 0]
-        self.length += 1
-        keys, values = (one[:, :, : self.length] for one in self._both)
-        return keys, values
-
-    def select(self, rows: torch.Tensor) -> None:
-        """Keep, drop, repeat or reorder rows."""
-        self._both = [one.index_select(0, rows) for one in self._both]
-
-
 class Cache:
-    """Sentences half way through decoding: A encoded sources, and R rows of words that translate them.
-
-    `bias`, [A,1,1,S], hides the padding of the sources. While each source has equally many rows, one after the other,
-    its keys and values are there once for all of them; else each row counts as a source of its own.
-    """
+    """Sentences half way through decoding: A encoded sources, and R rows of words that translate them."""
 
     def __init__(self, memory: Sequence[Sequence[torch.Tensor]], bias: torch.Tensor) -> None:
-        self.bias = bias
+        # Keys lie transposed, so that the products with them need no copy.
+        both = [one for key, value in memory for one in (key.transpose(-1, -2).contiguous(), value.contiguous())]
+        self.sources = Sources(bias, *both)
         self.own = [KeysAndValues() for _ in memory]
-        self._memory = [(key.transpose(-1, -2).contiguous(), value.contiguous()) for key, value in memory]
-        self._sources = np.arange(len(bias))
 
-    def memory(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys and values of the encoded sources for one layer, [A,H,S,K] each."""
-        keys, values = self._memory[layer]
-        return keys.transpose(-1, -2), values
+    def memory(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return one layer's keys and values of the sources, [A,H,S,K] each, and what hides padding, [A,1,1,S]."""
+        bias, *both = self.sources.tensors
+        return both[2 * layer].transpose(-1, -2), both[2 * layer + 1], bias
 
-    def select(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
+    def select(self, rows: Rows) -> None:
         """Keep, drop, repeat or reorder rows. Shapes: [R]."""
-        chosen = torch.from_numpy(rows).to(self.bias.device)
+        self.sources.select(rows)
+        chosen = torch.from_numpy(rows).to(self.sources.tensors[0].device)
         for one in self.own:
             one.select(chosen)
-        sources = self._sources[rows]
-        first = np.flatnonzero(np.diff(sources, prepend=-1))
-        each = max(1, len(rows) // max(1, len(first)))
-        if not np.array_equal(first, np.arange(0, len(rows), each)):
-            first, each = np.arange(len(rows)), 1
-        self._sources = np.repeat(np.arange(len(first)), each)
-        if not np.array_equal(sources[first], np.arange(len(self.bias))):
-            kept = torch.from_numpy(sources[first]).to(self.bias.device)
-            self.bias = self.bias.index_select(0, kept)
-            self._memory = [(keys.index_select(0, kept), values.index_select(0, kept)) for keys, values in self._memory]
 
 
 class Attention(nn.Module):
@@ -367,7 +328,7 @@ class Transformer(nn.Module):
         for index, layer in enumerate(self.decoder):
             x = layer.self_attention(x, bias, state.own[index])
             # Rows of one source look at it together, as if they were positions of one sentence.
-            together = x.view(len(state.bias), -1, x.shape[-1])
-            together = layer.feed_forward(layer.cross_attention(together, *state.memory(index), state.bias))
+            together = x.view(len(state.sources), -1, x.shape[-1])
+            together = layer.feed_forward(layer.cross_attention(together, *state.memory(index)))
             x = together.view_as(x)
         return self.decoder.norm(x)[:, 0]

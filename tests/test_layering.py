@@ -29,13 +29,14 @@ ALLOWED = {
     "impls.recipes": {"impls.contract"},
     "impls.registry": {"impls.contract", "impls.recipes"},
     "impls.torch_operations": NOTHING_ELSE,
+    "impls.torch_caches": NOTHING_ELSE,
     "impls.torch_adapter": {"impls.contract", "impls.weights", "impls.torch_operations"},
     "impls.keras_program": {"impls.contract", "impls.weights", "impls.keras_backends", *KERAS_NETWORKS},
     "impls.keras_adapter": {"impls.contract", "impls.weights", "impls.keras_backends", "impls.keras_program"},
     "impls.keras_transformer": {"impls.contract", "impls.weights"},
     "impls.keras_gru": {"impls.contract", "impls.weights"},
     "impls.keras_backends": {"impls.contract"},
-    "impls.transformer": {"impls.contract", "impls.torch_operations"},
+    "impls.transformer": {"impls.contract", "impls.torch_operations", "impls.torch_caches"},
     "impls.peers": NOTHING_ELSE,
     "impls.peers.contract": {"impls.contract"},
     "impls.peers.registry": {"impls.contract", "impls.peers.contract"},
@@ -47,7 +48,7 @@ ALLOWED = {
     "impls.peers.marian": {*PEER_MAY, "impls.peers.loop"},
     "impls.peers.ctranslate2": PEER_MAY,
 }
-VARIANT_MAY = {"impls.contract", "impls.recipes"}
+VARIANT_MAY = {"impls.contract", "impls.recipes", "impls.torch_caches"}
 HARNESS_MAY = {"impls", "impls.contract", "impls.weights", "impls.recipes", "impls.registry"}
 HARNESS_MAY |= {"impls.peers.contract", "impls.peers.registry"}
 REPORTING_MAY = {"impls.contract", "impls.recipes"}

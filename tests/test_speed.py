@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import math
 import os
@@ -14,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from harness import arithmetic
-from harness.__main__ import main
+from harness import arithmetic, evidence
+from harness.__main__ import main, parser
+from harness.commands import speed
 from harness.specs import DataSpec, DecodingSpec, RunSpec
 from harness.speed import stored
 from harness.speed.crew import Companion, Lost, Refused
@@ -239,7 +241,7 @@ def test_a_process_that_is_killed_is_lost_with_its_last_lines(companion: Compani
     assert facts["environment"]["OMP_NUM_THREADS"] == "1"
     companion._log.write_text("first\nlast words\n", encoding="utf-8")
     os.kill(companion._process.pid, signal.SIGKILL)
-    with pytest.raises(Lost, match=r"its process ended with code -9: first \| last words"):
+    with pytest.raises(Lost, match=r"killed by SIGKILL; .* memory runs out: first \| last words"):
         companion.ask("time", measure="products", of=0)
 
 
@@ -267,6 +269,18 @@ def test_a_process_ends_with_whoever_started_it(companion: Companion) -> None:
     assert companion._process.stdin is not None
     companion._process.stdin.close()
     assert companion._process.wait(timeout=20) == 0
+
+
+@pytest.mark.parametrize(("gigabytes", "warned"), [(0.9, True), (1.1, False), (None, False)])
+def test_more_subjects_than_the_memory_holds_are_warned_of(
+    gigabytes: float | None, warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory = None if gigabytes is None else int(gigabytes * 1e9)
+    monkeypatch.setattr(evidence, "memory_bytes", lambda: memory)
+    words = [*TOY, "--variant", "paper", "--peer", "plain"]
+    plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
+    speed._announce(plan)
+    assert ("2 subjects at once need about 1 GB of memory" in capsys.readouterr().err) == warned
 
 
 # All of it ------------------------------------------------------------------------------------------------------------

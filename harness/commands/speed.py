@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 import typing
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import specs, store, suites, workers
+from harness import evidence, specs, store, suites, workers
 from harness.commands import options
 from harness.progress import Display
 from harness.signals import Interrupted, Watch
@@ -362,6 +363,12 @@ def _announce(plan: Plan) -> None:
         f"Size {plan.size.name} ({plan.size.purpose}): {len(plan.jobs)} subjects, {plan.rounds} rounds, "
         f"{spec.threads} threads, {spec.device}, {spec.precision}."
     )
+    needed, there = plan.size.gigabytes * len(plan.jobs), (evidence.memory_bytes() or math.inf) / 1e9
+    if needed > there:
+        options.warn(
+            f"{len(plan.jobs)} subjects at once need about {needed:.0f} GB of memory and this machine has "
+            f"{there:.0f}: some may be lost; fewer of --variant, --framework or --peer need less"
+        )
     for one in plan.absent:
         options.say(f"Left out: {one.name}. {one.reason}")
     if not plan.given:

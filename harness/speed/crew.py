@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness import endings
 from harness.specs import canonical_json, to_json
 from harness.speed.plan import Job
 from harness.workers import ROOT, worker_environment
@@ -101,7 +102,7 @@ class Companion:
                 self.end()
                 raise Lost(f"no answer within {self._timeout:.0f} s")
         if line == _GONE:
-            raise Lost(f"its process ended with code {self._process.wait()}: {self._last_words()}")
+            raise Lost(f"{endings.words(self._process.wait())}: {self._last_words()}")
         found: dict[str, Any] = json.loads(line)
         return found
 

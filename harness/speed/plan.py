@@ -30,6 +30,7 @@ class Size:
 
     `updates` are timed in a round, of as many batches; `validation_batches` None are all; `sentences` None is the whole
     test set, and `decoding_rounds` is how often each way to translate is timed. `width` None is the suite's.
+    `gigabytes` is about what a subject's process keeps in memory until all are measured.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Size:
     single_sentences: int
     learning_updates: int
     profiled_updates: int
+    gigabytes: float
     width: int | None = None
     batch_size: int | None = None
     max_tokens: int = 50
@@ -63,6 +65,7 @@ SIZES = {
             single_sentences=2,
             learning_updates=3,
             profiled_updates=2,
+            gigabytes=0.5,
             width=32,
             batch_size=16,
             max_tokens=12,
@@ -79,6 +82,7 @@ SIZES = {
             single_sentences=10,
             learning_updates=60,
             profiled_updates=3,
+            gigabytes=1.6,
         ),
         Size(
             name="tutorial",
@@ -92,6 +96,7 @@ SIZES = {
             single_sentences=40,
             learning_updates=200,
             profiled_updates=5,
+            gigabytes=1.6,
         ),
     )
 }
