@@ -8,6 +8,7 @@ import hashlib
 import json
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Union
 
@@ -21,6 +22,7 @@ Case = Literal["lower", "kept"]
 Vocabulary = Literal["separate", "joint"]
 Budget = Literal["controlled", "source"]
 Precision = Literal["float32", "bfloat16"]
+CudaGraphs = Literal["off", "on"]
 Status = Literal["completed", "interrupted", "failed", "diverged"]
 RECIPE_TYPES: dict[str, type[Recipe]] = {
     kind.family: kind for kind in (TransformerRecipe, GruRecipe, TorchReferenceRecipe)
@@ -137,6 +139,7 @@ class RunSpec:
     `variant` is a registered name or "package.module:NAME". `recipe` is None where that names a builder, which knows
     its own. `updates` ends training early after so many updates (None: all epochs). `threads` is the number of CPU
     threads. `backend` is what Keras runs on, TensorFlow where nothing is said, and None in all other frameworks.
+    `cuda_graphs` "on" has the updates of a Transformer in torch captured as CUDA graphs and replayed, on a GPU.
 
     Raises: ValueError naming the field, its value and what is allowed.
     """
@@ -151,6 +154,7 @@ class RunSpec:
     backend: Backend | None = None
     device: str = "cpu"
     precision: Precision = "float32"
+    cuda_graphs: CudaGraphs = "off"
     threads: int = 2
     seed: int = 0
     updates: int | None = None
@@ -169,6 +173,8 @@ class RunSpec:
             )
         if self.backend is not None and self.backend not in typing.get_args(Backend):
             raise ValueError(f"backend={self.backend!r}: allowed is {', '.join(typing.get_args(Backend))}")
+        if self.cuda_graphs == "on":
+            self._check_cuda_graphs()
         positions = getattr(self.recipe, "max_length", None)
         if positions is not None and self.data.max_length > positions:
             raise ValueError(
@@ -177,6 +183,20 @@ class RunSpec:
         if positions is not None and self.decoding.max_tokens >= positions:
             raise ValueError(
                 f"decoding.max_tokens={self.decoding.max_tokens}: allowed is less than recipe.max_length={positions}"
+            )
+
+    def _check_cuda_graphs(self) -> None:
+        """Raise ValueError where updates cannot be captured: the others' programs differ from update to update."""
+        wrong = {
+            f"framework={self.framework!r}": self.framework != "torch",
+            f"device={brief(self.device)}": not self.device.startswith("cuda"),
+            f"variant={brief(self.variant)}": not isinstance(self.recipe, TransformerRecipe),
+        }
+        named = [name for name, is_wrong in wrong.items() if is_wrong]
+        if named:
+            raise ValueError(
+                f"cuda_graphs='on' with {' and '.join(named)}: allowed is framework='torch', a device that begins with "
+                f"'cuda' and a variant that is a {TransformerRecipe.__name__}"
             )
 
     @property
@@ -192,6 +212,8 @@ class RunSpec:
             settings["recipe"] = {k: v for k, v in settings["recipe"].items() if k not in ("name", "source")}
         if self.backend is None:
             del settings["backend"]
+        if self.cuda_graphs == "off":
+            del settings["cuda_graphs"]
         digest = hashlib.sha256(canonical_json(settings).encode()).hexdigest()
         name = "".join(letter if letter.isalnum() else "_" for letter in self.variant)
         return f"{name}-{self.data.corpus}-{self.data.direction}-{self.budget}-s{self.seed}-{digest[:10]}"
@@ -373,6 +395,14 @@ def override(spec: RunSpec, setting: str) -> RunSpec:
         raise ValueError(f"--set {setting}: allowed is FIELD=VALUE, such as recipe.dropout=0.3")
     changed: RunSpec = _override(spec, path.strip().split("."), text.strip(), setting)
     return changed
+
+
+def overridden(spec: RunSpec, settings: Iterable[str]) -> RunSpec:
+    """Return `spec` with several settings changed, one after the other. Raises: as `override` does."""
+    # CUDA graphs last: whether they are allowed depends on the others.
+    for setting in sorted(settings, key=lambda one: one.partition("=")[0].strip() == "cuda_graphs"):
+        spec = override(spec, setting)
+    return spec
 
 
 def _override(settings: Any, path: list[str], text: str, setting: str) -> Any:

@@ -106,7 +106,8 @@ def build_model(spec: RunSpec, prepared: Prepared) -> Seq2SeqModel:
         "precision": spec.precision,
     }
     if spec.recipe is not None:
-        return impls.build(spec.recipe, *words, framework=spec.framework, backend=spec.backend, **settings)
+        settings |= {"framework": spec.framework, "backend": spec.backend, "cuda_graphs": spec.cuda_graphs == "on"}
+        return impls.build(spec.recipe, *words, **settings)
     model = registry.load(spec.variant)(*words, **settings)
     if not isinstance(model, Seq2SeqModel):
         raise ValueError(f"{spec.variant!r} gives a {type(model).__name__}: allowed is a Seq2SeqModel")

@@ -17,17 +17,22 @@ def build(
     seed: int = 0,
     device: str = "cpu",
     precision: str = "float32",
+    cuda_graphs: bool = False,
 ) -> Seq2SeqModel:
     """Build the model that `recipe` describes, with the initial weights of `seed`.
 
     `training` None means `Training()`. `backend` is what Keras runs on, fixed in a process by its first Keras model
     ("tensorflow" unless KERAS_BACKEND says otherwise), and None for other frameworks. `device` is "cpu" or "cuda";
-    `precision` is "float32", or "bfloat16" for mixed precision with float32 weights.
+    `precision` is "float32", or "bfloat16" for mixed precision with float32 weights. `cuda_graphs` has a Transformer's
+    updates captured and replayed, with torch on a GPU.
 
-    Raises: ValueError where the framework, the device or the precision cannot be had, or the recipe does not fit the
-    vocabularies.
+    Raises: ValueError where the framework, the device, the precision or captured updates cannot be had, or the recipe
+    does not fit the vocabularies.
     """
-    builder = registry.builder(recipe.family, framework, backend)
+    if cuda_graphs:
+        builder = registry.graph_builder(recipe.family, framework)
+    else:
+        builder = registry.builder(recipe.family, framework, backend)
     model: Seq2SeqModel = builder(
         recipe,
         source_words,

@@ -20,6 +20,9 @@ BUILDERS: dict[tuple[str, str], str] = {
     ("transformer", "keras"): "impls.keras_adapter:build",
     ("gru", "keras"): "impls.keras_adapter:build",
 }
+GRAPH_BUILDERS: dict[tuple[str, str], str] = {("transformer", "torch"): "impls.torch_graphs:build"}
+"""What builds models whose updates are captured as CUDA graphs."""
+
 INSTALL = {
     "torch": "python -m pip install '.[torch]'",
     "keras": "python -m pip install '.[keras]'",
@@ -87,6 +90,19 @@ def builder(family: str, framework: str, backend: str | None = None) -> Callable
             raise ValueError(f"backend {backend!r}: this process runs Keras on {keras.config.backend()!r}")
         os.environ["KERAS_BACKEND"] = backend
     found: Callable[..., Any] = load(path)
+    return found
+
+
+def graph_builder(family: str, framework: str) -> Callable[..., Any]:
+    """Import and return what builds `family` in `framework` with updates captured as CUDA graphs.
+
+    Raises: ValueError as `find_builder` does, and where there is none.
+    """
+    find_builder(family, framework)
+    if (family, framework) not in GRAPH_BUILDERS:
+        there = " or ".join(f"{one!r} in {kind!r}" for one, kind in GRAPH_BUILDERS)
+        raise ValueError(f"cuda_graphs=True with {family!r} in {framework!r}: allowed is {there}")
+    found: Callable[..., Any] = load(GRAPH_BUILDERS[family, framework])
     return found
 
 

@@ -207,9 +207,12 @@ class TorchModel:
         self._parameters = list(module.parameters())
         betas = (training.beta1, training.beta2)
         self._optimiser = torch.optim.Adam(self._parameters, betas=betas, eps=training.epsilon, fused=True)
+        self._sums = torch.zeros(2, dtype=torch.float64, device=self._device)
+        self._largest = torch.zeros((), device=self._device)
+        self._finite = torch.ones((), dtype=torch.bool, device=self._device)
         self._set_totals(NO_TOTALS)
         self.set_weights(weights)
-        self._reset_moments()
+        self._make_moments()
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -226,38 +229,48 @@ class TorchModel:
             features = self._features(batch).flatten(0, 1).index_select(0, self.place(places))
             output = self.module.output
             objective, nats = output_loss(features, output.weight, output.bias, target, self._training.label_smoothing)
-        (objective / max(tokens, 1)).backward()
-        norm = nn.utils.get_total_norm([one.grad for one in self._parameters if one.grad is not None])
-        if self._training.clip_norm is not None:
-            nn.utils.clip_grads_with_norm_(self._parameters, self._training.clip_norm, norm)
-        for group in self._optimiser.param_groups:
-            group["lr"] = learning_rate
-        self._optimiser.step()
-        self._add(objective.detach(), nats.detach(), norm, tokens)
+        self._descend(objective, nats, max(tokens, 1), learning_rate)
+        self._count(tokens)
 
     def _features(self, batch: Batch) -> torch.Tensor:
         """Return the module's features of a training batch, [B,T,...]."""
         found: torch.Tensor = self.module(self.place(batch.source), self.place(batch.target_in))
         return found
 
+    def _descend(
+        self,
+        objective: torch.Tensor,
+        nats: torch.Tensor,
+        tokens: int | torch.Tensor,
+        learning_rate: float | torch.Tensor,
+    ) -> None:
+        """Do what follows the summed loss of an update; no tensor of the model's state moves to another place."""
+        (objective / tokens).backward()
+        norm = nn.utils.get_total_norm([one.grad for one in self._parameters if one.grad is not None])
+        if self._training.clip_norm is not None:
+            nn.utils.clip_grads_with_norm_(self._parameters, self._training.clip_norm, norm)
+        for group in self._optimiser.param_groups:
+            group["lr"] = learning_rate
+        self._optimiser.step()
+        self._sums += torch.stack([objective.detach(), nats.detach()])
+        torch.maximum(self._largest, norm, out=self._largest)
+        self._finite &= torch.isfinite(objective.detach()) & torch.isfinite(norm)
+
+    def _count(self, tokens: int) -> None:
+        self._counted[0] += tokens
+        self._counted[1] += 1
+
     def _set_totals(self, totals: Totals) -> None:
-        sums = (totals.objective_nats, totals.nats)
-        self._sums = torch.tensor(sums, dtype=torch.float64, device=self._device)
-        self._largest = torch.tensor(totals.largest_gradient_norm, dtype=torch.float32, device=self._device)
-        self._finite = torch.tensor(totals.finite, dtype=torch.bool, device=self._device)
+        for place, value in zip(self._sums, (totals.objective_nats, totals.nats), strict=True):
+            place.fill_(value)
+        self._largest.fill_(totals.largest_gradient_norm)
+        self._finite.fill_(totals.finite)
         self._counted = [totals.tokens, totals.updates]
 
     def _totals(self) -> Totals:
         objective, nats = self._sums.tolist()
         tokens, updates = self._counted
         return Totals(objective, nats, tokens, updates, float(self._largest), bool(self._finite))
-
-    def _add(self, objective: torch.Tensor, nats: torch.Tensor, norm: torch.Tensor, tokens: int) -> None:
-        self._sums += torch.stack([objective, nats])
-        self._largest = torch.maximum(self._largest, norm)
-        self._finite = self._finite & torch.isfinite(objective) & torch.isfinite(norm)
-        self._counted[0] += tokens
-        self._counted[1] += 1
 
     def take_totals(self) -> Totals:
         """Wait for the device, return what was summed since the last call, and reset the sums."""
@@ -340,17 +353,17 @@ class TorchModel:
         check(state, {name: array.shape for name, array in self.training_state().items()})
         self._updates, self._seed = int(state["updates"]), int(state["random/seed"])
         self._set_totals(Totals(**{one.name: state[f"totals/{one.name}"].item() for one in fields(Totals)}))
-        self._reset_moments()
         for name, slot in self._slots.items():
             moments = self._optimiser.state[slot.parameter]
+            moments["step"].fill_(self._updates)
             slot.write(slot.parameter, state[f"weights/{name}"])
             slot.write(moments["exp_avg"], state[f"first_moment/{name}"])
             slot.write(moments["exp_avg_sq"], state[f"second_moment/{name}"])
 
-    def _reset_moments(self) -> None:
+    def _make_moments(self) -> None:
         for parameter in self._parameters:
             self._optimiser.state[parameter] = {
-                "step": torch.tensor(float(self._updates), device=self._device),
+                "step": torch.zeros((), device=self._device),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
@@ -387,14 +400,20 @@ def device_of(name: str) -> torch.device:
 
 
 def build_transformer(
-    recipe: TransformerRecipe, source_words: int, target_words: int, *, device: str, **settings: Any
+    recipe: TransformerRecipe,
+    source_words: int,
+    target_words: int,
+    *,
+    device: str,
+    kind: type[TorchModel] = TorchModel,
+    **settings: Any,
 ) -> TorchModel:
     """Build any `TransformerRecipe`; the settings are those of `impls.build`."""
     noise, words = Noise(device_of(device)), (source_words, target_words)
     weights = initial(recipe, *words, settings["seed"])
     with torch.random.fork_rng(devices=[]):
         module = Transformer(recipe, *words, Dropout(recipe.dropout, noise))
-    return TorchModel(recipe, module, weights, noise=noise, **settings)
+    return kind(recipe, module, weights, noise=noise, **settings)
 
 
 def build_gru(recipe: GruRecipe, source_words: int, target_words: int, *, device: str, **settings: Any) -> TorchModel:

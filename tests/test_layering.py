@@ -31,6 +31,7 @@ ALLOWED = {
     "impls.torch_operations": NOTHING_ELSE,
     "impls.torch_caches": NOTHING_ELSE,
     "impls.torch_adapter": {"impls.contract", "impls.weights", "impls.torch_operations"},
+    "impls.torch_graphs": {"impls.contract", "impls.torch_adapter"},
     "impls.keras_program": {"impls.contract", "impls.weights", "impls.keras_backends", *KERAS_NETWORKS},
     "impls.keras_adapter": {"impls.contract", "impls.weights", "impls.keras_backends", "impls.keras_program"},
     "impls.keras_transformer": {"impls.contract", "impls.weights"},

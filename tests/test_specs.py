@@ -78,7 +78,7 @@ def changes(settings: Any) -> list[tuple[str, Any]]:
     found = []
     for one in fields(settings):
         value = getattr(settings, one.name)
-        if one.name in ("name", "source", "files", "recipe", "backend") or is_dataclass(value):
+        if one.name in ("name", "source", "files", "recipe", "backend", "cuda_graphs") or is_dataclass(value):
             continue
         other = words.get(one.name, numbers.get(one.name, value + 1 if isinstance(value, int | float) else None))
         assert other != value, one.name
@@ -94,6 +94,7 @@ def test_every_field_changes_the_id() -> None:
         inner = getattr(base, part)
         others += [replace(base, **{part: replace(inner, **{name: value})}) for name, value in changes(inner)]
     others += [replace(base, recipe=GruRecipe()), replace(base, framework="keras", backend="jax")]
+    others.append(replace(base, device="cuda", cuda_graphs="on"))
     ids = [one.id for one in (base, *others)]
     assert len(set(ids)) == len(ids)
 

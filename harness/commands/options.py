@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import checkpoints, specs, store, suites, terminal
-from harness.specs import DataSpec, FileSpec, RunRecord, RunSpec, override
+from harness.specs import DataSpec, FileSpec, RunRecord, RunSpec, overridden
 from impls import registry
 from impls.contract import Seq2SeqModel
 
@@ -35,6 +35,7 @@ SETTINGS = {
     "threads": "threads",
     "device": "device",
     "precision": "precision",
+    "cuda_graphs": "cuda_graphs",
 }
 """Options that are short for one `--set`."""
 
@@ -152,10 +153,17 @@ def add_runs(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     group.add_argument("--threads", type=positive, help="processor threads of a run (2)")
     group.add_argument("--device", help="cpu, cuda, or another word of the framework's")
     group.add_argument("--precision", choices=typing.get_args(specs.Precision))
+    add_cuda_graphs(group)
     add_framework(group, several=several)
     group.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="any setting, such as recipe.dropout=0.3"
     )
+
+
+def add_cuda_graphs(group: Any) -> None:
+    """Add the choice of how a GPU is told to do an update."""
+    help_text = "capture a Transformer's updates in torch as CUDA graphs and replay them (off)"
+    group.add_argument("--cuda-graphs", choices=typing.get_args(specs.CudaGraphs), help=help_text)
 
 
 def data_spec(arguments: argparse.Namespace) -> DataSpec:
@@ -207,14 +215,9 @@ def apply(spec: RunSpec, arguments: argparse.Namespace, framework: str | None = 
         chosen = framework_settings(arguments.framework, arguments.backend)
     else:
         chosen = framework_settings(framework, arguments.backend if framework == "keras" else None)
-    for setting in chosen:
-        spec = override(spec, setting)
-    for option, name in SETTINGS.items():
-        value = getattr(arguments, option)
-        if value is not None:
-            spec = override(spec, f"{name}={value}")
-    for setting in arguments.set:
-        spec = override(spec, setting)
+    told = {name: getattr(arguments, option) for option, name in SETTINGS.items()}
+    by_option = [f"{name}={value}" for name, value in told.items() if value is not None]
+    spec = overridden(spec, [*chosen, *by_option, *arguments.set])
     spec.id  # noqa: B018  a number that JSON cannot hold shows here
     return spec
 
@@ -251,7 +254,7 @@ def stored_model(
     from harness.workers import worker_environment
     from impls.weights import shapes
 
-    spec = replace(record.spec, device=device)
+    spec = replace(record.spec, cuda_graphs="off", device=device)
     weights = store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
     if spec.recipe is None:
         if not import_builder:

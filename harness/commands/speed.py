@@ -92,6 +92,7 @@ def _add_runs(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--threads", type=options.positive, help="processor threads of a subject (2)")
     group.add_argument("--device", help="cpu, cuda, or another word of the framework's")
     group.add_argument("--precision", choices=typing.get_args(specs.Precision))
+    options.add_cuda_graphs(group)
     frameworks = sorted({framework for _, framework in registry.BUILDERS}, reverse=True)
     several = "may be given several times"
     group.add_argument(
@@ -269,12 +270,12 @@ def _spec(arguments: argparse.Namespace, size: Size, data: DataSpec, place: Plac
         "threads": arguments.threads,
         "device": arguments.device,
         "precision": arguments.precision,
+        "cuda_graphs": arguments.cuda_graphs,
     }
     if size.width is not None and spec.recipe is not None:
         spec = replace(spec, recipe=suites.reduced(spec.recipe, size.width))
     settings = [f"{name}={value}" for name, value in changes.items() if value is not None]
-    for setting in [*settings, *arguments.set]:
-        spec = specs.override(spec, setting)
+    spec = specs.overridden(spec, [*settings, *arguments.set])
     spec.id  # noqa: B018  a number that JSON cannot hold shows here
     replace(spec.decoding, beam=arguments.beam)  # one that is too large is refused before anything is started
     return spec
@@ -308,7 +309,7 @@ def _peers(arguments: argparse.Namespace, size: Size, base: Job, absent: list[Ab
         if reason:
             absent.append(Absent(name=name, variant=base.spec.variant, framework=library, reason=reason, is_peer=True))
             continue
-        spec = replace(base.spec, framework="torch", backend=None)
+        spec = replace(base.spec, framework="torch", backend=None, cuda_graphs="off")
         found.append(_job(arguments, size, spec, name, library, name))
     return found
 
@@ -361,7 +362,7 @@ def _announce(plan: Plan) -> None:
     spec = plan.base.spec
     options.say(
         f"Size {plan.size.name} ({plan.size.purpose}): {len(plan.jobs)} subjects, {plan.rounds} rounds, "
-        f"{spec.threads} threads, {spec.device}, {spec.precision}."
+        f"{spec.threads} threads, {spec.device}, {spec.precision}{', CUDA graphs' * (spec.cuda_graphs == 'on')}."
     )
     needed, there = plan.size.gigabytes * len(plan.jobs), (evidence.memory_bytes() or math.inf) / 1e9
     if needed > there:

@@ -16,7 +16,7 @@ from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 BUDGETS = {"controlled": "Controlled", "source": "As its source trains it"}
 CORPORA = ("multi30k", "files", "captions")
 SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width", "max_length")
-PLACES = ("framework", "backend", "device", "precision", "threads")
+PLACES = ("framework", "backend", "device", "precision", "cuda_graphs", "threads")
 PUBLISHED_DATA = ("direction", "test_split", "case", "vocabulary", "minimum_frequency")
 CURVE = ("training_loss", "training_perplexity", "validation_loss", "validation_perplexity")
 

@@ -33,7 +33,8 @@ def _search(record: RunRecord) -> str:
 def _place(record: RunRecord) -> str:
     spec = record.spec
     threads = f"{spec.threads} thread" + ("" if spec.threads == 1 else "s")
-    return f"{spec.framework}, {spec.device}, {spec.precision}, {threads}"
+    graphs = ", CUDA graphs" * (spec.cuda_graphs == "on")
+    return f"{spec.framework}, {spec.device}, {spec.precision}{graphs}, {threads}"
 
 
 def _sizes(record: RunRecord) -> str:

@@ -325,7 +325,8 @@ def machine(document: SpeedDocument) -> list[tuple[str, str]]:
         "threads of a subject": str(settings.threads),
         "memory": "unknown" if one.memory_bytes is None else f"{one.memory_bytes / 1e9:.1f} GB",
         "GPU": one.gpu or "none used",
-        "device, precision": f"{settings.device}, {settings.precision}",
+        "device, precision": f"{settings.device}, {settings.precision}"
+        + ", CUDA graphs" * (settings.cuda_graphs == "on"),
         "system": one.system,
         "Python": one.python,
         "versions": ", ".join(f"{name} {version}" for name, version in one.versions.items()) or "unknown",

@@ -104,6 +104,7 @@ class _Assembly:
             threads=base.spec.threads,
             device=base.spec.device,
             precision=base.spec.precision,
+            cuda_graphs=base.spec.cuda_graphs,
             sentences=len(self.material.sentences),
             single_sentences=len(self.material.single),
             batch_size=base.spec.training.batch_size,

@@ -104,7 +104,8 @@ def breakdown(model: OwnModel, batches: Sequence[Batch], prepared: Prepared) -> 
         "harness_seconds": max(0.0, more - made) / count,
     }
     module = getattr(model.model, "module", None)
-    if model.job.spec.framework != "torch" or not hasattr(module, "modules"):
+    captured = model.job.spec.cuda_graphs == "on"  # then there is one launch and no operator
+    if model.job.spec.framework != "torch" or captured or not hasattr(module, "modules"):
         return found
     profiled, seconds, calls = _profiled(module, model.updates(batches), synchronize)
     groups = {group: [one / count, calls[group]] for group, one in seconds.items()}

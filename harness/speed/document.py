@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from harness.specs import DataSpec, brief, canonical_json, to_json
+from harness.specs import CudaGraphs, DataSpec, brief, canonical_json, to_json
 from harness.speed.checked import DERIVED, Checked
 from harness.timing import Samples
 
@@ -58,6 +58,7 @@ class Settings(Checked):
     threads: int
     device: str
     precision: str
+    cuda_graphs: CudaGraphs = "off"
     sentences: int
     single_sentences: int
     batch_size: int
@@ -395,5 +396,8 @@ class SpeedDocument(Checked):
     @property
     def id(self) -> str:
         """The name of its file: the day it was started, and a digest of all that it says."""
-        digest = hashlib.sha256(canonical_json(to_json(self)).encode()).hexdigest()
+        told = to_json(self)
+        if self.settings.cuda_graphs == "off":
+            del told["settings"]["cuda_graphs"]  # as in the id of a run: older documents keep theirs
+        digest = hashlib.sha256(canonical_json(told).encode()).hexdigest()
         return f"{KIND}-{self.started[:10]}-{digest[:10]}"

@@ -1,0 +1,588 @@
+"""Updates at padded shapes are the plain ones, and capturing and replaying them changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import SOURCE_WORDS, TARGET_WORDS, one_thread
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import impls
+from harness import __main__ as program
+from harness.specs import RunSpec, overridden, override, spec_from_json, to_json
+from harness.subjects import padded
+from impls import registry, torch_graphs
+from impls.contract import EOS, PAD, SOS, Arrays, Batch, Training, TransformerRecipe
+from impls.torch_adapter import Dropout, TorchModel, build_transformer
+from impls.torch_graphs import LENGTH_STEP, GraphModel, Shape, padded_shape
+
+ROWS, LONGEST, RATE = 6, 14, 2e-3
+VARIANTS = ("learned_positions", "sinusoidal_handmade", "conv_ffn", "paper")
+ROUNDING = 1e-5
+SIZES: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "max_length": LONGEST}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+def recipe(variant: str = "learned_positions", dropout: float = 0.0, **changes: Any) -> TransformerRecipe:
+    found = registry.recipe(variant)
+    assert isinstance(found, TransformerRecipe)
+    head_width = None if found.head_width is None else 8
+    return replace(found, **{**SIZES, "head_width": head_width, "dropout": dropout, **changes})
+
+
+def training(variant: str = "learned_positions", **changes: Any) -> Training:
+    return replace(registry.training(variant), batch_size=ROWS, **changes)
+
+
+def model(
+    kind: type[TorchModel],
+    of: TransformerRecipe,
+    trained: Training,
+    *,
+    device: str = "cpu",
+    precision: str = "float32",
+) -> TorchModel:
+    settings = {"training": trained, "seed": 3, "precision": precision}
+    return build_transformer(of, SOURCE_WORDS, TARGET_WORDS, device=device, kind=kind, **settings)
+
+
+def batch(number: int, rows: int = ROWS) -> Batch:
+    """Return sentences of lengths that differ from batch to batch, the target's words below the source's count."""
+    random = np.random.default_rng([number, 7])
+    longest = 3 + number % (LONGEST - 5)
+
+    def words(most: int) -> list[list[int]]:
+        return [random.integers(EOS + 1, most, random.integers(1, longest + 1)).tolist() for _ in range(rows)]
+
+    sources, targets = words(SOURCE_WORDS), words(TARGET_WORDS)
+    return Batch(
+        padded([[SOS, *one, EOS] for one in sources]),
+        padded([[SOS, *one] for one in targets]),
+        padded([[*one, EOS] for one in targets]),
+    )
+
+
+def batches(count: int = 20) -> list[Batch]:
+    """Return batches of many shapes, the last of them with fewer rows."""
+    return [*(batch(number) for number in range(count - 1)), batch(count, rows=2)]
+
+
+def curve(found: TorchModel, given: Sequence[Batch]) -> list[tuple[float, ...]]:
+    """Train and return of each update the minimised and the unsmoothed loss, the gradient norm and the counts."""
+    told = []
+    for one in given:
+        found.train_step(one, RATE)
+        totals = found.take_totals()
+        assert totals.finite
+        told.append((totals.objective_nats, totals.nats, totals.largest_gradient_norm, totals.tokens, totals.updates))
+    return told
+
+
+def equal(one: Arrays, other: Arrays) -> None:
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_padded_updates_are_the_plain_ones(variant: str) -> None:
+    """20 updates of many shapes: losses, norms, weights and moments; with smoothing and clipping where they are on."""
+    given, trained = batches(), training(variant)
+    plain, static = (model(kind, recipe(variant), trained) for kind in (TorchModel, GraphModel))
+    expected = curve(plain, given)
+    np.testing.assert_allclose(curve(static, given), expected, rtol=ROUNDING)
+    if variant == "paper":
+        assert trained.label_smoothing > 0
+        assert expected[0][0] != expected[0][1]
+    assert trained.clip_norm is None or expected[0][2] > trained.clip_norm
+    after = static.training_state()
+    for name, array in plain.training_state().items():
+        # A key's bias moves all scores of a query alike: its gradient is 0, and Adam makes steps of mere rounding.
+        if not name.endswith(".key.bias"):
+            np.testing.assert_allclose(after[name], array, rtol=1e-3, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("changes", [{"positions": "rotary", "norm": "rms", "norm_order": "pre", "ffn": "gated"},
+                                     {"positions": "alibi", "tying": "output", "activation": "silu"}])  # fmt: skip
+def test_padded_updates_are_the_plain_ones_in_other_words_of_a_recipe(changes: dict[str, Any]) -> None:
+    given, trained = batches(6), training(label_smoothing=0.1)
+    plain, static = (model(kind, recipe(**changes), trained) for kind in (TorchModel, GraphModel))
+    np.testing.assert_allclose(curve(static, given), curve(plain, given), rtol=ROUNDING)
+
+
+def test_sums_over_several_updates_are_the_plain_ones() -> None:
+    plain, static = (model(kind, recipe(), training()) for kind in (TorchModel, GraphModel))
+    for one in batches(5):
+        plain.train_step(one, RATE)
+        static.train_step(one, RATE)
+    expected, found = plain.take_totals(), static.take_totals()
+    assert (found.tokens, found.updates, found.finite) == (expected.tokens, expected.updates, True)
+    assert found.nats == pytest.approx(expected.nats, rel=ROUNDING)
+    assert found.largest_gradient_norm == pytest.approx(expected.largest_gradient_norm, rel=ROUNDING)
+    assert static.take_totals().updates == 0
+
+
+def test_a_loss_that_is_not_finite_is_told() -> None:
+    static = model(GraphModel, recipe(), training())
+    weights = static.weights()
+    static.set_weights({**weights, "output.bias": np.full_like(weights["output.bias"], np.nan)})
+    static.train_step(batch(1), RATE)
+    assert not static.take_totals().finite
+
+
+@pytest.mark.parametrize("variant", ["learned_positions", "paper"])
+def test_padding_changes_nothing(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One update with twice the rows and the longest lengths; PAD's own vector and the last positions get nothing."""
+    given = batch(3, rows=3)
+    found = []
+    for step, rows in ((1, 3), (LONGEST, 2 * ROWS)):
+        monkeypatch.setattr(torch_graphs, "LENGTH_STEP", step)
+        one = model(GraphModel, recipe(variant), replace(training(variant), batch_size=rows, clip_norm=None))
+        one.train_step(given, RATE)
+        found.append((one.training_state(), one.take_totals()))
+    (bare, bare_totals), (wide, wide_totals) = found
+    assert wide_totals.nats == pytest.approx(bare_totals.nats, rel=ROUNDING)
+    assert wide_totals.largest_gradient_norm == pytest.approx(bare_totals.largest_gradient_norm, rel=ROUNDING)
+    for name in bare:
+        if name.startswith("first_moment/"):
+            np.testing.assert_allclose(wide[name], bare[name], rtol=1e-4, atol=1e-7, err_msg=name)
+    assert not wide["first_moment/source.embedding"][PAD].any()
+    if variant == "learned_positions":
+        assert not wide["first_moment/target.embedding"][PAD].any()
+        assert not wide["first_moment/source.positions"][given.source.shape[1] :].any()
+
+
+def test_a_batch_of_padding_alone_changes_no_sum_and_no_weight() -> None:
+    static = model(GraphModel, recipe(), training())
+    before = static.weights()
+    nothing = np.full((2, 3), PAD, np.int32)
+    static.train_step(Batch(nothing, nothing, nothing), RATE)
+    totals = static.take_totals()
+    assert (totals.nats, totals.tokens, totals.finite) == (0.0, 0, True)
+    equal(static.weights(), before)
+
+
+def test_shapes_are_few_and_hold_the_batch() -> None:
+    assert padded_shape(batch(2), ROWS, LONGEST) == Shape(ROWS, 8, 8)
+    shapes = {padded_shape(batch(number), ROWS, LONGEST) for number in range(200)}
+    assert len(shapes) <= (LONGEST // LENGTH_STEP + 1) ** 2
+    assert {one.rows for one in shapes} == {ROWS}
+    assert padded_shape(batch(2, rows=2 * ROWS), ROWS, LONGEST).rows == 2 * ROWS
+    for number in range(50):
+        given, shape = batch(number), padded_shape(batch(number), ROWS, LONGEST)
+        for length, whole in ((given.source.shape[1], shape.source), (given.target_in.shape[1], shape.target)):
+            assert length <= whole <= LONGEST
+            assert whole % LENGTH_STEP == 0 or whole == LONGEST
+
+
+def test_dropout_depends_on_seed_and_update_alone() -> None:
+    """Whatever was computed before, another shape among it, update 3 of a seed drops the same units."""
+    trained = training()
+    state = model(GraphModel, recipe(dropout=0.3), trained).training_state() | {"updates": np.array(2)}
+    outcomes = []
+    for before in ([], [batch(9), batch(4)]):
+        one = model(GraphModel, recipe(dropout=0.3), trained)
+        curve(one, before)
+        one.set_training_state(state)
+        outcomes.append((curve(one, [batch(5)]), one.weights()))
+    assert outcomes[0][0] == outcomes[1][0]
+    equal(outcomes[0][1], outcomes[1][1])
+    other = model(GraphModel, recipe(dropout=0.3), trained)
+    other.set_training_state({**state, "random/seed": np.array(4)})
+    assert curve(other, [batch(5)]) != outcomes[0][0]
+
+
+def test_a_resume_in_mid_epoch_ends_with_the_same_bits() -> None:
+    given = batches(8)
+    straight, first = (model(GraphModel, recipe("paper", 0.2), training("paper")) for _ in range(2))
+    for one in given:
+        straight.train_step(one, RATE)
+    for one in given[:3]:
+        first.train_step(one, RATE)
+    second = model(GraphModel, recipe("paper", 0.2), training("paper"))
+    second.train_step(given[7], RATE)
+    second.set_training_state(first.training_state())
+    for one in given[3:]:
+        second.train_step(one, RATE)
+    equal(second.training_state(), straight.training_state())
+    assert second.take_totals() == straight.take_totals()
+
+
+def test_a_plain_model_goes_on_from_a_captured_one_and_back() -> None:
+    given = batches(6)
+    straight, static = model(TorchModel, recipe(), training()), model(GraphModel, recipe(), training())
+    expected = curve(straight, given)
+    told = curve(static, given[:2])
+    plain, back = model(TorchModel, recipe(), training()), model(GraphModel, recipe(), training())
+    plain.set_training_state(static.training_state())
+    told += curve(plain, given[2:4])
+    back.set_training_state(plain.training_state())
+    told += curve(back, given[4:])
+    np.testing.assert_allclose(told, expected, rtol=ROUNDING)
+
+
+def places(found: TorchModel) -> list[int]:
+    """Return where in memory everything lies that a captured update reads or changes."""
+    state = [one for moments in found._optimiser.state.values() for one in moments.values()]
+    return [one.data_ptr() for one in (*found._parameters, *state, found._sums, found._largest, found._finite)]
+
+
+def test_nothing_that_a_graph_points_to_moves() -> None:
+    static = model(GraphModel, recipe(), training())
+    before = places(static)
+    curve(static, batches(3))
+    static.set_weights(static.weights())
+    static.set_training_state(static.training_state())
+    static.token_nats(batch(1))
+    static.take_totals()
+    assert places(static) == before
+    assert all(one.grad is None for one in static._parameters)
+
+
+class Orders(TorchDispatchMode):
+    """Notes every operation, and of which of them something lies in the processor's memory or is read back to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[str] = []
+        self.on_host: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(function)
+        # There is no fused Adam on this device; its operands are looked at all the same.
+        done = None if "_fused_adam_" in name else function(*args, **(kwargs or {}))
+        self.given.append(name)
+        tensors = [one for one in tree_leaves((args, kwargs, done)) if isinstance(one, torch.Tensor)]
+        if "_local_scalar_dense" in name or any(one.device.type != "meta" for one in tensors):
+            self.on_host.append(name)
+        return done
+
+
+class DrawnNowhere:
+    """Dropout's numbers on a device without memory."""
+
+    def kept(self, shape: tuple[int, ...], rate: float) -> torch.Tensor:
+        return torch.ge(torch.empty(shape, device="meta").uniform_(), rate).float()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_update_is_orders_to_the_device_alone(variant: str) -> None:
+    """On a device without memory, torch's "meta", whatever needs a number of it or from outside of it would be seen."""
+    static, meta = model(GraphModel, recipe(variant, 0.1), training(variant)), torch.device("meta")
+    static.module.to(meta)
+    static._parameters = list(static.module.parameters())
+    static._optimiser = torch.optim.Adam(static._parameters, fused=True)
+    static._device, static._mixed = meta, contextlib.nullcontext  # type: ignore[method-assign]
+    static._make_moments()
+    for name in ("_sums", "_largest", "_finite"):
+        setattr(static, name, getattr(static, name).to(meta))
+    for one in static.module.modules():
+        if isinstance(one, Dropout):
+            one.noise = DrawnNowhere()  # type: ignore[assignment]
+    inputs = torch_graphs.Inputs(Shape(ROWS, 8, 8), meta)
+    static.module.train()
+    assert isinstance(static, GraphModel)
+    with Orders() as orders:
+        static._update(inputs)
+    assert not orders.on_host
+    assert "aten._fused_adam_.tensor_lr" in orders.given
+    assert len(orders.given) > 500
+
+
+def test_an_order_that_needs_the_host_is_noticed() -> None:
+    with Orders() as orders, pytest.raises(RuntimeError, match="meta"):
+        torch.ones(2, device="meta").sum().item()
+    with Orders() as copied:
+        torch.ones(2).to("meta")
+    assert copied.on_host
+    assert orders.given
+
+
+# Capture, with a GPU that is played -----------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class PlayedGraph:
+    """Remembers what is done while it is captured, and does it at each replay."""
+
+    gpu: PlayedGpu
+    generators: list[torch.Generator] = field(default_factory=list)
+    orders: list[Callable[[], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gpu.graphs.append(self)
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        assert self.gpu.capturing is None
+        self.generators.append(generator)
+
+    def replay(self) -> None:
+        self.gpu.log.append("replay")
+        for order in self.orders:
+            order()
+
+
+class PlayedStream:
+    def __init__(self, device: torch.device) -> None:
+        self.waited = 0
+
+    def wait_stream(self, other: PlayedStream) -> None:
+        self.waited += 1
+
+
+class PlayedGpu:
+    """The part of `torch.cuda` that `Graphs` uses: while a graph is captured, updates are noted and not done."""
+
+    CUDAGraph: Callable[[], PlayedGraph]
+    Stream = PlayedStream
+
+    def __init__(self) -> None:
+        self.CUDAGraph = lambda: PlayedGraph(self)
+        self.graphs: list[PlayedGraph] = []
+        self.capturing: PlayedGraph | None = None
+        self.captures: list[tuple[object, object]] = []
+        self.log: list[str] = []
+        self.default = PlayedStream(torch.device("cpu"))
+
+    def graph_pool_handle(self) -> object:
+        return object()
+
+    def current_stream(self, device: torch.device) -> PlayedStream:
+        return self.default
+
+    def synchronize(self, device: torch.device) -> None:
+        self.log.append("synchronize")
+
+    @contextlib.contextmanager
+    def device(self, device: torch.device) -> Iterator[None]:
+        yield
+
+    @contextlib.contextmanager
+    def stream(self, stream: PlayedStream) -> Iterator[None]:
+        assert stream.waited, "the warm-up reads what the default stream has not written yet"
+        yield
+
+    @contextlib.contextmanager
+    def graph(self, graph: PlayedGraph, *, pool: object, stream: PlayedStream) -> Iterator[None]:
+        assert self.default.waited, "the capture begins before the warm-up is undone"
+        self.captures.append((pool, stream))
+        self.capturing = graph
+        yield
+        self.capturing = None
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
+    played = PlayedGpu()
+    monkeypatch.setattr(torch_graphs, "cuda", played)
+    update = GraphModel._update
+
+    def ordered(self: GraphModel, inputs: Any) -> None:
+        if played.capturing is None:
+            played.log.append("update")
+            update(self, inputs)
+        else:
+            assert all(one.grad is None for one in self._parameters), "a graph would add to gradients from outside"
+            played.capturing.orders.append(lambda: update(self, inputs))
+
+    monkeypatch.setattr(GraphModel, "_update", ordered)
+    return played
+
+
+def captured(dropout: float = 0.3) -> GraphModel:
+    found = model(GraphModel, recipe(dropout=dropout), training())
+    assert isinstance(found, GraphModel)
+    found._graphs = found._make_graphs()
+    return found
+
+
+def shapes(given: Sequence[Batch]) -> set[Shape]:
+    return {padded_shape(one, ROWS, LONGEST) for one in given}
+
+
+def test_replays_are_the_updates_to_the_bit(gpu: PlayedGpu) -> None:
+    """Warm-up changes nothing, numbers are drawn anew before each replay, and inputs are there before it."""
+    given = batches(12) * 2
+    static, replayed = model(GraphModel, recipe(dropout=0.3), training()), captured()
+    expected = curve(static, given)
+    gpu.log.clear()
+    assert curve(replayed, given) == expected
+    equal(replayed.training_state(), static.training_state())
+    assert gpu.log.count("replay") == len(given)
+    assert gpu.log.count("update") == gpu.log.count("synchronize") == len(shapes(given))
+    assert gpu.log[:3] == ["synchronize", "update", "replay"]
+
+
+def test_a_shape_is_captured_once_with_the_generator_and_in_shared_memory(gpu: PlayedGpu) -> None:
+    given = batches(12) * 2
+    replayed = captured()
+    curve(replayed, given)
+    assert len(gpu.graphs) == len(gpu.captures) == len(set(map(id, gpu.graphs))) == len(shapes(given)) > 3
+    assert len(set(gpu.captures)) == 1
+    assert all(graph.generators == [replayed._noise.generator] for graph in gpu.graphs)
+    assert all(len(graph.orders) == 1 for graph in gpu.graphs)
+    told = replayed.compilation()
+    assert (told.count, told.jit_compile) == (len(gpu.graphs), False)
+    assert told.seconds > 0
+
+
+def test_capturing_changes_no_state(gpu: PlayedGpu) -> None:
+    replayed = captured()
+    curve(replayed, [batch(1)])
+    replayed.train_step(batch(1), RATE)
+    before = replayed.training_state()
+    assert replayed._graphs is not None
+    inputs = torch_graphs.Inputs(Shape(ROWS, 8, 8), torch.device("cpu"))
+    inputs.fill(batch(2), RATE)
+    replayed._graphs.prepared("another", lambda: replayed._update(inputs))
+    equal(replayed.training_state(), before)
+
+
+def test_what_is_restored_after_a_capture_is_still_replayed(gpu: PlayedGpu) -> None:
+    """A checkpoint that is loaded reaches graphs that were captured before: resume, and the best epoch's weights."""
+    given = batches(5)
+    replayed = captured()
+    start = replayed.training_state()
+    first = curve(replayed, given)
+    replayed.set_training_state(start)
+    graphs = len(gpu.graphs)
+    assert curve(replayed, given) == first
+    assert len(gpu.graphs) == graphs
+
+
+def test_only_so_many_shapes_are_captured(gpu: PlayedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_graphs, "MOST_GRAPHS", 2)
+    given = batches(12)
+    static, replayed = model(GraphModel, recipe(dropout=0.3), training()), captured()
+    expected = curve(static, given)
+    gpu.log.clear()
+    assert curve(replayed, given) == expected
+    assert len(gpu.graphs) == 2
+    called = gpu.log.count("update") - len(gpu.graphs)
+    assert called > 0
+    assert gpu.log.count("replay") + called == len(given)
+
+
+# What is refused, and what a run says of itself -----------------------------------------------------------------------
+
+
+def run(variant: str = "learned_positions", **changes: Any) -> RunSpec:
+    return RunSpec(variant=variant, recipe=registry.recipe(variant), **changes)
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "named"),
+    [
+        ("learned_positions", {}, "device='cpu'"),
+        ("learned_positions", {"framework": "keras", "device": "cuda"}, "framework='keras'"),
+        ("bahdanau_gru", {"device": "cuda"}, "variant='bahdanau_gru'"),
+        ("torch_reference", {"device": "cuda:1"}, "variant='torch_reference'"),
+        ("bahdanau_gru", {"device": "mps"}, "device='mps' and variant='bahdanau_gru'"),
+    ],
+)
+def test_what_cannot_be_captured_is_refused(variant: str, changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=f"cuda_graphs='on' with {named}: allowed is framework='torch', a device that"):
+        run(variant, cuda_graphs="on", **changes)
+
+
+def test_an_outsiders_builder_is_refused() -> None:
+    with pytest.raises(ValueError, match="with variant='mine:NAME': allowed is"):
+        RunSpec(variant="mine:NAME", recipe=None, device="cuda", cuda_graphs="on")
+
+
+def test_other_words_are_refused_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match="cuda_graphs='onn': allowed is off, on; did you mean 'on'"):
+        override(run(device="cuda"), "cuda_graphs=onn")
+
+
+@pytest.mark.parametrize(("variant", "allowed"), [("learned_positions", "begins with 'cuda'"), ("torch_reference", "")])
+def test_models_that_cannot_be_captured_are_not_built(variant: str, allowed: str) -> None:
+    with pytest.raises(ValueError, match=f"cuda_graphs=True with .*: allowed is .*{allowed}"):
+        impls.build(registry.recipe(variant), SOURCE_WORDS, TARGET_WORDS, cuda_graphs=True)
+
+
+def test_an_id_tells_graphs_only_where_there_are_some() -> None:
+    plain = run(device="cuda")
+    graphs = replace(plain, cuda_graphs="on")
+    assert graphs.id != plain.id
+    assert to_json(graphs)["cuda_graphs"] == "on"
+    assert spec_from_json(to_json(graphs)) == graphs
+    older = {name: value for name, value in to_json(plain).items() if name != "cuda_graphs"}
+    assert spec_from_json(older) == plain
+
+
+def test_settings_may_stand_in_any_order() -> None:
+    for settings in (["cuda_graphs=on", "device=cuda"], ["device=cuda", " cuda_graphs = on"]):
+        assert overridden(run(), settings) == run(device="cuda", cuda_graphs="on")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "paper", "--cuda-graphs", "on"],
+        ["run", "bahdanau_gru", "--set", "cuda_graphs=on", "--device", "cuda"],
+        ["bench", "--variant", "paper", "--cuda-graphs", "on", "--device", "cpu"],
+        ["ablate", "--cuda-graphs", "on", "--device", "cpu", "--field", "norm"],
+        ["speed", "--variant", "torch_reference", "--device", "cuda", "--cuda-graphs", "on"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_the_command_line_refuses_in_a_line(arguments: list[str], tmp_path: Any, capsys: Any) -> None:
+    assert program.main([*arguments, "--corpus", "captions", "--results", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.strip().split("\n")
+    assert line.startswith("bakeoff: cuda_graphs='on' with ")
+    assert not list(tmp_path.iterdir())
+
+
+# With a GPU -----------------------------------------------------------------------------------------------------------
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that the installed torch can use")
+
+
+@needs_gpu
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_captured_updates_are_the_plain_ones_on_a_gpu(variant: str) -> None:
+    given, trained = batches(), training(variant)
+    plain, static = (model(kind, recipe(variant), trained, device="cuda") for kind in (TorchModel, GraphModel))
+    # Convolutions multiply in TensorFloat-32 there.
+    np.testing.assert_allclose(curve(static, given), curve(plain, given), rtol=1e-3)
+    assert isinstance(static, GraphModel)
+    assert static.compilation().count == len(shapes(given))
+
+
+@needs_gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_replays_are_the_updates_on_a_gpu(precision: str) -> None:
+    """With dropout: a replay draws the numbers of its seed and update, and a warm-up leaves nothing behind."""
+    given = batches() * 2
+    settings: dict[str, Any] = {"device": "cuda", "precision": precision}
+    called, replayed = (model(GraphModel, recipe(dropout=0.3), training(), **settings) for _ in range(2))
+    assert isinstance(called, GraphModel)
+    called._graphs = None
+    np.testing.assert_allclose(curve(replayed, given), curve(called, given), rtol=1e-4)
+
+
+@needs_gpu
+def test_a_captured_update_that_is_there_waits_for_nothing() -> None:
+    static = model(GraphModel, recipe(dropout=0.3), training(), device="cuda")
+    given = batches(8)
+    curve(static, given)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for one in given:
+            static.train_step(one, RATE)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert static.take_totals().updates == len(given)
