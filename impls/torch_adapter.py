@@ -28,7 +28,7 @@ from impls.contract import (
     Training,
     TransformerRecipe,
 )
-from impls.torch_operations import add_kept, output_loss, row_sums
+from impls.torch_operations import add_kept, output_loss
 from impls.torch_reference import TorchReference
 from impls.transformer import Transformer
 from impls.weights import check, initial
@@ -168,7 +168,7 @@ class TorchDecoding:
             logits = self._model.module.output(features).float()
             scores, tokens = logits.topk(min(best, logits.shape[-1]), dim=-1)
             # The largest is known, so this is the logarithm of the sum of exponentials in fewer passes than torch's.
-            scores = scores - scores[:, :1] - row_sums(logits.sub_(scores[:, :1]).exp_()).log_()
+            scores = scores - scores[:, :1] - logits.sub_(scores[:, :1]).exp_().sum(dim=-1, keepdim=True).log_()
         return Candidates(scores.cpu().numpy(), tokens.to(torch.int32).cpu().numpy())
 
     def select(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:

@@ -17,8 +17,8 @@ LOSS_ROWS = 512
 
 
 def by_hand(x: torch.Tensor) -> bool:
-    """Return whether the functions of this module serve a tensor of this kind."""
-    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+    """Return whether the functions of this module serve a tensor of this kind: not where precision is mixed."""
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
 
 
 def row_sums(x: torch.Tensor) -> torch.Tensor:

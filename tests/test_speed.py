@@ -283,6 +283,39 @@ def test_more_subjects_than_the_memory_holds_are_warned_of(
     assert ("2 subjects at once need about 1 GB of memory" in capsys.readouterr().err) == warned
 
 
+def test_a_peer_computes_in_float32_alone() -> None:
+    words = [*TOY, "--variant", "learned_positions", "--peer", "plain", "--precision", "bfloat16"]
+    plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
+    assert [job.name for job in plan.jobs] == ["learned_positions/torch"]
+    assert [(one.name, one.reason) for one in plan.absent] == [
+        ("plain", "it computes in float32, and this is bfloat16")
+    ]
+
+
+def test_a_peer_that_cannot_have_the_recipe_is_left_out(tmp_path: Path) -> None:
+    words = [*TOY, "--variant", "conv_ffn", "--peer", "plain", "--part", "training", "--rounds", "1"]
+    assert main([*words, "--results", str(tmp_path), "--reports", str(tmp_path / "reports")]) == 0
+    ours, plain = only(tmp_path).subjects
+    assert (ours.ending, plain.ending) == ("completed", "missing")
+    assert plain.reason.startswith("peer 'plain' with ")
+    assert "allowed is" in plain.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "decoding.beam=3"], "decoding.beam=3: allowed is --beam"),
+        (["--weights", "x", "--part", "training"], "--weights with --part training, which uses none"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*TOY, "--variant", "paper", "--peer", "none", *words, "--results", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 # All of it ------------------------------------------------------------------------------------------------------------
 
 

@@ -178,6 +178,8 @@ def _untrue(document: SpeedDocument, place: str) -> SpeedDocument:
         more = Comparison(subject=made.OTHER, baseline=made.PLAIN, what="greedy", baseline_what="greedy",
                           ratio=Samples.of([2.0]))  # fmt: skip
         changed["comparisons"] = (more,)
+    elif place == "operations":
+        changed["rates"] = tuple(replace(one, operations=0, operations_per_second=0.0) for one in document.rates)
     elif place == "exponent":
         changed["scaling"] = (replace(document.scaling[0], exponent=1.0),)
     else:
@@ -189,13 +191,20 @@ def _untrue(document: SpeedDocument, place: str) -> SpeedDocument:
     return replace(document, **changed)
 
 
-@pytest.mark.parametrize("place", ["comparisons", "a comparison of nothing", "exponent", "limit_share", "loop_ratio"])
+@pytest.mark.parametrize(
+    "place", ["comparisons", "a comparison of nothing", "operations", "exponent", "limit_share", "loop_ratio"]
+)
 def test_a_ratio_that_is_not_that_of_the_samples_is_refused(
     place: str, document: SpeedDocument, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match="allowed is"):
+    with pytest.raises(ValueError, match="allowed (is|are) "):
         speed_page.write(_untrue(document, place), tmp_path / "page")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_document_begun_on_no_day_is_refused(document: SpeedDocument) -> None:
+    with pytest.raises(ValueError, match=r"started='\$\(reboot\)': allowed is a date"):
+        replace(document, started="$(reboot)")
 
 
 def test_the_exponent_has_its_standard_error_and_is_drawn(document: SpeedDocument) -> None:
@@ -250,11 +259,26 @@ def test_the_lead_says_what_was_found_and_what_is_not_known(document: SpeedDocum
     assert speed_words.warnings(document) == []
 
 
-def test_a_ratio_whose_quartiles_hold_1_is_no_difference(document: SpeedDocument) -> None:
+@pytest.mark.parametrize(
+    ("rounds", "decided"),
+    [
+        ((1.2,), False),
+        ((1.01, 1.03, 1.06), False),  # all above 1, as in one of four cases where there is no difference
+        ((1.28, 1.3, 1.31), True),
+        ((0.69, 0.7, 0.72), True),
+        ((0.97, 1.02, 1.03, 1.05, 1.06), False),
+        ((2.0, 2.0), True),
+    ],
+)
+def test_a_ratio_is_told_from_1_by_the_interval_of_its_mean(rounds: tuple[float, ...], decided: bool) -> None:
+    assert speed_words.undecided(Samples.of(rounds)) != decided
+
+
+def test_a_ratio_whose_interval_holds_1_is_no_difference(document: SpeedDocument) -> None:
     ratio = Samples.of([0.8, 0.9, 1.3, 1.4])
     found = replace(document, comparisons=(replace(document.comparisons[0], ratio=ratio),))
     said = speed_words.finding(found)[0]
-    assert "Not told apart, for the quartiles of the ratio are on both sides of 1: plain (0.875 to 1.32)" in said
+    assert "Not told apart, for the 95 % interval of the ratio holds 1: plain (0.875 to 1.32)" in said
     assert "times as fast" not in said
 
 

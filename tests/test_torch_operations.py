@@ -152,6 +152,25 @@ def test_100_updates_have_the_losses_of_the_plain_formulas(dropout: float, plain
     assert found[0][-1][1] < found[0][0][1] - 0.2
 
 
+@pytest.mark.parametrize("variant", [name for name in registry.names() if name != "paper_base"])
+def test_mixed_precision_trains_and_its_probabilities_add_up_to_1(variant: str) -> None:
+    """In bfloat16 the plain formulas run; the logarithms of probabilities are taken in float32 all the same."""
+    words, curves = (30, 40), []
+    for precision in ("float32", "bfloat16"):
+        training = Training(label_smoothing=0.1)
+        model = impls.build(registry.recipe(variant), *words, training=training, seed=3, precision=precision)
+        curves.append([])
+        for update in range(3):
+            model.train_step(batch(update), 1e-4)
+            totals = model.take_totals()
+            assert totals.finite
+            curves[-1].append(totals.nats / totals.tokens)
+        assert {str(one.dtype) for one in model.weights().values()} == {"float32"}
+        step = model.begin_decoding(batch(0).source).step(np.full(6, SOS, np.int32), words[1])
+        np.testing.assert_allclose(np.exp(step.log_probabilities.astype(np.float64)).sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(curves[1], curves[0], rtol=0.03)
+
+
 def batch(seed: int) -> Batch:
     """Return sentences of several lengths whose target repeats the source. Shapes: [6,9], [6,8]."""
     generator = np.random.default_rng(seed)

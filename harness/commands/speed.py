@@ -20,13 +20,16 @@ from harness.speed import plan as plans
 from harness.speed.measuring import Absent, Measurement, Plan
 from harness.speed.plan import PARTS, SIZES, Job, Size
 from impls import registry
-from impls.contract import Arrays, Recipe, TransformerRecipe
+from impls.contract import Arrays, Recipe, TorchReferenceRecipe, TransformerRecipe
 
 if TYPE_CHECKING:
     from harness.data.prepared import Prepared
     from harness.speed.document import SpeedDocument
 
 NO_PEER = "none"
+USING_WEIGHTS = {"evaluation", "decoding", "scaling"}
+"""Parts for which models have trained weights."""
+
 TIMEOUT_SECONDS = 3600.0
 DEFAULT_BASE = "learned_positions"
 
@@ -274,8 +277,10 @@ def _spec(arguments: argparse.Namespace, size: Size, data: DataSpec, place: Plac
     }
     if size.width is not None and spec.recipe is not None:
         spec = replace(spec, recipe=suites.reduced(spec.recipe, size.width))
-    settings = [f"{name}={value}" for name, value in changes.items() if value is not None]
+    settings, beam = [f"{name}={value}" for name, value in changes.items() if value is not None], spec.decoding.beam
     spec = specs.overridden(spec, [*settings, *arguments.set])
+    if spec.decoding.beam != beam:
+        raise ValueError(f"decoding.beam={spec.decoding.beam}: allowed is --beam")
     spec.id  # noqa: B018  a number that JSON cannot hold shows here
     replace(spec.decoding, beam=arguments.beam)  # one that is too large is refused before anything is started
     return spec
@@ -304,7 +309,9 @@ def _peers(arguments: argparse.Namespace, size: Size, base: Job, absent: list[Ab
     for name in _chosen_peers(arguments):
         library = peers.PEERS[name].packages[-1]
         reason = peers.missing(name)
-        if not reason and not isinstance(base.spec.recipe, TransformerRecipe):
+        if not reason and base.spec.precision != "float32":
+            reason = f"it computes in float32, and this is {base.spec.precision}"
+        if not reason and not isinstance(base.spec.recipe, TransformerRecipe | TorchReferenceRecipe):
             reason = f"no Transformer is measured that it could have the recipe of, only {base.spec.variant}"
         if reason:
             absent.append(Absent(name=name, variant=base.spec.variant, framework=library, reason=reason, is_peer=True))
@@ -332,6 +339,8 @@ def _given(
 ) -> dict[Recipe | str, tuple[Arrays, str]]:
     """Return the weights of the runs that --weights names. Raises: ValueError where they fit no model measured here."""
     found: dict[Recipe | str, tuple[Arrays, str]] = {}
+    if arguments.weights and not USING_WEIGHTS & set(arguments.part or PARTS):
+        raise ValueError(f"--weights with --part {arguments.part[0]}, which uses none: allowed is one or the other")
     keys = {plans.same_weights(job.spec.recipe, job.spec.variant) for job in jobs}
     for name in arguments.weights:
         path = Path(name)
@@ -372,8 +381,9 @@ def _announce(plan: Plan) -> None:
         )
     for one in plan.absent:
         options.say(f"Left out: {one.name}. {one.reason}")
-    if not plan.given:
+    recipes = {plans.same_weights(job.spec.recipe, job.spec.variant) for job in plan.jobs}
+    if recipes - set(plan.given) and USING_WEIGHTS & set(plan.parts):
         options.say(
-            f"Each recipe is first trained for {plan.size.learning_updates} updates, so that translations end by "
-            "themselves; --weights takes those of a run instead."
+            f"Each recipe without --weights is first trained for {plan.size.learning_updates} updates, so that "
+            "translations end by themselves; --weights takes those of a run instead."
         )

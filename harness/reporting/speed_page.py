@@ -179,7 +179,7 @@ def _provenance(document: SpeedDocument) -> list[tuple[str, str]]:
     data = document.data
     found = [
         ("document", f"{document.id}.json"),
-        ("page again", f"python -m harness speed --from {document.id}.json"),
+        ("page again", f"python -m harness speed --from FOLDER/{document.id}.json"),
         ("tokenised text (SHA-256)", plain(data.tokenised)),
         ("timed batches (SHA-256)", plain(data.stream)),
         ("vocabularies", f"{data.source_words:,} source and {data.target_words:,} target words"),

@@ -16,8 +16,17 @@ AGREEMENT = 1e-6
 def check(document: SpeedDocument) -> None:
     """Compute every ratio, share of the limit and exponent again from the samples.
 
-    Raises: ValueError naming the first that is another.
+    Raises: ValueError naming the first that is another, or where they cannot be computed.
     """
+    try:
+        _check(document)
+    except ArithmeticError as error:
+        raise ValueError(
+            f"{document.id}: its ratios cannot be computed ({error}): allowed are counts above 0"
+        ) from error
+
+
+def _check(document: SpeedDocument) -> None:
     for subject in document.subjects:
         training = subject.training
         if training is None:

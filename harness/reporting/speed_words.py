@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from harness.reporting.groups import plain
+from harness.reporting.significance import student
 from harness.reporting.speed_tables import AXES, WAYS, exponent, number, quartiles, told, way
 from harness.speed.document import Comparison, SpeedDocument, Subject
 from harness.timing import Samples
@@ -73,13 +77,17 @@ def _ratios(document: SpeedDocument, subject: Subject, names: Sequence[str]) -> 
         said = f"Round by round that is {_listed([_times(document, one) for one in decided])}. "
     if open_ones:
         named = _listed([f"{_peer(document, one)} ({_quartiles(one.ratio)})" for one in open_ones])
-        said += f"Not told apart, for the quartiles of the ratio are on both sides of 1: {named}. "
+        said += f"Not told apart, for the 95 % interval of the ratio holds 1: {named}. "
     return said.strip()
 
 
 def undecided(ratio: Samples) -> bool:
-    """Return whether the quartiles of a ratio are on both sides of 1, or touch it."""
-    return ratio.lower <= 1 <= ratio.upper
+    """Return whether Student's 95 % interval of the mean logarithm of a ratio holds 0; of one round it always does."""
+    if len(ratio) < 2:
+        return True
+    logarithms = np.log(ratio.values)
+    error = logarithms.std(ddof=1) / math.sqrt(len(ratio))
+    return bool(abs(logarithms.mean()) <= student(len(ratio) - 1, 0.95) * error)
 
 
 def _times(document: SpeedDocument, one: Comparison) -> str:
@@ -92,7 +100,7 @@ def _peer(document: SpeedDocument, one: Comparison) -> str:
 
 
 def _quartiles(ratio: Samples) -> str:
-    return quartiles(ratio) if len(ratio) > 1 else f"{number(ratio.median)} in one round"
+    return quartiles(ratio) if len(ratio) > 1 else f"{number(ratio.median)}, one round"
 
 
 def _listed(parts: Sequence[str]) -> str:

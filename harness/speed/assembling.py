@@ -174,7 +174,8 @@ class _Assembly:
 
     def subject(self, job: Job) -> doc.Subject:
         """Return what was measured of one subject."""
-        facts, reason = self.crew.facts.get(job.name, {}), self.crew.lost.get(job.name, "")
+        facts, lost = self.crew.facts.get(job.name, {}), self.crew.lost.get(job.name, "")
+        declined = self.crew.declined.get(job.name, "")
         compiled = [self.crew.series[turn].facts.get("compilation_seconds") for turn in self.crew.series
                     if turn.subject == job.name]  # fmt: skip
         return doc.Subject(
@@ -183,8 +184,8 @@ class _Assembly:
             variant=job.spec.variant,
             framework=job.library,
             backend=job.spec.backend,
-            ending="failed" if reason else "completed",
-            reason=reason,
+            ending="failed" if lost else "missing" if declined else "completed",
+            reason=lost or declined,
             parameters=facts.get("parameters"),
             weights_from=self.measurement.weights_from.get(job.name, ""),
             start_seconds=facts.get("start_seconds"),

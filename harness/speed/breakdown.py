@@ -59,6 +59,7 @@ WORDS: tuple[tuple[str, Group], ...] = (
     ("cross_entropy", "softmax and loss"),
     ("crossentropy", "softmax and loss"),
     ("logsumexp", "softmax and loss"),
+    ("outputloss", "softmax and loss"),
     ("adam", "optimiser"),
     ("optimizer", "optimiser"),
     ("_foreach_norm", "clipping"),

@@ -65,11 +65,8 @@ class Companion:
         threading.Thread(target=self._read, daemon=True).start()
 
     def start(self) -> dict[str, Any]:
-        """Let it prepare and build; return what it says of itself. Raises: Lost, also where it refuses."""
-        try:
-            return self.ask("start", job=to_json(self.job))
-        except Refused as error:
-            raise Lost(str(error)) from error
+        """Let it prepare and build; return what it says of itself. Raises: as `ask` does."""
+        return self.ask("start", job=to_json(self.job))
 
     def ask(self, do: str, **told: Any) -> dict[str, Any]:
         """Let it do something and wait for the answer.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import ClassVar, Literal
 
 from harness.specs import CudaGraphs, DataSpec, brief, canonical_json, to_json
@@ -373,6 +374,10 @@ class SpeedDocument(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        try:
+            datetime.fromisoformat(self.started)
+        except ValueError as error:
+            raise ValueError(f"started={brief(self.started)}: allowed is a date with its time") from error
         names = [one.name for one in self.subjects]
         if len(set(names)) < len(names):
             raise ValueError(f"subjects: {max(names, key=names.count)!r} is there twice: allowed is once each")

@@ -14,7 +14,7 @@ from harness.arithmetic import Product, products
 from harness.data.prepared import Prepared
 from harness.speed import scaling
 from harness.speed.document import Scaling
-from harness.speed.plan import DECODINGS, ONE_BY_ONE, Job, Part, Size, same_weights
+from harness.speed.plan import ONE_BY_ONE, WAYS, Job, Part, Size, same_weights
 from harness.speed.rounds import Crew, Turn
 from impls.contract import Arrays, Recipe
 
@@ -146,9 +146,11 @@ class Measurement:
         self.crew.run("evaluation", turns, self.plan.rounds)
 
     def _decoding(self) -> None:
-        for measure in DECODINGS:
+        # What a peer does one by one alone is held against batches, so both are in the same rounds.
+        for ways in WAYS:
             turns = [
                 Turn(job.name, measure)
+                for measure in ways
                 for job in self.plan.jobs
                 if self._can(job, "translate") and (job.peer not in ONE_BY_ONE or measure.startswith("single"))
             ]
@@ -167,7 +169,9 @@ class Measurement:
         base = self.plan.base
         path = self.weights.get(same_weights(base.spec.recipe, base.spec.variant))
         for axis in scaling.axes(base, self.plan.size.name, "" if path is None else str(path)):
-            crew = Crew(self._folder, say=self.say, check=self.crew.check, timeout_seconds=self.plan.timeout_seconds)
+            folder = self._folder / axis.axis
+            folder.mkdir()
+            crew = Crew(folder, say=self.say, check=self.crew.check, timeout_seconds=self.plan.timeout_seconds)
             self.scaling.append(scaling.follow(axis, crew))
 
 

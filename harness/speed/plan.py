@@ -16,6 +16,9 @@ Measure = Literal[
 """What one call times. "loop" is training as the harness's own loop drives it; "single" is one sentence at a time;
 "products" are those of the kernels of one recipe."""
 
+WAYS: tuple[tuple[Measure, ...], ...] = (("greedy", "single_greedy"), ("beam", "single_beam"))
+"""Ways to translate that are timed in the same rounds."""
+
 DECODINGS: tuple[Measure, ...] = ("greedy", "beam", "single_greedy", "single_beam")
 ONE_BY_ONE = ("plain",)
 """Peers that translate one sentence at a time whatever the batch: only the single sentences are given to them."""

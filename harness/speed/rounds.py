@@ -48,17 +48,26 @@ class Crew:
         self.companions: dict[str, Companion] = {}
         self.facts: dict[str, dict[str, Any]] = {}
         self.lost: dict[str, str] = {}
+        self.declined: dict[str, str] = {}
         self.refused: dict[Turn, str] = {}
         self.series: dict[Turn, Series] = {}
 
     def start(self, job: Job) -> bool:
-        """Start the process of a subject; return whether it is ready."""
-        log = self._folder / f"{len(self.companions) + len(self.lost)}.log"
+        """Start the process of a subject; return whether it is ready. A peer may decline: it is left out, not lost."""
+        log = self._folder / f"{len(self.companions) + len(self.lost) + len(self.declined)}.log"
         began = time.perf_counter()
         try:
             companion = Companion(job, log, self.check, self._timeout)
             self.companions[job.name] = companion
             facts = companion.start()
+        except Refused as error:
+            self.companions.pop(job.name).end()
+            if not job.peer:
+                self._lose(job.name, error)
+                return False
+            self.declined[job.name] = str(error)
+            self.say(f"{job.name} is left out: {error}")
+            return False
         except Lost as error:
             self._lose(job.name, error)
             return False

@@ -14,10 +14,10 @@ NOTHING = "-"
 
 def terminal(document: SpeedDocument) -> str:
     """Return the figures of every subject, medians of their rounds, and what they are not to be read without."""
-    baseline = any(one.name == BASELINE and one.training for one in document.subjects)
+    baseline = next((one for one in document.subjects if one.name == BASELINE and one.training), None)
     heads: tuple[str, ...] = HEADS
     units: tuple[str, ...] = UNITS
-    if baseline:
+    if baseline is not None:
         heads, units = (*HEADS, f"to {BASELINE}"), (*UNITS, "times")
     rows = [heads, units, *(_row(document, one, baseline) for one in document.subjects if one.measured)]
     lines = _aligned(rows)
@@ -31,7 +31,7 @@ def terminal(document: SpeedDocument) -> str:
     return "\n".join(lines)
 
 
-def _row(document: SpeedDocument, subject: Subject, baseline: bool) -> tuple[str, ...]:
+def _row(document: SpeedDocument, subject: Subject, baseline: Subject | None) -> tuple[str, ...]:
     training = subject.training
     cells = [subject.name, *[NOTHING] * 5]
     if training is not None:
@@ -48,11 +48,12 @@ def _row(document: SpeedDocument, subject: Subject, baseline: bool) -> tuple[str
     cells += [times.get(name, NOTHING) for name in ("greedy", "beam", "single_greedy")]
     memory = [one.peak_memory_bytes for one in (training, *subject.decoding) if one and one.peak_memory_bytes]
     cells.append(f"{max(memory) / 1e6:,.0f}" if memory else "unknown")
-    if baseline:
+    if baseline is not None:
         found = [
             one.ratio.median
             for one in document.comparisons
             if (one.subject, one.baseline, one.what) == (subject.name, BASELINE, "training")
+            and subject.variant == baseline.variant
         ]
         cells.append(f"{found[0]:.2f}" if found else NOTHING)
     return tuple(cells)

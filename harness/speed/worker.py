@@ -47,6 +47,7 @@ class Bench:
         self.prepared = prepare(job.spec.data)
         self.material = material(job, self.prepared)
         self._products: dict[int, Products] = {}
+        self._first_seconds: float | None = None
         self.model: OwnModel | PeerModel | None = None
         if not job.products:
             self.model = PeerModel(job, self.prepared) if job.peer else OwnModel(job, self.prepared)
@@ -68,6 +69,8 @@ class Bench:
     def learn(self, updates: int, path: str) -> dict[str, Any]:
         """Train on the first batches of the first epochs, and store the weights that it gives."""
         assert isinstance(self.model, OwnModel)
+        self._first_update()
+        self.model.ready()
         spec, epoch = self.job.spec, 0
         batches: list[Batch] = []
         while len(batches) < updates:
@@ -128,8 +131,12 @@ class Bench:
             self.model.synchronize()
 
     def _first_update(self) -> float:
+        """Return the seconds of this process's very first update, which is made where there was none yet."""
         assert self.model is not None
-        return timing.seconds(self.model.updates(self.material.training[:1]), self.model.synchronize)
+        if self._first_seconds is None:
+            first = self.model.updates(self.material.training[:1])
+            self._first_seconds = timing.seconds(first, self.model.synchronize)
+        return self._first_seconds
 
     def _work(self, measure: str, of: int) -> Callable[[], object]:
         """Return the work that a measure names; what it gives is told once, when it is warmed up."""
