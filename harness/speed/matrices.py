@@ -97,7 +97,7 @@ def _captured(work: Sequence[Multiply], device: str) -> Multiply:
             one()
 
     with cuda.device(device):
-        stream = cuda.Stream()
+        stream = cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(cuda.current_stream())
         with cuda.stream(stream):
             everything()
