@@ -16,6 +16,7 @@ from harness import store
 from harness.__main__ import main, parser
 from harness.commands import ablate, bench, run
 from harness.scoring import perplexity_from_sums, score_from_sums
+from harness.speed import stored
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT / "results" / "published"
@@ -23,6 +24,7 @@ REPORTS = ROOT / "reports" / "published"
 RECORDS = store.records(PUBLISHED)
 ABLATION = PUBLISHED / "ablation"
 FOLDERS = {PUBLISHED: RECORDS, ABLATION: store.records(ABLATION)}
+SPEED = sorted(PUBLISHED.glob("speed-*.json"))
 FIGURES = {"test_perplexity": 3, "tutorial_perplexity": 3, "bleu_tutorial": 2, "bleu_sacre": 2}
 
 
@@ -30,7 +32,7 @@ FIGURES = {"test_perplexity": 3, "tutorial_perplexity": 3, "bleu_tutorial": 2, "
 def test_every_folder_holds_a_record_translations_and_counts_alone(folder: Path) -> None:
     records = FOLDERS[folder]
     assert (
-        {path.name for path in folder.iterdir() if path != ABLATION}
+        {path.name for path in folder.iterdir() if path not in (ABLATION, *SPEED)}
         == {record.id for record in records}
         == {one.spec.id for one in records}
     )
@@ -72,6 +74,14 @@ def test_published_pages_are_made_from_the_published_records(results: str, tmp_p
             assert committed.read_bytes() == path.read_bytes(), committed
 
 
+def test_the_page_of_speed_is_made_from_the_published_document(tmp_path: Path) -> None:
+    (document,) = SPEED
+    assert main(["speed", "--from", str(document), "--reports", str(tmp_path)]) == 0
+    made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    page = REPORTS / "speed"
+    assert made == {path.relative_to(REPORTS): path.read_bytes() for path in page.rglob("*") if path.is_file()}
+
+
 def test_no_published_page_holds_text_of_the_corpus(multi30k_folder: Path) -> None:
     text = [gzip.decompress((multi30k_folder / f"test_2016_flickr.{one}.gz").read_bytes()) for one in ("de", "en")]
     long = [line for part in text for line in part.decode().split("\n") if len(line.split()) > 12]
@@ -104,6 +114,25 @@ def test_readme_shows_the_records() -> None:
     told = {run: figures for run, *figures in row.findall((ROOT / "README.md").read_text(encoding="utf-8"))}
     expected = {one.id: [f"{one.scores[name]:.{digits}f}" for name, digits in FIGURES.items()] for one in RECORDS}
     assert told == expected
+
+
+def test_readme_tells_what_the_document_of_speed_says() -> None:
+    document = stored.load(*SPEED)
+    ours = document.subject("learned_positions/torch")
+    assert ours.training is not None
+    assert ours.training.limit_share is not None
+    seconds = {one.name: one.thousand_seconds for one in ours.decoding}
+    expected = [f"{1e3 * ours.training.update_seconds:.0f} ms", f"{100 * ours.training.limit_share.median:.0f} %"]
+    expected += [f"{seconds[name]:.1f} s" for name in ("greedy", "beam")]
+    ratios = {(one.baseline, one.what): one for one in document.comparisons if one.subject == ours.name}
+    expected += [f"{one.ratio.median:.2f}" for (peer, what), one in ratios.items() if what == "training"]
+    expected += [f"{ratios['plain', 'greedy'].ratio.median:.0f}"]
+    expected += [f"{ratios[peer, way].ratio.median:.1f}" for peer in ("marian",) for way in ("greedy", "beam")]
+    expected += [f"{1 / ratios['ctranslate2', way].ratio.median:.1f}" for way in ("greedy", "beam")]
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## How fast")[1].split("\n## ")[0]
+    found = re.findall(r"\d[\d.]*(?: ms| s| %)?", section.split("**On one machine**")[1])
+    expected += [f"{1 / ratios['ctranslate2', 'single_greedy'].ratio.median:.1f}"]
+    assert not [one for one in expected if one not in found]
 
 
 def test_readme_tells_the_ablation_s_effects() -> None:

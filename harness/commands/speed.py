@@ -351,6 +351,8 @@ def _given(
             raise ValueError(
                 f"--weights {name}: run {record.id} is of another recipe: allowed is one that is measured here"
             )
+        if key in found:
+            raise ValueError(f"--weights {name}: {found[key][1]} has the same recipe: allowed is one run of a recipe")
         for side in ("source_vocabulary", "target_vocabulary"):
             if record.fingerprints.get(side) != prepared.digests[side]:
                 raise ValueError(f"--weights {name}: run {record.id} has another {side.replace('_', ' ')}: allowed is "
