@@ -1,7 +1,7 @@
-"""Operations on a CPU for which the framework takes much longer than for the matrix products around them.
+"""Operations of training on a CPU for which the framework takes much longer than for the matrix products around them.
 
-Each has a plain formula, which is what runs on a GPU and in half precision, and a `torch.autograd.Function` with the
-same values and gradients for float32 and float64 on a CPU.
+Each has a plain formula, which is what runs without gradients, on a GPU and in half precision, and a
+`torch.autograd.Function` with the same values and gradients for float32 and float64 on a CPU.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ LOSS_ROWS = 512
 
 
 def by_hand(x: torch.Tensor) -> bool:
-    """Return whether the functions of this module serve a tensor of this kind: not where precision is mixed."""
-    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+    """Return whether the functions of this module serve a tensor now: in training, where precision is not mixed."""
+    exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+    return x.device.type == "cpu" and exact and torch.is_grad_enabled()
 
 
 def row_sums(x: torch.Tensor) -> torch.Tensor:
@@ -112,7 +113,7 @@ def output_loss(
     Shapes: features [N,D], kernel [V,D], bias [V], target [N].
     Source: Szegedy et al. 2016, section 7: the smoothed share is spread evenly over all words.
     """
-    if by_hand(features) and torch.is_grad_enabled():
+    if by_hand(features):
         objective, nats = _OutputLoss.apply(features, kernel, bias, target, smoothing)
         return objective, nats
     exact = torch.promote_types(features.dtype, torch.float32)
