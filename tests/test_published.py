@@ -127,11 +127,10 @@ def test_readme_tells_what_the_document_of_speed_says() -> None:
     ratios = {(one.baseline, one.what): one for one in document.comparisons if one.subject == ours.name}
     expected += [f"{one.ratio.median:.2f}" for (peer, what), one in ratios.items() if what == "training"]
     expected += [f"{ratios['plain', 'greedy'].ratio.median:.0f}"]
-    expected += [f"{ratios[peer, way].ratio.median:.1f}" for peer in ("marian",) for way in ("greedy", "beam")]
-    expected += [f"{1 / ratios['ctranslate2', way].ratio.median:.1f}" for way in ("greedy", "beam")]
+    expected += [f"{ratios['marian', way].ratio.median:.1f}" for way in ("greedy", "beam")]
+    expected += [f"{1 / ratios['ctranslate2', way].ratio.median:.1f}" for way in ("greedy", "beam", "single_greedy")]
     section = (ROOT / "README.md").read_text(encoding="utf-8").split("## How fast")[1].split("\n## ")[0]
     found = re.findall(r"\d[\d.]*(?: ms| s| %)?", section.split("**On one machine**")[1])
-    expected += [f"{1 / ratios['ctranslate2', 'single_greedy'].ratio.median:.1f}"]
     assert not [one for one in expected if one not in found]
 
 

@@ -22,7 +22,9 @@ from harness.specs import DataSpec, DecodingSpec, RunSpec
 from harness.speed import stored
 from harness.speed.crew import Companion, Lost, Refused
 from harness.speed.document import SpeedDocument
+from harness.speed.measuring import Measurement
 from harness.speed.plan import Job
+from harness.speed.worker import Bench
 from harness.timing import Samples
 from impls.contract import Training, TransformerRecipe
 from impls.peers import registry as peers
@@ -314,6 +316,33 @@ def test_what_would_do_nothing_is_refused(
     assert main([*TOY, "--variant", "paper", "--peer", "none", *words, "--results", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_ways_to_translate_that_are_compared_share_their_rounds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = [*TOY, "--variant", "learned_positions", "--peer", "plain"]
+    plan, prepared = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
+    found = Measurement(plan, prepared, tmp_path, say=lambda line: None, check=lambda: None)
+    monkeypatch.setattr(found, "_can", lambda job, what: True)
+    runs: list[set[tuple[str, str]]] = []
+    monkeypatch.setattr(
+        found.crew, "run", lambda title, turns, rounds: runs.append({(t.subject, t.measure) for t in turns})
+    )
+    found._decoding()
+    for way in ("greedy", "beam"):
+        assert any({("learned_positions/torch", way), ("plain", f"single_{way}")} <= run for run in runs)
+    assert not any(("plain", way) in run for run in runs for way in ("greedy", "beam"))
+
+
+def test_the_first_update_is_the_process_s_very_first(tmp_path: Path) -> None:
+    words = [*TOY, "--variant", "learned_positions", "--peer", "none"]
+    plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
+    bench = Bench(plan.jobs[0])
+    bench.learn(2, str(tmp_path / "weights.safetensors"))
+    first = bench._first_seconds
+    assert first is not None
+    assert bench.warm("training", 0)["first_update_seconds"] == first
 
 
 # All of it ------------------------------------------------------------------------------------------------------------

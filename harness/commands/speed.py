@@ -18,7 +18,7 @@ from harness.signals import Interrupted, Watch
 from harness.specs import DataSpec, RunSpec
 from harness.speed import plan as plans
 from harness.speed.measuring import Absent, Measurement, Plan
-from harness.speed.plan import PARTS, SIZES, Job, Size
+from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Job, Size
 from impls import registry
 from impls.contract import Arrays, Recipe, TorchReferenceRecipe, TransformerRecipe
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from harness.speed.document import SpeedDocument
 
 NO_PEER = "none"
-USING_WEIGHTS = {"evaluation", "decoding", "scaling"}
-"""Parts for which models have trained weights."""
-
 TIMEOUT_SECONDS = 3600.0
 DEFAULT_BASE = "learned_positions"
 

@@ -14,7 +14,7 @@ from harness.arithmetic import Product, products
 from harness.data.prepared import Prepared
 from harness.speed import scaling
 from harness.speed.document import Scaling
-from harness.speed.plan import ONE_BY_ONE, WAYS, Job, Part, Size, same_weights
+from harness.speed.plan import ONE_BY_ONE, USING_WEIGHTS, WAYS, Job, Part, Size, same_weights
 from harness.speed.rounds import Crew, Turn
 from impls.contract import Arrays, Recipe
 
@@ -95,7 +95,7 @@ class Measurement:
             if {"training", "evaluation", "decoding", "breakdown"} & set(self.plan.parts):
                 self.say(f"{job.name} is made ready")
                 self.crew.start(job)
-        if {"evaluation", "decoding", "scaling"} & set(self.plan.parts):
+        if USING_WEIGHTS & set(self.plan.parts):
             self._give_weights()
         if "training" in self.plan.parts and self.products:
             specs = tuple(jobs[0].spec for _, jobs in self.products)

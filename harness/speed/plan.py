@@ -10,6 +10,9 @@ from impls.contract import GruRecipe, Recipe, TorchReferenceRecipe
 
 Part = Literal["training", "evaluation", "decoding", "breakdown", "scaling"]
 PARTS: tuple[Part, ...] = get_args(Part)
+USING_WEIGHTS: frozenset[Part] = frozenset(("evaluation", "decoding", "scaling"))
+"""Parts for which the models have trained weights."""
+
 Measure = Literal[
     "training", "loop", "evaluation", "greedy", "beam", "single_greedy", "single_beam", "breakdown", "products"
 ]
