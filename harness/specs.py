@@ -139,7 +139,7 @@ class RunSpec:
     `variant` is a registered name or "package.module:NAME". `recipe` is None where that names a builder, which knows
     its own. `updates` ends training early after so many updates (None: all epochs). `threads` is the number of CPU
     threads. `backend` is what Keras runs on, TensorFlow where nothing is said, and None in all other frameworks.
-    `cuda_graphs` "on" has the updates of a Transformer in torch captured as CUDA graphs and replayed, on a GPU.
+    `cuda_graphs` "on" has a Transformer's updates and decoding in torch captured as CUDA graphs and replayed, on a GPU.
 
     Raises: ValueError naming the field, its value and what is allowed.
     """

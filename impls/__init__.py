@@ -24,9 +24,9 @@ def build(
     `training` None means `Training()`. `backend` is what Keras runs on, fixed in a process by its first Keras model
     ("tensorflow" unless KERAS_BACKEND says otherwise), and None for other frameworks. `device` is "cpu" or "cuda";
     `precision` is "float32", or "bfloat16" for mixed precision with float32 weights. `cuda_graphs` has a Transformer's
-    updates captured and replayed, with torch on a GPU.
+    updates and decoding captured and replayed, with torch on a GPU.
 
-    Raises: ValueError where the framework, the device, the precision or captured updates cannot be had, or the recipe
+    Raises: ValueError where the framework, the device, the precision or CUDA graphs cannot be had, or the recipe
     does not fit the vocabularies.
     """
     if cuda_graphs:

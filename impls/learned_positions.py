@@ -23,6 +23,6 @@ TRAINING = TRAININGS["learned_positions"]
 class LearnedPositions(nn.Embedding):
     """Adds a trained vector per position. Shapes: weight [max_length,D]; x and result [B,T,D]."""
 
-    def forward(self, x: torch.Tensor, first: int = 0) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, first: int | torch.Tensor = 0) -> torch.Tensor:
         """Return x plus the vectors of the positions that begin with `first`."""
-        return x + self.weight[first : first + x.shape[1]]
+        return x + self.weight.index_select(0, torch.arange(x.shape[1], device=x.device) + first)

@@ -35,9 +35,9 @@ class Sinusoids(nn.Module):
         # A buffer moves with the model to its device; it is no weight, so it is not stored with them.
         self.register_buffer("table", table, persistent=False)
 
-    def forward(self, x: torch.Tensor, first: int = 0) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, first: int | torch.Tensor = 0) -> torch.Tensor:
         """Return x plus the vectors of the positions that begin with `first`."""
-        return x + self.table[first : first + x.shape[1]]
+        return x + self.table.index_select(0, torch.arange(x.shape[1], device=x.device) + first)
 
 
 class HandmadeLayerNorm(nn.Module):

@@ -154,6 +154,15 @@ class Dropout(nn.Module):
         return x * kept.to(x.dtype) if onto is None else add_kept(onto, x, kept)
 
 
+def next_words(module: Any, state: Any, last: torch.Tensor, best: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Feed the newest words [R]; return the `best` most probable next ones' log-probabilities and ids, [R,best]."""
+    logits = module.output(module.advance(state, last)).float()
+    scores, tokens = logits.topk(min(best, logits.shape[-1]), dim=-1)
+    # The largest is known, so this is the logarithm of the sum of exponentials in fewer passes than torch's.
+    scores = scores - scores[:, :1] - logits.sub_(scores[:, :1]).exp_().sum(dim=-1, keepdim=True).log_()
+    return scores, tokens
+
+
 class TorchDecoding:
     """Sentences half way through decoding."""
 
@@ -164,11 +173,7 @@ class TorchDecoding:
     def step(self, last: Ids, best: int) -> Candidates:
         """Feed the newest word of each row, [B], and return the `best` most probable next words."""
         with self._model.evaluation():
-            features = self._model.module.advance(self._state, self._model.place(last))
-            logits = self._model.module.output(features).float()
-            scores, tokens = logits.topk(min(best, logits.shape[-1]), dim=-1)
-            # The largest is known, so this is the logarithm of the sum of exponentials in fewer passes than torch's.
-            scores = scores - scores[:, :1] - logits.sub_(scores[:, :1]).exp_().sum(dim=-1, keepdim=True).log_()
+            scores, tokens = next_words(self._model.module, self._state, self._model.place(last), best)
         return Candidates(scores.cpu().numpy(), tokens.to(torch.int32).cpu().numpy())
 
     def select(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:

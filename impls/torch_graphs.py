@@ -1,4 +1,4 @@
-"""A Transformer's updates at a few fixed shapes, each captured once as a CUDA graph and replayed from then on.
+"""A Transformer's updates and decoding at a few fixed shapes, each captured once as a CUDA graph and then replayed.
 
 At this size a GPU waits for its orders: an update is hundreds of small operations, and ordering them one by one takes
 longer than doing them. A graph is one order for all of them, but always for the same operations on the same memory: a
@@ -11,7 +11,7 @@ Source: PyTorch's notes on CUDA semantics, section "CUDA Graphs".
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,9 @@ import torch
 from torch import cuda
 from torch.nn.functional import linear, log_softmax, nll_loss
 
-from impls.contract import PAD, Batch, Compilation, TransformerRecipe
+from impls.contract import PAD, Batch, Compilation, Ids, TransformerRecipe
 from impls.torch_adapter import TorchModel, build_transformer
+from impls.torch_graph_decoding import GraphDecoding, Order, Prepare, Steps
 
 LENGTH_STEP = 4
 """What the padded lengths are multiples of.
@@ -34,8 +35,6 @@ MOST_GRAPHS = 64
 
 NUMBERS = 2
 """Places of four bytes before the ids of an update: its learning rate and its count of target words."""
-
-Update = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -105,73 +104,80 @@ def padded_loss(
 
 
 class Graphs:
-    """Captures updates as CUDA graphs: one for each name, and at most `MOST_GRAPHS`.
+    """Captures what is done again and again as CUDA graphs: one for each name, and at most `MOST_GRAPHS`.
 
-    `state` is every tensor that an update changes and that outlives it; `generator` draws an update's random numbers.
-    All graphs share their memory: no two run at once, and none leaves anything there that another reads.
+    `generator` draws the random numbers. All graphs share their memory: no two run at once, and none leaves anything
+    there that another reads.
     """
 
-    def __init__(self, device: torch.device, generator: torch.Generator, state: Sequence[torch.Tensor]) -> None:
+    def __init__(self, device: torch.device, generator: torch.Generator) -> None:
         self._device, self._generator = device, generator
-        self._state = [one.detach() for one in state]
         self._stream, self._pool = cuda.Stream(device), cuda.graph_pool_handle()
         self._graphs: dict[Hashable, cuda.CUDAGraph] = {}
         self.seconds = 0.0
 
     @property
     def count(self) -> int:
-        """How many updates were captured."""
+        """How many graphs were captured."""
         return len(self._graphs)
 
-    def prepared(self, name: Hashable, update: Update) -> Update:
-        """Return what does `update`: its graph, captured the first time, or itself where there are enough of them.
+    def prepared(self, name: Hashable, order: Order, state: Sequence[torch.Tensor]) -> Order:
+        """Return what does `order`: its graph, captured the first time, or itself where there are enough of them.
 
-        Capturing changes nothing of `state`, but draws random numbers, and waits for the device.
+        `state` is every tensor that `order` changes and reads again. Capturing leaves it as it was, but draws random
+        numbers, and waits for the device.
         """
         if name not in self._graphs and len(self._graphs) < MOST_GRAPHS:
             cuda.synchronize(self._device)  # what was enqueued before is no part of the seconds
             began = time.perf_counter()
             with cuda.device(self._device):
-                self._graphs[name] = self._captured(update)
+                self._graphs[name] = self._captured(order, state)
             self.seconds += time.perf_counter() - began
         graph = self._graphs.get(name)
-        return update if graph is None else graph.replay
+        return order if graph is None else graph.replay
 
-    def _captured(self, update: Update) -> cuda.CUDAGraph:
-        self._warm_up(update)
+    def _captured(self, order: Order, state: Sequence[torch.Tensor]) -> cuda.CUDAGraph:
+        self._warm_up(order, state)
         graph = cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         with cuda.graph(graph, pool=self._pool, stream=self._stream):
-            update()
+            order()
         return graph
 
-    def _warm_up(self, update: Update) -> None:
-        """Do `update` once, so that libraries load and choose what cannot be loaded in a capture, and undo it."""
+    def _warm_up(self, order: Order, state: Sequence[torch.Tensor]) -> None:
+        """Do `order` once, so that libraries load and choose what cannot be loaded in a capture, and undo it."""
         current = cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with cuda.stream(self._stream):
-            before = [one.clone() for one in self._state]
-            update()
-            for one, was in zip(self._state, before, strict=True):
+            before = [one.clone() for one in state]
+            order()
+            for one, was in zip(state, before, strict=True):
                 one.copy_(was)
         current.wait_stream(self._stream)
 
 
 class GraphModel(TorchModel):
-    """A Transformer that makes the updates of `TorchModel` at padded shapes: replayed on a GPU, called elsewhere."""
+    """A Transformer that trains and decodes like `TorchModel` at padded shapes: replayed on a GPU, called elsewhere."""
 
     def __init__(self, recipe: TransformerRecipe, *others: Any, **settings: Any) -> None:
         super().__init__(recipe, *others, **settings)
         self._longest = recipe.max_length
         self._inputs: dict[Shape, Inputs] = {}
-        self._graphs = self._make_graphs() if self._device.type == "cuda" else None
         for group in self._optimiser.param_groups:
             group["capturable"] = True
-
-    def _make_graphs(self) -> Graphs:
         moments = [one for state in self._optimiser.state.values() for one in state.values()]
-        state = [*self._parameters, *moments, self._sums, self._largest, self._finite]
-        return Graphs(self._device, self._noise.generator, state)
+        changed = [*self._parameters, *moments, self._sums, self._largest, self._finite]
+        self._changed = [one.detach() for one in changed]
+        self._graphs: list[Graphs] = []
+        self._prepared, prepared = (self._prepare() for _ in range(2))
+        self._steps = Steps(self, self._longest, prepared)
+
+    def _prepare(self) -> Prepare:
+        """Return what makes a graph of an order, on a GPU; elsewhere the order is called."""
+        if self._device.type != "cuda":
+            return lambda name, order, state: order
+        self._graphs.append(Graphs(self._device, self._noise.generator))
+        return self._graphs[-1].prepared
 
     def train_step(self, batch: Batch, learning_rate: float) -> None:
         """Enqueue one update at `learning_rate`; waits for the device only where a shape is new and is captured."""
@@ -186,7 +192,7 @@ class GraphModel(TorchModel):
         def update() -> None:
             self._update(inputs)
 
-        prepared = update if self._graphs is None else self._graphs.prepared(shape, update)
+        prepared = self._prepared(shape, update, self._changed)
         self._noise.restart(self._seed, self._updates)
         prepared()
         self._count(batch.tokens)
@@ -202,9 +208,14 @@ class GraphModel(TorchModel):
         # None of a captured update's gradients may outlive it: they lie in memory that all graphs share.
         self._optimiser.zero_grad(set_to_none=True)
 
+    def begin_decoding(self, source: Ids) -> GraphDecoding:
+        """Encode `source` [B,S] and return its `Decoding`, before the first word."""
+        with self.evaluation():
+            return GraphDecoding(self, self.module.begin(self.place(source)), self._steps)
+
     def compilation(self) -> Compilation:
         """Return how many shapes were captured so far, and the seconds that took."""
-        count, seconds = (0, 0.0) if self._graphs is None else (self._graphs.count, self._graphs.seconds)
+        count, seconds = sum(one.count for one in self._graphs), sum(one.seconds for one in self._graphs)
         return Compilation(backend="torch", jit_compile=False, count=count, seconds=seconds)
 
 

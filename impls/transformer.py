@@ -19,7 +19,7 @@ from impls.conv_ffn import ConvFeedForward
 from impls.learned_positions import LearnedPositions
 from impls.paper import TiedOutput
 from impls.sinusoidal_handmade import HandmadeLayerNorm, Sinusoids
-from impls.torch_caches import KeysAndValues, Rows, Sources
+from impls.torch_caches import KeysAndValues, Past, Rows, Sources
 from impls.torch_operations import attend
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -35,7 +35,7 @@ HIDDEN = -1e9
 class NoPositions(nn.Module):
     """Leaves the embedding as it is, for recipes whose positions act inside attention or not at all."""
 
-    def forward(self, x: torch.Tensor, first: int = 0) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, first: int | torch.Tensor = 0) -> torch.Tensor:
         """Return x."""
         return x
 
@@ -55,20 +55,23 @@ class Embedder(nn.Module):
         self.max_length = recipe.max_length
         self.dropout = dropout
 
-    def forward(self, words: torch.Tensor, first: int = 0) -> torch.Tensor:
-        """Embed words whose first stands at position `first`. Raises: ValueError past max_length positions."""
-        if first + words.shape[1] > self.max_length:
+    def forward(self, words: torch.Tensor, first: int | torch.Tensor = 0) -> torch.Tensor:
+        """Embed words whose first stands at position `first`.
+
+        Raises: ValueError past max_length positions; where `first` lies on a device, that is the caller's to see.
+        """
+        if isinstance(first, int) and first + words.shape[1] > self.max_length:
             raise ValueError(f"{first + words.shape[1]} positions: allowed is at most max_length={self.max_length}")
         return self.dropout(self.positions(self.embedding(words) * self.scale, first))
 
 
-def rotate(x: torch.Tensor, first: int) -> torch.Tensor:
+def rotate(x: torch.Tensor, first: int | torch.Tensor) -> torch.Tensor:
     """Turn each interleaved pair of features by its position's angle. Shapes: [B,H,T,K].
 
     Source: Su et al. 2021 (RoFormer), equation 34, base 10,000.
     """
     length, width = x.shape[-2:]
-    position = torch.arange(first, first + length, device=x.device, dtype=torch.float32)[:, None]
+    position = (torch.arange(length, device=x.device, dtype=torch.float32) + first)[:, None]
     angle = position / 10_000 ** (torch.arange(0, width, 2, device=x.device, dtype=torch.float32) / width)
     even, odd = x[..., 0::2], x[..., 1::2]
     sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
@@ -86,13 +89,15 @@ def linear_biases(heads: int, queries: torch.Tensor, keys: torch.Tensor) -> torc
 
 
 class Cache:
-    """Sentences half way through decoding: A encoded sources, and R rows of words that translate them."""
+    """Sentences half way through decoding: A encoded sources, and R rows of words that translate them.
 
-    def __init__(self, memory: Sequence[Sequence[torch.Tensor]], bias: torch.Tensor) -> None:
-        # Keys lie transposed, so that the products with them need no copy.
-        both = [one for key, value in memory for one in (key.transpose(-1, -2).contiguous(), value.contiguous())]
-        self.sources = Sources(bias, *both)
-        self.own = [KeysAndValues() for _ in memory]
+    `sources` holds what hides the padding, [A,1,1,S], and each layer's keys, [A,H,K,S], and values, [A,H,S,K], of the
+    sources; keys lie transposed, so that the products with them need no copy. `own` holds each layer's of the words.
+    """
+
+    def __init__(self, sources: Sources, own: Sequence[Past]) -> None:
+        self.sources = sources
+        self.own = own
 
     def memory(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return one layer's keys and values of the sources, [A,H,S,K] each, and what hides padding, [A,1,1,S]."""
@@ -134,7 +139,7 @@ class SelfAttention(Attention):
         self.query_key_value = nn.Linear(recipe.width, 3 * recipe.heads * recipe.key_width)
         self.rotary = recipe.positions == "rotary"
 
-    def forward(self, x: torch.Tensor, bias: torch.Tensor, past: KeysAndValues | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, bias: torch.Tensor, past: Past | None = None) -> torch.Tensor:
         """Return the attention of x on x, or of one newest word on the past ones and itself. Shapes: [B,T,D]."""
         query, key, value = self.split(self.query_key_value(x), 3)
         if self.rotary:
@@ -317,14 +322,16 @@ class Transformer(nn.Module):
     def begin(self, source: torch.Tensor) -> Cache:
         """Encode the source [B,S] and return the state before the first target word."""
         memory, bias = self.encode(source)
-        return Cache([layer.cross_attention.sublayer.remember(memory) for layer in self.decoder], bias)
+        pairs = [layer.cross_attention.sublayer.remember(memory) for layer in self.decoder]
+        both = [one for key, value in pairs for one in (key.transpose(-1, -2).contiguous(), value.contiguous())]
+        return Cache(Sources(bias, *both), [KeysAndValues() for _ in pairs])
 
     def advance(self, state: Cache, last: torch.Tensor) -> torch.Tensor:
         """Feed the newest words [R] and return what `output` turns into the next words' logits, [R,D]."""
         first = state.own[0].length
         x = self.target(last[:, None], first)
-        keys = torch.arange(first + 1, device=last.device)
-        bias = self._self_bias(keys[-1:], keys, keys >= 0)
+        keys = torch.arange(state.own[0].room, device=last.device)
+        bias = self._self_bias(keys[:1] + first, keys, keys <= first)
         for index, layer in enumerate(self.decoder):
             x = layer.self_attention(x, bias, state.own[index])
             # Rows of one source look at it together, as if they were positions of one sentence.

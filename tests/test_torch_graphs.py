@@ -2,60 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from graph_models import LONGEST, ROWS, VARIANTS, Orders, PlayedGpu, called, meta, model, recipe, training
 from small_models import SOURCE_WORDS, TARGET_WORDS, one_thread
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import impls
 from harness import __main__ as program
 from harness.specs import RunSpec, overridden, override, spec_from_json, to_json
 from harness.subjects import padded
 from impls import registry, torch_graphs
-from impls.contract import EOS, PAD, SOS, Arrays, Batch, Training, TransformerRecipe
-from impls.torch_adapter import Dropout, TorchModel, build_transformer
-from impls.torch_graphs import LENGTH_STEP, GraphModel, Shape, padded_shape
+from impls.contract import EOS, PAD, SOS, Arrays, Batch
+from impls.torch_adapter import Dropout, TorchModel
+from impls.torch_graphs import LENGTH_STEP, GraphModel, Graphs, Shape, padded_shape
 
-ROWS, LONGEST, RATE = 6, 14, 2e-3
-VARIANTS = ("learned_positions", "sinusoidal_handmade", "conv_ffn", "paper")
+RATE = 2e-3
 ROUNDING = 1e-5
-SIZES: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "max_length": LONGEST}
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     with one_thread():
         yield
-
-
-def recipe(variant: str = "learned_positions", dropout: float = 0.0, **changes: Any) -> TransformerRecipe:
-    found = registry.recipe(variant)
-    assert isinstance(found, TransformerRecipe)
-    head_width = None if found.head_width is None else 8
-    return replace(found, **{**SIZES, "head_width": head_width, "dropout": dropout, **changes})
-
-
-def training(variant: str = "learned_positions", **changes: Any) -> Training:
-    return replace(registry.training(variant), batch_size=ROWS, **changes)
-
-
-def model(
-    kind: type[TorchModel],
-    of: TransformerRecipe,
-    trained: Training,
-    *,
-    device: str = "cpu",
-    precision: str = "float32",
-) -> TorchModel:
-    settings = {"training": trained, "seed": 3, "precision": precision}
-    return build_transformer(of, SOURCE_WORDS, TARGET_WORDS, device=device, kind=kind, **settings)
 
 
 def batch(number: int, rows: int = ROWS) -> Batch:
@@ -251,25 +224,6 @@ def test_nothing_that_a_graph_points_to_moves() -> None:
     assert all(one.grad is None for one in static._parameters)
 
 
-class Orders(TorchDispatchMode):
-    """Notes every operation, and of which of them something lies in the processor's memory or is read back to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.given: list[str] = []
-        self.on_host: list[str] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(function)
-        # There is no fused Adam on this device; its operands are looked at all the same.
-        done = None if "_fused_adam_" in name else function(*args, **(kwargs or {}))
-        self.given.append(name)
-        tensors = [one for one in tree_leaves((args, kwargs, done)) if isinstance(one, torch.Tensor)]
-        if "_local_scalar_dense" in name or any(one.device.type != "meta" for one in tensors):
-            self.on_host.append(name)
-        return done
-
-
 class DrawnNowhere:
     """Dropout's numbers on a device without memory."""
 
@@ -280,20 +234,16 @@ class DrawnNowhere:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_an_update_is_orders_to_the_device_alone(variant: str) -> None:
     """On a device without memory, torch's "meta", whatever needs a number of it or from outside of it would be seen."""
-    static, meta = model(GraphModel, recipe(variant, 0.1), training(variant)), torch.device("meta")
-    static.module.to(meta)
-    static._parameters = list(static.module.parameters())
+    static = meta(recipe(variant, 0.1), training(variant))
     static._optimiser = torch.optim.Adam(static._parameters, fused=True)
-    static._device, static._mixed = meta, contextlib.nullcontext  # type: ignore[method-assign]
     static._make_moments()
     for name in ("_sums", "_largest", "_finite"):
-        setattr(static, name, getattr(static, name).to(meta))
+        setattr(static, name, getattr(static, name).to("meta"))
     for one in static.module.modules():
         if isinstance(one, Dropout):
             one.noise = DrawnNowhere()  # type: ignore[assignment]
-    inputs = torch_graphs.Inputs(Shape(ROWS, 8, 8), meta)
+    inputs = torch_graphs.Inputs(Shape(ROWS, 8, 8), torch.device("meta"))
     static.module.train()
-    assert isinstance(static, GraphModel)
     with Orders() as orders:
         static._update(inputs)
     assert not orders.on_host
@@ -313,98 +263,16 @@ def test_an_order_that_needs_the_host_is_noticed() -> None:
 # Capture, with a GPU that is played -----------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
-class PlayedGraph:
-    """Remembers what is done while it is captured, and does it at each replay."""
-
-    gpu: PlayedGpu
-    generators: list[torch.Generator] = field(default_factory=list)
-    orders: list[Callable[[], None]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.gpu.graphs.append(self)
-
-    def register_generator_state(self, generator: torch.Generator) -> None:
-        assert self.gpu.capturing is None
-        self.generators.append(generator)
-
-    def replay(self) -> None:
-        self.gpu.log.append("replay")
-        for order in self.orders:
-            order()
-
-
-class PlayedStream:
-    def __init__(self, device: torch.device) -> None:
-        self.waited = 0
-
-    def wait_stream(self, other: PlayedStream) -> None:
-        self.waited += 1
-
-
-class PlayedGpu:
-    """The part of `torch.cuda` that `Graphs` uses: while a graph is captured, updates are noted and not done."""
-
-    CUDAGraph: Callable[[], PlayedGraph]
-    Stream = PlayedStream
-
-    def __init__(self) -> None:
-        self.CUDAGraph = lambda: PlayedGraph(self)
-        self.graphs: list[PlayedGraph] = []
-        self.capturing: PlayedGraph | None = None
-        self.captures: list[tuple[object, object]] = []
-        self.log: list[str] = []
-        self.default = PlayedStream(torch.device("cpu"))
-
-    def graph_pool_handle(self) -> object:
-        return object()
-
-    def current_stream(self, device: torch.device) -> PlayedStream:
-        return self.default
-
-    def synchronize(self, device: torch.device) -> None:
-        self.log.append("synchronize")
-
-    @contextlib.contextmanager
-    def device(self, device: torch.device) -> Iterator[None]:
-        yield
-
-    @contextlib.contextmanager
-    def stream(self, stream: PlayedStream) -> Iterator[None]:
-        assert stream.waited, "the warm-up reads what the default stream has not written yet"
-        yield
-
-    @contextlib.contextmanager
-    def graph(self, graph: PlayedGraph, *, pool: object, stream: PlayedStream) -> Iterator[None]:
-        assert self.default.waited, "the capture begins before the warm-up is undone"
-        self.captures.append((pool, stream))
-        self.capturing = graph
-        yield
-        self.capturing = None
-
-
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
-    played = PlayedGpu()
-    monkeypatch.setattr(torch_graphs, "cuda", played)
-    update = GraphModel._update
-
-    def ordered(self: GraphModel, inputs: Any) -> None:
-        if played.capturing is None:
-            played.log.append("update")
-            update(self, inputs)
-        else:
-            assert all(one.grad is None for one in self._parameters), "a graph would add to gradients from outside"
-            played.capturing.orders.append(lambda: update(self, inputs))
-
-    monkeypatch.setattr(GraphModel, "_update", ordered)
-    return played
+    return PlayedGpu(monkeypatch, GraphModel, "_update", "update")
 
 
 def captured(dropout: float = 0.3) -> GraphModel:
     found = model(GraphModel, recipe(dropout=dropout), training())
     assert isinstance(found, GraphModel)
-    found._graphs = found._make_graphs()
+    found._graphs = [Graphs(found._device, found._noise.generator)]
+    found._prepared = found._graphs[0].prepared
     return found
 
 
@@ -443,10 +311,9 @@ def test_capturing_changes_no_state(gpu: PlayedGpu) -> None:
     curve(replayed, [batch(1)])
     replayed.train_step(batch(1), RATE)
     before = replayed.training_state()
-    assert replayed._graphs is not None
     inputs = torch_graphs.Inputs(Shape(ROWS, 8, 8), torch.device("cpu"))
     inputs.fill(batch(2), RATE)
-    replayed._graphs.prepared("another", lambda: replayed._update(inputs))
+    replayed._prepared("another", lambda: replayed._update(inputs), replayed._changed)
     equal(replayed.training_state(), before)
 
 
@@ -568,10 +435,10 @@ def test_replays_are_the_updates_on_a_gpu(precision: str) -> None:
     """With dropout: a replay draws the numbers of its seed and update, and a warm-up leaves nothing behind."""
     given = batches() * 2
     settings: dict[str, Any] = {"device": "cuda", "precision": precision}
-    called, replayed = (model(GraphModel, recipe(dropout=0.3), training(), **settings) for _ in range(2))
-    assert isinstance(called, GraphModel)
-    called._graphs = None
-    np.testing.assert_allclose(curve(replayed, given), curve(called, given), rtol=1e-4)
+    uncaptured, replayed = (model(GraphModel, recipe(dropout=0.3), training(), **settings) for _ in range(2))
+    assert isinstance(uncaptured, GraphModel)
+    uncaptured._prepared = called
+    np.testing.assert_allclose(curve(replayed, given), curve(uncaptured, given), rtol=1e-4)
 
 
 @needs_gpu

@@ -162,7 +162,7 @@ def add_runs(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
 
 def add_cuda_graphs(group: Any) -> None:
     """Add the choice of how a GPU is told to do an update."""
-    help_text = "capture a Transformer's updates in torch as CUDA graphs and replay them (off)"
+    help_text = "capture a Transformer's updates and decoding in torch as CUDA graphs and replay them (off)"
     group.add_argument("--cuda-graphs", choices=typing.get_args(specs.CudaGraphs), help=help_text)
 
 

@@ -1,0 +1,296 @@
+"""Decoding in memory that stays where it is finds what decoding without it finds, and replays find what calls find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graph_models import LONGEST, ROWS, VARIANTS, Orders, PlayedGpu, called, meta, model, recipe, training
+from small_models import SOURCE_WORDS, one_thread
+
+from harness.decoding import Decoded, translate
+from harness.specs import DecodingSpec
+from harness.subjects import padded
+from impls import torch_graph_decoding
+from impls.contract import EOS, PAD, SOS, Batch, Candidates, Decoding, Ids, TransformerRecipe
+from impls.torch_adapter import TorchModel
+from impls.torch_caches import Rows
+from impls.torch_graph_decoding import GraphDecoding, Step, Steps
+from impls.torch_graphs import GraphModel, Graphs
+
+ROUNDING = 1e-5
+OTHERS: tuple[dict[str, Any], ...] = (
+    {"positions": "rotary", "norm": "rms", "norm_order": "pre", "ffn": "gated"},
+    {"positions": "alibi", "activation": "silu"},
+    {"positions": "none", "embedding_scale": "none"},
+)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have several shapes of sources, and have words outgrow their places."""
+    monkeypatch.setattr(torch_graph_decoding, "SOURCES_STEP", 3)
+    monkeypatch.setattr(torch_graph_decoding, "POSITIONS_STEP", 4)
+    monkeypatch.setattr(torch_graph_decoding, "WORDS_STEP", 5)
+    with one_thread():
+        yield
+
+
+def sources(count: int = 17, seed: int = 0) -> list[Ids]:
+    """Return sentences of 1 to 10 words."""
+    random = np.random.default_rng([seed, count])
+    return [
+        np.array([SOS, *random.integers(EOS + 1, SOURCE_WORDS, random.integers(1, 11)), EOS], dtype=np.int32)
+        for _ in range(count)
+    ]
+
+
+def pair(of: TransformerRecipe, **settings: Any) -> tuple[TorchModel, GraphModel]:
+    """Return a plain model and one with graphs, of equal weights that are far from 0."""
+    plain, fixed = (model(kind, of, training(), **settings) for kind in (TorchModel, GraphModel))
+    random = np.random.default_rng(5)
+    weights = {name: one + random.normal(0, 0.2, one.shape).astype(np.float32) for name, one in plain.weights().items()}
+    for found in (plain, fixed):
+        found.set_weights(weights)
+    assert isinstance(fixed, GraphModel)
+    return plain, fixed
+
+
+@dataclass
+class Ending:
+    """A model whose translations are as long as their sources: without training, none would end."""
+
+    model: TorchModel
+
+    def begin_decoding(self, source: Ids) -> EndingDecoding:
+        return EndingDecoding(self.model.begin_decoding(source), (source != PAD).sum(axis=1))
+
+
+@dataclass
+class EndingDecoding:
+    decoding: Decoding
+    left: Rows
+
+    def step(self, last: Ids, best: int) -> Candidates:
+        self.left = self.left - 1
+        found = self.decoding.step(last, best)
+        found.tokens[self.left < 0, 0] = EOS
+        return found
+
+    def select(self, rows: Rows) -> None:
+        self.left = self.left[rows]
+        self.decoding.select(rows)
+
+
+def search(beam: int, batch_size: int = 7) -> DecodingSpec:
+    return DecodingSpec(beam=beam, batch_size=batch_size, max_tokens=LONGEST - 1)
+
+
+def same(found: Decoded, expected: Decoded, rounding: float = ROUNDING) -> None:
+    assert [one.tokens for one in found.translations] == [one.tokens for one in expected.translations]
+    assert [one.finished for one in found.translations] == [one.finished for one in expected.translations]
+    worth = [[one.log_probability for one in decoded.translations] for decoded in (found, expected)]
+    np.testing.assert_allclose(*worth, rtol=rounding)
+
+
+def equal(found: Candidates, expected: Candidates) -> None:
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    np.testing.assert_allclose(found.log_probabilities, expected.log_probabilities, rtol=1e-4, atol=ROUNDING)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Note the shape of each step that is done in fixed memory."""
+    noted: list[Any] = []
+    call = Step.__call__
+
+    def __call__(self: Step, *others: Any) -> Candidates:
+        noted.append(self.shape)
+        return call(self, *others)
+
+    monkeypatch.setattr(Step, "__call__", __call__)
+    return noted
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize(
+    "of",
+    [*(recipe(one) for one in VARIANTS), *(recipe(**one) for one in OTHERS)],
+    ids=[*VARIANTS, "rotary", "alibi", "none"],
+)
+def test_translations_are_those_without(of: TransformerRecipe, beam: int, steps: list[Any]) -> None:
+    plain, fixed = map(Ending, pair(of))
+    expected = translate(plain, sources(), search(beam))
+    same(translate(fixed, sources(), search(beam)), expected)
+    for name in ("positions", "rows", "room"):
+        assert len({getattr(one, name) for one in steps}) > 1, name
+    assert {one.best for one in steps} == {beam + 3}
+
+
+def test_rows_may_be_chosen_in_any_way(steps: list[Any]) -> None:
+    """Dropped, repeated, reordered, twice between two steps, among one source's; and more candidates or fewer."""
+    plain, fixed = pair(recipe())
+    source = padded([one.tolist() for one in sources(6)])
+    random = np.random.default_rng(2)
+    expected, found = plain.begin_decoding(source), fixed.begin_decoding(source)
+    rows = len(source)
+    doubled, swapped = [0, 0, 2, 2, 5, 5], [1, 0, 3, 2, 5, 4]
+    choices: list[tuple[int, list[list[int]]]] = [
+        (4, []),
+        (4, []),
+        (2, []),
+        (4, [doubled]),
+        (4, [swapped, [1, 1, 2, 3, 4, 4]]),
+        (4, [swapped]),
+        (2, []),
+        (4, [[3, 3, 0, 5, 1, 2], [5, 4, 3, 2, 1, 0]]),
+        (4, [[0, 1, 1]]),
+        (4, [[2, 2, 1, 1, 0, 0]]),
+        (4, [[0, 1, 2, 3], [1, 3]]),
+        (4, [[]]),
+        (4, []),
+    ]
+    for best, chosen in choices:
+        last = random.integers(EOS + 1, SOURCE_WORDS, rows).astype(np.int32)
+        equal(found.step(last, best), expected.step(last, best))
+        for one in chosen:
+            for decoding in (expected, found):
+                decoding.select(np.array(one, dtype=np.intp))
+            rows = len(one)
+    assert rows == 0
+    assert len(steps) == len(choices) - 2  # all but the first, and the one without rows
+
+
+def test_two_decodings_at_once_do_not_meet(steps: list[Any]) -> None:
+    """The memory of a shape goes from one to the other and back; what the first had found is not written over."""
+    plain, fixed = pair(recipe())
+    given = [padded([one.tolist() for one in sources(4, seed)]) for seed in (1, 2)]
+    width = min(one.shape[1] for one in given)
+    expected = [plain.begin_decoding(one[:, :width]) for one in given]
+    found = [fixed.begin_decoding(one[:, :width]) for one in given]
+    random = np.random.default_rng(3)
+    for _ in range(4):
+        last = [random.integers(EOS + 1, SOURCE_WORDS, 4).astype(np.int32) for _ in given]
+        first, second = (one.step(words, 3) for one, words in zip(found, last, strict=True))
+        for told, one, words in zip((first, second), expected, last, strict=True):
+            equal(told, one.step(words, 3))
+        for one in (*expected, *found):
+            one.select(np.array([1, 0, 3, 2]))
+    assert len(set(steps)) == 1
+
+
+def test_numbers_that_were_left_behind_are_not_read() -> None:
+    """Weights that have diverged leave what is no number in the memory; other weights do not meet it."""
+    plain, fixed = pair(recipe())
+    weights = fixed.weights()
+    source = padded([one.tolist() for one in sources(4)])
+    last = np.full(4, EOS + 1, dtype=np.int32)
+    fixed.set_weights({name: np.full_like(one, np.nan) for name, one in weights.items()})
+    spoilt = fixed.begin_decoding(source)
+    for _ in range(4):
+        assert np.isnan(spoilt.step(last, 3).log_probabilities).all()
+    del spoilt
+    fixed.set_weights(weights)
+    expected, found = plain.begin_decoding(source), fixed.begin_decoding(source)
+    for _ in range(3):
+        equal(found.step(last, 3), expected.step(last, 3))
+
+
+def test_past_the_longest_is_refused_like_without() -> None:
+    _, fixed = pair(recipe())
+    decoding, last = fixed.begin_decoding(padded([[SOS, 5, EOS]])), np.array([7], dtype=np.int32)
+    for _ in range(LONGEST):
+        decoding.step(last, 3)
+    with pytest.raises(ValueError, match=f"{LONGEST + 1} positions: allowed is at most max_length={LONGEST}"):
+        decoding.step(last, 3)
+
+
+def test_only_so_many_shapes_get_memory(monkeypatch: pytest.MonkeyPatch, steps: list[Any]) -> None:
+    plain, fixed = pair(recipe())
+    expected = translate(plain, sources(), search(3))
+    translate(fixed, sources(), search(3))
+    all_steps, all_shapes = len(steps), len(set(steps))
+    monkeypatch.setattr(torch_graph_decoding, "MOST_SHAPES", 2)
+    _, fixed = pair(recipe())
+    steps.clear()
+    same(translate(fixed, sources(), search(3)), expected)
+    assert len(set(steps)) == 2 < all_shapes
+    assert 0 < len(steps) < all_steps
+
+
+def test_training_goes_on_between_translations() -> None:
+    """Weights change where they are, so what was prepared before serves after."""
+    plain, fixed = pair(recipe())
+    rows = padded([[SOS, 5, 6, EOS]] * ROWS)
+    for _ in range(2):
+        same(translate(fixed, sources(), search(1)), translate(plain, sources(), search(1)))
+        for found in (plain, fixed):
+            found.train_step(Batch(rows, rows[:, :-1], rows[:, 1:]), 1e-2)
+    same(translate(fixed, sources(), search(1)), translate(plain, sources(), search(1)), 1e-3)
+
+
+def test_a_step_is_orders_to_the_device_alone() -> None:
+    """On a device without memory, torch's "meta", whatever needs a number of it or from outside of it would be seen."""
+    for of in (*(recipe(one) for one in VARIANTS), *(recipe(**one) for one in OTHERS)):
+        found = meta(of, training())
+        with torch.inference_mode():
+            memory = found.module.begin(torch.zeros((3, 6), dtype=torch.int32, device="meta"))
+            decoding = GraphDecoding(found, memory, found._steps)
+            found.module.eval()
+            found.module.advance(decoding._state, torch.zeros(3, dtype=torch.int32, device="meta"))
+            step = found._steps.entered(decoding, decoding._state, 4)
+            assert step is not None
+            with Orders() as orders:
+                step._order()
+        assert not orders.on_host
+        assert "aten.index_copy_.default" in orders.given
+        assert len(orders.given) > 100
+
+
+# Capture, with a GPU that is played, and with one --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_replays_find_what_calls_find(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit: a capture changes nothing that is remembered, and each shape is captured once."""
+    _, uncaptured = pair(recipe())
+    _, replayed = pair(recipe())
+    expected = translate(Ending(uncaptured), sources(), search(beam))
+    gpu = PlayedGpu(monkeypatch, Step, "_order", "step")
+    replayed._graphs = [Graphs(replayed._device, replayed._noise.generator)]
+    replayed._steps = Steps(replayed, LONGEST, replayed._graphs[0].prepared)
+    assert translate(Ending(replayed), sources(), search(beam)) == expected
+    captures = gpu.log.count("step")
+    assert captures == len(gpu.graphs) == replayed.compilation().count > 2
+    assert gpu.log.count("replay") > captures
+    assert translate(Ending(replayed), sources(), search(beam)) == expected
+    assert gpu.log.count("step") == len(gpu.graphs) == captures
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that the installed torch can use")
+
+
+@needs_gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_replays_find_what_calls_find_on_a_gpu(beam: int, precision: str) -> None:
+    _, uncaptured = pair(recipe(), device="cuda", precision=precision)
+    _, replayed = pair(recipe(), device="cuda", precision=precision)
+    uncaptured._steps = Steps(uncaptured, LONGEST, called)
+    expected = translate(Ending(uncaptured), sources(), search(beam))
+    for _ in range(2):
+        same(translate(Ending(replayed), sources(), search(beam)), expected, 1e-4)
+    assert replayed.compilation().count > 2
+
+
+@needs_gpu
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_translations_are_those_without_on_a_gpu(variant: str) -> None:
+    plain, replayed = map(Ending, pair(recipe(variant), device="cuda"))
+    for beam in (1, 3):
+        # Convolutions multiply in TensorFloat-32 there.
+        same(translate(replayed, sources(), search(beam)), translate(plain, sources(), search(beam)), 1e-3)
