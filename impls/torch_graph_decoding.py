@@ -166,7 +166,7 @@ class Steps:
     def entered(self, decoding: GraphDecoding, cache: Any, best: int) -> Step | None:
         """Return the step that serves this decoding, with all it remembers; None where it is to do without."""
         length = cache.own[0].length
-        if length == 0 or length >= self._longest or not len(cache.sources):
+        if length == 0 or length >= self._longest:
             return None
         sources, rows = len(cache.sources), len(cache.own[0].both[0])
         filled_up = rounded(sources, SOURCES_STEP)
