@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -117,8 +118,9 @@ def machine(device: str = "cpu") -> dict[str, Any]:
         "system": platform.platform(),
     }
     if device.startswith("cuda"):
-        names = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-        found["gpu"] = names.split("\n")[0] if names else None
+        number = int(device.partition(":")[2] or 0)
+        chosen = [f"--id={one}" for one in gpus()[number : number + 1]]
+        found["gpu"] = _output("nvidia-smi", *chosen, "--query-gpu=name", "--format=csv,noheader") if chosen else None
     return found
 
 
@@ -129,9 +131,13 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def has_gpu() -> bool:
-    """Return whether there is an NVIDIA GPU that answers, without asking any framework."""
-    return bool(_output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"))
+def gpus() -> list[str]:
+    """Return the words that name the NVIDIA GPUs this process may use in CUDA_VISIBLE_DEVICES; asks no framework."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        # Of a list, CUDA sees what stands before the first word that names none; -1 is what people write for none.
+        return list(itertools.takewhile(lambda one: one and one != "-1", map(str.strip, given.split(","))))
+    return (_output("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader") or "").split()
 
 
 def peak_memory_bytes() -> int | None:

@@ -6,6 +6,7 @@ import contextlib
 import queue
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,19 +72,21 @@ def execute(
     command: str = "",
     note: str = "",
     terms: Terms | None = None,
+    gpus: Sequence[str] = (),
 ) -> Outcome:
     """Run each spec in a process of its own, `jobs` at once, and show how far they are on `stream`.
 
     A run that fails leaves a record that says why, and the others go on. One whose process is lost goes on from its
     checkpoint. One that another process runs is passed over, and waited for at the end. A signal ends all in order;
-    Ctrl-C after it ends them at once.
+    Ctrl-C after it ends them at once. Where there are several `gpus`, by the words that name them in
+    CUDA_VISIBLE_DEVICES, each run on "cuda" sees one of them, the least busy.
 
     Raises: ValueError where this process may not open files enough for so many at once, or `results` has no locks.
     """
     jobs = min(jobs, len(specs))
     check_descriptors(jobs)
     told = {"command": command, "note": note}
-    crew = _Crew(specs, results, stream, forecast or Forecast({}, jobs), terms or Terms(), told)
+    crew = _Crew(specs, results, stream, forecast or Forecast({}, jobs), terms or Terms(), told, gpus)
     with Watch(last=crew.kill) as watch:
         try:
             while crew.busy and watch.noted is None:
@@ -127,7 +130,9 @@ class _Crew:
         forecast: Forecast,
         terms: Terms,
         told: dict[str, Any],
+        gpus: Sequence[str],
     ) -> None:
+        self.gpus = gpus
         self.results, self.forecast, self.terms, self.runs = results, forecast, terms, len(specs)
         self.stopping = False
         self.display = Display(stream, overall=self._overall)
@@ -174,9 +179,17 @@ class _Crew:
         payload = Payload(spec=task.spec, checkpoint_seconds=self.terms.checkpoint_seconds, **self.told)
         printed = logs.size(store.log_path(self.results, run))
         killed, now = endings.out_of_memory_kills(), time.monotonic()
-        worker = Worker(payload, self.results, self.events.put)
-        self.running[run] = Running(task, worker, now, now, printed, killed)
+        gpu = self._gpu(task.spec)
+        worker = Worker(payload, self.results, self.events.put, gpu=gpu)
+        self.running[run] = Running(task, worker, now, now, printed, killed, gpu=gpu)
         self.forecast.start(run)
+
+    def _gpu(self, spec: RunSpec) -> str | None:
+        """Return the GPU that a run is to see, or None where there is nothing to choose."""
+        if spec.device != "cuda" or len(self.gpus) < 2:
+            return None
+        busy = Counter(one.gpu for one in self.running.values())
+        return min(self.gpus, key=lambda gpu: busy[gpu])
 
     def _pass_over(self, task: Task, reason: str) -> None:
         """Leave a run to the process that runs it, for now."""

@@ -29,7 +29,8 @@ class Task:
 class Running:
     """A run whose process is at work.
 
-    `verdict`: why it was asked to end, if it was; `again`: it is then tried again; `elsewhere`: who else runs it.
+    `verdict`: why it was asked to end, if it was; `again`: it is then tried again; `elsewhere`: who else runs it;
+    `gpu`: the one that it sees, where there are several.
     """
 
     task: Task
@@ -42,6 +43,7 @@ class Running:
     again: bool = False
     elsewhere: str = ""
     kill_at: float = math.inf
+    gpu: str | None = None
 
 
 class Records:

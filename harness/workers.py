@@ -53,6 +53,11 @@ def worker_environment(spec: RunSpec) -> dict[str, str]:
     if spec.device.startswith("cuda"):
         # cuBLAS gives the same bits twice only with a fixed workspace.
         found["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        # Else the first process of these takes most of a GPU's memory, and the next that is to share it gets none.
+        if spec.backend == "tensorflow":
+            found["TF_FORCE_GPU_ALLOW_GROWTH"] = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+        if spec.backend == "jax":
+            found["XLA_PYTHON_CLIENT_PREALLOCATE"] = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     return found
 
 
@@ -98,16 +103,21 @@ class Ended:
 class Worker:
     """The process of one run.
 
-    `tell` is called from another thread: with every event of the run, then once with how the process ended.
+    `tell` is called from another thread: with every event of the run, then once with how the process ended. `gpu` is
+    the one that it is to see (None: those that this process sees).
 
     Raises: OSError where it cannot be started.
     """
 
-    def __init__(self, payload: Payload, results: Path, tell: Callable[[Event | Ended], None]) -> None:
+    def __init__(
+        self, payload: Payload, results: Path, tell: Callable[[Event | Ended], None], *, gpu: str | None = None
+    ) -> None:
         spec = payload.spec
         self.run, self._tell = spec.id, tell
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, **worker_environment(spec), "PYTHONPATH": os.pathsep.join(paths)}
+        if gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
         with store.open_log(results, spec.id) as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "harness", "run", "--spec", "-", "--results", str(results)],

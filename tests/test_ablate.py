@@ -46,7 +46,7 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("MULTI30K_DIR", str(tmp_path_factory.mktemp("nothing") / "there"))
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("PYTHONPATH", str(Path(__file__).resolve().parent))
-        patch.setattr("harness.evidence.has_gpu", lambda: False)
+        patch.setattr("harness.evidence.gpus", list)
         yield
 
 

@@ -40,7 +40,7 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every command write into an empty folder, and see which processors there are but no GPU."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.evidence.has_gpu", lambda: False)
+    monkeypatch.setattr("harness.evidence.gpus", list)
 
 
 @pytest.fixture(scope="module")

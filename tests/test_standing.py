@@ -83,7 +83,7 @@ def test_every_command_that_trains_refuses_them(
     monkeypatch.setattr("harness.commands.options.available", plan)
     monkeypatch.setattr("harness.commands.run._pin", lambda spec, is_program: None)
     monkeypatch.setattr(many, "prepare", lambda *_: None)
-    monkeypatch.setattr("harness.evidence.has_gpu", lambda: False)
+    monkeypatch.setattr("harness.evidence.gpus", list)
     words = {"run": ["learned_positions"]}.get(command, [])
     assert main([command, *words, "--results", str(results)]) == 2
     error = capsys.readouterr().err

@@ -25,7 +25,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command that trains many runs."""
     parser.add_argument("--suite", choices=list(suites.SUITES), help="(quick; standard where there is a GPU)")
     parser.add_argument("--seed", type=options.count, action="append", help="may be given several times")
-    parser.add_argument("--jobs", type=options.positive, help="runs at once (cores / threads; 1 on a GPU)")
+    parser.add_argument("--jobs", type=options.positive, help="runs at once (cores / threads; 1 a GPU)")
     clusters.add(parser)
     add_terms(parser)
     parser.add_argument("--note", default="", help="free text for the records")
@@ -81,7 +81,7 @@ def choose_suite(arguments: argparse.Namespace, framework: str) -> Suite:
 
 
 def _finds_gpu(framework: str) -> bool:
-    if not evidence.has_gpu():
+    if not evidence.gpus():
         return False
     if workers.gpu_usable(framework):
         return True
@@ -160,6 +160,7 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
             jobs=jobs,
             stream=sys.stderr,
             forecast=left,
+            gpus=evidence.gpus(),
             **settings,
         )
     order = [spec.id for spec in specs]
@@ -167,8 +168,8 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
 
 
 def _jobs(specs: list[RunSpec]) -> int:
-    if any(not spec.device.startswith("cpu") for spec in specs):
-        return 1
+    if any(spec.device != "cpu" for spec in specs):
+        return max(1, len(evidence.gpus())) if all(spec.device == "cuda" for spec in specs) else 1
     return max(1, evidence.cores() // max(spec.threads for spec in specs))
 
 

@@ -1,0 +1,108 @@
+"""Which GPUs there are, and which run sees which: several at once each on its own, or sharing one."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import spec
+
+from harness import evidence, executor, store
+from harness.commands import many
+from harness.workers import worker_environment
+
+NVIDIA_SMI = """#!/bin/sh
+# Two different GPUs, by UUID or by number.
+case "$*" in
+*query-gpu=uuid*) printf 'GPU-one\\nGPU-two\\n';;
+*--id=GPU-two*|*--id=1*) echo 'The other GPU';;
+*) echo 'The first GPU';;
+esac
+"""
+
+pytestmark = pytest.mark.usefixtures("processes")
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(NVIDIA_SMI)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def visible(words: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", words)
+    return evidence.gpus()
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_gpus_are_those_that_cuda_would_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert evidence.gpus() == ["GPU-one", "GPU-two"]
+    assert visible("1", monkeypatch) == ["1"]
+    assert visible(" 2, 0 ", monkeypatch) == ["2", "0"]
+    assert visible("GPU-two,-1,GPU-one", monkeypatch) == ["GPU-two"]
+    assert visible("-1", monkeypatch) == visible("", monkeypatch) == []
+
+
+def test_without_the_driver_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert evidence.gpus() == []
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_record_names_the_gpu_that_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, other = "The first GPU", "The other GPU"
+    assert [evidence.machine(device)["gpu"] for device in ("cuda", "cuda:0", "cuda:1")] == [first, first, other]
+    assert "gpu" not in evidence.machine("cpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-two,GPU-one")
+    assert [evidence.machine(device)["gpu"] for device in ("cuda", "cuda:1")] == [other, first]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert evidence.machine("cuda")["gpu"] is None
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_as_many_runs_go_at_once_as_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert many._jobs([spec(device="cuda")]) == 2
+    assert many._jobs([spec(device="cuda:1")]) == 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert many._jobs([spec(device="cuda")]) == 1
+
+
+def seen(tmp_path: Path, device: str, **settings: Any) -> list[str]:
+    """Run four runs at once and return what GPUs each saw."""
+    specs = [spec("counting_model:build_seeing", device=device, seed=seed) for seed in range(4)]
+    outcome = executor.execute(specs, tmp_path, jobs=4, stream=io.StringIO(), **settings)
+    assert [record.status for record in outcome.records] == ["completed"] * 4
+    logs = [store.log_path(tmp_path, one.id).read_text() for one in specs]
+    return [next(line for line in log.splitlines() if line.startswith("sees ")) for log in logs]
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "expected"),
+    [
+        ("cuda", ["GPU-one", "GPU-two"], ["sees GPU-one", "sees GPU-two"] * 2),
+        ("cuda", ["GPU-one"], ["sees all"] * 4),
+        ("cuda:1", ["GPU-one", "GPU-two"], ["sees all"] * 4),
+        ("cpu", ["GPU-one", "GPU-two"], ["sees all"] * 4),
+    ],
+)
+def test_each_run_sees_the_least_busy_gpu(
+    device: str, gpus: list[str], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert seen(tmp_path, device, gpus=gpus) == expected
+
+
+def test_keras_leaves_memory_of_a_gpu_to_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
+    keras = {"framework": "keras", "device": "cuda"}
+    assert worker_environment(spec(backend="tensorflow", **keras))["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    assert worker_environment(spec(backend="jax", **keras))["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
+    assert worker_environment(spec(backend="jax", **keras))["XLA_PYTHON_CLIENT_PREALLOCATE"] == "true"
