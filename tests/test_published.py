@@ -10,6 +10,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from harness import store
@@ -100,12 +101,17 @@ def test_validation_losses_fall() -> None:
             assert second < first
 
 
-def test_the_tutorial_s_figures_are_met() -> None:
-    (found,) = (one for one in RECORDS if one.spec.variant == "learned_positions" and one.spec.budget == "source")
-    assert found.scores["tutorial_perplexity"] is not None
-    assert found.scores["tutorial_perplexity"] <= 5.55
-    assert found.scores["bleu_tutorial"] is not None
-    assert found.scores["bleu_tutorial"] >= 34.0
+def test_the_tutorial_s_figures_are_met_by_the_mean_of_the_seeds() -> None:
+    found = [one for one in RECORDS if (one.spec.variant, one.spec.budget) == ("learned_positions", "source")]
+    assert sorted(one.spec.seed for one in found) == [0, 1, 2]
+    perplexity, bleu = (
+        np.array([one.scores[name] for one in found], dtype=float) for name in ("tutorial_perplexity", "bleu_tutorial")
+    )
+    assert perplexity.mean() <= 5.55
+    assert bleu.mean() >= 34.0
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    figures = f"{perplexity.mean():.3f} ± {perplexity.std(ddof=1):.3f} and {bleu.mean():.2f} ± {bleu.std(ddof=1):.2f}"
+    assert f"Three seeds here give {figures} (standard deviation)" in text
 
 
 def test_readme_shows_the_records() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -423,6 +424,8 @@ def test_a_record_says_where_earlier_processes_were_different(
     told = dict(provenance.environment([whole]))["earlier_processes"]
     assert told.startswith(f"until_update 9 machine cores {cores + 6} ")
     assert told.endswith("until_update 16 variables XLA_FLAGS --odd")
+    undisturbed = replace(whole, environment={**whole.environment, "earlier_processes": []})
+    assert "earlier_processes" not in dict(provenance.environment([undisturbed]))
 
 
 def test_a_checkpoint_of_a_version_that_knew_no_environments_serves(

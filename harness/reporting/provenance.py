@@ -102,7 +102,8 @@ def environment(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
     found: dict[str, dict[str, None]] = {}
     for record in records:
         for name, value in _flat(record.environment):
-            found.setdefault(name, {})[value] = None
+            if value:  # a run that nothing disturbed has lists of disturbances without an entry
+                found.setdefault(name, {})[value] = None
     return [(name, "; ".join(values)) for name, values in sorted(found.items())]
 
 
