@@ -57,7 +57,9 @@ def _translating(document: SpeedDocument, subject: Subject) -> list[str]:
     for one in subject.decoding:
         said = f"{plain(subject.name)} translates {one.sentences:,} sentences ({way(one)}) in "
         said += _spread(one.seconds, 1.0, "s")
-        made.append(f"{said}, 1,000 in {number(one.thousand_seconds)} s. {_ratios(document, subject, (one.name,))}")
+        if one.sentences != 1_000:
+            said += f", so 1,000 in {number(one.thousand_seconds)} s"
+        made.append(f"{said}. {_ratios(document, subject, (one.name,))}")
     return [one.strip() for one in made]
 
 
