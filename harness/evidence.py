@@ -118,8 +118,9 @@ def machine(device: str = "cpu") -> dict[str, Any]:
         "system": platform.platform(),
     }
     if device.startswith("cuda"):
-        number = int(device.partition(":")[2] or 0)
-        chosen = [f"--id={one}" for one in gpus()[number : number + 1]]
+        number = device.partition(":")[2]
+        first = int(number) if number.isdecimal() else 0
+        chosen = [f"--id={one}" for one in gpus()[first : first + 1]]
         found["gpu"] = _output("nvidia-smi", *chosen, "--query-gpu=name", "--format=csv,noheader") if chosen else None
     return found
 

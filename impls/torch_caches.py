@@ -32,17 +32,13 @@ class Sources:
         """Return A."""
         return len(self.tensors[0])
 
-    def of(self, rows: Rows) -> Rows:
-        """Return the source of each of these rows. Shapes: [R]."""
-        return self._of_rows[rows]
-
     def stay(self, rows: Rows) -> bool:
         """Return whether `select(rows)` would change nothing here."""
-        return np.array_equal(self.of(rows), self._of_rows)
+        return np.array_equal(self._of_rows[rows], self._of_rows)
 
     def select(self, rows: Rows) -> None:
         """Keep, drop, repeat or reorder rows. Shapes: [R]."""
-        sources = self.of(rows)
+        sources = self._of_rows[rows]
         first = np.flatnonzero(np.diff(sources, prepend=-1))
         each = max(1, len(rows) // max(1, len(first)))
         if not np.array_equal(first, np.arange(0, len(rows), each)):

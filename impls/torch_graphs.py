@@ -21,7 +21,7 @@ from torch.nn.functional import linear, log_softmax, nll_loss
 
 from impls.contract import PAD, Batch, Compilation, Ids, TransformerRecipe
 from impls.torch_adapter import TorchModel, build_transformer
-from impls.torch_graph_decoding import GraphDecoding, Order, Prepare, Steps
+from impls.torch_graph_decoding import GraphDecoding, Order, Prepare, Steps, rounded
 
 LENGTH_STEP = 4
 """What the padded lengths are multiples of.
@@ -55,7 +55,7 @@ def padded_shape(batch: Batch, rows: int, longest: int) -> Shape:
     """Return the shape that `batch` is padded to: at least `rows` rows, and no padding beyond `longest` positions."""
 
     def padded(length: int) -> int:
-        return max(length, min(-(-length // LENGTH_STEP) * LENGTH_STEP, longest))
+        return max(length, min(rounded(length, LENGTH_STEP), longest))
 
     return Shape(max(rows, len(batch.source)), padded(batch.source.shape[1]), padded(batch.target_in.shape[1]))
 
@@ -169,11 +169,12 @@ class GraphModel(TorchModel):
         changed = [*self._parameters, *moments, self._sums, self._largest, self._finite]
         self._changed = [one.detach() for one in changed]
         self._graphs: list[Graphs] = []
-        self._prepared, prepared = (self._prepare() for _ in range(2))
-        self._steps = Steps(self, self._longest, prepared)
+        # Updates and steps of decoding have graphs of their own, so that neither uses up the other's.
+        self._prepared = self._prepare()
+        self._steps = Steps(self, self._longest, self._prepare())
 
     def _prepare(self) -> Prepare:
-        """Return what makes a graph of an order, on a GPU; elsewhere the order is called."""
+        """Return what makes new graphs of orders, on a GPU; elsewhere the orders are called."""
         if self._device.type != "cuda":
             return lambda name, order, state: order
         self._graphs.append(Graphs(self._device, self._noise.generator))

@@ -23,6 +23,8 @@ ROWS, LONGEST = 6, 14
 VARIANTS = ("learned_positions", "sinusoidal_handmade", "conv_ffn", "paper")
 SIZES: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "max_length": LONGEST}
 
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that the installed torch can use")
+
 
 def recipe(variant: str = "learned_positions", dropout: float = 0.0, **changes: Any) -> TransformerRecipe:
     found = registry.recipe(variant)

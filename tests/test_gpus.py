@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 from small_runs import spec
 
 from harness import evidence, executor, store
+from harness.__main__ import parser
 from harness.commands import many
+from harness.forecast import Forecast
+from harness.verdicts import Running, Task
 from harness.workers import worker_environment
 
 NVIDIA_SMI = """#!/bin/sh
@@ -59,6 +63,7 @@ def test_without_the_driver_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_record_names_the_gpu_that_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
     first, other = "The first GPU", "The other GPU"
     assert [evidence.machine(device)["gpu"] for device in ("cuda", "cuda:0", "cuda:1")] == [first, first, other]
+    assert evidence.machine("cuda:one")["gpu"] == first  # the framework says what is wrong with that word
     assert "gpu" not in evidence.machine("cpu")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-two,GPU-one")
     assert [evidence.machine(device)["gpu"] for device in ("cuda", "cuda:1")] == [other, first]
@@ -67,11 +72,27 @@ def test_a_record_names_the_gpu_that_was_used(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_as_many_runs_go_at_once_as_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert many._jobs([spec(device="cuda")]) == 2
-    assert many._jobs([spec(device="cuda:1")]) == 1
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert many._jobs([spec(device="cuda")]) == 1
+@pytest.mark.parametrize(
+    ("device", "visible", "jobs", "gpus"),
+    [
+        ("cuda", None, 2, ["GPU-one", "GPU-two"]),
+        ("cuda", "1", 1, ["1"]),
+        ("cuda", "-1", 1, []),
+        ("cuda:1", None, 1, []),
+        ("cpu", None, 5, []),
+    ],
+)
+def test_as_many_runs_go_at_once_as_there_are_gpus(
+    device: str, visible: str | None, jobs: int, gpus: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(evidence, "cores", lambda: 5)
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(executor, "execute", lambda *_, **settings: told.update(settings) or executor.Outcome())
+    given = parser().parse_args(["bench", "--results", str(tmp_path)], argparse.Namespace(typed=""))
+    many.execute([spec(device=device)], [], given)
+    assert (told["jobs"], told["gpus"]) == (jobs, gpus)
 
 
 def seen(tmp_path: Path, device: str, **settings: Any) -> list[str]:
@@ -97,6 +118,18 @@ def test_each_run_sees_the_least_busy_gpu(
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert seen(tmp_path, device, gpus=gpus) == expected
+
+
+def test_a_gpu_whose_run_has_ended_is_free_again(tmp_path: Path) -> None:
+    gpus = ["GPU-one", "GPU-two"]
+    crew = executor._Crew([], tmp_path, io.StringIO(), Forecast({}, 2), executor.Terms(), {}, gpus)
+    worker: Any = None
+    run = spec(device="cuda")
+    for taken, expected in (([], "GPU-one"), (["GPU-one"], "GPU-two"), (["GPU-two"], "GPU-one"), (gpus, "GPU-one")):
+        crew.running = {gpu: Running(Task(run), worker, 0.0, 0.0, 0, 0, gpu=gpu) for gpu in taken}
+        assert crew._gpu(run) == expected
+    crew.running |= {"more": Running(Task(run), worker, 0.0, 0.0, 0, 0, gpu="GPU-one")}
+    assert crew._gpu(run) == "GPU-two"
 
 
 def test_keras_leaves_memory_of_a_gpu_to_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:

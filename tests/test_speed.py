@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from harness import arithmetic, evidence
+from harness import arithmetic, evidence, store
 from harness.__main__ import main, parser
 from harness.commands import speed
-from harness.specs import DataSpec, DecodingSpec, RunSpec
+from harness.specs import DataSpec, DecodingSpec, RunRecord, RunSpec
 from harness.speed import stored
 from harness.speed.crew import Companion, Lost, Refused
 from harness.speed.document import SpeedDocument
@@ -315,6 +315,20 @@ def test_what_would_do_nothing_is_refused(
 ) -> None:
     assert main([*TOY, "--variant", "paper", "--peer", "none", *words, "--results", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_runs_of_one_recipe_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*TOY, "--variant", "paper", "--peer", "none"]
+    plan, prepared = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
+    known = {"spec": plan.jobs[0].spec, "status": "completed", "fingerprints": prepared.digests}
+    monkeypatch.setattr(store, "find", lambda _, name: RunRecord(id=name, **known))
+    monkeypatch.setattr(store, "load_weights", lambda *_: {})
+    assert main([*words, "--weights", "first", "--weights", "second", "--results", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "--weights second: run first has the same recipe: allowed is one run of a recipe" in error
     assert not list(tmp_path.iterdir())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graph_models import LONGEST, ROWS, VARIANTS, Orders, PlayedGpu, called, meta, model, recipe, training
+from graph_models import LONGEST, ROWS, VARIANTS, Orders, PlayedGpu, called, meta, model, needs_gpu, recipe, training
 from small_models import SOURCE_WORDS, one_thread
 
 from harness.decoding import Decoded, translate
@@ -268,9 +268,6 @@ def test_replays_find_what_calls_find(beam: int, monkeypatch: pytest.MonkeyPatch
     assert gpu.log.count("replay") > captures
     assert translate(Ending(replayed), sources(), search(beam)) == expected
     assert gpu.log.count("step") == len(gpu.graphs) == captures
-
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that the installed torch can use")
 
 
 @needs_gpu

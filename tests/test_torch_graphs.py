@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graph_models import LONGEST, ROWS, VARIANTS, Orders, PlayedGpu, called, meta, model, recipe, training
+from graph_models import LONGEST, ROWS, VARIANTS, Orders, PlayedGpu, called, meta, model, needs_gpu, recipe, training
 from small_models import SOURCE_WORDS, TARGET_WORDS, one_thread
 
 import impls
@@ -414,8 +414,6 @@ def test_the_command_line_refuses_in_a_line(arguments: list[str], tmp_path: Any,
 
 
 # With a GPU -----------------------------------------------------------------------------------------------------------
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that the installed torch can use")
 
 
 @needs_gpu

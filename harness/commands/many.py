@@ -147,7 +147,8 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
         options.say(f"{len(missing)} to run, by {arguments.engine}.")
         outcome = clusters.execute(missing, arguments, settings)
     elif missing:
-        jobs = arguments.jobs or _jobs(specs)
+        gpus = evidence.gpus() if all(spec.device == "cuda" for spec in specs) else []
+        jobs = arguments.jobs or _jobs(specs, gpus)
         left = _forecast(missing, arguments.results, jobs)
         seconds = left.seconds()
         options.say(
@@ -160,16 +161,16 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
             jobs=jobs,
             stream=sys.stderr,
             forecast=left,
-            gpus=evidence.gpus(),
+            gpus=gpus,
             **settings,
         )
     order = [spec.id for spec in specs]
     return Done(sorted([*there, *outcome.records], key=lambda record: order.index(record.id)), outcome)
 
 
-def _jobs(specs: list[RunSpec]) -> int:
-    if any(spec.device != "cpu" for spec in specs):
-        return max(1, len(evidence.gpus())) if all(spec.device == "cuda" for spec in specs) else 1
+def _jobs(specs: list[RunSpec], gpus: list[str]) -> int:
+    if any(not spec.device.startswith("cpu") for spec in specs):
+        return max(1, len(gpus))
     return max(1, evidence.cores() // max(spec.threads for spec in specs))
 
 
