@@ -15,6 +15,10 @@ from typing import Any, ClassVar, Literal, Union
 from impls.contract import LARGEST_COUNT, Backend, GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
 
 SCHEMA = 1
+"""The version of manifests and exported documents."""
+RECORD_SCHEMA = 2
+"""The version of run records; records of version 1 are read and completed."""
+RECORD_SCHEMAS = (1, 2)
 
 CorpusName = Literal["multi30k", "captions", "files"]
 Tokenizer = Literal["spacy", "moses", "sentencepiece-bpe", "sentencepiece-unigram", "whitespace"]
@@ -23,7 +27,20 @@ Vocabulary = Literal["separate", "joint"]
 Budget = Literal["controlled", "source"]
 Precision = Literal["float32", "bfloat16"]
 CudaGraphs = Literal["off", "on"]
+Unknown = Literal["never", "allowed"]
 Status = Literal["completed", "interrupted", "failed", "diverged"]
+ADDED_FIELDS: dict[tuple[str, str], Any] = {
+    ("training", "batching"): "length",
+    ("training", "batch_tokens"): 4_096,
+    ("decoding", "unknown"): "allowed",
+    ("recipe", "attention_dropout"): None,
+    ("recipe", "activation_dropout"): None,
+}
+"""Fields that were added to `RunSpec` later, with the value that runs had before.
+
+A record of version 1 is completed with them. A field with this value does not count for the id of a run, so that a new
+field changes no id.
+"""
 RECIPE_TYPES: dict[str, type[Recipe]] = {
     kind.family: kind for kind in (TransformerRecipe, GruRecipe, TorchReferenceRecipe)
 }
@@ -115,13 +132,15 @@ class DecodingSpec:
     """How the test set is translated.
 
     `beam` 1 is greedy. `length_penalty` is the exponent alpha of Wu et al. 2016, equation 14: hypotheses are ranked by
-    log-probability / ((5 + length) / 6) ** alpha.
+    log-probability / ((5 + length) / 6) ** alpha. `unknown` says whether a translation may contain `<unk>`: "never", as
+    most translation toolkits decide, or "allowed", as in the tutorials.
     """
 
     beam: int = 1
     length_penalty: float = 0.6
     max_tokens: int = 50
     batch_size: int = 128
+    unknown: Unknown = "never"
 
     def __post_init__(self) -> None:
         _check(self, beam=1, max_tokens=1, batch_size=1)
@@ -210,6 +229,9 @@ class RunSpec:
         settings = to_json(self)
         if settings["recipe"]:
             settings["recipe"] = {k: v for k, v in settings["recipe"].items() if k not in ("name", "source")}
+        for (part, name), earlier in ADDED_FIELDS.items():
+            if settings[part] and settings[part].get(name, earlier) == earlier:
+                settings[part].pop(name, None)
         if self.backend is None:
             del settings["backend"]
         if self.cuda_graphs == "off":
@@ -258,7 +280,7 @@ class RunRecord:
     Losses and perplexities that are not finite are stored as None, with status "diverged".
     """
 
-    schema: ClassVar[int] = SCHEMA
+    schema: ClassVar[int] = RECORD_SCHEMA
 
     id: str
     spec: RunSpec
@@ -313,11 +335,25 @@ def record_from_json(value: Any) -> RunRecord:
 
     Raises: ValueError where the schema is another, or naming the field that is unknown, missing or of the wrong type.
     """
-    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        schema = value.get("schema") if isinstance(value, dict) else None
-        raise ValueError(f"schema={schema!r}: allowed is {SCHEMA}; this is not a run record of this version")
-    found: RunRecord = _read(RunRecord, {k: v for k, v in value.items() if k != "schema"}, "record")
-    return found
+    schema = value.get("schema") if isinstance(value, dict) else None
+    if schema not in RECORD_SCHEMAS:
+        raise ValueError(f"schema={brief(schema)}: expected one of {', '.join(map(str, RECORD_SCHEMAS))}")
+    value = {name: part for name, part in value.items() if name != "schema"}
+    record: RunRecord = _read(RunRecord, completed(value) if schema == 1 else value, "record")
+    return record
+
+
+def completed(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON of a record of version 1 with the fields that later versions added to its spec."""
+    spec = value.get("spec")
+    if not isinstance(spec, dict):
+        return value
+    spec = dict(spec)
+    for (part, name), earlier in ADDED_FIELDS.items():
+        settings = spec.get(part)
+        if isinstance(settings, dict) and (part != "recipe" or settings.get("family") == TransformerRecipe.family):
+            spec[part] = {name: earlier, **settings}
+    return {**value, "spec": spec}
 
 
 def epochs_from_json(value: Any) -> list[EpochRecord]:

@@ -27,13 +27,14 @@ LARGEST_COUNT = 65_536
 
 Positions = Literal["learned", "sinusoidal", "rotary", "alibi", "none"]
 EmbeddingScale = Literal["sqrt_width", "none"]
-EmbeddingInit = Literal["xavier", "normal"]
+EmbeddingInit = Literal["xavier", "normal", "width"]
 Norm = Literal["layernorm", "handmade", "rms", "none"]
 NormOrder = Literal["post", "pre"]
 FeedForward = Literal["linear", "conv1d", "gated"]
 Activation = Literal["relu", "gelu", "silu", "tanh"]
 Tying = Literal["none", "output", "all"]
 Schedule = Literal["constant", "inverse_sqrt"]
+Batching = Literal["random", "length", "tokens"]
 Backend = Literal["tensorflow", "jax", "torch"]
 """What Keras runs on; the first word is the default."""
 
@@ -69,11 +70,18 @@ def _check_rate(settings: object, name: str) -> None:
 class TransformerRecipe:
     """One encoder-decoder Transformer, in closed words.
 
-    Fixed by the house and therefore no fields: sine and cosine interleaved; a bias on every projection; dropout after
-    the embedding, on attention weights, inside the feed-forward and before each residual sum; padding hidden on the key
-    side; scores divided by sqrt(K); gelu in its exact erf form.
+    The same for every recipe and therefore not fields: sine and cosine interleaved; a bias on every projection; padding
+    hidden on the key side; scores divided by sqrt(K); gelu in its exact erf form.
 
-    Raises: ValueError naming the field, its value and what is allowed.
+    `dropout` applies after the embedding, to attention weights, inside the feed-forward and before each residual sum.
+    `attention_dropout` and `activation_dropout` replace it for the attention weights and for the hidden units of the
+    feed-forward; None means the same rate as `dropout`.
+    `embedding_init` sets the initial values of the embeddings: "xavier" (uniform), "normal" (standard deviation 1), or
+    "width" (normal, standard deviation width ** -0.5; with embedding_scale="sqrt_width" the scaled embeddings have unit
+    variance, as in fairseq and the Annotated Transformer).
+
+    Raises:
+        ValueError: A field has a value that is not accepted; the message names the field.
     """
 
     family: ClassVar[str] = "transformer"
@@ -86,6 +94,8 @@ class TransformerRecipe:
     head_width: int | None = None
     ffn_width: int = 512
     dropout: float = 0.1
+    attention_dropout: float | None = None
+    activation_dropout: float | None = None
     max_length: int = 100
     positions: Positions = "learned"
     embedding_scale: EmbeddingScale = "sqrt_width"
@@ -101,6 +111,9 @@ class TransformerRecipe:
         _check_words(self)
         _check_counts(self, "width", "layers", "heads", "ffn_width", "max_length")
         _check_rate(self, "dropout")
+        for name in ("attention_dropout", "activation_dropout"):
+            if getattr(self, name) is not None:
+                _check_rate(self, name)
         if self.head_width is None:
             if self.width % self.heads:
                 _refuse(self, "heads", f"a divisor of width={self.width}, unless head_width is given")
@@ -117,6 +130,16 @@ class TransformerRecipe:
     def key_width(self) -> int:
         """K: `head_width`, or width / heads where it is not given."""
         return self.width // self.heads if self.head_width is None else self.head_width
+
+    @property
+    def attention_rate(self) -> float:
+        """The dropout rate of attention weights."""
+        return self.dropout if self.attention_dropout is None else self.attention_dropout
+
+    @property
+    def activation_rate(self) -> float:
+        """The dropout rate of the feed-forward's hidden units."""
+        return self.dropout if self.activation_dropout is None else self.activation_dropout
 
     @property
     def epsilon(self) -> float:
@@ -189,7 +212,15 @@ class Training:
     words. `teacher_forcing` is the probability that a recurrent decoder is fed the right word; Transformers always are.
     `averaged_epochs` 0 keeps the epoch with the least validation loss; n averages the weights of the last n epochs.
 
-    Raises: ValueError naming the field, its value and what is allowed.
+    `batching` says how sentence pairs are put into batches, anew in every epoch:
+
+    - "random": shuffled and cut into batches of `batch_size` pairs, as the tutorials' iterator does.
+    - "length": batches of `batch_size` pairs of similar length.
+    - "tokens": pairs of similar length, as many as fit into `batch_tokens`, which counts pairs times the longer side of
+      the longest pair, as fairseq does. `batch_size` is not used.
+
+    Raises:
+        ValueError: A field has a value that is not accepted; the message names the field.
     """
 
     beta1: float = 0.9
@@ -199,7 +230,9 @@ class Training:
     peak_rate: float = 5e-4
     warmup_updates: int = 0
     clip_norm: float | None = 1.0
+    batching: Batching = "random"
     batch_size: int = 128
+    batch_tokens: int = 4_096
     epochs: int = 10
     label_smoothing: float = 0.0
     teacher_forcing: float = 1.0
@@ -207,7 +240,7 @@ class Training:
 
     def __post_init__(self) -> None:
         _check_words(self)
-        _check_counts(self, "batch_size", "epochs")
+        _check_counts(self, "batch_size", "batch_tokens", "epochs")
         for name in ("beta1", "beta2", "label_smoothing"):
             _check_rate(self, name)
         if not self.epsilon > 0:

@@ -67,8 +67,9 @@ def draw(recipe: Recipe, name: str, shape: tuple[int, ...], seed: int) -> Number
     if isinstance(recipe, GruRecipe):
         return (0.01 * generator.standard_normal(shape)).astype(np.float32)
     embedded = name.endswith((".embedding", ".positions"))
-    if embedded and isinstance(recipe, TransformerRecipe) and recipe.embedding_init == "normal":
-        return generator.standard_normal(shape).astype(np.float32)
+    if embedded and isinstance(recipe, TransformerRecipe) and recipe.embedding_init != "xavier":
+        deviation = recipe.width**-0.5 if recipe.embedding_init == "width" else 1.0
+        return (deviation * generator.standard_normal(shape)).astype(np.float32)
     bound = math.sqrt(6 / sum(shape))
     return generator.uniform(-bound, bound, shape).astype(np.float32)
 

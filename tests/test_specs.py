@@ -10,6 +10,7 @@ import pytest
 from small_runs import DATA, TINY, spec
 
 from harness.specs import (
+    ADDED_FIELDS,
     DataSpec,
     DecodingSpec,
     EpochRecord,
@@ -59,6 +60,20 @@ def test_a_spec_survives_json(one: RunSpec) -> None:
     assert spec_from_json(through_json(one)).id == one.id
 
 
+def test_a_record_of_version_1_is_completed_and_keeps_its_id() -> None:
+    earlier = {"training": {"batching": "length"}, "decoding": {"unknown": "allowed"}}
+    kept = SPECS[0]
+    kept = replace(kept, **{part: replace(getattr(kept, part), **fields) for part, fields in earlier.items()})
+    value = through_json(RunRecord(id=kept.id, spec=kept, status="completed"))
+    assert value["schema"] == 2
+    value["schema"] = 1
+    for part, name in ADDED_FIELDS:
+        value["spec"][part].pop(name, None)
+    record = record_from_json(value)
+    assert record.spec == kept
+    assert record.id == record.spec.id != SPECS[0].id
+
+
 def test_a_record_survives_json() -> None:
     record = RunRecord(id="x", spec=SPECS[0], status="completed", curve=(EPOCH,), scores={"a": 1.5, "b": None})
     assert record_from_json(through_json(record)) == record
@@ -71,10 +86,11 @@ def changes(settings: Any) -> list[tuple[str, Any]]:
     words |= {"test_split": "test_2017_flickr", "budget": "source", "precision": "bfloat16", "device": "cuda"}
     words |= {"framework": "keras", "schedule": "inverse_sqrt", "variant": "paper", "positions": "none", "norm": "rms"}
     words |= {"embedding_scale": "none", "embedding_init": "normal", "norm_order": "pre", "ffn": "gated"}
-    words |= {"activation": "gelu", "tying": "output"}
+    words |= {"activation": "gelu", "tying": "output", "batching": "tokens", "unknown": "allowed"}
     numbers = {"width": 32, "heads": 4, "head_width": 3, "norm_epsilon": 1e-3, "max_length": 90, "clip_norm": None}
     numbers |= {"training_pairs": 7, "updates": 3, "dropout": 0.3, "beta1": 0.5, "teacher_forcing": 0.5}
     numbers |= {"label_smoothing": 0.1, "averaged_epochs": 1, "beta2": 0.5}
+    numbers |= {"attention_dropout": 0.3, "activation_dropout": 0.3}
     found = []
     for one in fields(settings):
         value = getattr(settings, one.name)

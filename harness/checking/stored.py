@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import checkpoints, files, store
-from harness.specs import DataSpec, RunRecord, brief, record_from_json
+from harness.specs import RECORD_SCHEMAS, DataSpec, RunRecord, brief, record_from_json
 
 SEAL = store.SEAL
 
@@ -72,9 +72,10 @@ def read(results: Path, name: str, memory: Memory) -> Stored:
         raw = files.read_json(path)
     except ValueError as error:
         return _with(found, unreadable=str(error).removeprefix(f"{path}: "))
-    if not isinstance(raw, dict) or raw.get("schema") != RunRecord.schema:
+    if not isinstance(raw, dict) or raw.get("schema") not in RECORD_SCHEMAS:
         number = raw.get("schema") if isinstance(raw, dict) else None
-        return _with(found, raw=raw, unreadable=f"schema={number!r}: allowed is {RunRecord.schema}")
+        known = ", ".join(map(str, RECORD_SCHEMAS))
+        return _with(found, raw=raw, unreadable=f"schema={number!r}: expected one of {known}")
     try:
         record = record_from_json({key: value for key, value in raw.items() if key != SEAL})
     except (ValueError, TypeError) as error:
