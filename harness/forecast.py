@@ -67,7 +67,7 @@ class Estimate:
 
 def all_updates(spec: RunSpec, prepared: Prepared) -> int:
     """Return the updates of a whole run."""
-    each = updates_per_epoch(prepared.train, spec.training.batch_size)
+    each = updates_per_epoch(prepared.train, spec.training)
     return min(spec.updates or 2**62, spec.training.epochs * each)
 
 
@@ -76,7 +76,7 @@ def estimate(spec: RunSpec, prepared: Prepared, rate: float) -> Estimate:
     recipe = spec.recipe or TransformerRecipe()
     words = len(prepared.source_words), len(prepared.target_words)
     updates = all_updates(spec, prepared)
-    epochs = updates / updates_per_epoch(prepared.train, spec.training.batch_size)
+    epochs = updates / updates_per_epoch(prepared.train, spec.training)
     train, validation, test = (
         forward_operations(recipe, words, counted) / (rate * EFFICIENCY)
         + elements(recipe, words, counted) * ELEMENT_OPERATIONS / rate

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from harness import checkpoints, files, tensors
+from harness.data.consumed import ConsumedBatches
 from harness.evidence import differences
 from harness.specs import EpochRecord, epochs_from_json, to_json
 from impls.contract import Arrays, Seq2SeqModel, Totals
@@ -30,7 +31,8 @@ class Earlier(TypedDict):
 class State:
     """What a run has come to after an update.
 
-    `data` is the digest of all ids: the position in other data would be none.
+    `data` is the digest of all ids: the position in other data would be none. `batches` records what the model was
+    trained on; `weights_after` holds digests of the weights by the number of updates after which they were taken.
     `epochs` are those that are complete, validation included. Of the one under way there are `tokens`, the seconds its
     updates took, and once these are done the `totals` that were taken from the model; until then the model has them.
     `kept` are the weights of the best epoch so far, or the float64 sum of those of the `chosen` epochs where these are
@@ -42,6 +44,8 @@ class State:
     started: str
     data: str
     epochs: int = 0
+    batches: ConsumedBatches = field(default_factory=ConsumedBatches)
+    weights_after: dict[str, str] = field(default_factory=dict)
     updates: int = 0
     tokens: int = 0
     training_seconds: float = 0.0
@@ -82,6 +86,7 @@ def save(results: Path, run_id: str, state: State, model: Seq2SeqModel) -> None:
         arrays |= {f"totals/{name}": np.array(one) for name, one in vars(state.totals).items()}
     notes = {name: value for name, value in vars(state).items() if name not in ("kept", "totals")}
     notes["curve"] = to_json(state.curve)
+    notes["batches"] = to_json(state.batches)
     notes["best_loss"] = state.best_loss if math.isfinite(state.best_loss) else None
     checkpoints.save(results, run_id, arrays, notes)
 
@@ -131,6 +136,7 @@ def _state(arrays: Arrays, notes: dict[str, Any]) -> State:
     try:
         best = math.inf if notes["best_loss"] is None else notes["best_loss"]
         notes = notes | {"curve": epochs_from_json(notes["curve"]), "best_loss": best}
+        notes["batches"] = ConsumedBatches(**notes["batches"])
         totals = {name: one.item() for name, one in _part(arrays, "totals/").items()}
         return State(**notes, kept=_part(arrays, "kept/"), totals=Totals(**totals) if totals else None)
     except (KeyError, TypeError) as error:

@@ -269,8 +269,10 @@ class RunRecord:
     """What a run gave, and the evidence of what it was given.
 
     `fingerprints`: SHA-256 digests. `files` (name -> digest of the corpus text), `source_vocabulary`,
-    `target_vocabulary`, `tokenised` (all ids of all splits), `stream` (every id of every training batch, in order),
-    `weights` (canonical name -> digest of the initial tensor), `hypotheses` (the stored translations),
+    `target_vocabulary`, `tokenised` (all ids of all splits), `batches` (number of updates -> chained digest of the
+    batches passed to the model so far, see `harness.data.consumed`), `stream` (the last of these), `weights_after`
+    (number of updates -> digest of the weights), `weights` (canonical name -> digest of the initial tensor),
+    `hypotheses` (the stored translations),
     `trained_weights` (the stored checkpoint), `sentences` (what each test sentence adds to the scores) and `attention`
     (that of the first of them); older records are without the last two.
     `environment`: versions, commit, machine, threads, backend. `sizes`: parameters, vocabulary sizes, pairs, cut and

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,8 @@ SENTENCES, ATTENTION = "sentences.safetensors", "attention.safetensors"
 SEAL = files.SEAL
 """The field of record.json beside those of the `RunRecord`: its own digest. Records of older versions have none."""
 
-_FINGERPRINTS: dict[str, type] = {"files": dict, "weights": dict}
+_BY_UPDATES = ("batches", "weights_after")
+_FINGERPRINTS: dict[str, type] = {"files": dict, "weights": dict, **dict.fromkeys(_BY_UPDATES, dict)}
 """What these hold; each other fingerprint is one digest."""
 
 HYPOTHESES_BYTES = 64 * 2**20
@@ -187,6 +189,8 @@ def misfits(record: RunRecord) -> Iterator[str]:
         inner = list(value.values()) if isinstance(value, dict) else []
         if not isinstance(value, kind) or not all(isinstance(one, str) for one in inner):
             yield f"fingerprints.{name}={brief(value)}: allowed is {'digests by name' if kind is dict else 'a digest'}"
+        elif name in _BY_UPDATES and not all(re.fullmatch(r"[1-9][0-9]{0,17}", key) for key in value):
+            yield f"fingerprints.{name}={brief(value)}: its keys must be numbers of updates"
     for name in ("versions", "variables"):
         value = record.environment.get(name)
         if value is not None and not isinstance(value, dict):

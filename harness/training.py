@@ -14,7 +14,8 @@ import numpy as np
 import impls
 from harness import checkpoints, evidence, resuming, standing, store
 from harness.curves import learning_rate
-from harness.data.batches import evaluation_batches, stream_digest, training_batches, updates_per_epoch
+from harness.data.batches import evaluation_batches, training_batches, updates_per_epoch
+from harness.data.consumed import WEIGHTS_MARK, weights_digest
 from harness.data.prepared import Prepared, prepare
 from harness.measuring import Measured, measure
 from harness.outcomes import (
@@ -140,7 +141,7 @@ class _Trial:
         initial = self.model.weights()
         self.initial_digests = evidence.array_digests(initial)
         self.parameters = sum(one.size for one in initial.values())
-        self.per_epoch = updates_per_epoch(prepared.train, spec.training.batch_size)
+        self.per_epoch = updates_per_epoch(prepared.train, spec.training)
         self.updates = min(spec.training.epochs * self.per_epoch, spec.updates or 2**62)
         self.epochs = math.ceil(self.updates / self.per_epoch)
         self.validation = [batch for batch, _ in evaluation_batches(prepared.validation)]
@@ -185,7 +186,7 @@ class _Trial:
         state, spec = self.state, self.spec
         batches = training_batches(
             self.prepared.train,
-            batch_size=spec.training.batch_size,
+            spec.training,
             seed=spec.seed,
             epoch=state.epochs,
             skip=state.updates - state.epochs * self.per_epoch,
@@ -195,16 +196,28 @@ class _Trial:
             if state.updates == self.updates:
                 break
             self.watch.check()
+            state.batches.add(batch)
             self.model.train_step(batch, learning_rate(spec.training, state.updates + 1))
             state.updates += 1
             state.tokens += batch.tokens
             self.pace.note(batch.tokens)
             self._tell("training")
+            if state.updates == WEIGHTS_MARK:
+                self.model.synchronize()
+                self.pace.stop()
+                self._digest_weights()
+                self.pace.start()
             if 0 < self.checkpoint_seconds <= time.perf_counter() - self.saved:
                 self._checkpoint()
                 self.pace.start()
         state.totals = self.model.take_totals()
         self.pace.stop()
+        state.batches.mark()
+        self._digest_weights()
+
+    def _digest_weights(self) -> None:
+        """Keep a digest of the weights after the updates so far."""
+        self.state.weights_after[str(self.state.updates)] = weights_digest(self.model.weights())
 
     def _checkpoint(self) -> None:
         """Store where the run is, outside of what counts as training."""
@@ -311,10 +324,9 @@ class _Trial:
         """Return what is known of the run now."""
         spec, state = self.spec, self.state
         fingerprints = self.prepared.digests | {"weights": self.initial_digests, **self.stored}
-        if status in store.FINISHED:  # every batch is made again for it, and a signal leaves no time for that
-            fingerprints["stream"] = stream_digest(
-                self.prepared.train, batch_size=spec.training.batch_size, seed=spec.seed, updates=state.updates
-            )
+        fingerprints |= {"batches": state.batches.marks, "weights_after": state.weights_after}
+        if status in store.FINISHED:
+            fingerprints["stream"] = state.batches.digest
         return RunRecord(
             id=spec.id,
             spec=spec,
@@ -325,7 +337,12 @@ class _Trial:
             command=self.command,
             fingerprints=fingerprints,
             environment=self.environment | {name: getattr(state, name) for name in RESUMED},
-            sizes={"parameters": self.parameters, **self.prepared.figures},
+            sizes={
+                "parameters": self.parameters,
+                "updates_per_epoch": self.per_epoch,
+                **self.prepared.figures,
+                **state.batches.statistics(),
+            },
             curve=tuple(state.curve),
             chosen_epochs=tuple(state.chosen),
             scores={name: finite(value) for name, value in self.measured.scores.items()},

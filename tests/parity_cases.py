@@ -15,7 +15,8 @@ import numpy as np
 
 import impls
 from harness.curves import learning_rate
-from harness.data.batches import evaluation_batches, stream_digest, training_batches
+from harness.data.batches import evaluation_batches, training_batches
+from harness.data.consumed import ConsumedBatches
 from harness.data.prepared import Prepared, prepare
 from harness.decoding import TIE_NATS, translate
 from harness.specs import DataSpec, DecodingSpec
@@ -172,7 +173,7 @@ def slopes_and_logits(model: Seq2SeqModel, batch: Batch, training: Training) -> 
 def _stream(one: Case) -> Iterator[Batch]:
     epoch = 0
     while True:
-        yield from training_batches(one.corpus.train, batch_size=one.training.batch_size, seed=0, epoch=epoch)
+        yield from training_batches(one.corpus.train, one.training, seed=0, epoch=epoch)
         epoch += 1
 
 
@@ -181,14 +182,14 @@ def measured(one: Case, framework: str) -> tuple[Arrays, Seq2SeqModel]:
     unclipped, batch = replace(one.training, clip_norm=None), probe(one)
     found = slopes_and_logits(fresh(one, framework, unclipped), batch, unclipped)
     model = fresh(one, framework)
-    losses, norms = [], []
+    losses, norms, consumed = [], [], ConsumedBatches()
     for update, fed in zip(range(1, one.updates + 1), _stream(one), strict=False):
+        consumed.add(fed)
         model.train_step(fed, learning_rate(one.training, update))
         totals = model.take_totals()
         losses.append(totals.objective_nats / totals.tokens)
         norms.append(totals.largest_gradient_norm)
-    digest = stream_digest(one.corpus.train, batch_size=one.training.batch_size, seed=0, updates=one.updates)
-    found |= {"losses": np.array(losses), "norms": np.array(norms), "stream": np.array(digest)}
+    found |= {"losses": np.array(losses), "norms": np.array(norms), "stream": np.array(consumed.digest)}
     if one.tells_epsilon:
         found |= {f"weight/{name}": value for name, value in model.weights().items()}
     return found, model

@@ -68,7 +68,7 @@ def teach(recipe: TransformerRecipe, *, sentences: int = 32) -> Taught:
 
 def _batches(split: Any) -> Any:
     for epoch in range(TAUGHT_UPDATES):
-        yield from training_batches(split, batch_size=32, seed=0, epoch=epoch)
+        yield from training_batches(split, replace(TRAINING, batch_size=32), seed=0, epoch=epoch)
 
 
 def random_batches(count: int, *, size: int = 8, longest: int = 12, seed: int = 0) -> list[Batch]:

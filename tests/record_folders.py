@@ -13,7 +13,8 @@ from small_runs import TINY, TRAINING, spec
 
 from harness import evidence, store
 from harness.curves import learning_rate
-from harness.data.batches import stream_digest, updates_per_epoch
+from harness.data.batches import updates_per_epoch
+from harness.data.consumed import expected_batches, weights_digest
 from harness.data.prepared import Prepared, detokenise, prepare
 from harness.measuring import test_scores
 from harness.scoring import perplexity_from_sums
@@ -64,6 +65,7 @@ def write_run(results: Path, run: RunSpec) -> RunRecord:
         name: one + np.float32(0.01) * noise.standard_normal(one.shape, np.float32) for name, one in first.items()
     }
     curve = made_curve(run, prepared, noise)
+    consumed = expected_batches(prepared.train, run.training, seed=run.seed, updates=[line.updates for line in curve])
     record = RunRecord(
         id=run.id,
         spec=run,
@@ -72,9 +74,12 @@ def write_run(results: Path, run: RunSpec) -> RunRecord:
         command=f"python -m harness run {run.variant} --seed {run.seed}",
         fingerprints={
             **prepared.digests,
-            "stream": stream_digest(
-                prepared.train, batch_size=run.training.batch_size, seed=run.seed, updates=curve[-1].updates
-            ),
+            "batches": consumed.marks,
+            "stream": consumed.digest,
+            "weights_after": {
+                str(line.updates): weights_digest(trained if line.epoch == 2 else {"other": np.array(line.epoch)})
+                for line in curve
+            },
             "weights": evidence.array_digests(first),
             "hypotheses": store.save_hypotheses(results, run.id, hypotheses),
             "trained_weights": store.save_weights(results, run.id, trained),
@@ -82,7 +87,12 @@ def write_run(results: Path, run: RunSpec) -> RunRecord:
             "attention": store.save_attention(results, run.id, attention(hypotheses[:3])),
         },
         environment=environment(run),
-        sizes={"parameters": sum(one.size for one in first.values()), **prepared.figures},
+        sizes={
+            "parameters": sum(one.size for one in first.values()),
+            "updates_per_epoch": curve[0].updates,
+            **prepared.figures,
+            **consumed.statistics(),
+        },
         curve=curve,
         chosen_epochs=(2,),
         scores={**perplexities, **scores.values},
@@ -113,7 +123,7 @@ def attention(hypotheses: list[Hypothesis]) -> dict[int, Numbers]:
 
 def made_curve(run: RunSpec, prepared: Prepared, noise: np.random.Generator) -> tuple[EpochRecord, ...]:
     """Return three epochs, of which the second has the least validation loss."""
-    lines, each = [], updates_per_epoch(prepared.train, run.training.batch_size)
+    lines, each = [], updates_per_epoch(prepared.train, run.training)
     for epoch, level in enumerate(LOSSES, start=1):
         training, validation = (level + 0.1 * float(noise.random()) for _ in range(2))
         lines.append(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.data import batches
+from harness.data.consumed import ConsumedBatches, expected_batches, weights_digest
 from harness.data.vocabulary import Split
-from impls.contract import EOS, PAD, SOS, Batch
+from impls.contract import EOS, PAD, SOS, Batch, Training
+
+BATCHING = ("random", "length", "tokens")
+RANDOM = Training(batching="random", batch_size=8)
+LENGTH = Training(batching="length", batch_size=8)
+
+
+def epoch_of(split: Split, training: Training, *, seed: int = 0, epoch: int = 0, skip: int = 0) -> list[Batch]:
+    return list(batches.training_batches(split, training, seed=seed, epoch=epoch, skip=skip))
+
+
+def padding(found: list[Batch]) -> tuple[float, float]:
+    """Return the shares of source and target ids that are padding."""
+    consumed = ConsumedBatches()
+    for batch in found:
+        consumed.add(batch)
+    statistics = consumed.statistics()
+    return statistics["source_padding_rate"], statistics["target_padding_rate"]
 
 
 def split_of(lengths: list[tuple[int, int]]) -> Split:
@@ -65,13 +85,17 @@ lengths = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1
 
 
 @settings(max_examples=60, deadline=None)
-@given(lengths, st.integers(1, 9), st.integers(0, 5), st.integers(0, 5))
-def test_an_epoch_has_every_pair_once(sizes: list[tuple[int, int]], batch_size: int, seed: int, epoch: int) -> None:
+@given(lengths, st.integers(1, 9), st.integers(0, 5), st.integers(0, 5), st.sampled_from(BATCHING))
+def test_an_epoch_has_every_pair_once(
+    sizes: list[tuple[int, int]], batch_size: int, seed: int, epoch: int, batching: Any
+) -> None:
     split = split_of(sizes)
-    found = list(batches.training_batches(split, batch_size=batch_size, seed=seed, epoch=epoch))
+    training = Training(batching=batching, batch_size=batch_size, batch_tokens=5 * batch_size)
+    found = epoch_of(split, training, seed=seed, epoch=epoch)
     assert Counter(pair for batch in found for pair in pairs_of(batch)) == all_pairs(split)
-    assert len(found) == batches.updates_per_epoch(split, batch_size)
-    assert sorted(len(batch.source) for batch in found)[1:] == [batch_size] * (len(found) - 1)
+    assert len(found) == batches.updates_per_epoch(split, training)
+    if batching != "tokens":
+        assert sorted(len(batch.source) for batch in found)[1:] == [batch_size] * (len(found) - 1)
 
 
 @settings(max_examples=40, deadline=None)
@@ -87,48 +111,109 @@ def test_evaluation_has_every_pair_once_at_its_index(sizes: list[tuple[int, int]
     assert sorted(places) == list(range(len(split)))
 
 
-def test_a_resumed_epoch_goes_on_where_it_stopped() -> None:
-    split = random_split(100)
-    whole = list(batches.training_batches(split, batch_size=8, seed=3, epoch=2))
+@pytest.mark.parametrize("batching", BATCHING)
+def test_a_resumed_epoch_goes_on_where_it_stopped(batching: Any) -> None:
+    split, training = random_split(100), Training(batching=batching, batch_size=8, batch_tokens=200)
+    whole = epoch_of(split, training, seed=3, epoch=2)
     for done in (0, 1, 12, 13):
-        rest = list(batches.training_batches(split, batch_size=8, seed=3, epoch=2, skip=done))
+        rest = epoch_of(split, training, seed=3, epoch=2, skip=done)
         assert [pairs_of(batch) for batch in rest] == [pairs_of(batch) for batch in whole[done:]]
 
 
-def test_seed_and_epoch_each_change_the_batches() -> None:
-    split = random_split(200)
+@pytest.mark.parametrize("batching", BATCHING)
+def test_seed_and_epoch_each_change_the_batches(batching: Any) -> None:
+    split, training = random_split(200), Training(batching=batching, batch_size=8, batch_tokens=200)
     orders = {
-        (seed, epoch): [pairs_of(b) for b in batches.training_batches(split, batch_size=8, seed=seed, epoch=epoch)]
+        (seed, epoch): [pairs_of(batch) for batch in epoch_of(split, training, seed=seed, epoch=epoch)]
         for seed, epoch in itertools.product(range(3), range(3))
     }
-    for one, other in itertools.combinations(orders, 2):
-        assert orders[one] != orders[other], (one, other)
-        assert {frozenset(b) for b in orders[one]} != {frozenset(b) for b in orders[other]}, (one, other)
+    for first, second in itertools.combinations(orders, 2):
+        assert orders[first] != orders[second], (first, second)
+        sets = [{frozenset(batch) for batch in orders[key]} for key in (first, second)]
+        assert sets[0] != sets[1], (first, second)
 
 
-def test_pairs_are_sorted_in_pools_and_batches_shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Larger pools pad less and batch more of the same pairs together each epoch; lengths come in any order."""
-    split = random_split(4000)
+def torchtext_training_batches(split: Split, batch_size: int, **settings: Any) -> list[list[int]]:
+    """Return the rows of each batch of torchtext's own training iterator, called as the tutorials call it."""
+    data = pytest.importorskip("torchtext.data", reason="needs torchtext 0.6.0")
+    fields = [(name, data.RawField()) for name in ("number", "src", "trg")]
+    examples = [
+        data.Example.fromlist([number, list(source[1:-1]), list(target[1:-1])], fields)
+        for number, (source, target) in enumerate(zip(split.source, split.target, strict=True))
+    ]
+    dataset = data.Dataset(examples, fields)
+    dataset.sort_key = pytest.importorskip("torchtext.datasets").TranslationDataset.sort_key
+    iterator = data.BucketIterator(dataset, batch_size=batch_size, train=True, **settings)
+    iterator.create_batches()
+    return [[example.number for example in batch] for batch in iterator.batches]
+
+
+def test_random_batches_have_the_distribution_of_torchtexts_iterator() -> None:
+    """As many batches of the same sizes; lengths within a batch vary as in all of the split; order is random."""
+    split = random_split(1500)
+    theirs = torchtext_training_batches(split, 16)
+    ours = [
+        [int(source[1]) - 4 for source, _ in pairs_of(batch)]
+        for batch in epoch_of(split, replace(RANDOM, batch_size=16))
+    ]
+    sizes = [sorted(map(len, found)) for found in (ours, theirs)]
+    assert sizes[0] == sizes[1]
+    source_lengths = np.array([len(source) for source in split.source])
+
+    def spread(found: list[list[int]]) -> float:
+        """Return the mean standard deviation of the source lengths within a batch."""
+        return float(np.mean([source_lengths[rows].std() for rows in found if len(rows) == 16]))
+
+    whole = source_lengths.std()
+    assert spread(ours) == pytest.approx(spread(theirs), rel=0.03)
+    assert spread(ours) > 0.93 * whole
+    # The fault this guards against: pools sorted by length, which `sort_within_batch` asks for.
+    assert spread(torchtext_training_batches(split, 16, sort_within_batch=True)) < 0.3 * whole
+    positions = np.argsort(np.concatenate([np.array(rows) for rows in ours]))
+    assert abs(np.corrcoef(positions, np.arange(len(split)))[0, 1]) < 0.1
+
+
+def test_length_batches_are_sorted_in_pools_and_shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger pools pad less; the lengths of consecutive batches come in any order."""
+    split, training = random_split(4000), replace(LENGTH, batch_size=16)
     assert batches.POOL_BATCHES == 100
-    found = list(batches.training_batches(split, batch_size=16, seed=0, epoch=0))
-    widths = [batch.source.shape[1] for batch in found]
-    rises = sum(one < other for one, other in itertools.pairwise(widths))
+    widths = [batch.source.shape[1] for batch in epoch_of(split, training)]
+    rises = sum(first < second for first, second in itertools.pairwise(widths))
     assert 0.35 < rises / len(widths) < 0.65
-    padding = {}
+    shares = {}
     for pool in (1, 10, 100, 1000):
         monkeypatch.setattr(batches, "POOL_BATCHES", pool)
-        padding[pool] = sum(batches.padding_share(split, batch_size=16))
-    assert padding[1] > 2 * padding[10] > 3 * padding[100] > 3 * padding[1000]
+        shares[pool] = sum(padding(epoch_of(split, training)))
+    assert shares[1] > 2 * shares[10] > 3 * shares[100] > 3 * shares[1000]
 
 
-def test_little_is_padding() -> None:
-    source, target = batches.padding_share(random_split(5000), batch_size=32)
-    assert source < 0.12
-    assert target < 0.08
+def test_sorted_batches_have_little_padding_and_random_ones_much() -> None:
+    split = random_split(5000)
+    for training in (replace(LENGTH, batch_size=32), Training(batching="tokens", batch_tokens=600)):
+        source, target = padding(epoch_of(split, training))
+        assert source < 0.12
+        assert target < 0.08
+    assert min(padding(epoch_of(split, replace(RANDOM, batch_size=32)))) > 0.4
 
 
-def test_the_stream_is_the_same_on_every_machine() -> None:
-    assert batches.stream_digest(random_stream(), batch_size=8, seed=1, updates=20) == STREAM
+def test_token_batches_are_as_full_as_their_budget_permits() -> None:
+    split, training = random_split(3000), Training(batching="tokens", batch_tokens=500)
+    found = epoch_of(split, training)
+    longer = [[max(len(source), len(target)) for source, target in pairs_of(batch)] for batch in found]
+    assert max(len(lengths) * max(lengths) for lengths in longer) <= 500
+    in_order = sorted(longer, key=lambda lengths: (max(lengths), min(lengths), -len(lengths)))
+    assert all((len(lengths) + 1) * min(after) > 500 for lengths, after in itertools.pairwise(in_order))
+    widths = [max(lengths) for lengths in longer]
+    rises = sum(first < second for first, second in itertools.pairwise(widths))
+    assert 0.3 < rises / len(widths) < 0.7
+    assert {batches.updates_per_epoch(split, training)} == {
+        len(epoch_of(split, training, seed=seed, epoch=seed)) for seed in range(4)
+    }
+
+
+def test_a_pair_longer_than_the_token_budget_is_a_batch_of_its_own() -> None:
+    found = epoch_of(split_of([(3, 3), (40, 2), (2, 50)]), Training(batching="tokens", batch_tokens=20))
+    assert sorted(len(batch.source) for batch in found) == [1, 1, 1]
 
 
 def random_stream() -> Split:
@@ -136,31 +221,120 @@ def random_stream() -> Split:
     return split_of([(1 + number * 7 % 23, 1 + number * 5 % 19) for number in range(75)])
 
 
-STREAM = "478614544d1fea2c825614f1a1b983da88d1f3d3fde313cd1adf6b30e989e4ee"
+STREAMS = {
+    "random": "8aea846d44483758d733a927e45ad4400399080e2f02d3c1e477b04351b26451",
+    "length": "ca82633cf36a7a9cf352b05ecc2c144362d4323c0d9b5c74e746a37942506052",
+    "tokens": "65412370ed4af603b59118e2a53c1968119e60e0b2b9ac8a9af74f4ce2457bf3",
+}
 
 
-def test_stream_digest_is_that_of_the_batches_in_order() -> None:
-    split = random_split(50)
-    digest = hashlib.sha256()
-    stream = itertools.chain.from_iterable(
-        batches.training_batches(split, batch_size=8, seed=4, epoch=epoch) for epoch in range(3)
-    )
-    for batch in itertools.islice(stream, 17):
-        for ids in (batch.source, batch.target_in, batch.target_out):
-            digest.update(np.array(ids.shape, dtype="<i8").tobytes() + ids.astype("<i4").tobytes())
-    assert batches.stream_digest(split, batch_size=8, seed=4, updates=17) == digest.hexdigest()
+@pytest.mark.parametrize("batching", BATCHING)
+def test_the_batches_are_the_same_on_every_machine(batching: Any) -> None:
+    training = Training(batching=batching, batch_size=8, batch_tokens=120)
+    assert expected_batches(random_stream(), training, seed=1, updates=[20]).digest == STREAMS[batching]
 
 
-def test_stream_digest_sees_every_change() -> None:
-    split = random_split(50)
-    settings = {"batch_size": 8, "seed": 0, "updates": 14}
-    digests = {batches.stream_digest(split, **settings)}
-    for change in ({"seed": 1}, {"batch_size": 7}, {"updates": 13}):
-        digests.add(batches.stream_digest(split, **{**settings, **change}))
-    for side in (split.source, split.target):
-        side[49][1] += 1
-        digests.add(batches.stream_digest(split, **settings))
-    assert len(digests) == 6
+def test_the_digest_is_a_chain_over_shapes_and_ids() -> None:
+    split, consumed = random_split(50), ConsumedBatches()
+    chain = hashlib.sha256().digest()
+    for batch in epoch_of(split, RANDOM):
+        data = b"".join(
+            np.array(ids.shape, dtype="<i8").tobytes() + ids.astype("<i4").tobytes()
+            for ids in (batch.source, batch.target_in, batch.target_out)
+        )
+        chain = hashlib.sha256(chain + data).digest()
+        consumed.add(batch)
+    assert consumed.digest == chain.hex()
+
+
+def test_the_digest_is_kept_after_updates_1_10_50_and_each_epoch() -> None:
+    split = random_split(20 * 8)
+    expected = expected_batches(split, RANDOM, seed=4, updates=[20, 40, 57])
+    assert list(expected.marks) == ["1", "10", "20", "40", "50", "57"]
+    consumed = ConsumedBatches()
+    stream = itertools.chain.from_iterable(epoch_of(split, RANDOM, seed=4, epoch=epoch) for epoch in range(3))
+    for batch in itertools.islice(stream, 57):
+        consumed.add(batch)
+        if consumed.updates in (20, 40, 57):
+            consumed.mark()
+    assert consumed == expected
+    shorter = expected_batches(split, RANDOM, seed=4, updates=[20])
+    assert shorter.marks.items() <= expected.marks.items()
+
+
+def damaged(found: list[Batch], fault: str) -> list[Batch]:
+    """Return batches of which the model is given others than the seed makes."""
+    third = found[2]
+    if fault == "the first batch repeated":
+        return [found[0]] * len(found)
+    if fault == "two batches swapped":
+        return [*found[:2], found[3], third, *found[4:]]
+    if fault == "a batch skipped":
+        return [*found[:2], *found[3:]]
+    if fault == "a batch repeated":
+        return [*found[:3], third, *found[3:]]
+    if fault == "a sentence dropped":
+        changed = Batch(third.source[1:], third.target_in[1:], third.target_out[1:])
+    else:
+        ids = {name: array.copy() for name, array in vars(third).items()}
+        ids[fault.removeprefix("an id changed in ")][3, 1] += 1
+        changed = Batch(**ids)
+    return [*found[:2], changed, *found[3:]]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "the first batch repeated",
+        "two batches swapped",
+        "a batch skipped",
+        "a batch repeated",
+        "a sentence dropped",
+        "an id changed in source",
+        "an id changed in target_in",
+        "an id changed in target_out",
+    ],
+)
+def test_every_change_of_the_batches_changes_the_digest(fault: str) -> None:
+    split = random_split(75)
+    expected = expected_batches(split, RANDOM, seed=0, updates=[10])
+    consumed = ConsumedBatches()
+    for batch in damaged(epoch_of(split, RANDOM), fault):
+        consumed.add(batch)
+    consumed.mark()
+    assert expected.digest not in consumed.marks.values()
+
+
+def test_the_statistics_are_those_of_the_batches() -> None:
+    split = random_split(100)
+    found = epoch_of(split, RANDOM)
+    consumed = ConsumedBatches()
+    assert consumed.statistics() == {}
+    for batch in found:
+        consumed.add(batch)
+    tokens = [int((batch.target_out != PAD).sum()) for batch in found]
+    real = sum(int((batch.source != PAD).sum()) for batch in found)
+    assert consumed.statistics() == {
+        "source_padding_rate": 1 - real / sum(batch.source.size for batch in found),
+        "target_padding_rate": 1 - sum(tokens) / sum(batch.target_out.size for batch in found),
+        "fewest_update_tokens": min(tokens),
+        "most_update_tokens": max(tokens),
+    }
+
+
+def test_the_digest_of_weights_sees_names_shapes_and_values() -> None:
+    weights = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
+    changed = weights["a"].copy()
+    changed[1, 2] = np.nextafter(changed[1, 2], np.float32(9))
+    others = [
+        {**weights, "a": changed},
+        {**weights, "a": weights["a"].reshape(3, 2)},
+        {"a": weights["a"], "c": weights["b"]},
+        {"a": weights["a"]},
+    ]
+    digests = {weights_digest(value) for value in (weights, *others)}
+    assert len(digests) == 5
+    assert weights_digest(dict(reversed(weights.items()))) == weights_digest(weights)
 
 
 def test_evaluation_batches_are_the_tutorials() -> None:
@@ -181,13 +355,7 @@ def test_evaluation_batches_are_the_tutorials() -> None:
     assert [sorted(rows.tolist()) for _, rows in batches.evaluation_batches(split, 128)] == theirs
 
 
-@pytest.mark.parametrize(("name", "value"), [("batch_size", 0), ("seed", -1), ("epoch", -1), ("skip", -1)])
+@pytest.mark.parametrize(("name", "value"), [("seed", -1), ("epoch", -1), ("skip", -1)])
 def test_numbers_out_of_range_are_refused(name: str, value: int) -> None:
-    numbers = {"batch_size": 8, "seed": 0, "epoch": 0, name: value}
-    with pytest.raises(ValueError, match=f"{name}={value}: allowed is a whole number of at least"):
-        next(batches.training_batches(random_split(9), **numbers))
-
-
-def test_an_empty_split_has_no_stream() -> None:
-    with pytest.raises(ValueError, match="pairs=0"):
-        batches.stream_digest(Split([], []), batch_size=8, seed=0, updates=1)
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        epoch_of(random_split(9), RANDOM, **{name: value})

@@ -232,7 +232,7 @@ def test_a_hundred_losses_are_ours_at_the_tutorial_s_size(multi30k_folder: Any) 
     prepared = prepare(DataSpec(corpus="multi30k"))
     recipe, sizes = replace(LEARNED_POSITIONS, dropout=0.0), (len(prepared.source_words), len(prepared.target_words))
     weights = canonical.initial(recipe, *sizes, 0)
-    stream = training_batches(prepared.train, batch_size=128, seed=0, epoch=0)
+    stream = training_batches(prepared.train, TUTORIAL_TRAINING, seed=0, epoch=0)
     batches = [batch for _, batch in zip(range(100), stream, strict=False)]
     # A fifth of the tutorial's rate: at the whole, rounding grows to 1e-4 within 40 updates.
     training = replace(TUTORIAL_TRAINING, peak_rate=1e-4, epsilon=STEADY_EPSILON)

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.data import batches, cache, corpora, preparing, tokenising, vocabulary
+from harness.data import cache, corpora, preparing, tokenising, vocabulary
+from harness.data.consumed import expected_batches
 from harness.data.corpora import DataUnavailable
 from harness.data.prepared import (
     Prepared,
@@ -27,7 +28,7 @@ from harness.data.prepared import (
 )
 from harness.data.tokenizers import tokenizer
 from harness.specs import DataSpec, FileSpec, canonical_json
-from impls.contract import EOS, SOS, SPECIAL_WORDS, UNK
+from impls.contract import EOS, SOS, SPECIAL_WORDS, UNK, Training
 
 TRAIN = (
     "Ein Hund läuft\tA dog runs\nEin Hund\tA dog\nEin roter Hund schläft heute\tA red dog sleeps today\n"
@@ -422,6 +423,9 @@ def test_multi30k_with_spacy(multi30k_folder: Path, monkeypatch: pytest.MonkeyPa
         tool.detokenise(tokens) == " ".join(line.lower().split()) for tokens, line in zip(cut[1], lines, strict=True)
     )
     assert back / len(lines) > 0.998
-    source, target = batches.padding_share(found.train, batch_size=128)
-    assert source < 0.07
-    assert target < 0.045
+    for batching, most in (("length", 0.07), ("random", 0.6)):
+        shares = expected_batches(
+            found.train, Training(batching=batching, batch_size=128), seed=0, updates=[227]
+        ).statistics()
+        assert shares["source_padding_rate"] < most
+        assert shares["target_padding_rate"] < 0.7 * most

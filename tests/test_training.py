@@ -14,7 +14,7 @@ from counting_model import COMPILING_SECONDS
 from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
 
 from harness import evidence, store, training
-from harness.data.batches import stream_digest
+from harness.data.consumed import expected_batches, weights_digest
 from harness.data.prepared import prepare
 from harness.files import file_digest
 from harness.measuring import test_scores as scores_of
@@ -87,7 +87,14 @@ def test_the_fingerprints_are_those_of_what_was_used(straight: tuple[Path, RunRe
     results, record = straight
     prepared, found = prepare(TORCH.data), record.fingerprints
     assert {name: found[name] for name in prepared.digests} == prepared.digests
-    assert found["stream"] == stream_digest(prepared.train, batch_size=32, seed=0, updates=21)
+    expected = expected_batches(prepared.train, TORCH.training, seed=0, updates=[7, 14, 21])
+    assert found["batches"] == expected.marks
+    assert list(found["batches"]) == ["1", "7", "10", "14", "21"]
+    assert found["stream"] == expected.digest
+    assert {name: record.sizes[name] for name in expected.statistics()} == expected.statistics()
+    assert list(found["weights_after"]) == ["7", "14", "21"]
+    kept = found["weights_after"][str(7 * record.chosen_epochs[0])]
+    assert kept == weights_digest(store.load_weights(results, TORCH.id))
     assert found["weights"] == evidence.array_digests(training.build_model(TORCH, prepared).weights())
     assert found["hypotheses"] == file_digest(results / TORCH.id / "hypotheses.jsonl")
     assert found["sentences"] == file_digest(results / TORCH.id / "sentences.safetensors")
@@ -172,14 +179,30 @@ def test_the_record_of_an_earlier_process_goes_where_a_run_begins_again(tmp_path
     assert not any(there)
 
 
-def test_an_interrupted_run_ends_without_making_its_batches_again(tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("fault", ["repeated", "skipped"])
+def test_a_batch_repeated_or_skipped_on_resume_changes_the_digest(tmp_path: Path, monkeypatch: Any, fault: str) -> None:
     monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "stream_digest", lambda *_, **__: pytest.fail("a huge corpus takes minutes"))
-        broken = training.run(spec(), tmp_path, progress=Interrupter(2))
-    assert broken.status == "interrupted"
-    assert "stream" not in broken.fingerprints
-    assert "stream" in training.run(spec(), tmp_path).fingerprints
+    straight = training.run(spec(), tmp_path / "straight")
+    assert training.run(spec(), tmp_path, progress=Interrupter(2)).status == "interrupted"
+    batches = training.training_batches
+
+    def shifted(*arguments: Any, skip: int = 0, **settings: Any) -> Any:
+        epoch = list(batches(*arguments, **settings))[skip:]
+        return [epoch[0], *epoch[:-1]] if fault == "repeated" else [*epoch[1:], epoch[0]]
+
+    monkeypatch.setattr(training, "training_batches", shifted)
+    resumed = training.run(spec(), tmp_path)
+    assert resumed.fingerprints["batches"]["7"] == straight.fingerprints["batches"]["7"]
+    assert resumed.fingerprints["batches"]["14"] != straight.fingerprints["batches"]["14"]
+    assert resumed.fingerprints["stream"] != straight.fingerprints["stream"]
+
+
+def test_a_digest_of_the_weights_is_kept_after_update_50(tmp_path: Path) -> None:
+    record = training.run(spec(training=replace(TRAINING, batch_size=4, epochs=2), updates=70), tmp_path)
+    assert list(record.fingerprints["weights_after"]) == ["50", "70"]
+    first = training.run(spec(training=replace(TRAINING, batch_size=4, epochs=1), updates=50), tmp_path)
+    assert record.fingerprints["weights_after"]["50"] == first.fingerprints["weights_after"]["50"]
+    assert record.fingerprints["batches"]["50"] == first.fingerprints["stream"]
 
 
 def test_averaging_is_the_mean_of_the_last_epochs_and_resumes(tmp_path: Path, monkeypatch: Any) -> None:
@@ -211,8 +234,8 @@ def test_a_damaged_checkpoint_is_said_and_not_used(tmp_path: Path, monkeypatch: 
 def test_updates_are_capped(tmp_path: Path, updates: int, expected: list[int]) -> None:
     record = training.run(spec(updates=updates), tmp_path)
     assert [epoch.updates for epoch in record.curve] == expected
-    stream = stream_digest(prepare(spec().data).train, batch_size=32, seed=0, updates=expected[-1])
-    assert record.fingerprints["stream"] == stream
+    stream = expected_batches(prepare(spec().data).train, spec().training, seed=0, updates=expected)
+    assert record.fingerprints["stream"] == stream.digest
 
 
 def test_a_diverged_run_is_shown(tmp_path: Path) -> None:

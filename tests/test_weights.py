@@ -104,7 +104,7 @@ def test_recipes_start_equal_in_every_tensor_they_share(name: str) -> None:
     own, base = initial(recipe, 37, 37, seed=3), initial(twin, 37, 37, seed=3)
     assert {tensor: value.shape for tensor, value in own.items()} == shapes(recipe, 37, 37)
     assert {value.dtype for value in own.values()} == {np.dtype(np.float32)}
-    redrawn = getattr(recipe, "embedding_init", "xavier") == "normal"
+    redrawn = getattr(recipe, "embedding_init", "xavier") != "xavier"
     shared = [tensor for tensor in own.keys() & base.keys() if own[tensor].shape == base[tensor].shape]
     assert shared
     for tensor in shared:
@@ -120,6 +120,14 @@ def test_seeds_and_names_give_other_numbers(recipe: Recipe) -> None:
         assert first[name].tobytes() == again[name].tobytes()
         assert not (first[name] == other[name]).any(), name
     assert len({first[name].tobytes() for name in drawn}) == len(drawn)
+
+
+def test_width_embeddings_have_unit_variance_once_scaled() -> None:
+    recipe = TransformerRecipe(width=64, layers=1, heads=4, embedding_init="width")
+    drawn = initial(recipe, 500, 700, seed=0)
+    for name in ("source.embedding", "target.embedding", "source.positions"):
+        assert drawn[name].std() * math.sqrt(recipe.width) == pytest.approx(1, abs=0.02), name
+        assert drawn[name].mean() == pytest.approx(0, abs=0.01), name
 
 
 def test_transformer_matrices_are_xavier_uniform() -> None:

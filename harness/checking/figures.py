@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from harness.checking.identity import LOSSES, equal
+from harness.checking.identity import LOSSES, equal, updates_per_epoch
 from harness.checking.stored import NotTried, Stored
 from harness.curves import learning_rate
 from harness.scoring import ORDERS, perplexity
@@ -54,7 +54,7 @@ def updates(stored: Stored) -> Iterator[str]:
     if not record.curve or not pairs:
         raise NotTried("without an epoch")
     spec = record.spec
-    each = math.ceil(pairs / spec.training.batch_size)
+    each = updates_per_epoch(record)
     most = min(spec.training.epochs * each, spec.updates or math.inf)
     for number, line in enumerate(record.curve, start=1):
         if line.updates != min(number * each, most):
@@ -70,7 +70,7 @@ def tokens(stored: Stored) -> Iterator[str]:
     pairs = record.sizes.get("train_pairs")
     if not record.curve or not pairs:
         raise NotTried("without an epoch")
-    each = math.ceil(pairs / record.spec.training.batch_size)
+    each = updates_per_epoch(record)
     first = record.curve[0].tokens
     for number, line in enumerate(record.curve, start=1):
         whole = line.updates == number * each

@@ -190,7 +190,7 @@ def _rates(record: RunRecord) -> Iterator[str]:
     spent, updates = math.fsum(line.training_seconds for line in curve), curve[-1].updates
     most = spent - speed.get("first_update_seconds", 0.0)
     least = max(0.0, most - speed.get("compilation_seconds", 0.0))
-    share = math.ceil(record.sizes.get("train_pairs", 0) / record.spec.training.batch_size) / (updates - 1)
+    share = updates_per_epoch(record) / (updates - 1)
     epoch = speed.get("epoch_seconds", math.nan)
     if not least * share * (1 - ROUNDING) <= epoch <= most * share * (1 + ROUNDING):
         yield f"epoch_seconds={epoch}, its epochs give {most * share}"
@@ -199,6 +199,14 @@ def _rates(record: RunRecord) -> Iterator[str]:
     rate = speed.get("training_tokens_per_second", math.nan)
     if least > 0 and not (tokens - first) / most * (1 - ROUNDING) <= rate <= tokens / least * (1 + ROUNDING):
         yield f"training_tokens_per_second={rate:.1f}, its epochs give at most {tokens / least:.1f}"
+
+
+def updates_per_epoch(record: RunRecord) -> int:
+    """Return the number of batches of an epoch: from the batch size, or as recorded where batches differ in size."""
+    training, pairs = record.spec.training, record.sizes.get("train_pairs", 0)
+    if training.batching == "tokens":
+        return max(1, int(record.sizes.get("updates_per_epoch", 1)))
+    return math.ceil(pairs / training.batch_size)
 
 
 def sizes(stored: Stored) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from harness import store
 from harness.checking.identity import shape_of
 from harness.checking.stored import NotTried, Stored
+from harness.data.consumed import STATISTICS, expected_batches
 from harness.evidence import array_digests
 from harness.reporting.fairness import drawing
 from harness.specs import RunRecord, canonical_json
@@ -59,33 +60,40 @@ def corpus(stored: Stored) -> Iterator[str]:
         raise NotTried("the corpus here is another")  # multi30k's digests are fixed, generators and files change
     wrong = [name for name, one in prepared.digests.items() if record.fingerprints.get(name) != one]
     wrong += [name for name, one in prepared.figures.items() if record.sizes.get(name) != one]
-    wrong += sorted(record.sizes.keys() - prepared.figures.keys() - {"parameters"})
+    wrong += sorted(record.sizes.keys() - prepared.figures.keys() - {"parameters", "updates_per_epoch", *STATISTICS})
     if wrong:
         _trust(record, ("spacy", "sacremoses", "sentencepiece"))
         yield f"{_some(wrong)}: not that of the corpus here"
 
 
 def stream(stored: Stored) -> Iterator[str]:
-    """The stream of batches is that of the corpus that is here, in the order that the seed gives."""
-    from harness.data.batches import stream_digest
-
+    """The digests of the consumed batches are those of the batches that the seed makes of the corpus."""
     record = stored.known
     if record.status not in store.FINISHED or not record.curve:
         raise NotTried("not completed")
+    marks = record.fingerprints.get("batches")
+    if marks is None:
+        raise NotTried("recorded without digests of the consumed batches (schema 1)")
     prepared = _prepared(stored)
     if prepared.digests["tokenised"] != record.fingerprints.get("tokenised"):
         raise NotTried("the ids here are others")
-    settings = {"batch_size": record.spec.training.batch_size, "seed": record.spec.seed}
-    settings["updates"] = record.curve[-1].updates
-    if settings["updates"] < 0:
-        raise NotTried("without updates")
-    if settings["updates"] > MOST_UPDATES:
+    updates = frozenset(line.updates for line in record.curve)
+    if max(updates) > MOST_UPDATES:
         raise NotTried(f"more than {MOST_UPDATES:,} updates")
-    key = (record.spec.data, *settings.values())
+    training, seed = record.spec.training, record.spec.seed
+    key = (record.spec.data, training.batching, training.batch_size, training.batch_tokens, seed, updates)
     if key not in stored.memory.streams:
-        stored.memory.streams[key] = stream_digest(prepared.train, **settings)
-    if stored.memory.streams[key] != record.fingerprints.get("stream"):
-        yield f"not the batches of seed {settings['seed']} in {settings['updates']:,} updates"
+        stored.memory.streams[key] = expected_batches(prepared.train, training, seed=seed, updates=updates)
+    expected = stored.memory.streams[key]
+    for mark in sorted(expected.marks.keys() | marks.keys(), key=int):
+        if marks.get(mark) != expected.marks.get(mark):
+            yield f"batches up to update {int(mark):,} are not those of seed {seed}"
+            return
+    if expected.digest != record.fingerprints.get("stream"):
+        yield f"stream is not the digest after update {max(updates):,}"
+    for name, value in expected.statistics().items():
+        if record.sizes.get(name) != value:
+            yield f"sizes.{name}={record.sizes.get(name)}, recomputed {value}"
 
 
 def scores(stored: Stored) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import checkpoints, files, store
+from harness.data.consumed import ConsumedBatches
 from harness.specs import RECORD_SCHEMAS, DataSpec, RunRecord, brief, record_from_json
 
 SEAL = store.SEAL
@@ -24,7 +25,7 @@ class Memory:
 
     prepared: dict[tuple[DataSpec, str], Any] = field(default_factory=dict)
     drawn: dict[tuple[object, ...], str] = field(default_factory=dict)
-    streams: dict[tuple[object, ...], str] = field(default_factory=dict)
+    streams: dict[tuple[object, ...], ConsumedBatches] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,51 +1,64 @@
-"""The batches of a split: the same pairs in the same order for every model, from nothing but (seed, epoch)."""
+"""Batches of a split: the same pairs in the same order for every model, as a function of (seed, epoch)."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.data.vocabulary import Split
-from impls.contract import PAD, Batch, Ids
+from impls.contract import PAD, Batch, Ids, Training
 
 POOL_BATCHES = 100
 Rows = npt.NDArray[np.intp]
 
 
-def training_batches(split: Split, *, batch_size: int, seed: int, epoch: int, skip: int = 0) -> Iterator[Batch]:
-    """Yield every pair of `split` once, in batches of `batch_size` pairs of similar lengths, one batch less full.
+def training_batches(split: Split, training: Training, *, seed: int, epoch: int, skip: int = 0) -> Iterator[Batch]:
+    """Yield the batches of an epoch, in the order in which the model is trained on them.
 
-    The pairs are shuffled, cut into pools of 100 batches, each pool sorted by length and cut into batches, and all
-    batches of the epoch shuffled. Length is that of the longer side, then of the target, then of the source: of the
-    simple orders it leaves the least padding on Multi30k (5 % of all ids; source before target: 8 %).
+    Every pair of `split` is in exactly one batch. `training.batching` decides which pairs share a batch:
 
-    Nothing is remembered: (seed, epoch) gives the order, and `skip` batches that are already done are passed over.
+    - "random": the pairs are shuffled and cut into batches of `batch_size`. This is the distribution of torchtext's
+      `BucketIterator` as the tutorials call it: it sorts pools by length only where `sort_within_batch` is set.
+    - "length": the pairs are shuffled and cut into pools of 100 batches; each pool is sorted by length and cut into
+      batches of `batch_size`; the batches of the epoch are shuffled.
+    - "tokens": the shuffled pairs are sorted by the length of their longer side and cut into batches of at most
+      `batch_tokens` tokens (pairs times the longer side of the longest pair); the batches are shuffled.
+
+    For "length" the length of a pair is that of its longer side, then of its target, then of its source: of the simple
+    orders it leaves the least padding on Multi30k.
+
+    The order is a function of (seed, epoch) alone, so a resumed run passes `skip`, the number of batches that are done.
     Epochs count from 0.
 
-    Raises: ValueError for a number that is out of range.
+    Raises:
+        ValueError: A number is out of range.
+
+    Source: torchtext 0.6.0, `BucketIterator` and `pool`; fairseq, `batch_by_size`, for "tokens".
     """
-    _check(batch_size=(batch_size, 1), seed=(seed, 0), epoch=(epoch, 0), skip=(skip, 0))
-    # Raw 64-bit words, because NumPy promises those, and not the ways it shuffles, to stay the same in every version.
+    _check(seed=(seed, 0), epoch=(epoch, 0), skip=(skip, 0))
+    # Raw 64-bit words, because NumPy guarantees that these stay the same in every version, but not how it shuffles.
     random = np.random.PCG64([seed, epoch])
     order = _shuffled(np.arange(len(split)), random)
-    source, target = _lengths(split.source), _lengths(split.target)
-    sort_keys = (source, target, np.maximum(source, target))
-    batches: list[Rows] = []
-    for start in range(0, len(order), POOL_BATCHES * batch_size):
-        pool = order[start : start + POOL_BATCHES * batch_size]
-        pool = pool[np.lexsort([key[pool] for key in sort_keys])]
-        batches += [pool[first : first + batch_size] for first in range(0, len(pool), batch_size)]
-    for number in _shuffled(np.arange(len(batches)), random)[skip:]:
-        yield _batch(split, batches[number])
+    if training.batching == "random":
+        groups = _cut(order, training.batch_size)
+    else:
+        if training.batching == "length":
+            pools = _cut(order, POOL_BATCHES * training.batch_size)
+            groups = [group for pool in pools for group in _cut(_by_length(split, pool), training.batch_size)]
+        else:
+            groups = _cut_by_tokens(split, order, training.batch_tokens)
+        groups = [groups[index] for index in _shuffled(np.arange(len(groups)), random)]
+    for rows in groups[skip:]:
+        yield _batch(split, rows)
 
 
-def updates_per_epoch(split: Split, batch_size: int) -> int:
-    """Return the number of batches that `training_batches` yields."""
-    _check(batch_size=(batch_size, 1))
-    return -(-len(split) // batch_size)
+def updates_per_epoch(split: Split, training: Training) -> int:
+    """Return the number of batches that `training_batches` yields; it is the same in every epoch."""
+    if training.batching == "tokens":
+        return len(_cut_by_tokens(split, np.arange(len(split)), training.batch_tokens))
+    return -(-len(split) // training.batch_size)
 
 
 def evaluation_batches(split: Split, batch_size: int = 128) -> Iterator[tuple[Batch, Rows]]:
@@ -62,32 +75,6 @@ def evaluation_batches(split: Split, batch_size: int = 128) -> Iterator[tuple[Ba
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
         yield _batch(split, rows), rows
-
-
-def stream_digest(split: Split, *, batch_size: int, seed: int, updates: int) -> str:
-    """Return the SHA-256 of the first `updates` training batches from epoch 0 on: shapes and ids, in order."""
-    _check(updates=(updates, 0), pairs=(len(split), 1))
-    digest = hashlib.sha256()
-    epoch = 0
-    while updates:
-        for batch in training_batches(split, batch_size=batch_size, seed=seed, epoch=epoch):
-            for ids in (batch.source, batch.target_in, batch.target_out):
-                digest.update(np.array(ids.shape, dtype="<i8").tobytes())
-                digest.update(ids.astype("<i4").tobytes())
-            updates -= 1
-            if not updates:
-                break
-        epoch += 1
-    return digest.hexdigest()
-
-
-def padding_share(split: Split, *, batch_size: int, seed: int = 0, epoch: int = 0) -> tuple[float, float]:
-    """Return which share of the source and of the target ids of an epoch's batches is padding."""
-    batches = list(training_batches(split, batch_size=batch_size, seed=seed, epoch=epoch))
-    source = sum(batch.source.size for batch in batches)
-    target = sum(batch.target_out.size for batch in batches)
-    padding = sum(int((batch.source == PAD).sum()) for batch in batches)
-    return padding / source, 1 - sum(batch.tokens for batch in batches) / target
 
 
 def pad(sentences: Sequence[Ids]) -> Ids:
@@ -110,6 +97,34 @@ def _batch(split: Split, rows: Rows) -> Batch:
 
 def _lengths(sentences: Sequence[Ids]) -> npt.NDArray[np.int64]:
     return np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
+
+
+def _cut(rows: Rows, size: int) -> list[Rows]:
+    return [rows[first : first + size] for first in range(0, len(rows), size)]
+
+
+def _by_length(split: Split, rows: Rows) -> Rows:
+    """Return the rows in ascending order of length; rows of equal lengths keep their order."""
+    source, target = _lengths(split.source)[rows], _lengths(split.target)[rows]
+    sorted_rows: Rows = rows[np.lexsort((source, target, np.maximum(source, target)))]
+    return sorted_rows
+
+
+def _cut_by_tokens(split: Split, rows: Rows, batch_tokens: int) -> list[Rows]:
+    """Sort rows by their longer side and cut them into the fullest batches of at most `batch_tokens` tokens.
+
+    The cuts depend only on the sorted lengths, so the number of batches is the same in every epoch. A pair that is
+    longer than `batch_tokens` is a batch of its own.
+    """
+    longer = np.maximum(_lengths(split.source), _lengths(split.target))[rows]
+    order = np.argsort(longer, kind="stable")
+    rows, longer = rows[order], longer[order]
+    batches, first = [], 0
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or (end + 1 - first) * longer[end] > batch_tokens:
+            batches.append(rows[first:end])
+            first = end
+    return batches
 
 
 def _shuffled(rows: Rows, random: np.random.PCG64) -> Rows:

@@ -125,7 +125,7 @@ class _Assembly:
             stream=digest(batches),
             source_words=self.words[0],
             target_words=self.words[1],
-            epoch_updates=updates_per_epoch(self.prepared.train, spec.training.batch_size),
+            epoch_updates=updates_per_epoch(self.prepared.train, spec.training),
             epoch_target=self.epoch_target,
             epoch_tokens=self.epoch_tokens,
             batches=len(batches),

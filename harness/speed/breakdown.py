@@ -95,13 +95,17 @@ def breakdown(model: OwnModel, batches: Sequence[Batch], prepared: Prepared) -> 
         for _ in range(TURNS)
     ]
     bare, more = median(one for one, _ in turns), median(other - one for one, other in turns)
-    settings = {"batch_size": model.job.spec.training.batch_size, "seed": model.job.spec.seed, "epoch": 0}
-    made = timing.seconds(lambda: list(islice(training_batches(prepared.train, **settings), count)), lambda: None)
-    epoch = timing.seconds(lambda: list(training_batches(prepared.train, **settings)), lambda: None)
+    training, seed = model.job.spec.training, model.job.spec.seed
+
+    def batches_of_an_epoch() -> Iterator[Batch]:
+        return training_batches(prepared.train, training, seed=seed, epoch=0)
+
+    made = timing.seconds(lambda: list(islice(batches_of_an_epoch(), count)), lambda: None)
+    epoch = timing.seconds(lambda: list(batches_of_an_epoch()), lambda: None)
     found: dict[str, Any] = {
         "updates": count,
         "bare_seconds": bare / count,
-        "data_seconds": epoch / updates_per_epoch(prepared.train, settings["batch_size"]),
+        "data_seconds": epoch / updates_per_epoch(prepared.train, training),
         "harness_seconds": max(0.0, more - made) / count,
     }
     module = getattr(model.model, "module", None)

@@ -33,7 +33,7 @@ def material(job: Job, prepared: Prepared) -> Material:
     """
     split = prepared.test
     if job.synthetic is None:
-        batches = training_batches(prepared.train, batch_size=job.spec.training.batch_size, seed=job.spec.seed, epoch=0)
+        batches = training_batches(prepared.train, job.spec.training, seed=job.spec.seed, epoch=0)
         training = tuple(islice(batches, job.updates))
     else:
         training = synthetic_batches(job, len(prepared.source_words), len(prepared.target_words))

@@ -74,9 +74,7 @@ class Bench:
         spec, epoch = self.job.spec, 0
         batches: list[Batch] = []
         while len(batches) < updates:
-            more = training_batches(
-                self.prepared.train, batch_size=spec.training.batch_size, seed=spec.seed, epoch=epoch
-            )
+            more = training_batches(self.prepared.train, spec.training, seed=spec.seed, epoch=epoch)
             batches += islice(more, updates - len(batches))
             epoch += 1
         return {"sha256": tensors.write(Path(path), self.model.learn(batches))}
