@@ -189,7 +189,9 @@ def misfits(record: RunRecord) -> Iterator[str]:
         inner = list(value.values()) if isinstance(value, dict) else []
         if not isinstance(value, kind) or not all(isinstance(one, str) for one in inner):
             yield f"fingerprints.{name}={brief(value)}: allowed is {'digests by name' if kind is dict else 'a digest'}"
-        elif name in _BY_UPDATES and not all(re.fullmatch(r"[1-9][0-9]{0,17}", key) for key in value):
+        elif name in _BY_UPDATES and not all(
+            re.fullmatch(r"[1-9][0-9]{0,17}", key) for key in record.fingerprints[name]
+        ):
             yield f"fingerprints.{name}={brief(value)}: its keys must be numbers of updates"
     for name in ("versions", "variables"):
         value = record.environment.get(name)
