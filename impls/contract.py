@@ -346,6 +346,10 @@ class Seq2SeqModel(Protocol):
 
     Loss, perplexity and search are not members: they are computed once, outside, for every model. All methods but
     `train_step` work in evaluation mode (no dropout), and none leaves a trace in the model's random state.
+
+    Two models of the same recipe, seed and data start from the same weights and see the same batches. Their dropout
+    masks are the same only within one framework: PyTorch and each Keras backend draw their own, so a difference between
+    frameworks includes the noise of dropout.
     """
 
     @property
