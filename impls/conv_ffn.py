@@ -6,9 +6,9 @@ A convolution of width 1 over the positions is the same linear map at each posit
 linear feed-forward; what differs is the speed. Heads may be wider or narrower than width / heads (`head_width`).
 
 Source: paul-hyun's Transformer notebook (transformer-evolution); Hendrycks and Gimpel 2016 for GELU, in its exact form.
-Departures: the notebook trains a sentiment classifier on top of the encoder and decoder, so it offers these parts but no
-translation training; the training here is the tutorials'. Positions are counted from 0, as for every variant, from a
-fixed table without a row for padding. Its vocabulary is SentencePiece's.
+Departures: the notebook trains a sentiment classifier on top of encoder and decoder, so it has these parts but no
+training for translation; the training here is the tutorials'. Positions are counted from 0, as for every variant, from
+a fixed table without a row for padding. Its vocabulary is SentencePiece's.
 What to expect: 1.5 million parameters more than `learned_positions`, because of the wider feed-forward.
 """
 
