@@ -26,7 +26,7 @@ TRAINING = TRAININGS["conv_ffn"]
 
 
 class ConvFeedForward(nn.Module):
-    """Two convolutions of width 1 over the positions. Shapes: [B,T,D] to [B,T,D], F channels between."""
+    """Two convolutions of width 1 over the positions. Shapes: [B,T,D] or, packed, [N,D]; F channels between."""
 
     def __init__(
         self,
@@ -43,5 +43,5 @@ class ConvFeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the feed-forward of each position."""
-        hidden = self.dropout(self.activation(self.inner(x.transpose(1, 2))))
-        return self.outer(hidden).transpose(1, 2)
+        hidden = self.dropout(self.activation(self.inner(x.transpose(-1, -2))))
+        return self.outer(hidden).transpose(-1, -2)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn.functional import embedding
 
 from impls.recipes import LEARNED_POSITIONS, TRAININGS
 
@@ -22,8 +23,11 @@ TRAINING = TRAININGS["learned_positions"]
 
 
 class LearnedPositions(nn.Embedding):
-    """Adds a trained vector per position. Shapes: weight [max_length,D]; x and result [B,T,D]."""
+    """Adds a trained vector per position.
 
-    def forward(self, x: torch.Tensor, first: int | torch.Tensor = 0) -> torch.Tensor:
-        """Return x plus the vectors of the positions that begin with `first`."""
-        return x + self.weight.index_select(0, torch.arange(x.shape[1], device=x.device) + first)
+    Shapes: weight [max_length,D]; positions [T] or [N]; x and result [B,T,D] or, packed, [N,D].
+    """
+
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return x plus the vector of each position."""
+        return x + embedding(positions, self.weight)

@@ -28,7 +28,10 @@ TRAINING = TRAININGS["sinusoidal_handmade"]
 
 
 class Sinusoids(nn.Module):
-    """Adds a fixed vector of sines and cosines per position. Shapes: table [max_length,D]; x and result [B,T,D]."""
+    """Adds a fixed vector of sines and cosines per position.
+
+    Shapes: table [max_length,D]; positions [T] or [N]; x and result [B,T,D] or, packed, [N,D].
+    """
 
     table: torch.Tensor
 
@@ -40,9 +43,9 @@ class Sinusoids(nn.Module):
         # A buffer moves with the model to its device; it is no weight, so it is not stored with them.
         self.register_buffer("table", table, persistent=False)
 
-    def forward(self, x: torch.Tensor, first: int | torch.Tensor = 0) -> torch.Tensor:
-        """Return x plus the vectors of the positions that begin with `first`."""
-        return x + self.table.index_select(0, torch.arange(x.shape[1], device=x.device) + first)
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return x plus the vector of each position."""
+        return x + self.table.index_select(0, positions)
 
 
 class HandmadeLayerNorm(nn.Module):

@@ -28,12 +28,15 @@ from impls.contract import (
     Training,
     TransformerRecipe,
 )
-from impls.torch_operations import add_kept, output_loss
+from impls.torch_dropout import Dropout, Dropouts, Noise
+from impls.torch_operations import output_loss
+from impls.torch_packing import GROUP_ROWS, pack
 from impls.torch_reference import TorchReference
 from impls.transformer import Transformer
 from impls.weights import check, initial
 
 PRECISIONS = ("float32", "bfloat16")
+Places = np.ndarray[Any, np.dtype[np.int64]]
 
 # How torch's names become canonical ones: applied in this order, each wherever it matches.
 NAMES = (
@@ -103,55 +106,6 @@ def slots(module: nn.Module) -> dict[str, Slot]:
                 name = re.sub(old, new, name)
             found[name] = Slot(parameter, slice(index * size, (index + 1) * size), name.endswith(".kernel"))
     return found
-
-
-class Noise:
-    """The random numbers of dropout, a function of (seed, update) alone: nothing else is needed for an exact resume."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.generator = torch.Generator(device)
-        self.bits: np.random.BitGenerator = np.random.SFC64(0)
-
-    def restart(self, seed: int, update: int) -> None:
-        """Begin the random numbers of one update."""
-        words = np.random.SeedSequence([seed, update])
-        if self.device.type == "cpu":
-            self.bits = np.random.SFC64(words)
-        else:
-            self.generator.manual_seed(int(words.generate_state(1, np.uint64)[0] >> 1))
-
-    def kept(self, shape: tuple[int, ...], rate: float) -> torch.Tensor:
-        """Return 1 with probability 1 - rate, in steps of 2^-16, and else 0, as float32."""
-        found = torch.empty(shape, device=self.device)
-        if self.device.type != "cpu":
-            return torch.ge(found.uniform_(generator=self.generator), rate).float()
-        # On a CPU drawing the bits takes longer than using them, and torch's generator is several times slower.
-        count = found.numel()
-        drawn = np.asarray(self.bits.random_raw((count + 3) // 4)).view(np.int16)[:count]
-        return torch.ge(torch.from_numpy(drawn).view(shape), round(rate * 2**16) - 2**15, out=found)
-
-
-class Dropout(nn.Module):
-    """Sets units to 0 with probability `rate` in training and scales the others up (Srivastava et al. 2014)."""
-
-    def __init__(self, rate: float, noise: Noise) -> None:
-        super().__init__()
-        self.rate = rate
-        self.noise = noise
-
-    def kept(self, shape: tuple[int, ...]) -> torch.Tensor | None:
-        """Return what units of this shape are multiplied by: 0 or 1 / (1 - rate); None where nothing is dropped."""
-        if not self.training or self.rate == 0:
-            return None
-        return self.noise.kept(shape, self.rate).mul_(1 / (1 - self.rate))
-
-    def forward(self, x: torch.Tensor, onto: torch.Tensor | None = None) -> torch.Tensor:
-        """Return x with units dropped in training, x itself in evaluation; added to `onto` where that is given."""
-        kept = self.kept(x.shape)
-        if kept is None:
-            return x if onto is None else onto + x
-        return x * kept.to(x.dtype) if onto is None else add_kept(onto, x, kept)
 
 
 def next_words(module: Any, state: Any, last: torch.Tensor, best: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -226,19 +180,26 @@ class TorchModel:
         self._updates += 1
         self._noise.restart(self._seed, self._updates)
         self.module.train()
-        places = np.flatnonzero(batch.target_out != PAD)
-        target = self.place(batch.target_out.reshape(-1)[places].astype(np.int64))
-        tokens = len(places)
         self._optimiser.zero_grad(set_to_none=True)
         with self._mixed():
-            features = self._features(batch).flatten(0, 1).index_select(0, self.place(places))
+            features, places = self._features(batch)
+            target = self.place(batch.target_out.reshape(-1)[places].astype(np.int64))
             output = self.module.output
             objective, nats = output_loss(features, output.weight, output.bias, target, self._training.label_smoothing)
-        self._descend(objective, nats, max(tokens, 1), learning_rate)
-        self._count(tokens)
+        self._descend(objective, nats, max(len(places), 1), learning_rate)
+        self._count(len(places))
 
-    def _features(self, batch: Batch) -> torch.Tensor:
-        """Return the module's features of a training batch, [B,T,...]."""
+    def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+        """Return the features of the words to predict, [N,...], and the words' places in `target_out` flattened, [N].
+
+        Nothing is computed that would have to be waited for.
+        """
+        places = np.flatnonzero(batch.target_out != PAD)
+        features = self._padded_features(batch).flatten(0, 1)
+        return features.index_select(0, self.place(places)), places
+
+    def _padded_features(self, batch: Batch) -> torch.Tensor:
+        """Return the features of all target positions. Shapes: [B,T,...]."""
         found: torch.Tensor = self.module(self.place(batch.source), self.place(batch.target_in))
         return found
 
@@ -287,14 +248,14 @@ class TorchModel:
 
     def token_nats(self, batch: Batch) -> Numbers:
         """Return the unsmoothed negative log-likelihood of each target word, [B,T]; 0 at padding."""
-        visible = self.place(batch.target_out != PAD)
+        nats = np.zeros(batch.target_out.shape, np.float32)
         with self.evaluation():
-            features = self.module(self.place(batch.source), self.place(batch.target_in))
-            logits = self.module.output(features[visible]).float()
-            target = self.place(batch.target_out.astype(np.int64))
-            nats = torch.zeros(target.shape, device=self._device)
-            nats[visible] = logits.logsumexp(dim=-1) - logits.gather(1, target[visible][:, None])[:, 0]
-        return nats.cpu().numpy()
+            features, places = self._features(batch)
+            logits = self.module.output(features).float()
+            target = self.place(batch.target_out.reshape(-1)[places].astype(np.int64))
+            found = logits.logsumexp(dim=-1) - logits.gather(1, target[:, None])[:, 0]
+        nats.reshape(-1)[places] = found.cpu().numpy()
+        return nats
 
     def logits(self, source: Ids, target_in: Ids) -> Numbers:
         """Return the unnormalised log-probabilities of the next word at each position, [B,T,V]."""
@@ -374,10 +335,27 @@ class TorchModel:
             }
 
 
+class TransformerModel(TorchModel):
+    """A Transformer: trains and evaluates on packed rows."""
+
+    def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+        self.module.check_length(max(batch.source.shape[1], batch.target_in.shape[1]))
+        # On a GPU, more and smaller operations cost more time than padding does.
+        group_rows = GROUP_ROWS if self._device.type == "cpu" else len(batch.source)
+        packing = pack(batch, heads=self.recipe.heads, group_rows=group_rows, place=self.place)
+        features: torch.Tensor = self.module.packed(packing)
+        asked = np.flatnonzero(batch.target_out.reshape(-1)[packing.places] != PAD)
+        if len(asked) < len(packing.places):
+            features = features.index_select(0, self.place(asked))
+        return features, packing.places[asked]
+
+
 class TorchGruModel(TorchModel):
     """The GRU: its decoder is fed by coins."""
 
-    def _features(self, batch: Batch) -> torch.Tensor:
+    def _padded_features(self, batch: Batch) -> torch.Tensor:
+        if not self.module.training:
+            return super()._padded_features(batch)
         fed = self._training.forcing(self._seed, self._updates, batch.target_in.shape[1])
         found: torch.Tensor = self.module(self.place(batch.source), self.place(batch.target_in), tuple(fed.tolist()))
         return found
@@ -386,11 +364,11 @@ class TorchGruModel(TorchModel):
 class TorchReferenceModel(TorchModel):
     """torch's own layers: their dropout draws from torch's global generator, which is seeded here and put back."""
 
-    def _features(self, batch: Batch) -> torch.Tensor:
+    def _padded_features(self, batch: Batch) -> torch.Tensor:
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(int(np.random.SeedSequence([self._seed, self._updates]).generate_state(1)[0]))
-            return super()._features(batch)
+            return super()._padded_features(batch)
 
 
 def device_of(name: str) -> torch.device:
@@ -410,14 +388,15 @@ def build_transformer(
     target_words: int,
     *,
     device: str,
-    kind: type[TorchModel] = TorchModel,
+    kind: type[TorchModel] = TransformerModel,
     **settings: Any,
 ) -> TorchModel:
     """Build any `TransformerRecipe`; the settings are those of `impls.build`."""
     noise, words = Noise(device_of(device)), (source_words, target_words)
     weights = initial(recipe, *words, settings["seed"])
     with torch.random.fork_rng(devices=[]):
-        module = Transformer(recipe, *words, Dropout(recipe.dropout, noise))
+        rates = (recipe.dropout, recipe.attention_rate, recipe.activation_rate)
+        module = Transformer(recipe, *words, Dropouts(*(Dropout(rate, noise) for rate in rates)))
     return kind(recipe, module, weights, noise=noise, **settings)
 
 

@@ -6,11 +6,14 @@ Each has a plain formula, which is what runs without gradients, on a GPU and in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.autograd import Function
 from torch.nn.functional import linear, log_softmax, nll_loss
+
+from impls.torch_packing import Group
 
 LOSS_ROWS = 512
 """Target words whose logits are held at once: few enough that they stay in the processor's cache."""
@@ -35,52 +38,79 @@ def attend(
     Shapes: query [B,H,T,K], key and value [B,H,S,K], bias as broadcast to [B,H,T,S], kept [B,H,T,S]; to [B,H,T,K].
     Source: Vaswani et al. 2017, equation 1.
     """
-    if by_hand(query):
-        mixed: torch.Tensor = _Attend.apply(query, key, value, bias, kept)
-        return mixed
     weights = torch.softmax((query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2) + bias, dim=-1)
     return (weights if kept is None else weights * kept.to(weights.dtype)) @ value
 
 
-class _Attend(Function):
-    """`attend` with each operand copied once, into the layout in which the small products are fastest."""
+def attend_packed(
+    projected: torch.Tensor,
+    memory: torch.Tensor | None,
+    groups: Sequence[Group],
+    biases: Sequence[torch.Tensor],
+    kept: Sequence[torch.Tensor | None],
+) -> torch.Tensor:
+    """Return `attend` of packed rows, one group of sentences at a time; a bias and what is kept belong to each group.
+
+    Shapes: projected [N,3*H*K] (queries, keys and values) where memory is None; otherwise projected [N,H*K] (queries)
+    and memory [M,2*H*K] (keys and values) of M packed rows. To [N,H*K].
+    """
+    if by_hand(projected):
+        mixed: torch.Tensor = _AttendPacked.apply(projected, memory, groups, biases, kept)
+        return mixed
+    found = []
+    for group, bias, one in zip(groups, biases, kept, strict=True):
+        query, key, value = (heads.view(*group.shape[:2], *heads.shape[1:]) for heads in group.heads(projected, memory))
+        found.append(group.packed(attend(query, key, value, bias, one)))
+    return torch.cat(found)
+
+
+class _AttendPacked(Function):
+    """`attend_packed` with each operand copied once, into the layout in which the small products are fastest."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        bias: torch.Tensor,
-        kept: torch.Tensor | None,
+        projected: torch.Tensor,
+        memory: torch.Tensor | None,
+        groups: Sequence[Group],
+        biases: Sequence[torch.Tensor],
+        kept: Sequence[torch.Tensor | None],
     ) -> torch.Tensor:
-        *outer, _, width = query.shape
-        query = query.reshape(-1, *query.shape[-2:])
-        weights = query @ key.transpose(-1, -2).reshape(-1, width, key.shape[-2])
-        weights = weights.mul_(width**-0.5).unflatten(0, outer).add_(bias)
-        weights.sub_(weights.amax(dim=-1, keepdim=True)).exp_()
-        weights.div_(row_sums(weights))
-        mixed = (weights if kept is None else weights * kept).flatten(0, 1) @ value.reshape(-1, *value.shape[-2:])
-        ctx.save_for_backward(query, key, value, weights, *() if kept is None else (kept,))
-        return mixed.unflatten(0, outer)
+        mixed: list[torch.Tensor] = []
+        saved: list[torch.Tensor] = []
+        for group, bias, one in zip(groups, biases, kept, strict=True):
+            query, key, value = group.heads(projected, memory)
+            weights = (query @ key.transpose(-1, -2)).view(group.shape)
+            torch.add(bias, weights, alpha=query.shape[-1] ** -0.5, out=weights)
+            weights.sub_(weights.amax(dim=-1, keepdim=True)).exp_()
+            # Padding that asks gets weights of 0, so that it has no part in the gradients of keys and values.
+            weights.mul_(group.real / row_sums(weights))
+            mixed.append(group.packed((weights if one is None else weights * one).flatten(0, 1) @ value))
+            saved += [query, key, value, weights]
+        ctx.save_for_backward(*saved)
+        ctx.groups, ctx.kept = groups, kept
+        ctx.like = projected, memory
+        return torch.cat(mixed)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        query, key, value, weights, *others = ctx.saved_tensors
-        kept = others[0] if others else None
-        outer, width = key.shape[:2], key.shape[-1]
-        gradient = gradients[0].reshape(query.shape)
-        of_weights = (gradient @ value.transpose(-1, -2).reshape(-1, width, value.shape[-2])).view_as(weights)
-        used = weights
-        if kept is not None:
-            of_weights, used = of_weights.mul_(kept), weights * kept
-        of_value = used.flatten(0, 1).transpose(-1, -2) @ gradient
-        of_scores = weights * of_weights
-        of_scores.addcmul_(weights, row_sums(of_scores), value=-1)
-        of_scores = of_scores.mul_(width**-0.5).flatten(0, 1)
-        of_query = of_scores @ key.reshape(-1, *key.shape[-2:])
-        of_key = of_scores.transpose(-1, -2) @ query
-        return *(one.unflatten(0, outer) for one in (of_query, of_key, of_value)), None, None
+        projected, memory = ctx.like
+        of_projected = torch.empty_like(projected)
+        of_memory = of_projected if memory is None else torch.empty_like(memory)
+        saved = iter(ctx.saved_tensors)
+        for group, kept in zip(ctx.groups, ctx.kept, strict=True):
+            query, key, value, weights = (next(saved) for _ in range(4))
+            gradient = group.outputs(gradients[0])
+            of_weights = (gradient @ value.transpose(-1, -2)).view(group.shape)
+            used = weights
+            if kept is not None:
+                of_weights, used = of_weights.mul_(kept), weights * kept
+            of_value = used.flatten(0, 1).transpose(-1, -2) @ gradient
+            of_scores = weights * of_weights
+            of_scores.addcmul_(weights, row_sums(of_scores), value=-1)
+            of_scores = of_scores.mul_(query.shape[-1] ** -0.5).flatten(0, 1)
+            group.put(of_projected, of_memory, of_scores @ key, of_scores.transpose(-1, -2) @ query, of_value)
+        return of_projected, None if memory is None else of_memory, None, None, None
 
 
 def add_kept(x: torch.Tensor, added: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:

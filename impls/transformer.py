@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -20,7 +20,9 @@ from impls.learned_positions import LearnedPositions
 from impls.paper import TiedOutput
 from impls.sinusoidal_handmade import HandmadeLayerNorm, Sinusoids
 from impls.torch_caches import KeysAndValues, Past, Rows, Sources
-from impls.torch_operations import attend
+from impls.torch_dropout import Dropout, Dropouts
+from impls.torch_operations import attend, attend_packed
+from impls.torch_packing import Group, Packing
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": relu,
@@ -35,15 +37,18 @@ HIDDEN = -1e9
 class NoPositions(nn.Module):
     """Leaves the embedding as it is, for recipes whose positions act inside attention or not at all."""
 
-    def forward(self, x: torch.Tensor, first: int | torch.Tensor = 0) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return x."""
         return x
 
 
 class Embedder(nn.Module):
-    """Word embedding, scaled if the recipe says so, plus positions, then dropout. Shapes: [B,T] to [B,T,D]."""
+    """Word embedding, scaled if the recipe says so, plus positions, then dropout.
 
-    def __init__(self, recipe: TransformerRecipe, embedding: nn.Embedding, dropout: nn.Module) -> None:
+    Shapes: words [B,T] and positions [T], to [B,T,D]; or, packed, words [N] and positions [N], to [N,D].
+    """
+
+    def __init__(self, recipe: TransformerRecipe, embedding: nn.Embedding, dropout: Dropout) -> None:
         super().__init__()
         self.embedding = embedding
         self.positions: nn.Module = NoPositions()
@@ -52,27 +57,20 @@ class Embedder(nn.Module):
         elif recipe.positions == "sinusoidal":
             self.positions = Sinusoids(recipe.max_length, recipe.width)
         self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
-        self.max_length = recipe.max_length
         self.dropout = dropout
 
-    def forward(self, words: torch.Tensor, first: int | torch.Tensor = 0) -> torch.Tensor:
-        """Embed words whose first stands at position `first`.
-
-        Raises: ValueError past max_length positions; where `first` lies on a device, that is the caller's to see.
-        """
-        if isinstance(first, int) and first + words.shape[1] > self.max_length:
-            raise ValueError(f"{first + words.shape[1]} positions: allowed is at most max_length={self.max_length}")
-        return self.dropout(self.positions(self.embedding(words) * self.scale, first))
+    def forward(self, words: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Embed words that stand at these positions."""
+        return self.dropout(self.positions(self.embedding(words) * self.scale, positions))
 
 
-def rotate(x: torch.Tensor, first: int | torch.Tensor) -> torch.Tensor:
-    """Turn each interleaved pair of features by its position's angle. Shapes: [B,H,T,K].
+def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Turn each interleaved pair of features by its position's angle. Shapes: x [...,K], positions as broadcast to [...].
 
     Source: Su et al. 2021 (RoFormer), equation 34, base 10,000.
     """
-    length, width = x.shape[-2:]
-    position = (torch.arange(length, device=x.device, dtype=torch.float32) + first)[:, None]
-    angle = position / 10_000 ** (torch.arange(0, width, 2, device=x.device, dtype=torch.float32) / width)
+    width = x.shape[-1]
+    angle = positions[..., None].float() / 10_000 ** (torch.arange(0, width, 2, device=x.device, dtype=torch.float32) / width)
     even, odd = x[..., 0::2], x[..., 1::2]
     sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
     return torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1).flatten(-2)
@@ -99,10 +97,10 @@ class Cache:
         self.sources = sources
         self.own = own
 
-    def memory(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def memory(self, layer: int) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
         """Return one layer's keys and values of the sources, [A,H,S,K] each, and what hides padding, [A,1,1,S]."""
         bias, *both = self.sources.tensors
-        return both[2 * layer].transpose(-1, -2), both[2 * layer + 1], bias
+        return (both[2 * layer].transpose(-1, -2), both[2 * layer + 1]), bias
 
     def select(self, rows: Rows) -> None:
         """Keep, drop, repeat or reorder rows. Shapes: [R]."""
@@ -112,10 +110,21 @@ class Cache:
             one.select(chosen)
 
 
+class PackedPositions(NamedTuple):
+    """What attention on packed rows needs besides them: groups of sentences, what hides positions, and positions [N].
+
+    `biases` are added to the padded scores of each group, broadcast to [B,H,T,S].
+    """
+
+    groups: Sequence[Group]
+    biases: Sequence[torch.Tensor]
+    positions: torch.Tensor
+
+
 class Attention(nn.Module):
     """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2)."""
 
-    def __init__(self, recipe: TransformerRecipe, dropout: Any) -> None:
+    def __init__(self, recipe: TransformerRecipe, dropout: Dropout) -> None:
         super().__init__()
         self.output = nn.Linear(recipe.heads * recipe.key_width, recipe.width)
         self.dropout = dropout
@@ -130,30 +139,52 @@ class Attention(nn.Module):
         kept = self.dropout.kept((*query.shape[:3], key.shape[2]))
         return self.output(attend(query, key, value, bias, kept).transpose(1, 2).flatten(2))
 
+    def mix_packed(
+        self, projected: torch.Tensor, memory: torch.Tensor | None, others: PackedPositions
+    ) -> torch.Tensor:
+        """Do what `mix` does on packed rows; `attend_packed` describes the projections. Shapes: to [N,D]."""
+        kept = [self.dropout.kept(group.shape) for group in others.groups]
+        return self.output(attend_packed(projected, memory, others.groups, others.biases, kept))
+
 
 class SelfAttention(Attention):
     """Attention of a sequence on itself."""
 
-    def __init__(self, recipe: TransformerRecipe, dropout: Any) -> None:
+    def __init__(self, recipe: TransformerRecipe, dropout: Dropout) -> None:
         super().__init__(recipe, dropout)
         self.query_key_value = nn.Linear(recipe.width, 3 * recipe.heads * recipe.key_width)
         self.rotary = recipe.positions == "rotary"
 
-    def forward(self, x: torch.Tensor, bias: torch.Tensor, past: Past | None = None) -> torch.Tensor:
-        """Return the attention of x on x, or of one newest word on the past ones and itself. Shapes: [B,T,D]."""
-        query, key, value = self.split(self.query_key_value(x), 3)
+    def forward(
+        self, x: torch.Tensor, others: torch.Tensor | PackedPositions, past: Past | None = None
+    ) -> torch.Tensor:
+        """Return the attention of x on x, or of one newest word on the past ones and itself.
+
+        Shapes: [B,T,D], where `others` is the bias of the scores; or, packed, [N,D].
+        """
+        projected = self.query_key_value(x)
+        if isinstance(others, PackedPositions):
+            return self.mix_packed(self._rotated(projected, others.positions), None, others)
+        query, key, value = self.split(projected, 3)
         if self.rotary:
-            first = past.length if past is not None else 0
-            query, key = rotate(query, first), rotate(key, first)
+            positions = torch.arange(x.shape[1], device=x.device) + (past.length if past is not None else 0)
+            query, key = rotate(query, positions), rotate(key, positions)
         if past is not None:
             key, value = past.append(key, value)
-        return self.mix(query, key, value, bias)
+        return self.mix(query, key, value, others)
+
+    def _rotated(self, projected: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return packed projections with queries and keys rotated, where the recipe says so. Shapes: [N,3*H*K]."""
+        if not self.rotary:
+            return projected
+        heads = projected.unflatten(-1, (3, -1, self.key_width))
+        return torch.cat([rotate(heads[:, :2], positions[:, None, None]), heads[:, 2:]], dim=1).flatten(1)
 
 
 class CrossAttention(Attention):
     """Attention of the target on the encoded source."""
 
-    def __init__(self, recipe: TransformerRecipe, dropout: Any) -> None:
+    def __init__(self, recipe: TransformerRecipe, dropout: Dropout) -> None:
         super().__init__(recipe, dropout)
         self.query = nn.Linear(recipe.width, recipe.heads * recipe.key_width)
         self.key_value = nn.Linear(recipe.width, 2 * recipe.heads * recipe.key_width)
@@ -167,10 +198,21 @@ class CrossAttention(Attention):
         (query,) = self.split(self.query(x), 1)
         return torch.softmax((query * self.key_width**-0.5) @ key.transpose(-1, -2) + bias, dim=-1)
 
-    def forward(self, x: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """Return the attention of x on the source's keys and values. Shapes: [B,T,D]."""
+    def forward(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        others: torch.Tensor | PackedPositions,
+    ) -> torch.Tensor:
+        """Return the attention of x on the source.
+
+        Shapes: [B,T,D], where `memory` is the source's keys and values and `others` the bias of the scores; or, packed,
+        [N,D], where `memory` is the encoded source, [M,D].
+        """
+        if isinstance(others, PackedPositions):
+            return self.mix_packed(self.query(x), self.key_value(memory), others)
         (query,) = self.split(self.query(x), 1)
-        return self.mix(query, key, value, bias)
+        return self.mix(query, *memory, others)
 
 
 class FeedForward(nn.Module):
@@ -216,7 +258,7 @@ def norm(recipe: TransformerRecipe) -> nn.Module:
 class Residual(nn.Module):
     """A sublayer with its residual sum: post-norm as in the paper, or pre-norm (Xiong et al. 2020)."""
 
-    def __init__(self, recipe: TransformerRecipe, sublayer: nn.Module, dropout: nn.Module) -> None:
+    def __init__(self, recipe: TransformerRecipe, sublayer: nn.Module, dropout: Dropout) -> None:
         super().__init__()
         self.sublayer = sublayer
         self.norm = norm(recipe)
@@ -236,24 +278,24 @@ class Residual(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward."""
 
-    def __init__(self, recipe: TransformerRecipe, dropout: nn.Module) -> None:
+    def __init__(self, recipe: TransformerRecipe, dropout: Dropouts) -> None:
         super().__init__()
-        self.self_attention = Residual(recipe, SelfAttention(recipe, dropout), dropout)
-        self.feed_forward = Residual(recipe, feed_forward(recipe, dropout), dropout)
+        self.self_attention = Residual(recipe, SelfAttention(recipe, dropout.attention), dropout.units)
+        self.feed_forward = Residual(recipe, feed_forward(recipe, dropout.activation), dropout.units)
 
 
 class DecoderLayer(EncoderLayer):
     """Self-attention, attention on the source, and feed-forward."""
 
-    def __init__(self, recipe: TransformerRecipe, dropout: nn.Module) -> None:
+    def __init__(self, recipe: TransformerRecipe, dropout: Dropouts) -> None:
         super().__init__(recipe, dropout)
-        self.cross_attention = Residual(recipe, CrossAttention(recipe, dropout), dropout)
+        self.cross_attention = Residual(recipe, CrossAttention(recipe, dropout.attention), dropout.units)
 
 
 class Stack(nn.Module):
     """The layers of one side, and the norm that ends them when layers norm first."""
 
-    def __init__(self, recipe: TransformerRecipe, layer: type[EncoderLayer], dropout: nn.Module) -> None:
+    def __init__(self, recipe: TransformerRecipe, layer: type[EncoderLayer], dropout: Dropouts) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layer(recipe, dropout) for _ in range(recipe.layers))
         self.norm = norm(recipe) if recipe.norm_order == "pre" else nn.Identity()
@@ -264,18 +306,24 @@ class Stack(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Any `TransformerRecipe`. `dropout` is one module without weights, used wherever the recipe drops units."""
+    """Any `TransformerRecipe`. `dropout` holds modules without weights, used wherever the recipe drops units."""
 
-    def __init__(self, recipe: TransformerRecipe, source_words: int, target_words: int, dropout: nn.Module) -> None:
+    def __init__(self, recipe: TransformerRecipe, source_words: int, target_words: int, dropout: Dropouts) -> None:
         super().__init__()
         target_embedding = nn.Embedding(target_words, recipe.width)
         source_embedding = target_embedding if recipe.tying == "all" else nn.Embedding(source_words, recipe.width)
-        self.target = Embedder(recipe, target_embedding, dropout)
-        self.source = Embedder(recipe, source_embedding, dropout)
+        self.target = Embedder(recipe, target_embedding, dropout.units)
+        self.source = Embedder(recipe, source_embedding, dropout.units)
         self.encoder = Stack(recipe, EncoderLayer, dropout)
         self.decoder = Stack(recipe, DecoderLayer, dropout)
         self.output = nn.Linear(recipe.width, target_words) if recipe.tying == "none" else TiedOutput(target_embedding)
         self.alibi_heads = recipe.heads if recipe.positions == "alibi" else 0
+        self.max_length = recipe.max_length
+
+    def check_length(self, length: int) -> None:
+        """Raise ValueError where sentences are longer than `max_length` positions."""
+        if length > self.max_length:
+            raise ValueError(f"{length} positions: allowed is at most max_length={self.max_length}")
 
     def _self_bias(self, queries: torch.Tensor, keys: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         """Return what self-attention adds to its scores, from the positions of queries and keys. Shapes: [.,.,T,S]."""
@@ -284,10 +332,11 @@ class Transformer(nn.Module):
 
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the encoded source [B,S,D], and the bias [B,1,1,S] that hides its padding from attention."""
+        self.check_length(source.shape[1])
         visible = (source != PAD)[:, None, None, :]
         positions = torch.arange(source.shape[1], device=source.device)
         bias = self._self_bias(positions, positions, visible)
-        x = self.source(source)
+        x = self.source(source, positions)
         for layer in self.encoder:
             x = layer.feed_forward(layer.self_attention(x, bias))
         return self.encoder.norm(x), torch.where(visible, 0.0, HIDDEN)
@@ -295,6 +344,30 @@ class Transformer(nn.Module):
     def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         """Return what `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,D]."""
         return self._decode(source, target_in)
+
+    def packed(self, batch: Packing) -> torch.Tensor:
+        """Return what `output` turns into logits, of the packed rows of the target alone. Shapes: to [N,D]."""
+        own = self._packed_positions(batch.source_groups, batch.source.positions)
+        x = self.source(batch.source.words, batch.source.positions)
+        for layer in self.encoder:
+            x = layer.feed_forward(layer.self_attention(x, own))
+        memory = self.encoder.norm(x)
+        own = self._packed_positions(batch.target_groups, batch.target.positions)
+        cross_biases = [torch.where(group.visible, 0.0, HIDDEN) for group in batch.cross_groups]
+        cross = PackedPositions(batch.cross_groups, cross_biases, batch.target.positions)
+        x = self.target(batch.target.words, batch.target.positions)
+        for layer in self.decoder:
+            x = layer.cross_attention(layer.self_attention(x, own), memory, cross)
+            x = layer.feed_forward(x)
+        return self.decoder.norm(x)
+
+    def _packed_positions(self, groups: Sequence[Group], positions: torch.Tensor) -> PackedPositions:
+        """Return what self-attention on packed rows needs."""
+        biases = []
+        for group in groups:
+            padded = torch.arange(group.shape[3], device=positions.device)
+            biases.append(self._self_bias(padded, padded, group.visible))
+        return PackedPositions(groups, biases, positions)
 
     def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         """Return the weights of target positions on source positions. Shapes: [B,layers,H,T,S]."""
@@ -306,17 +379,18 @@ class Transformer(nn.Module):
         self, source: torch.Tensor, target_in: torch.Tensor, seen: list[torch.Tensor] | None = None
     ) -> torch.Tensor:
         """Run the decoder; where `seen` is a list, append each layer's attention weights on the source to it."""
+        self.check_length(target_in.shape[1])
         memory, memory_bias = self.encode(source)
         positions = torch.arange(target_in.shape[1], device=source.device)
         # Padding stands on the right, so the causal mask already hides it from every real position.
         bias = self._self_bias(positions, positions, positions[:, None] >= positions[None, :])
-        x = self.target(target_in)
+        x = self.target(target_in, positions)
         for layer in self.decoder:
             x = layer.self_attention(x, bias)
             key, value = layer.cross_attention.sublayer.remember(memory)
             if seen is not None:
                 seen.append(layer.cross_attention.sublayer.look(layer.cross_attention.before(x), key, memory_bias))
-            x = layer.feed_forward(layer.cross_attention(x, key, value, memory_bias))
+            x = layer.feed_forward(layer.cross_attention(x, (key, value), memory_bias))
         return self.decoder.norm(x)
 
     def begin(self, source: torch.Tensor) -> Cache:
@@ -329,8 +403,10 @@ class Transformer(nn.Module):
     def advance(self, state: Cache, last: torch.Tensor) -> torch.Tensor:
         """Feed the newest words [R] and return what `output` turns into the next words' logits, [R,D]."""
         first = state.own[0].length
-        x = self.target(last[:, None], first)
+        if isinstance(first, int):  # what lies on a device is not waited for
+            self.check_length(first + 1)
         keys = torch.arange(state.own[0].room, device=last.device)
+        x = self.target(last[:, None], keys[:1] + first)
         bias = self._self_bias(keys[:1] + first, keys, keys <= first)
         for index, layer in enumerate(self.decoder):
             x = layer.self_attention(x, bias, state.own[index])

@@ -1,0 +1,210 @@
+"""Batches without their padding, for training and evaluation in torch.
+
+The real words of a batch stand one after the other as packed rows, N in all: sentences in ascending order of length, the
+words of a sentence in theirs. Whatever treats each position alone computes on packed rows. Attention compares words of
+one sentence and therefore pads: it takes sentences in groups of similar length, each padded to its own longest sentence,
+which leaves little padding even in a batch of random sentences.
+
+Shapes use the repository's letters: B sentences (here: of a group), S source positions, T target positions, H heads, K
+head width. P is the number of projections that one product computes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from impls.contract import PAD, Batch, Ids
+
+GROUP_ROWS = 32
+"""Sentences per group on a CPU. Smaller groups have less padding, but more operations and smaller products."""
+
+Numbers = npt.NDArray[np.int64]
+Place = Callable[[npt.NDArray[Any]], torch.Tensor]
+
+
+class Group(NamedTuple):
+    """Sentences whose words attend to each other: B of them, padded to T querying and S attended positions.
+
+    `shape` is that of the scores, [B,H,T,S]; `queries` and `keys` are the group's packed rows. `visible`, [B,1,1,S] or
+    [1,1,T,S], is where a position may attend to, and `real`, [B,1,T,1], is 0 where the querying position is padding.
+
+    The other members index rows of one head. `query`, `key` and `value` pick padded heads from packed projections,
+    [N*P*H,K], and `output` from packed outputs, [N*H,K]; padding repeats the last word of its sentence.
+    `from_queries` and `from_keys` pick the heads of packed rows from padded ones, [B*H*T,K] and [B*H*S,K].
+    """
+
+    shape: tuple[int, int, int, int]
+    queries: slice
+    keys: slice
+    visible: torch.Tensor
+    real: torch.Tensor
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    output: torch.Tensor
+    from_queries: torch.Tensor
+    from_keys: torch.Tensor
+
+    def heads(self, projected: torch.Tensor, memory: torch.Tensor | None) -> list[torch.Tensor]:
+        """Return padded queries, keys and values from the packed projections that `attend_packed` describes.
+
+        Shapes: [B*H,T,K], [B*H,S,K], [B*H,S,K].
+        """
+        width = self._width(projected, memory)
+        asking = projected.reshape(-1, width)
+        asked = asking if memory is None else memory.reshape(-1, width)
+        _, _, length, other_length = self.shape
+        parts = (asking, self.query, length), (asked, self.key, other_length), (asked, self.value, other_length)
+        return [rows.index_select(0, index).view(-1, size, width) for rows, index, size in parts]
+
+    def outputs(self, packed: torch.Tensor) -> torch.Tensor:
+        """Return the group's padded rows of packed outputs. Shapes: [N,H*K] to [B*H,T,K]."""
+        width = packed.shape[1] // self.shape[1]
+        return packed.reshape(-1, width).index_select(0, self.output).view(-1, self.shape[2], width)
+
+    def packed(self, padded: torch.Tensor) -> torch.Tensor:
+        """Return the packed rows of padded outputs. Shapes: [B*H,T,K] or [B,H,T,K] to [n,H*K]."""
+        return _packed(padded, self.from_queries, self.shape[1])
+
+    def put(
+        self,
+        projected: torch.Tensor,
+        memory: torch.Tensor,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+    ) -> None:
+        """Put padded heads, as `heads` returns them, into their places in the packed projections."""
+        heads = self.shape[1]
+        width = heads * query.shape[-1]
+        projected.view(len(projected), -1, width)[self.queries, 0] = _packed(query, self.from_queries, heads)
+        for part, padded in ((-2, key), (-1, value)):
+            memory.view(len(memory), -1, width)[self.keys, part] = _packed(padded, self.from_keys, heads)
+
+    def _width(self, projected: torch.Tensor, memory: torch.Tensor | None) -> int:
+        return projected.shape[1] // (self.shape[1] * (3 if memory is None else 1))
+
+
+def _packed(padded: torch.Tensor, index: torch.Tensor, heads: int) -> torch.Tensor:
+    return padded.reshape(-1, padded.shape[-1]).index_select(0, index).view(-1, heads * padded.shape[-1])
+
+
+@dataclass(frozen=True)
+class Side:
+    """The packed words of the sources or of the targets, and their positions in their sentences. Shapes: [N] each."""
+
+    words: torch.Tensor
+    positions: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A batch without its padding.
+
+    The groups are those of self-attention in the source and in the target, and of the target's attention on the source.
+    `places`, [N], are the target's packed rows in the flattened `Batch.target_out`.
+    """
+
+    source: Side
+    target: Side
+    source_groups: list[Group]
+    target_groups: list[Group]
+    cross_groups: list[Group]
+    places: Numbers
+
+
+def pack(batch: Batch, *, heads: int, group_rows: int, place: Place) -> Packing:
+    """Return `batch` without its padding, in groups of `group_rows` sentences; `place` copies an array to the device.
+
+    A sentence of nothing but padding counts as one word, so that no group is empty.
+    """
+    source, target = _lengths(batch.source), np.maximum(_lengths(batch.target_in), _lengths(batch.target_out))
+    order = np.lexsort((source, target, np.maximum(source, target)))
+    sources, targets = _Sentences(order, batch.source, source), _Sentences(order, batch.target_in, target)
+    rows = [slice(first, first + group_rows) for first in range(0, len(order), group_rows)]
+    return Packing(
+        source=Side(place(sources.words), place(sources.positions)),
+        target=Side(place(targets.words), place(targets.positions)),
+        source_groups=[_group(sources, sources, one, sources.real(one), heads, place) for one in rows],
+        target_groups=[_group(targets, targets, one, targets.causal(one), heads, place) for one in rows],
+        cross_groups=[_group(targets, sources, one, sources.real(one), heads, place) for one in rows],
+        places=targets.places,
+    )
+
+
+class _Sentences:
+    """One side of a batch, its sentences in another order: which word each packed row is."""
+
+    def __init__(self, order: Numbers, ids: Ids, lengths: Numbers) -> None:
+        self.lengths = lengths[order]
+        self.starts = np.cumsum(self.lengths) - self.lengths
+        self.positions = np.arange(self.lengths.sum()) - np.repeat(self.starts, self.lengths)
+        self.places = np.repeat(order * ids.shape[1], self.lengths) + self.positions
+        self.words = ids.reshape(-1)[self.places]
+
+    def real(self, rows: slice) -> npt.NDArray[np.bool_]:
+        """Return which positions of some sentences are words, when padded. Shapes: [B,1,1,T]."""
+        lengths = self.lengths[rows, None, None, None]
+        return np.arange(lengths.max()) < lengths
+
+    def causal(self, rows: slice) -> npt.NDArray[np.bool_]:
+        """Return which positions each position may attend to: itself and those before it. Shapes: [1,1,T,T]."""
+        return np.tri(self.lengths[rows].max(), dtype=bool)[None, None]
+
+    def padded(self, rows: slice) -> Numbers:
+        """Return the packed rows of some sentences, padded with the last of each. Shapes: [B,T]."""
+        lengths = self.lengths[rows, None]
+        return self.starts[rows, None] + np.minimum(np.arange(lengths.max()), lengths - 1)
+
+    def packed(self, rows: slice) -> slice:
+        """Return where in all packed rows those of some sentences are."""
+        return slice(int(self.starts[rows][0]), int(self.starts[rows][-1] + self.lengths[rows][-1]))
+
+
+def _group(
+    queries: _Sentences,
+    keys: _Sentences,
+    rows: slice,
+    visible: npt.NDArray[np.bool_],
+    heads: int,
+    place: Place,
+) -> Group:
+    asking, asked = queries.padded(rows), keys.padded(rows)
+    # One product gives queries, keys and values in self-attention; in cross-attention keys and values have their own.
+    query_parts, key_parts = (3, 3) if queries is keys else (1, 2)
+
+    def heads_of(tokens: Numbers, part: int, parts: int) -> torch.Tensor:
+        return place((((tokens * parts + part) * heads)[:, None] + np.arange(heads)[:, None]).reshape(-1))
+
+    def packed_of(real: npt.NDArray[np.bool_]) -> torch.Tensor:
+        sentence, position = np.nonzero(real[:, 0, 0])
+        length = real.shape[-1]
+        return place(((sentence[:, None] * heads + np.arange(heads)) * length + position[:, None]).reshape(-1))
+
+    real = queries.real(rows)
+    return Group(
+        shape=(len(asking), heads, asking.shape[1], asked.shape[1]),
+        queries=queries.packed(rows),
+        keys=keys.packed(rows),
+        visible=place(visible),
+        real=place(real.transpose(0, 1, 3, 2).astype(np.float32)),
+        query=heads_of(asking, 0, query_parts),
+        key=heads_of(asked, key_parts - 2, key_parts),
+        value=heads_of(asked, key_parts - 1, key_parts),
+        output=heads_of(asking, 0, 1),
+        from_queries=packed_of(real),
+        from_keys=packed_of(keys.real(rows)),
+    )
+
+
+def _lengths(ids: Ids) -> Numbers:
+    """Return the number of positions up to the last word of each sentence, and at least 1. Shapes: [B,T] to [B]."""
+    backwards = (ids != PAD)[:, ::-1]
+    lengths = np.where(backwards.any(axis=1), ids.shape[1] - backwards.argmax(axis=1), 1)
+    return lengths.astype(np.int64)
