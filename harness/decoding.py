@@ -5,7 +5,8 @@ never in how a translation is searched for.
 
 Rules, the same for greedy and beam:
 
-- `<pad>` and `<sos>` are never chosen; `<unk>` may be.
+- `<pad>` and `<sos>` are never chosen, and neither is `<unk>` unless the `DecodingSpec` has unknown="allowed". The
+  probabilities of the other words stay as they are: they are not made to sum to 1 again.
 - `max_tokens` counts words without `<eos>`. After the last word the model is asked once more, whether `<eos>` follows;
   if it does not, the translation keeps all its words and is marked unfinished.
 - A log-probability above 0, which only rounding can give, counts as 0. Sums are float64.
@@ -22,12 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.specs import DecodingSpec
-from impls.contract import EOS, PAD, SOS, Candidates, Decoding, Ids
+from impls.contract import EOS, PAD, SOS, UNK, Candidates, Decoding, Ids
 
 TIE_NATS = 1e-4
 
-# Two candidates may be <pad> and <sos>, and one more shows how near the first candidate that is dropped comes.
-SPARE_CANDIDATES = 3
+# The words that are never chosen may be among the candidates, and one more shows how near the first candidate that is
+# dropped comes.
+SPARE_CANDIDATES = {"never": 4, "allowed": 3}
 
 _Reals = npt.NDArray[np.float64]
 _Indices = npt.NDArray[np.intp]
@@ -66,6 +68,11 @@ class Decoded:
     unfinished: int
 
 
+def suppressed(decoding: DecodingSpec) -> tuple[int, ...]:
+    """Return the ids that are never chosen."""
+    return (PAD, SOS) if decoding.unknown == "allowed" else (UNK, PAD, SOS)
+
+
 def translate(
     model: Decodable, sources: Sequence[Ids], decoding: DecodingSpec, *, on_batch: Callable[[int], None] | None = None
 ) -> Decoded:
@@ -95,7 +102,8 @@ def greedy(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decoded:
 
     Shapes: source [B,S].
     """
-    most = decoding.max_tokens
+    most, never = decoding.max_tokens, suppressed(decoding)
+    candidates = 1 + SPARE_CANDIDATES[decoding.unknown]
     decoder = model.begin_decoding(source)
     outcome = _Outcome(len(source), most)
     owners = np.arange(len(source))  # the sentence of each row
@@ -103,7 +111,7 @@ def greedy(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decoded:
     last: Ids = np.full(len(source), SOS, dtype=np.int32)
     ties = 0
     for length in range(most + 1):
-        log_probabilities, tokens = _allowed(decoder.step(last, 1 + SPARE_CANDIDATES))
+        log_probabilities, tokens = _allowed(decoder.step(last, candidates), never)
         ties += _count_ties(log_probabilities, running.astype(np.intp))
         best, chosen = log_probabilities[:, 0], tokens[:, 0]
         running &= np.isfinite(best)
@@ -139,7 +147,7 @@ def beam_search(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decode
     Shapes: source [B,S].
     Source: Wu et al. 2016, section 7, equation 14; Sutskever et al. 2014, section 3.2 (setting aside).
     """
-    most = decoding.max_tokens
+    most, candidates = decoding.max_tokens, decoding.beam + SPARE_CANDIDATES[decoding.unknown]
     penalty = ((5 + np.arange(most + 2)) / 6) ** decoding.length_penalty
     decoder = model.begin_decoding(source)
     outcome = _Outcome(len(source), most)
@@ -147,7 +155,7 @@ def beam_search(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decode
     last: Ids = np.full(len(source), SOS, dtype=np.int32)
     ties = 0
     for length in range(most + 1):
-        cut = open_.cut(decoder.step(last, decoding.beam + SPARE_CANDIDATES), decoding.beam)
+        cut = open_.cut(decoder.step(last, candidates), decoding)
         ties += cut.ties
         ended = cut.kept & (cut.tokens == EOS)
         live = cut.kept & ~ended & (length < most)
@@ -196,9 +204,10 @@ class _Open:
         slots = np.full(sentences, decoding.beam, dtype=np.intp)
         return cls(np.arange(sentences), slots, np.zeros((sentences, 1)), words)
 
-    def cut(self, candidates: Candidates, beam: int) -> _Cut:
+    def cut(self, candidates: Candidates, decoding: DecodingSpec) -> _Cut:
         """Rank all extensions of each sentence together and keep as many as slots are free."""
-        log_probabilities, tokens = _allowed(candidates)
+        beam = decoding.beam
+        log_probabilities, tokens = _allowed(candidates, suppressed(decoding))
         sentences, each = len(self.owners), log_probabilities.shape[1]
         extended = (self.log_probabilities.reshape(-1, 1) + log_probabilities).reshape(sentences, -1)
         order = np.argsort(-extended, axis=1, kind="stable")[:, : beam + 1]
@@ -292,13 +301,12 @@ def _padded(sources: Sequence[Ids]) -> Ids:
     return padded
 
 
-def _allowed(candidates: Candidates) -> tuple[_Reals, Ids]:
-    """Return log-probabilities and tokens, best first, with `<pad>` and `<sos>` made impossible: both [B,N]."""
+def _allowed(candidates: Candidates, never: Sequence[int]) -> tuple[_Reals, Ids]:
+    """Return log-probabilities and tokens, best first, with the words in `never` made impossible: both [B,N]."""
     tokens, log_probabilities = candidates.tokens, candidates.log_probabilities.astype(np.float64)
     if np.isnan(log_probabilities).any():
         raise ValueError("the model's log-probabilities are not numbers: its weights have diverged")
-    forbidden = (tokens == PAD) | (tokens == SOS)
-    log_probabilities = np.where(forbidden, -np.inf, np.minimum(log_probabilities, 0))
+    log_probabilities = np.where(np.isin(tokens, never), -np.inf, np.minimum(log_probabilities, 0))
     order = np.lexsort((tokens, -log_probabilities))
     rows = np.arange(len(order))[:, None]
     return log_probabilities[rows, order], tokens[rows, order]

@@ -394,7 +394,7 @@ def _greedy(model: Seq2SeqModel, source: Ids, most: int) -> tuple[tuple[int, ...
     fed: list[int] = [SOS]
     while len(fed) <= most:
         logits = model.logits(source[None], np.array([fed], np.int32))[0, -1]
-        logits[[PAD, SOS]] = -np.inf
+        logits[[UNK, PAD, SOS]] = -np.inf
         second, first = np.argsort(logits)[-2:]
         if logits[first] - logits[second] < TIE:
             return tuple(fed[1:]), True

@@ -12,8 +12,8 @@ from harness.data import reading
 from harness.data.batches import evaluation_batches
 from harness.data.prepared import Prepared, detokenise, moses_tokens, score_tokens
 from harness.decoding import Decoded, translate
-from harness.scoring import Evaluation, Judge, Scores, evaluate, score
-from harness.specs import DecodingSpec
+from harness.scoring import Evaluation, Judge, Scores, evaluate, score, unknown_tokens
+from harness.specs import DecodingSpec, Unknown
 from harness.store import Hypothesis
 from impls.contract import SOS, Arrays, Compiling, Ids, Numbers, Seq2SeqModel
 
@@ -53,7 +53,7 @@ def measure(
     tokens = [tuple(prepared.target_words[token] for token in one.tokens) for one in decoded.translations]
     texts = detokenise(prepared, tokens)
     hypotheses = [Hypothesis(number, *one) for number, one in enumerate(zip(tokens, texts, strict=True))]
-    scores = test_scores(prepared, hypotheses)
+    scores = test_scores(prepared, hypotheses, decoding.unknown)
     perplexities = {
         "test_loss": loss.loss,
         "test_perplexity": loss.perplexity,
@@ -62,7 +62,7 @@ def measure(
     return Measured(
         scores={**perplexities, **scores.values},
         signatures=dict(scores.signatures),
-        decode={"ties": decoded.ties, "unfinished": decoded.unfinished},
+        decode={"ties": decoded.ties, "unfinished": decoded.unfinished, "unknown_tokens": unknown_tokens(tokens)},
         speed={"decoding_sentences_per_second": len(hypotheses) / seconds},
         hypotheses=hypotheses,
         sentences={**sentences, **scores.statistics},
@@ -117,8 +117,10 @@ def check_words(hypotheses: Sequence[Hypothesis], where: str) -> None:
         reading.check_words(one.text, f"{where}, sentence {one.sentence}")
 
 
-def test_scores(prepared: Prepared, hypotheses: Sequence[Hypothesis]) -> Scores:
+def test_scores(prepared: Prepared, hypotheses: Sequence[Hypothesis], unknown: Unknown) -> Scores:
     """Return every BLEU and chrF of the test set's translations, with their signatures.
+
+    `unknown` says whether the search was allowed to choose `<unk>`.
 
     Raises: ValueError where there are not as many translations as references.
     """
@@ -132,4 +134,5 @@ def test_scores(prepared: Prepared, hypotheses: Sequence[Hypothesis]) -> Scores:
         moses=moses_tokens(prepared, texts),
         reference_moses=prepared.test_target_moses,
         case=prepared.data.case,
+        unknown=unknown,
     )

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.specs import Case
+from harness.specs import Case, Unknown
 from impls.contract import PAD, SPECIAL_WORDS, UNK, Arrays, Batch, Numbers
 
 if TYPE_CHECKING:
@@ -144,12 +144,14 @@ def score(
     moses: _Sentences | None,
     reference_moses: _Sentences | None,
     case: Case,
+    unknown: Unknown,
 ) -> Scores:
     """Compare translations with one reference each.
 
     `hypotheses` and `references` are the model's words, `texts` and `reference_texts` plain sentences, `moses` and
     `reference_moses` the same as Moses tokens, or None where they cannot be had. `case` is the case of the plain
-    sentences that counts.
+    sentences that counts. `unknown` says whether the translations may contain unknown words; each signature ends with
+    it, as `unk:never` or `unk:allowed`.
 
     | name | on | how |
     |---|---|---|
@@ -158,6 +160,7 @@ def score(
     | `bleu_N_individual` | the same | n-grams of N alone, times the brevity penalty |
     | `bleu_tokenised` | Moses tokens, lower-cased; absent where these are | sacreBLEU's default smoothing |
     | `bleu_sacre`, `chrf` | plain sentences | sacreBLEU's defaults, lower-cased if `case` is "lower" |
+    | `brevity_penalty` | the same | the factor of `bleu_sacre`, from 0 to 1 |
 
     An unknown word `<unk>` among the words of a hypothesis matches nothing, not even `<unk>`; plain sentences are
     scored as they are, as sacreBLEU's own command line would.
@@ -182,7 +185,26 @@ def score(
         total, found.statistics[name] = _count(plain, list(texts), list(reference_texts))
         found.values[name] = total.score
         found.signatures[name] = str(plain.get_signature())
-    return found
+        if name == "bleu_sacre":
+            found.values["brevity_penalty"] = total.bp
+            found.signatures["brevity_penalty"] = found.signatures[name]
+    return replace(found, signatures={name: f"{one}|unk:{unknown}" for name, one in found.signatures.items()})
+
+
+def without_unknown(signature: str) -> str:
+    """Return a signature without the item that says whether translations may contain unknown words."""
+    return "|".join(item for item in signature.split("|") if not item.startswith("unk:"))
+
+
+def as_version_1(found: Scores) -> Scores:
+    """Return scores as records of version 1 have them: no brevity penalty, and nothing about unknown words."""
+    signatures = {name: without_unknown(one) for name, one in found.signatures.items() if name != "brevity_penalty"}
+    return replace(found, values={name: found.values[name] for name in signatures}, signatures=signatures)
+
+
+def unknown_tokens(hypotheses: _Sentences) -> int:
+    """Return how many tokens of the translations are `<unk>`."""
+    return sum(list(one).count(SPECIAL_WORDS[UNK]) for one in hypotheses)
 
 
 def _check_numbers(
@@ -276,16 +298,28 @@ def bleu_from_sums(sums: Sums, smoothing: Smoothing) -> Figures:
     Source: Papineni et al. 2002, section 2.3; `exp`: Chen and Cherry 2014, method 3, as in sacreBLEU.
     """
     _check_columns(sums, BLEU_COUNTS)
-    words, reference_words = (np.asarray(sums[..., column], np.float64) for column in (0, 1))
     correct, total = (np.asarray(sums[..., start : start + len(ORDERS)], np.float64) for start in (2, 2 + len(ORDERS)))
     defined = (correct > 0).any(axis=-1) & (total > 0).all(axis=-1)
     if smoothing == "exp":
         missed = correct == 0
         correct = np.where(missed, 0.5 ** np.cumsum(missed, axis=-1), correct)
     with np.errstate(divide="ignore", invalid="ignore"):
-        brevity = np.exp(np.minimum(0.0, 1 - reference_words / words))
-        found: Figures = 100 * brevity * np.exp(np.log(correct / total).mean(axis=-1))
+        found: Figures = 100 * brevity_from_sums(sums) * np.exp(np.log(correct / total).mean(axis=-1))
     return np.where(defined, found, 0.0)
+
+
+def brevity_from_sums(sums: Sums) -> Figures:
+    """Return the brevity penalty of each row of summed counts, from 0 to 1: exp(1 - r / c) where c is less than r.
+
+    Shapes: `sums` [...,10], as `bleu_from_sums` takes them, with c and r first; the penalties [...].
+
+    Source: Papineni et al. 2002, section 2.2.2.
+    """
+    _check_columns(sums, BLEU_COUNTS)
+    words, reference_words = (np.asarray(sums[..., column], np.float64) for column in (0, 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: Figures = np.exp(np.minimum(0.0, 1 - reference_words / words))
+    return np.where(words > 0, found, 0.0)
 
 
 def chrf_from_sums(sums: Sums) -> Figures:

@@ -12,15 +12,16 @@ import impls
 from harness.data.batches import training_batches
 from harness.data.prepared import prepare
 from harness.decoding import translate
-from harness.specs import DataSpec, DecodingSpec
+from harness.specs import DataSpec, DecodingSpec, Unknown
 from impls import weights as canonical
-from impls.contract import EOS, PAD, SOS, Arrays, Batch, Ids, Recipe, Seq2SeqModel, Training, TransformerRecipe
+from impls.contract import EOS, PAD, SOS, UNK, Arrays, Batch, Ids, Recipe, Seq2SeqModel, Training, TransformerRecipe
 from impls.peers import registry
 from impls.peers.contract import LENGTH_PENALTY
 
 DATA = DataSpec(corpus="captions", tokenizer="whitespace", training_pairs=400)
 TRAINING = Training(peak_rate=3e-3)
 TAUGHT_UPDATES = 200
+SUPPRESSED = (UNK, PAD, SOS)
 Sizes = tuple[int, int]
 
 
@@ -40,9 +41,11 @@ class Taught:
     def peer(self, name: str, **changes: Any) -> Any:
         return registry.build(name, self.recipe, *self.sizes, training=TRAINING, **{"weights": self.weights, **changes})
 
-    def ours(self, *, beam: int = 1, max_tokens: int = 20, weights: Arrays | None = None) -> list[list[int]]:
+    def ours(
+        self, *, beam: int = 1, max_tokens: int = 20, weights: Arrays | None = None, unknown: Unknown = "never"
+    ) -> list[list[int]]:
         model = self.model if weights is None else with_weights(self.recipe, self.sizes, weights)
-        spec = DecodingSpec(beam=beam, max_tokens=max_tokens, length_penalty=LENGTH_PENALTY)
+        spec = DecodingSpec(beam=beam, max_tokens=max_tokens, length_penalty=LENGTH_PENALTY, unknown=unknown)
         return [list(one.tokens) for one in translate(model, self.sources, spec).translations]
 
 
@@ -146,7 +149,7 @@ def ctranslate2_beams(model: Seq2SeqModel, source: Ids, *, beam: int, max_tokens
     for step in range(max_tokens + 1):
         found = decoding.step(last, 10**6)
         chances = found.log_probabilities.astype(np.float64)
-        chances[(found.tokens == PAD) | (found.tokens == SOS)] = -np.inf
+        chances[np.isin(found.tokens, SUPPRESSED)] = -np.inf
         chances -= np.log(np.exp(chances).sum(axis=1, keepdims=True))
         every = [
             (total + chance, row, int(word))

@@ -49,7 +49,7 @@ def write_run(results: Path, run: RunSpec) -> RunRecord:
     assert run.recipe is not None
     first = weights.initial(run.recipe, len(prepared.source_words), len(prepared.target_words), run.seed)
     hypotheses = translations(prepared, noise)
-    scores = test_scores(prepared, hypotheses)
+    scores = test_scores(prepared, hypotheses, run.decoding.unknown)
     sentences: Arrays = {
         "tokens": np.array([len(one) - 1 for one in prepared.test.target], np.int32),
         **scores.statistics,
@@ -98,7 +98,7 @@ def write_run(results: Path, run: RunSpec) -> RunRecord:
         scores={**perplexities, **scores.values},
         signatures=dict(scores.signatures),
         speed=speeds(curve),
-        decode={"ties": 1, "unfinished": 0},
+        decode={"ties": 1, "unfinished": 0, "unknown_tokens": 0},
     )
     store.save_record(results, record)
     return record

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from table_model import TableModel, Words, from_prefixes, from_seed
 
-from harness.decoding import Decoded, beam_search, greedy, translate
+from harness.decoding import Decoded, beam_search, greedy, suppressed, translate
 from harness.specs import DecodingSpec
 from impls.contract import EOS, PAD, SOS, UNK, Candidates, Ids
 
@@ -49,7 +51,7 @@ def plain_beam(model: TableModel, sentence: Words, spec: DecodingSpec) -> tuple[
             (total + float(np.log(chance).astype(np.float32)), (*words, word))
             for total, words in open_
             for word, chance in enumerate(model.next_words(sentence, words))
-            if word not in (PAD, SOS)
+            if word not in suppressed(spec)
         ]
         kept = sorted(extensions, key=lambda one: -one[0])[: spec.beam - len(finished)]
         for total, words in kept:
@@ -86,13 +88,14 @@ def test_length_penalty_changes_the_winner(length_penalty: float, winner: Words)
     assert alone(model, source(A), spec).translations[0].tokens == winner
 
 
-def test_a_wide_enough_beam_finds_the_best_of_all_sentences() -> None:
-    words, most = (UNK, A, B), 4
+@pytest.mark.parametrize(("unknown", "words"), [("never", (A, B)), ("allowed", (UNK, A, B))])
+def test_a_wide_enough_beam_finds_the_best_of_all_sentences(unknown: Any, words: Words) -> None:
+    most = 4
     everything = [one for length in range(most + 1) for one in itertools.product(words, repeat=length)]
     for seed in range(200):
         alpha = (0.0, 0.6, 1.0, 2.0)[seed % 4]
         model = from_seed(seed)
-        spec = DecodingSpec(beam=400, length_penalty=alpha, max_tokens=most)
+        spec = DecodingSpec(beam=400, length_penalty=alpha, max_tokens=most, unknown=unknown)
         sentence = (SOS, A, EOS)
         best = max(everything, key=lambda one: worth(log_probability(model, sentence, one), len(one), alpha))
         (found,) = alone(model, np.array(sentence, dtype=np.int32), spec).translations
@@ -101,10 +104,11 @@ def test_a_wide_enough_beam_finds_the_best_of_all_sentences() -> None:
         assert found.log_probability == pytest.approx(log_probability(model, sentence, best), abs=1e-6)
 
 
+@pytest.mark.parametrize("unknown", ["never", "allowed"])
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 @pytest.mark.parametrize("beam", [1, 2, 3, 5])
-def test_stopping_early_and_batching_change_nothing(beam: int, alpha: float) -> None:
-    spec = DecodingSpec(beam=beam, length_penalty=alpha, max_tokens=6, batch_size=16)
+def test_stopping_early_and_batching_change_nothing(beam: int, alpha: float, unknown: Any) -> None:
+    spec = DecodingSpec(beam=beam, length_penalty=alpha, max_tokens=6, batch_size=16, unknown=unknown)
     for seed in range(3):
         model = from_seed(seed, 8, concentration=0.5, end=(0.3, 1.0, 3.0)[seed])
         asked = sources(20)
@@ -198,7 +202,7 @@ def test_an_open_hypothesis_never_beats_a_finished_one() -> None:
 @pytest.mark.parametrize("beam", [1, 2])
 def test_padding_and_start_are_never_chosen(beam: int) -> None:
     model = from_prefixes({(): {PAD: 0.5, SOS: 0.3, UNK: 0.15, A: 0.05}})
-    (found,) = alone(model, source(A), DecodingSpec(beam=beam)).translations
+    (found,) = alone(model, source(A), DecodingSpec(beam=beam, unknown="allowed")).translations
     assert found.tokens == (UNK,)
     assert found.log_probability == pytest.approx(math.log(0.15))
 
@@ -215,8 +219,58 @@ def test_impossible_words_take_no_slot() -> None:
     rest = dict.fromkeys((UNK, A, B, C, 7), 0.2)
     table: dict[Words, dict[int, float]] = {(): {A: 1.0}, (A,): {UNK: 0.3, A: 0.25, B: 0.2, C: 0.15, 7: 0.1}}
     table |= {(A, word): rest for word in (UNK, A, B, C)}
-    (found,) = alone(from_prefixes(table, 8), source(A), DecodingSpec(beam=5, length_penalty=0.0)).translations
+    spec = DecodingSpec(beam=5, length_penalty=0.0, unknown="allowed")
+    (found,) = alone(from_prefixes(table, 8), source(A), spec).translations
     assert found.tokens == (A, 7)
+
+
+def with_unknown(model: TableModel, probability: float) -> TableModel:
+    """Return the model with this probability for <unk>, and the other words' in proportion."""
+
+    def next_words(asked: Words, prefix: Words) -> np.ndarray:
+        row = model.next_words(asked, prefix).copy()
+        row[UNK] = 0.0
+        row *= (1 - probability) / row.sum()
+        row[UNK] = probability
+        return row
+
+    return TableModel(next_words)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+@pytest.mark.parametrize("beam", [1, 2, 4])
+def test_unknown_words_are_never_chosen_even_where_the_model_prefers_them(beam: int, alpha: float) -> None:
+    never = DecodingSpec(beam=beam, length_penalty=alpha, max_tokens=6, batch_size=16)
+    allowed = replace(never, unknown="allowed")
+    for seed in range(5):
+        model = with_unknown(from_seed(seed, 8, concentration=0.5), 0.6)
+        asked = sources(20)
+        chosen = translate(model, asked, allowed).translations
+        assert sum(UNK in one.tokens for one in chosen) > 5
+        for sentence, found in zip(asked, translate(model, asked, never).translations, strict=True):
+            assert UNK not in found.tokens
+            words, total, finished = plain_beam(model, tuple(map(int, sentence)), never)
+            assert (found.tokens, found.finished) == (words, finished)
+            assert found.log_probability == pytest.approx(total, abs=1e-9)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 4])
+def test_the_setting_changes_nothing_for_a_model_that_never_chooses_unknown_words(beam: int) -> None:
+    for seed in range(5):
+        model = with_unknown(from_seed(seed, 9, concentration=0.5, end=0.7, levels=3 * (seed % 2)), 0.0)
+        never = DecodingSpec(beam=beam, max_tokens=8, batch_size=16)
+        found = translate(model, sources(40), never)
+        assert found == translate(model, sources(40), replace(never, unknown="allowed"))
+        assert found.ties or not seed % 2
+
+
+@pytest.mark.parametrize(("unknown", "words"), [("never", (PAD, SOS, UNK)), ("allowed", (PAD, SOS))])
+@pytest.mark.parametrize("beam", [1, 2, 3])
+def test_ties_are_seen_behind_every_word_that_is_never_chosen(beam: int, unknown: Any, words: Words) -> None:
+    rest = range(A, A + beam + 1)
+    table = {(): dict.fromkeys(words, 0.25) | dict.fromkeys(rest, 0.25 / (beam + 1))}
+    spec = DecodingSpec(beam=beam, unknown=unknown)
+    assert alone(from_prefixes(table, A + beam + 1), source(A), spec).ties == 1
 
 
 def test_ties_of_greedy_are_counted_once_a_decision() -> None:

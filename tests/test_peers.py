@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from peer_cases import (
     SIZES,
     SMALL,
+    SUPPRESSED,
     TRAINING,
     Taught,
     ctranslate2_beams,
@@ -27,7 +28,7 @@ from small_models import GRU, REFERENCE, SOURCE_WORDS, one_thread, target_words,
 
 from harness.data.batches import training_batches
 from harness.data.prepared import prepare
-from harness.decoding import translate
+from harness.decoding import suppressed, translate
 from harness.specs import DataSpec, DecodingSpec
 from impls import weights as canonical
 from impls.contract import PAD, SOS, UNK, Batch, Ids, Training
@@ -199,7 +200,7 @@ def test_dropout_is_at_work_in_training_alone(name: str) -> None:
     kept = build(name, weights=weights)
     assert len(set(losses(kept, batch * 3, 0.0))) == 1
     sources = [np.array([SOS, 5, 6, 7, 3], np.int32)]
-    asked = {"beam": 1, "batch_size": 1, "max_tokens": 10}
+    asked = {"beam": 1, "batch_size": 1, "max_tokens": 10, "suppressed": SUPPRESSED}
     assert dropped.translate(sources, **asked) == kept.translate(sources, **asked)
 
 
@@ -246,8 +247,11 @@ def test_a_hundred_losses_are_ours_at_the_tutorial_s_size(multi30k_folder: Any) 
 # Decoding -------------------------------------------------------------------------------------------------------------
 
 
-def translated(peer: Any, sources: list[Ids], *, beam: int = 1, max_tokens: int = 20) -> list[list[int]]:
-    found: list[list[int]] = peer.translate(sources, beam=beam, batch_size=16, max_tokens=max_tokens)
+def translated(
+    peer: Any, sources: list[Ids], *, beam: int = 1, max_tokens: int = 20, never: Sequence[int] = SUPPRESSED
+) -> list[list[int]]:
+    asked = {"beam": beam, "batch_size": 16, "max_tokens": max_tokens, "suppressed": never}
+    found: list[list[int]] = peer.translate(sources, **asked)
     return found
 
 
@@ -267,15 +271,19 @@ def test_translations_are_cut_where_ours_are(name: str, taught: Taught) -> None:
     assert translated(taught.peer(name), taught.sources, max_tokens=3) == expected
 
 
+@pytest.mark.parametrize("unknown", ["never", "allowed"])
 @pytest.mark.parametrize("name", registry.names())
-def test_padding_and_start_are_never_chosen_and_unknown_may_be(name: str, taught: Taught) -> None:
+def test_padding_and_start_are_never_chosen_and_unknown_where_it_is_allowed(
+    name: str, unknown: Any, taught: Taught
+) -> None:
     needs(name)
     weights = taught.weights
     weights["output.bias"][[PAD, SOS]] += 100
     weights["output.bias"][UNK] += 5
-    expected = taught.ours(weights=weights)
-    assert any(UNK in one for one in expected)
-    assert translated(taught.peer(name, weights=weights), taught.sources) == expected
+    expected = taught.ours(weights=weights, unknown=unknown)
+    assert any(UNK in one for one in expected) == (unknown == "allowed")
+    never = suppressed(DecodingSpec(unknown=unknown))
+    assert translated(taught.peer(name, weights=weights), taught.sources, never=never) == expected
 
 
 @pytest.mark.parametrize("name", registry.names())

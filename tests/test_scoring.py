@@ -7,14 +7,27 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+from sacrebleu.metrics.bleu import BLEU
 
-from harness.scoring import Evaluation, Scores, evaluate, perplexity, score
+from harness.data.tokenizers import UNKNOWN_TEXT
+from harness.scoring import (
+    Evaluation,
+    Scores,
+    as_version_1,
+    brevity_from_sums,
+    evaluate,
+    perplexity,
+    score,
+    unknown_tokens,
+    without_unknown,
+)
 from impls.contract import EOS, PAD, SOS, Batch, Numbers
 
-NAMES = {"bleu_tutorial", "bleu_tokenised", "bleu_sacre", "chrf"} | {
+NAMES = {"bleu_tutorial", "bleu_tokenised", "bleu_sacre", "brevity_penalty", "chrf"} | {
     f"bleu_{order}_{kind}" for order in (1, 2, 3, 4) for kind in ("cumulative", "individual")
 }
 
@@ -28,6 +41,21 @@ def scores(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[st
         moses=hypotheses,
         reference_moses=references,
         case=case,
+        unknown="never",
+    )
+
+
+def without_moses(texts: Sequence[str], reference_texts: Sequence[str], unknown: Any = "allowed") -> Scores:
+    """Score plain sentences; the model's words are those between spaces."""
+    return score(
+        [one.split() for one in texts],
+        [one.split() for one in reference_texts[: len(texts)]],
+        texts=texts,
+        reference_texts=reference_texts,
+        moses=None,
+        reference_moses=None,
+        case="lower",
+        unknown=unknown,
     )
 
 
@@ -174,6 +202,40 @@ def test_unknown_matches_nothing() -> None:
     assert scores([["<unk>"] * 5], [["<unk>"] * 5]).values["bleu_tokenised"] == 0
 
 
+def test_an_unknown_word_is_one_word_to_sacrebleu() -> None:
+    reference = ["a man in a red hat walks past two dogs ."]
+    shown, other = (
+        without_moses([f"a man in a red {word} walks past two dogs ."], reference) for word in (UNKNOWN_TEXT, "ꙮ")
+    )
+    assert shown.values == other.values
+    assert shown.statistics["bleu_sacre"][0, :2].tolist() == [11, 11]
+    as_tokens = without_moses(["a man in a red <unk> walks past two dogs ."], reference)
+    assert as_tokens.statistics["bleu_sacre"][0, 0] == 13
+
+
+@pytest.mark.parametrize("unknown", ["never", "allowed"])
+def test_signatures_say_whether_unknown_words_were_allowed(unknown: str) -> None:
+    found = without_moses(["a b"], ["a b"], unknown)
+    assert all(one.endswith(f"|unk:{unknown}") for one in found.signatures.values())
+    assert found.signatures["bleu_sacre"] == f"{BLEU(lowercase=True).get_signature()}|unk:{unknown}".replace(
+        "nrefs:var", "nrefs:1"
+    )
+    assert without_unknown(found.signatures["chrf"]) == as_version_1(found).signatures["chrf"]
+    assert "brevity_penalty" not in as_version_1(found).values
+
+
+@pytest.mark.parametrize(("words", "penalty"), [(8, 1.0), (4, 1.0), (2, math.exp(-1)), (1, math.exp(-3))])
+def test_the_brevity_penalty_is_that_of_sacrebleu(words: int, penalty: float) -> None:
+    found = scores([["a"] * words], [["a"] * 4])
+    assert found.values["brevity_penalty"] == pytest.approx(penalty)
+    assert brevity_from_sums(found.statistics["bleu_sacre"][0]) == pytest.approx(penalty)
+    assert scores([[]], [["a"]]).values["brevity_penalty"] == brevity_from_sums(np.zeros(10)) == 0
+
+
+def test_unknown_tokens_are_counted() -> None:
+    assert unknown_tokens([("<unk>", "a", "<unk>"), (), ["unk", "<UNK>", "<unk>"]]) == 3
+
+
 def test_case_counts_where_it_is_kept() -> None:
     hypotheses, references = [["ein", "Hund", "rennt", "nach", "Haus"]], [["Ein", "Hund", "rennt", "nach", "Haus"]]
     kept, lower = scores(hypotheses, references, "kept"), scores(hypotheses, references, "lower")
@@ -188,19 +250,21 @@ def test_case_counts_where_it_is_kept() -> None:
 def test_every_score_has_its_signature() -> None:
     found = scores([["a", "b", "c", "d", "e"]], [["a", "b", "c", "d", "f"]])
     assert set(found.values) == set(found.signatures) == NAMES
-    assert len(set(found.signatures.values())) == len(NAMES)
+    assert len(set(found.signatures.values())) == len(NAMES) - 1
+    assert found.signatures["brevity_penalty"] == found.signatures["bleu_sacre"]
+    assert all(one.endswith("|unk:never") for one in found.signatures.values())
     start = "nrefs:1|case:lc|eff:no|tok:none|smooth:none|version:"
     assert found.signatures["bleu_tutorial"].startswith(start)
-    assert found.signatures["bleu_tutorial"].endswith("|tokens:model")
-    assert found.signatures["bleu_2_cumulative"].endswith("|tokens:model|orders:1-2")
-    assert found.signatures["bleu_2_individual"].endswith("|tokens:model|orders:2")
+    assert found.signatures["bleu_tutorial"].endswith("|tokens:model|unk:never")
+    assert found.signatures["bleu_2_cumulative"].endswith("|tokens:model|orders:1-2|unk:never")
+    assert found.signatures["bleu_2_individual"].endswith("|tokens:model|orders:2|unk:never")
     assert "tok:none|smooth:exp" in found.signatures["bleu_tokenised"]
     assert "tok:13a|smooth:exp" in found.signatures["bleu_sacre"]
     assert "nc:6|nw:0" in found.signatures["chrf"]
 
 
 def test_without_moses_tokens_that_score_is_absent() -> None:
-    found = score([["a"]], [["a"]], texts=["a"], reference_texts=["a"], moses=None, reference_moses=None, case="lower")
+    found = without_moses(["a"], ["a"])
     assert set(found.values) == set(found.signatures) == NAMES - {"bleu_tokenised"}
 
 
@@ -210,7 +274,7 @@ def test_unequal_numbers_and_nothing_at_all_are_refused() -> None:
     with pytest.raises(ValueError, match="there are 1 hypotheses and 2 references: allowed is as many"):
         scores([["a"]], [["a"], ["b"]])
     with pytest.raises(ValueError, match="there are 1 hypotheses and 2 reference_texts: allowed is as many"):
-        score([["a"]], [["a"]], texts=["a"], reference_texts=["a", "b"], moses=None, reference_moses=None, case="lower")
+        without_moses(["a"], ["a", "b"])
 
 
 def test_importing_search_and_scores_is_light() -> None:

@@ -78,6 +78,7 @@ def scores(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[st
         moses=hypotheses,
         reference_moses=references,
         case="lower",
+        unknown="never",
     )
 
 
@@ -207,7 +208,7 @@ def test_a_run_stores_what_gives_its_scores(trained: tuple[Path, RunRecord]) -> 
     for name, counts in arrays.items():
         assert score_from_sums(name, counts.sum(axis=0)) == pytest.approx(record.scores[name], rel=0, abs=1e-9)
     hypotheses = store.load_hypotheses(results, RUN.id)
-    statistics = scores_of(prepare(RUN.data), hypotheses).statistics
+    statistics = scores_of(prepare(RUN.data), hypotheses, RUN.decoding.unknown).statistics
     assert all(np.array_equal(arrays[name], counts) for name, counts in statistics.items())
 
 

@@ -371,6 +371,7 @@ def test_randomisation_is_sacrebleu_s_own() -> None:
             moses=None,
             reference_moses=None,
             case="lower",
+            unknown="never",
         ).statistics["bleu_sacre"]
         for system, text in zip(systems, texts, strict=True)
     ]

@@ -8,13 +8,20 @@ import sys
 from typing import Any, get_args
 
 import pytest
+import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import specs
 from harness.data import tokenising
 from harness.data.tokenising import Job
-from harness.data.tokenizers import LIBRARIES, SentencePieceTokenizer, tokenizer, train_sentencepiece
+from harness.data.tokenizers import (
+    LIBRARIES,
+    UNKNOWN_TEXT,
+    SentencePieceTokenizer,
+    tokenizer,
+    train_sentencepiece,
+)
 from impls.contract import SPECIAL_WORDS
 
 SENTENCES = (
@@ -104,7 +111,24 @@ def test_text_of_any_tokens_is_text() -> None:
     for tokens in ([], ["-"], ["n't"], ["#"], ["-", "-", "a"], ["<unk>", ".", "<unk>"], [" ", "\u00a0", "a"], ["'"]):
         for name in ("spacy", "moses", "whitespace"):
             text = tokenizer(name, "en").detokenise(tokens)
-            assert "".join(text.split()) == "".join("".join(tokens).split())
+            expected = "".join("".join(tokens).replace("<unk>", UNKNOWN_TEXT).split())
+            assert "".join(text.split()) == expected
+
+
+@pytest.mark.parametrize("name", ["spacy", "moses", "whitespace"])
+def test_an_unknown_word_is_one_character_in_text(name: str) -> None:
+    text = tokenizer(name, "en").detokenise(["the", "<unk>", "<unk>", "runs", "."])
+    assert text.replace(" .", ".") == "the ⁇ ⁇ runs."
+
+
+def test_an_unknown_piece_is_written_as_sentencepiece_does() -> None:
+    model = pieces_of(TEXT)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    words = SentencePieceTokenizer(model).words
+    for ids in ([5, 0, 6], [0, 0, 7], [8, 9, 0], [0]):
+        text = SentencePieceTokenizer(model).detokenise([words[number] for number in ids])
+        assert text == " ".join(processor.decode(ids).split())
+        assert text.count(UNKNOWN_TEXT) == ids.count(0)
 
 
 @settings(max_examples=50, deadline=None)

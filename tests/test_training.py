@@ -110,9 +110,11 @@ def test_the_scores_are_those_of_the_stored_translations(straight: tuple[Path, R
     results, record = straight
     hypotheses = store.load_hypotheses(results, TORCH.id, record.fingerprints["hypotheses"])
     assert [one.sentence for one in hypotheses] == list(range(500))
-    found = scores_of(prepare(TORCH.data), hypotheses)
+    found = scores_of(prepare(TORCH.data), hypotheses, TORCH.decoding.unknown)
     assert {name: record.scores[name] for name in found.values} == found.values
     assert record.signatures == found.signatures
+    assert all(one.endswith("|unk:never") for one in record.signatures.values())
+    assert record.decode["unknown_tokens"] == sum("<unk>" in one.tokens for one in hypotheses) == 0
 
 
 def test_the_stored_weights_are_those_of_the_best_epoch(straight: tuple[Path, RunRecord]) -> None:

@@ -9,19 +9,21 @@ from harness.checking.identity import LOSSES, equal, updates_per_epoch
 from harness.checking.stored import NotTried, Stored
 from harness.curves import learning_rate
 from harness.scoring import ORDERS, perplexity
-from harness.specs import RunRecord
+from harness.specs import RECORD_SCHEMA, RunRecord
 
 BLEU_ORDERS = tuple(f"bleu_{order}_{kind}" for order in ORDERS for kind in ("cumulative", "individual"))
 SCORES = ("bleu_tutorial", *BLEU_ORDERS, "bleu_sacre", "chrf")
 PERPLEXITIES = ("test_loss", "test_perplexity", "tutorial_perplexity")
-OPTIONAL = ("bleu_tokenised",)
+OPTIONAL = ("bleu_tokenised", "brevity_penalty")
 COUNTED_IN = {
     "bleu_tutorial": ("case:lc", "tok:none", "smooth:none", "tokens:model"),
     "bleu_tokenised": ("case:lc", "tok:none", "smooth:exp", "tokens:moses"),
     "bleu_sacre": ("tok:13a", "smooth:exp"),
+    "brevity_penalty": ("tok:13a", "smooth:exp"),
     "chrf": ("nc:6", "nw:0"),
 }
-"""What stands in the signature of a score beside one reference, the case and sacreBLEU's version."""
+"""What stands in the signature of a score beside one reference, the case, sacreBLEU's version and unknown words."""
+RESCORE = "write it with: python -m harness score --rescore"
 
 
 def curve(stored: Stored) -> Iterator[str]:
@@ -127,6 +129,11 @@ def bleu(stored: Stored) -> Iterator[str]:
             yield f"{name}={value}"
     for name in sorted(scores.keys() - {*SCORES, *OPTIONAL, *PERPLEXITIES}):
         yield f"{name}: no score of this version"
+    brevity = scores.get("brevity_penalty", 1.0)
+    if brevity is None or not 0 <= brevity <= 1:
+        yield f"brevity_penalty={brevity}: expected a number from 0 to 1"
+    if "brevity_penalty" not in scores and is_current(stored):
+        yield f"brevity_penalty is missing; {RESCORE}"
     tokenised = scores.get("bleu_tokenised", 0.0)
     if tokenised is None or not 0 <= tokenised <= 100 + 1e-9:
         yield f"bleu_tokenised={tokenised}"
@@ -149,17 +156,17 @@ def signatures(stored: Stored) -> Iterator[str]:
     for name, signature in sorted(record.signatures.items()):
         parts = signature.split("|")
         lacking = [one for one in _parts(record, name) if one not in parts]
-        if lacking:
+        if lacking and (is_current(stored) or lacking != ["unk:allowed"]):
             yield f"{name}: {signature}, without {', '.join(lacking)}"
 
 
 def _parts(record: RunRecord, name: str) -> list[str]:
     """Return what must stand in the signature of a score."""
-    found = ["nrefs:1"]
+    found = ["nrefs:1", f"unk:{record.spec.decoding.unknown}"]
     version = (record.environment.get("versions") or {}).get("sacrebleu")
     if version:
         found.append(f"version:{version}")
-    if name in ("bleu_sacre", "chrf"):
+    if name in ("bleu_sacre", "brevity_penalty", "chrf"):
         found.append("case:lc" if record.spec.data.case == "lower" else "case:mixed")
     order, _, kind = name.removeprefix("bleu_").partition("_")
     if name in BLEU_ORDERS:
@@ -168,10 +175,16 @@ def _parts(record: RunRecord, name: str) -> list[str]:
 
 
 def decoding(stored: Stored) -> Iterator[str]:
-    """Ties and unfinished translations are counts, and no more are unfinished than there are sentences."""
+    """Ties, unfinished translations and unknown tokens are counts; at most all translations are unfinished."""
     record = stored.completed
-    for name in ("ties", "unfinished"):
+    counted = ("ties", "unfinished", "unknown_tokens")
+    for name in counted if is_current(stored) else counted[:2]:
         if record.decode.get(name, -1) < 0:
             yield f"{name}={record.decode.get(name)}: allowed is a count"
     if record.decode.get("unfinished", 0) > record.sizes.get("test_pairs", math.inf):
         yield f"{record.decode['unfinished']} unfinished of {record.sizes['test_pairs']:,.0f} translations"
+
+
+def is_current(stored: Stored) -> bool:
+    """Return whether a record is of this version; those of earlier ones have fewer figures."""
+    return bool(stored.raw.get("schema") == RECORD_SCHEMA)

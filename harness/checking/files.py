@@ -10,7 +10,14 @@ import numpy as np
 from harness import files, store
 from harness.checking.identity import equal, other_tensors, shape_of
 from harness.checking.stored import NotTried, Stored
-from harness.scoring import ORDERS, SMOOTHING, perplexity_from_sums, score_from_sums
+from harness.scoring import (
+    ORDERS,
+    SMOOTHING,
+    brevity_from_sums,
+    perplexity_from_sums,
+    score_from_sums,
+    unknown_tokens,
+)
 from harness.specs import RunRecord
 from harness.store import Hypothesis
 from impls.contract import Arrays
@@ -47,6 +54,11 @@ def sentences(stored: Stored) -> Iterator[str]:
     full = sum(len(one.tokens) == most for one in found)
     if record.decode.get("unfinished", 0) > full:
         yield f"{record.decode['unfinished']} unfinished translations, {full} have decoding.max_tokens={most} words"
+    unknown = unknown_tokens([one.tokens for one in found])
+    if record.decode.get("unknown_tokens", unknown) != unknown:
+        yield f"unknown_tokens={record.decode['unknown_tokens']}, the translations have {unknown}"
+    if unknown and record.spec.decoding.unknown == "never":
+        yield f"{unknown} unknown tokens in the translations, decoding.unknown='never'"
 
 
 def counts(stored: Stored) -> Iterator[str]:
@@ -66,6 +78,10 @@ def counts(stored: Stored) -> Iterator[str]:
         made = float(score_from_sums(name, found[name].sum(axis=0)))
         if not equal(record.scores[name], made):
             yield f"{name}={record.scores[name]}, its sentences make {made}"
+    if "brevity_penalty" in record.scores and "bleu_sacre" in found:
+        made = float(brevity_from_sums(found["bleu_sacre"].sum(axis=0)))
+        if not equal(record.scores["brevity_penalty"], made):
+            yield f"brevity_penalty={record.scores['brevity_penalty']}, its sentences make {made}"
     if "bleu_tutorial" in found:
         yield from _orders(record, found)
 
@@ -73,8 +89,7 @@ def counts(stored: Stored) -> Iterator[str]:
 def _orders(record: RunRecord, found: Arrays) -> Iterator[str]:
     """Yield each individual BLEU that the counts of `bleu_tutorial` do not make; cumulative ones follow from them."""
     sums = found["bleu_tutorial"].sum(axis=0)
-    words, reference = float(sums[0]), float(sums[1])
-    brevity = math.exp(min(0.0, 1 - reference / words)) if words else 0.0
+    brevity = float(brevity_from_sums(sums))
     for order in ORDERS:
         total = float(sums[1 + len(ORDERS) + order])
         made = 100 * brevity * float(sums[1 + order]) / total if total else 0.0

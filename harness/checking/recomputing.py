@@ -8,11 +8,13 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from harness import store
+from harness.checking.figures import is_current
 from harness.checking.identity import shape_of
 from harness.checking.stored import NotTried, Stored
 from harness.data.consumed import STATISTICS, expected_batches
 from harness.evidence import array_digests
 from harness.reporting.fairness import drawing
+from harness.scoring import as_version_1
 from harness.specs import RunRecord, canonical_json
 from impls import weights
 
@@ -109,7 +111,9 @@ def scores(stored: Stored) -> Iterator[str]:
         check_words(hypotheses, store.HYPOTHESES)
     except ValueError as error:
         raise NotTried(str(error)) from error
-    found = test_scores(prepared, hypotheses)
+    found = test_scores(prepared, hypotheses, record.spec.decoding.unknown)
+    if not is_current(stored):
+        found = as_version_1(found)
     wrong = [
         f"{name}={record.scores.get(name)}, recomputed {value}"
         for name, value in found.values.items()

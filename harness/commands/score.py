@@ -11,7 +11,7 @@ import numpy as np
 
 from harness import store
 from harness.commands import options
-from harness.scoring import Scores, perplexity_from_sums
+from harness.scoring import Scores, as_version_1, perplexity_from_sums
 from harness.specs import RunRecord
 from impls.contract import Arrays
 
@@ -32,6 +32,11 @@ def add(commands: Any) -> None:
         action="store_true",
         help=f"write {store.SENTENCES} and {store.ATTENTION}, which an older run is without, from its stored weights",
     )
+    parser.add_argument(
+        "--rescore",
+        action="store_true",
+        help="write text, scores and counts again from the stored tokens, for records of an earlier version",
+    )
     parser.add_argument("--device", default="cpu", help="where --sentences evaluates (cpu)")
     options.add_import(parser)
     options.add_results(parser)
@@ -39,15 +44,37 @@ def add(commands: Any) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Compare stored with recomputed scores. Returns 0, or 1 where one differs."""
+    """Compare stored with recomputed scores, or rewrite them. Returns 0, or 1 where one differs."""
     results: Path = arguments.results
+    if arguments.rescore and arguments.sentences:
+        raise ValueError("--rescore with --sentences: give one of them; --rescore rewrites the counts that are there")
     if arguments.run:
         chosen = [store.find(results, prefix) for prefix in arguments.run]
     else:
         chosen = [one for one in store.records(results, complain=options.warn) if one.status == "completed"]
     if not chosen:
         raise ValueError(f"there is no completed run in {results}")
+    if arguments.rescore:
+        for record in chosen:
+            _rescore(record, results)
+        return 0
     return max([_compare(record, arguments) for record in chosen])
+
+
+def _rescore(record: RunRecord, results: Path) -> None:
+    """Write the scores of a run again from its tokens and print what changed."""
+    from harness.data.prepared import of_run
+    from harness.rescoring import rescore
+
+    found = rescore(results, record, of_run(record))
+    if found is None:
+        options.say(f"{record.id}: up to date, nothing written")
+        return
+    before, after = record.scores["bleu_sacre"], found.record.scores["bleu_sacre"]
+    options.say(
+        f"{record.id}: sacreBLEU {before:.2f} before, {after:.2f} now; {found.changed_texts:,} texts changed, "
+        f"{found.record.decode['unknown_tokens']:,} unknown tokens"
+    )
 
 
 def _compare(record: RunRecord, arguments: argparse.Namespace) -> int:
@@ -62,7 +89,10 @@ def _compare(record: RunRecord, arguments: argparse.Namespace) -> int:
     if prepared.digests["files"] != record.fingerprints.get("files"):
         raise ValueError(f"run {record.id}: the corpus here is not the one it was scored on")
     check_words(hypotheses, f"run {record.id}: {store.HYPOTHESES}")
-    found = test_scores(prepared, hypotheses)
+    found = test_scores(prepared, hypotheses, record.spec.decoding.unknown)
+    if "brevity_penalty" not in record.scores:
+        found = as_version_1(found)
+        options.say("  made by an earlier version: unknown words may count as three; see --rescore")
     differences = _compare_scores(record, found)
     if store.has_sentences(results, record.id):
         stored = store.load_sentences(results, record.id, record.fingerprints.get("sentences"))

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from harness import store, terminal
 from harness.commands import options
-from harness.specs import DecodingSpec, RunRecord
+from harness.specs import DecodingSpec, RunRecord, Unknown
 from impls.contract import EOS, SOS, SPECIAL_WORDS, Ids, Seq2SeqModel
 
 if TYPE_CHECKING:
@@ -31,6 +31,11 @@ def add(commands: Any) -> None:
     parser.add_argument("sentence", nargs="*", help="(standard input, one sentence a line)")
     parser.add_argument("--file", type=Path, help="a text of one sentence a line")
     parser.add_argument("--beam", type=options.positive, help="(the run's)")
+    parser.add_argument(
+        "--unknown",
+        choices=get_args(Unknown),
+        help="whether a translation may contain an unknown word, written as ⁇ (the run's)",
+    )
     parser.add_argument("--attention", type=Path, metavar="FILE.png", help="draw the attention of one sentence")
     parser.add_argument(
         "--every-hundredth", action="store_true", help="list every hundredth test translation beside its reference"
@@ -49,7 +54,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.attention is not None and arguments.attention.suffix not in PICTURES:
         raise ValueError(f"--attention {arguments.attention}: allowed is a name that ends in {', '.join(PICTURES)}")
     if arguments.every_hundredth:
-        if arguments.sentence or arguments.file or arguments.beam or arguments.attention:
+        if arguments.sentence or arguments.file or arguments.beam or arguments.unknown or arguments.attention:
             raise ValueError("--every-hundredth lists stored translations: allowed is no sentence and no other option")
         return _list(record, arguments.results)
     pieces = _pieces(arguments)
@@ -62,7 +67,8 @@ def command(arguments: argparse.Namespace) -> int:
     model = options.stored_model(
         record, arguments.results, prepared, device=arguments.device, import_builder=arguments.import_builder
     )
-    decoding = record.spec.decoding if arguments.beam is None else replace(record.spec.decoding, beam=arguments.beam)
+    changes = {"beam": arguments.beam, "unknown": arguments.unknown}
+    decoding = replace(record.spec.decoding, **{name: one for name, one in changes.items() if one is not None})
     before = 0
     for sentences in itertools.chain([first], pieces):
         if any(sentences):

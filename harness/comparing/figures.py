@@ -25,6 +25,7 @@ Verdict = Literal["better", "worse", "~", "?", ""]
 
 MAIN = "bleu_sacre"
 COUNTED = "counted, not measured"
+NEITHER_BETTER = "neither more nor less is better"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ FIGURES = {
     for one in (
         Figure("bleu_sacre", "sacreBLEU", "quality", 2, "higher"),
         Figure("chrf", "chrF", "quality", 2, "higher"),
+        Figure("brevity_penalty", "brevity penalty", "quality", 3, "neither"),
+        Figure("unknown_tokens", "unknown tokens", "quality", 0, "neither", on_tokens=True),
         Figure("bleu_tokenised", "tokenised BLEU", "quality", 2, "higher", on_tokens=True),
         Figure("bleu_tutorial", "tutorial BLEU", "quality", 2, "higher", on_tokens=True),
         Figure("validation_loss", "validation loss, nats", "quality", 4, "lower", on_tokens=True),
@@ -120,6 +123,8 @@ def compare(sides: Sequence[Side], *, paired: bool) -> list[Compared]:
         unjudged = ""
         if figure.name == "parameters":
             unjudged = COUNTED
+        elif figure.better == "neither":
+            unjudged = NEITHER_BETTER
         elif figure.kind == "cost":
             many = len(machines) > 1
             unjudged = "measured on different machines" if many else "not known whether the machine did other work"

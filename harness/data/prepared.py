@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.data import cache, corpora, handing, preparing, tokenising, vocabulary
 from harness.data.corpora import Digests
-from harness.data.tokenizers import tokenizer
+from harness.data.tokenizers import UNKNOWN_TEXT, tokenizer
 from harness.data.vocabulary import Split
 from harness.specs import DataSpec, RunRecord
 from impls.contract import Ids
@@ -33,6 +33,9 @@ __all__ = [
 ]
 
 Tokens = tuple[tuple[str, ...], ...]
+
+_LETTER = "\ua66e"
+"""A letter of hardly any text, in the place of `UNKNOWN_TEXT` while Moses cuts it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +159,7 @@ def encode(prepared: Prepared, sentences: Sequence[str]) -> Encoded:
 
 
 def detokenise(prepared: Prepared, token_lists: Sequence[Sequence[str]]) -> list[str]:
-    """Return the text of lists of target tokens.
+    """Return the text of lists of target tokens; one character, `UNKNOWN_TEXT`, stands for each `<unk>`.
 
     Raises: ValueError where sacremoses is missing.
     """
@@ -175,10 +178,13 @@ def score_tokens(prepared: Prepared, texts: Sequence[str]) -> list[list[str]]:
 def moses_tokens(prepared: Prepared, texts: Sequence[str]) -> list[list[str]]:
     """Return the lower-cased Moses tokens of target text, as `test_target_moses` has them.
 
+    An unknown word is cut as a word of letters is, not as a symbol: its "'s" is a token of its own in English.
+
     Raises: ValueError where sacremoses is missing.
     """
     tool = tokenizer("moses", prepared.data.target_language)
-    return [tool.tokenise(text) for text in texts]
+    tokens = (tool.tokenise(text.replace(UNKNOWN_TEXT, _LETTER)) for text in texts)
+    return [[token.replace(_LETTER, UNKNOWN_TEXT) for token in one] for one in tokens]
 
 
 # The cache ------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Protocol, get_args
 
 from harness import specs
-from impls.contract import SPECIAL_WORDS
+from impls.contract import SPECIAL_WORDS, UNK
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "spacy": ("spacy",),
@@ -24,6 +24,11 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "whitespace": (),
 }
 SPACE_MARK = "\u2581"
+UNKNOWN_TEXT = "\u2047"
+"""What stands for an unknown word, `<unk>` among tokens, in text: one character, as in SentencePiece's own decoding.
+
+The word `<unk>` itself would count as three words in sacreBLEU's default tokenisation.
+"""
 
 
 class TextTokenizer(Protocol):
@@ -33,7 +38,7 @@ class TextTokenizer(Protocol):
         """Return the tokens of one line."""
 
     def detokenise(self, tokens: Sequence[str]) -> str:
-        """Return the line that has these tokens, as nearly as they tell."""
+        """Return the line that has these tokens, as nearly as they tell; `UNKNOWN_TEXT` stands for `<unk>`."""
 
 
 def tokenizer(
@@ -122,7 +127,8 @@ class SentencePieceTokenizer:
         return pieces
 
     def detokenise(self, tokens: Sequence[str]) -> str:
-        return "".join(tokens).replace(SPACE_MARK, " ").strip()
+        text = "".join(f" {token} " if token == UNKNOWN_TEXT else token for token in _shown(tokens))
+        return re.sub(" +", " ", text.replace(SPACE_MARK, " ")).strip()
 
 
 class WhitespaceTokenizer:
@@ -135,7 +141,7 @@ class WhitespaceTokenizer:
         return _cased(text, self.case).split()
 
     def detokenise(self, tokens: Sequence[str]) -> str:
-        return " ".join(tokens)
+        return " ".join(_shown(tokens))
 
 
 def train_sentencepiece(name: str, texts: Iterable[str], *, vocabulary_size: int, case: str, seed: int) -> bytes:
@@ -194,7 +200,7 @@ def _detokenise(tokens: Sequence[str], language: str) -> str:
 
     spaCy cuts where Moses does not: "t-shirt" at its hyphen, "est-ce" before it, "don't" before "n't", "#8" after "#".
     """
-    tokens = [token for token in tokens if token.strip()]
+    tokens = [token for token in _shown(tokens) if token.strip()]
     joined: list[str] = []
     for token, after in zip(tokens, [*tokens[1:], ""], strict=False):
         before = joined[-1] if joined else ""
@@ -206,6 +212,11 @@ def _detokenise(tokens: Sequence[str], language: str) -> str:
             joined.append(token)
     text: str = _import("sacremoses").MosesDetokenizer(lang=language).detokenize(joined, unescape=False)
     return text
+
+
+def _shown(tokens: Sequence[str]) -> list[str]:
+    """Return the tokens with `UNKNOWN_TEXT` in the place of `<unk>`."""
+    return [UNKNOWN_TEXT if token == SPECIAL_WORDS[UNK] else token for token in tokens]
 
 
 def _belong_together(before: str, token: str, language: str) -> bool:

@@ -56,4 +56,4 @@ def _name(record: RunRecord) -> dict[str, Any]:
 def _run(record: RunRecord) -> dict[str, Any]:
     data = record.spec.data
     described = {"status": record.status, "corpus": data.corpus, "direction": data.direction, "test": data.test_split}
-    return {**_name(record), **described, **record.scores, **record.sizes, **record.speed}
+    return {**_name(record), **described, **record.scores, **record.decode, **record.sizes, **record.speed}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.reporting.groups import plain, rows
+from harness.scoring import without_unknown
 from harness.specs import Budget, RunRecord, to_json
 from impls.contract import GruRecipe, TransformerRecipe
 
@@ -21,7 +22,7 @@ Kind = Literal[
 SOURCE_KINDS: tuple[Kind, ...] = ("settings", "files", "signatures")
 """Those of them that hold between runs trained as their sources train them."""
 
-DETOKENISED = ("bleu_sacre", "chrf")
+DETOKENISED = ("bleu_sacre", "brevity_penalty", "chrf")
 DIGESTS = ("source_vocabulary", "target_vocabulary", "tokenised")
 MOST_NAMES = 8
 
@@ -44,8 +45,9 @@ def unfair(records: Iterable[RunRecord], budget: Budget) -> list[Difference]:
     Checked in `controlled`: data settings, files, vocabularies and ids; test set, decoding and signatures; training
     settings, updates, seeds and the stream of batches; and for each seed every initial tensor that two recipes share by
     name, shape and way of drawing. In `source`: data, test set and signatures, those of scores on tokens only between
-    runs with equal vocabularies. A completed run that lacks a proof differs from those that have it. Runs that did not
-    complete are checked as far as they got.
+    runs with equal vocabularies; whether translations may contain `<unk>` is part of a source's search, as the beam is.
+    A completed run that lacks a proof differs from those that have it. Runs that did not complete are checked as far as
+    they got.
     """
     chosen = [record for record in records if record.spec.budget == budget]
     if budget == "source":
@@ -124,7 +126,8 @@ def _source_evidence(records: list[RunRecord]) -> Evidence:
         vocabulary = str(record.fingerprints.get("target_vocabulary"))[:12]
         for name in signature_names if done else ():
             among = "" if name in DETOKENISED else f" (vocabulary {vocabulary})"
-            proofs["signatures", f"signature of {name}{among}"] = record.signatures.get(name)
+            signature = record.signatures.get(name)
+            proofs["signatures", f"signature of {name}{among}"] = signature and without_unknown(signature)
         for (kind, name), value in proofs.items():
             if value is not None or done:
                 yield kind, name, "missing" if value is None else value, record

@@ -34,13 +34,13 @@ def kept_epoch(record: RunRecord) -> EpochRecord | None:
 
 
 def measure(record: RunRecord, name: str) -> float | None:
-    """Return a figure by its key in `scores`, `speed` or `sizes`, or of the kept epoch; None where it is missing."""
+    """Return a figure by its key in `scores`, `speed`, `sizes` or `decode`, or of the kept epoch; None if missing."""
     line = kept_epoch(record)
     if name in CURVE:
         return getattr(line, name) if line else None
     if name in ("updates", "epochs"):
         return float(record.curve[-1].updates if name == "updates" else len(record.curve)) if record.curve else None
-    for found in (record.scores, record.speed, record.sizes):
+    for found in (record.scores, record.speed, record.sizes, record.decode):
         if name in found:
             return found[name]
     return None

@@ -31,7 +31,8 @@ AGREEMENTS = {
     "controlled": "These agree in all runs: data settings and files, vocabularies, token ids, test set, decoding, "
     "signatures, training settings, updates, seeds, the stream of batches, and every initial tensor that two recipes "
     "share by name and shape.",
-    "source": "These agree in all runs: data files, test set and signatures.",
+    "source": "These agree in all runs: data files, test set and signatures. Whether translations may contain unknown "
+    "words is part of each source's search.",
 }
 
 DEFINITIONS = (
@@ -43,7 +44,9 @@ DEFINITIONS = (
     "Training and validation perplexity are those of the kept epoch; where several epochs are averaged, of the "
     "last of them.",
     "BLEU is 0 to 100. Tutorial BLEU compares with the tutorials only; sacreBLEU and chrF are computed on "
-    "detokenised text and compare across tokenizers.",
+    "detokenised text and compare across tokenizers. The brevity penalty, from 0 to 1, is sacreBLEU's.",
+    "Unknown tokens are those of all test translations; in detokenised text one character, ⁇, stands for each. The "
+    "signatures say whether the search may choose them: unk:never or unk:allowed.",
     "Speeds and times are this machine's. Training speed counts target words; decoding is of the whole test set.",
     "A table's figures are means over the seeds that completed; ± is the standard deviation over them (n − 1). "
     "Runs that did not complete are listed.",

@@ -315,9 +315,10 @@ def _of_training(document: SpeedDocument) -> list[str]:
 
 def _of_decoding(document: SpeedDocument) -> str:
     settings = document.settings
+    unknown = "no unknown words, and at" if settings.unknown == "never" else "at"
     return (
         f"Translations are of {settings.sentences:,} test sentences in batches of {settings.decoding_batch_size}, and "
-        f"of {settings.single_sentences:,} of them one by one, both evenly from the set, with at most "
+        f"of {settings.single_sentences:,} of them one by one, both evenly from the set, with {unknown} most "
         f"{settings.max_tokens} words; beam {settings.beam} has length penalty {settings.length_penalty:g}. Equal "
         "translations have the same words as those of the subject in brackets, which has the same weights."
     )

@@ -41,6 +41,10 @@ def _two(value: float) -> int:
     return 2
 
 
+def _three(value: float) -> int:
+    return 3
+
+
 def _one(value: float) -> int:
     return 1
 
@@ -62,6 +66,8 @@ QUALITY = (
     Column("tokenised", "BLEU", "bleu_tokenised", _two, on_tokens=True),
     Column("sacre-", "BLEU", "bleu_sacre", _two),
     Column("", "chrF", "chrf", _two),
+    Column("brevity", "penalty", "brevity_penalty", _three),
+    Column("unknown", "tokens", "unknown_tokens", _none),
 )
 COST = (
     Column("", "parameters", "parameters", _none),

@@ -112,6 +112,7 @@ class _Assembly:
             beam=base.beam,
             length_penalty=base.spec.decoding.length_penalty,
             max_tokens=base.spec.decoding.max_tokens,
+            unknown=base.spec.decoding.unknown,
             learning_updates=size.learning_updates,
             scaling_variant=base.spec.variant,
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from harness.specs import CudaGraphs, DataSpec, brief, canonical_json, to_json
+from harness.specs import CudaGraphs, DataSpec, Unknown, brief, canonical_json, to_json
 from harness.speed.checked import DERIVED, Checked
 from harness.timing import Samples
 
@@ -67,6 +67,7 @@ class Settings(Checked):
     beam: int
     length_penalty: float
     max_tokens: int
+    unknown: Unknown = "allowed"
     learning_updates: int
     scaling_variant: str
 
@@ -404,5 +405,7 @@ class SpeedDocument(Checked):
         told = to_json(self)
         if self.settings.cuda_graphs == "off":
             del told["settings"]["cuda_graphs"]  # as in the id of a run: older documents keep theirs
+        if self.settings.unknown == "allowed":
+            del told["settings"]["unknown"]
         digest = hashlib.sha256(canonical_json(told).encode()).hexdigest()
         return f"{KIND}-{self.started[:10]}-{digest[:10]}"

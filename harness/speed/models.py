@@ -164,7 +164,11 @@ class PeerModel:
     def translation(self, sources: Sequence[Ids], spec: DecodingSpec) -> Translated:
         """Translate as the peer does."""
         found = self.model.translate(  # type: ignore[union-attr]
-            sources, beam=spec.beam, batch_size=spec.batch_size, max_tokens=spec.max_tokens
+            sources,
+            beam=spec.beam,
+            batch_size=spec.batch_size,
+            max_tokens=spec.max_tokens,
+            suppressed=decoding.suppressed(spec),
         )
         return Translated(found, sum(len(one) >= spec.max_tokens for one in found))
 

@@ -37,11 +37,13 @@ class Trains(Peer, Protocol):
 class Decodes(Peer, Protocol):
     """A peer that can translate."""
 
-    def translate(self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int) -> list[list[int]]:
+    def translate(
+        self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
+    ) -> list[list[int]]:
         """Return the translations in the order of `sources`, each without `<sos>` and `<eos>`.
 
-        `sources` holds one array `<sos>` words `<eos>` per sentence. `beam` 1 is greedy. `<pad>` and `<sos>` are never
-        chosen, and `max_tokens` counts words without `<eos>`.
+        `sources` holds one array `<sos>` words `<eos>` per sentence. `beam` 1 is greedy. The ids in
+        `suppressed` are never chosen, and `max_tokens` counts words without `<eos>`.
 
         Raises: ValueError for a beam that the peer does not have, or more positions than its recipe has.
         """

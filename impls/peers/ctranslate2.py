@@ -6,7 +6,7 @@ It is converted through the library's public specification of a Transformer. Gre
 Departures in what it searches for with a beam: hypotheses that have ended are ranked by log P(Y) / |Y| **
 LENGTH_PENALTY, with `<eos>` counted, where ours divides by ((5 + |Y|) / 6) ** LENGTH_PENALTY; an open hypothesis takes
 the slot of one that has ended, where ours leaves it; search ends with the beam's size of ended ones, where ours ends
-when no open one can win; and probabilities are of all words but `<pad>` and `<sos>`, where ours are of all words.
+when no open one can win; and probabilities are of the words that may be chosen, where ours are of all words.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import ctranslate2
 import numpy as np
 from ctranslate2.specs import Activation, TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 
-from impls.contract import EOS, PAD, SOS, SPECIAL_WORDS, UNK, Arrays, Ids, Recipe, Training, TransformerRecipe
+from impls.contract import EOS, SOS, SPECIAL_WORDS, UNK, Arrays, Ids, Recipe, Training, TransformerRecipe
 from impls.peers.canonical import admit, check_request, position_vectors, unavailable
 from impls.peers.contract import LENGTH_PENALTY
 
@@ -51,8 +51,8 @@ class CTranslate2:
         threads: int,
     ) -> None:
         self.recipe = recipe
-        self.source_words = vocabularies[0]
-        self.target_ids = {word: place for place, word in enumerate(vocabularies[1])}
+        self.source_words, self.target_words = vocabularies
+        self.target_ids = {word: place for place, word in enumerate(self.target_words)}
         with tempfile.TemporaryDirectory(prefix="bakeoff-") as folder:
             spec.save(folder)
             try:
@@ -62,7 +62,9 @@ class CTranslate2:
             except (RuntimeError, ValueError) as error:
                 raise ValueError(unavailable(device, error)) from error
 
-    def translate(self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int) -> list[list[int]]:
+    def translate(
+        self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
+    ) -> list[list[int]]:
         """Return what the library's translator finds; it sorts by length and cuts into batches itself.
 
         Raises: ValueError where there are more positions than the recipe has.
@@ -76,7 +78,7 @@ class CTranslate2:
             max_input_length=0,
             min_decoding_length=0,
             max_decoding_length=max_tokens + 1,
-            suppress_sequences=[[SPECIAL_WORDS[PAD]], [SPECIAL_WORDS[SOS]]],
+            suppress_sequences=[[self.target_words[word]] for word in suppressed],
             return_end_token=True,
         )
         return [self._words(one.hypotheses[0], max_tokens) for one in found]

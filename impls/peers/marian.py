@@ -68,7 +68,9 @@ class Marian(PlainLoop):
         ).loss
         return found
 
-    def translate(self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int) -> list[list[int]]:
+    def translate(
+        self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
+    ) -> list[list[int]]:
         """Return what the library's `generate` finds, in batches, with cached keys and values.
 
         Raises: ValueError where there are more positions than the recipe has.
@@ -80,7 +82,7 @@ class Marian(PlainLoop):
             num_beams=beam,
             max_new_tokens=max_tokens + 1,
             length_penalty=LENGTH_PENALTY if beam > 1 else 1.0,
-            suppress_tokens=[PAD, SOS],
+            suppress_tokens=list(suppressed),
             use_cache=True,
             pad_token_id=PAD,
             eos_token_id=EOS,

@@ -111,7 +111,9 @@ class NnTransformer(PlainLoop):
         self.recipe = recipe
         self.model = module
 
-    def translate(self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int) -> list[list[int]]:
+    def translate(
+        self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
+    ) -> list[list[int]]:
         """Return the greedy translations, in batches.
 
         Raises: ValueError for any beam but 1, or more positions than the recipe has.
@@ -123,17 +125,17 @@ class NnTransformer(PlainLoop):
         found: dict[int, list[int]] = {}
         with torch.inference_mode():
             for places, source in in_batches(sources, batch_size):
-                words = self._greedy(self.place(source), max_tokens)
+                words = self._greedy(self.place(source), max_tokens, suppressed)
                 found.update(zip(places, words, strict=True))
         return [found[place] for place in range(len(sources))]
 
-    def _greedy(self, source: torch.Tensor, max_tokens: int) -> list[list[int]]:
+    def _greedy(self, source: torch.Tensor, max_tokens: int, suppressed: Sequence[int]) -> list[list[int]]:
         memory, hidden = self.model.encode(source)
         words = torch.full((len(source), 1), SOS, device=self.device)
         ended = torch.zeros(len(source), dtype=torch.bool, device=self.device)
         for _ in range(max_tokens):
             logits = self.model.output(self.model.decode(words, memory, hidden)[:, -1])
-            logits[:, [PAD, SOS]] = -torch.inf
+            logits[:, list(suppressed)] = -torch.inf
             newest = logits.argmax(dim=-1)
             words = torch.cat([words, newest[:, None]], dim=1)
             ended |= newest == EOS

@@ -9,23 +9,23 @@ Source: Wu et al. 2016, section 7, equation 14; Sutskever et al. 2014, section 3
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
-from impls.contract import EOS, PAD, SOS
+from impls.contract import EOS, SOS
 from impls.peers.contract import LENGTH_PENALTY
 
 Following = Callable[[list[list[int]]], torch.Tensor]
 """Gives the logits of the words that follow prefixes of one length. Shapes: N prefixes to [N,V]."""
 
 
-def search(following: Following, *, beam: int, max_tokens: int) -> list[int]:
-    """Return the words of the translation found, without `<sos>` and `<eos>`."""
+def search(following: Following, *, beam: int, max_tokens: int, suppressed: Sequence[int]) -> list[int]:
+    """Return the words of the translation found, without `<sos>` and `<eos>`; those `suppressed` are never chosen."""
     open_: list[tuple[float, list[int]]] = [(0.0, [SOS])]
     best, best_worth, slots = open_[0][1], -math.inf, beam
     for length in range(max_tokens + 1):
-        kept = _extensions(following, open_, slots)
+        kept = _extensions(following, open_, slots, suppressed)
         ended = [one for one in kept if one[1][-1] == EOS]
         if ended and _worth(ended[0][0], length + 1) > best_worth:
             best, best_worth = ended[0][1][:-1], _worth(ended[0][0], length + 1)
@@ -38,11 +38,11 @@ def search(following: Following, *, beam: int, max_tokens: int) -> list[int]:
 
 
 def _extensions(
-    following: Following, open_: list[tuple[float, list[int]]], slots: int
+    following: Following, open_: list[tuple[float, list[int]]], slots: int, suppressed: Sequence[int]
 ) -> list[tuple[float, list[int]]]:
     """Return the `slots` most probable extensions of all open hypotheses by one word, best first."""
     chances = torch.log_softmax(following([words for _, words in open_]), dim=-1).double()
-    chances[:, [PAD, SOS]] = -torch.inf
+    chances[:, list(suppressed)] = -torch.inf
     totals = chances + torch.tensor([total for total, _ in open_], dtype=chances.dtype, device=chances.device)[:, None]
     values, places = totals.flatten().topk(min(slots, totals.numel()))
     found = zip(values.tolist(), places.tolist(), strict=True)

@@ -169,7 +169,9 @@ class Plain(PlainLoop):
         self.recipe = recipe
         self.model = module
 
-    def translate(self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int) -> list[list[int]]:
+    def translate(
+        self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
+    ) -> list[list[int]]:
         """Return the translations, each found for itself: no matter what `batch_size` is, a batch is one sentence.
 
         Raises: ValueError where there are more positions than the recipe has.
@@ -177,9 +179,9 @@ class Plain(PlainLoop):
         check_request(self.name, self.recipe, sources, max_tokens)
         self.model.eval()
         with torch.no_grad():
-            return [self._translate(source, beam, max_tokens) for source in sources]
+            return [self._translate(source, beam, max_tokens, suppressed) for source in sources]
 
-    def _translate(self, source: Ids, beam: int, max_tokens: int) -> list[int]:
+    def _translate(self, source: Ids, beam: int, max_tokens: int, suppressed: Sequence[int]) -> list[int]:
         memory, visible = self.model.encode(self.place(source[None]))
 
         def following(prefixes: list[list[int]]) -> torch.Tensor:
@@ -188,7 +190,7 @@ class Plain(PlainLoop):
             logits = self.model.decode(target_in, memory.expand(rows, -1, -1), visible.expand(rows, -1, -1, -1))
             return logits[:, -1]
 
-        return search(following, beam=beam, max_tokens=max_tokens)
+        return search(following, beam=beam, max_tokens=max_tokens, suppressed=suppressed)
 
 
 def build(
