@@ -12,7 +12,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Union
 
-from impls.contract import LARGEST_COUNT, Backend, GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
+from impls.contract import (
+    LARGEST_COUNT,
+    Backend,
+    GruRecipe,
+    PlainRecipe,
+    Recipe,
+    TorchReferenceRecipe,
+    Training,
+    TransformerRecipe,
+)
 
 SCHEMA = 1
 """The version of manifests and exported documents."""
@@ -42,7 +51,7 @@ A record of version 1 is completed with them. A field with this value does not c
 field changes no id.
 """
 RECIPE_TYPES: dict[str, type[Recipe]] = {
-    kind.family: kind for kind in (TransformerRecipe, GruRecipe, TorchReferenceRecipe)
+    kind.family: kind for kind in (TransformerRecipe, GruRecipe, TorchReferenceRecipe, PlainRecipe)
 }
 
 

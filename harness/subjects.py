@@ -30,6 +30,7 @@ TRANSFORMER_SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64, "max
 SIZES = {
     "transformer": TRANSFORMER_SIZES,
     "torch_reference": TRANSFORMER_SIZES,
+    "plain": TRANSFORMER_SIZES,
     "gru": {"width": 64, "embedding_width": 48},
 }
 """What each family's recipes are set to: small enough for all laws to take seconds."""

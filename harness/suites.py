@@ -9,7 +9,10 @@ from impls import registry
 from impls.contract import GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
 from impls.recipes import TUTORIAL
 
-VARIANTS = tuple(name for name in registry.names() if name != "paper_base")
+OUTSIDE_SUITES = ("plain",)
+"""Built-in variants that run only where they are named."""
+FULL_VARIANTS = tuple(name for name in registry.names() if name not in OUTSIDE_SUITES)
+VARIANTS = tuple(name for name in FULL_VARIANTS if name != "paper_base")
 MULTI30K_PAIRS = 29_000
 
 AS_SOURCE: dict[str, tuple[str, ...]] = {
@@ -77,7 +80,7 @@ SUITES = {
         Suite(
             name="full",
             purpose="the tutorials' size and the paper's base size, 8 seeds",
-            variants=registry.names(),
+            variants=FULL_VARIANTS,
             seeds=tuple(range(8)),
             budgets=("controlled", "source"),
         ),

@@ -200,7 +200,17 @@ class TorchReferenceRecipe:
         return TransformerRecipe(**{setting.name: getattr(self, setting.name) for setting in fields(self)})
 
 
-Recipe = TransformerRecipe | GruRecipe | TorchReferenceRecipe
+@dataclass(frozen=True, kw_only=True)
+class PlainRecipe(TorchReferenceRecipe):
+    """The Transformer as tutorials write it: the choices of `TorchReferenceRecipe`, computed without any optimisation.
+
+    Raises: ValueError naming the field, its value and what is accepted.
+    """
+
+    family: ClassVar[str] = "plain"
+
+
+Recipe = TransformerRecipe | GruRecipe | TorchReferenceRecipe | PlainRecipe
 
 
 @dataclass(frozen=True, kw_only=True)

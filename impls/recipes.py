@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from impls.contract import GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
+from impls.contract import GruRecipe, PlainRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
 
 TUTORIAL = Training(peak_rate=5e-4, clip_norm=1.0, batch_size=128, epochs=10)
 """What the tutorial series and most others use: Adam (0.9, 0.999, 1e-8) at a constant 5e-4, the best epoch kept."""
@@ -56,6 +56,11 @@ TORCH_REFERENCE = TorchReferenceRecipe(
     source="torch.nn.Transformer, with the settings of learned_positions",
 )
 
+PLAIN = PlainRecipe(
+    name="plain",
+    source="bentrevett, pytorch-seq2seq, part 6, without any optimisation: the control of learned_positions",
+)
+
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
@@ -66,6 +71,7 @@ RECIPES: dict[str, Recipe] = {
         PAPER_BASE,
         BAHDANAU_GRU,
         TORCH_REFERENCE,
+        PLAIN,
     )
 }
 
@@ -98,4 +104,5 @@ TRAININGS: dict[str, Training] = {
     "paper_base": _PAPER_TRAINING,
     "bahdanau_gru": replace(TUTORIAL, peak_rate=1e-3, teacher_forcing=0.5),
     "torch_reference": TUTORIAL,
+    "plain": TUTORIAL,
 }

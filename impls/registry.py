@@ -17,6 +17,7 @@ BUILDERS: dict[tuple[str, str], str] = {
     ("transformer", "torch"): "impls.torch_adapter:build_transformer",
     ("gru", "torch"): "impls.torch_adapter:build_gru",
     ("torch_reference", "torch"): "impls.torch_adapter:build_torch_reference",
+    ("plain", "torch"): "impls.plain_adapter:build",
     ("transformer", "keras"): "impls.keras_adapter:build",
     ("gru", "keras"): "impls.keras_adapter:build",
 }

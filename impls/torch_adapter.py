@@ -53,6 +53,7 @@ NAMES = (
     (r"^(encoder\.\d+)\.norm2\.", r"\1.feed_forward.norm."),
     (r"^(decoder\.\d+)\.norm2\.", r"\1.cross.norm."),
     (r"\.norm3\.", ".feed_forward.norm."),
+    (r"\.(self|cross|feed_forward)_norm\.", r".\1.norm."),
     (r"\.norm\.weight$", ".norm.scale"),
     (r"\.norm\.bias$", ".norm.shift"),
     (r"^encoder\.ahead\.", "encoder.forward."),
@@ -144,6 +145,8 @@ class TorchModel:
     `select(rows)`, and `advance(state, last)`.
     """
 
+    fused_adam: bool | None = True
+
     def __init__(
         self,
         recipe: Recipe,
@@ -165,7 +168,7 @@ class TorchModel:
         self._slots = slots(module)
         self._parameters = list(module.parameters())
         betas = (training.beta1, training.beta2)
-        self._optimiser = torch.optim.Adam(self._parameters, betas=betas, eps=training.epsilon, fused=True)
+        self._optimiser = torch.optim.Adam(self._parameters, betas=betas, eps=training.epsilon, fused=self.fused_adam)
         self._sums = torch.zeros(2, dtype=torch.float64, device=self._device)
         self._largest = torch.zeros((), device=self._device)
         self._finite = torch.ones((), dtype=torch.bool, device=self._device)

@@ -33,6 +33,7 @@ TRAINING = Training(batch_size=32, epochs=2, peak_rate=1e-2, label_smoothing=0.1
 SIZES: dict[str, dict[str, Any]] = {
     "transformer": {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16},
     "torch_reference": {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16},
+    "plain": {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16},
     "gru": {"width": 16, "embedding_width": 8},
 }
 UPDATES = 14

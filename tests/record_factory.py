@@ -27,6 +27,7 @@ FINAL = {
     "paper_base": 1.70,
     "bahdanau_gru": 2.15,
     "torch_reference": 1.63,
+    "plain": 1.64,
 }
 SPEEDS = {"bahdanau_gru": 1_450.0, "paper_base": 640.0}
 
@@ -132,7 +133,7 @@ def fingerprints(spec: RunSpec) -> dict[str, Any]:
     if spec.variant == "bahdanau_gru":
         names = {"bridge.kernel": "1024x512"}
     rule = getattr(spec.recipe, "embedding_init", spec.recipe and spec.recipe.family)
-    rule = "xavier" if rule == "torch_reference" else rule
+    rule = "xavier" if rule in ("torch_reference", "plain") else rule
     weights = {name: f"{shape}:{digest(name, shape, spec.seed)}" for name, shape in names.items()}
     weights["source.embedding"] = f"7853x256:{digest('source.embedding', rule, spec.seed)}"
     return {

@@ -9,11 +9,20 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import impls
 from harness.subjects import Subject
-from impls.contract import GruRecipe, Recipe, Seq2SeqModel, TorchReferenceRecipe, Training, TransformerRecipe
+from impls.contract import (
+    GruRecipe,
+    PlainRecipe,
+    Recipe,
+    Seq2SeqModel,
+    TorchReferenceRecipe,
+    Training,
+    TransformerRecipe,
+)
 
 SOURCE_WORDS, TARGET_WORDS, MAX_LENGTH = 37, 41, 24
 BASE = TransformerRecipe(width=32, layers=2, heads=2, ffn_width=48, max_length=MAX_LENGTH)
 REFERENCE = TorchReferenceRecipe(width=32, layers=2, heads=2, ffn_width=48, max_length=MAX_LENGTH)
+PLAIN = PlainRecipe(width=32, layers=2, heads=2, ffn_width=48, max_length=MAX_LENGTH)
 GRU = GruRecipe(embedding_width=48, width=64)
 
 COMBINATIONS: tuple[dict[str, Any], ...] = (
@@ -44,7 +53,7 @@ def transformer_recipes() -> dict[str, TransformerRecipe]:
 
 def all_recipes() -> dict[str, Recipe]:
     """Return small recipes of every family."""
-    return {**transformer_recipes(), "torch_reference": REFERENCE, "gru": GRU}
+    return {**transformer_recipes(), "torch_reference": REFERENCE, "plain": PLAIN, "gru": GRU}
 
 
 def target_words(recipe: Recipe) -> int:

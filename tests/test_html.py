@@ -28,7 +28,7 @@ from harness.reporting.judging import distinct, judge, stored_sentences
 from harness.reporting.statistics import Method
 from harness.reporting.verdict import verdict
 from harness.specs import RunRecord
-from impls.recipes import RECIPES
+from harness.suites import FULL_VARIANTS
 
 QUICK = Method(resamples=50, trials=50)
 TWO = ("learned_positions", "bahdanau_gru")
@@ -119,7 +119,7 @@ def test_the_page_loads_nothing_and_its_policy_allows_its_own_script_and_style_a
 
 
 def test_a_page_of_eight_variants_three_seeds_and_a_thousand_sentences_is_under_2_MB(tmp_path: Path) -> None:
-    variants = (*RECIPES, "mine:ROTARY")
+    variants = (*FULL_VARIANTS, "mine:ROTARY")
     assert len(variants) == 8
     records = pages_factory.folder(tmp_path, variants, seeds=3, count=1_000)
     made = html.write(records, tmp_path, results=tmp_path, texts=pages_factory.texts(1_000), method=QUICK)

@@ -13,7 +13,7 @@ from worker_tasks import Crew, Task
 
 from impls.contract import TransformerRecipe
 
-RECIPES = [name for name in all_recipes() if name != "torch_reference"]
+RECIPES = [name for name in all_recipes() if name not in ("torch_reference", "plain")]
 VARIANTS = [name for name in COMPARED if name != "torch_reference"]
 TRANSFORMERS = [name for name in VARIANTS if name != "bahdanau_gru"]
 BACKENDS = ("tensorflow", "jax", "keras-torch")

@@ -7,7 +7,18 @@ from dataclasses import replace
 
 import pytest
 from faults import FAULTS, SEARCHES, planted
-from small_models import BASE, GRU, MAX_LENGTH, REFERENCE, SOURCE_WORDS, TARGET_WORDS, all_recipes, one_thread, subject
+from small_models import (
+    BASE,
+    GRU,
+    MAX_LENGTH,
+    PLAIN,
+    REFERENCE,
+    SOURCE_WORDS,
+    TARGET_WORDS,
+    all_recipes,
+    one_thread,
+    subject,
+)
 
 import impls
 from harness import laws, subjects
@@ -19,6 +30,7 @@ from impls.contract import Recipe, Seq2SeqModel, Training
 RECIPES = all_recipes()
 OUTSIDE_RECIPE = replace(BASE, positions="rotary")
 NOT_A_VARIANT = 3
+FAMILIES = {"transformer": BASE, "gru": GRU, "torch_reference": REFERENCE, "plain": PLAIN}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -63,7 +75,7 @@ def test_variants_from_outside_keep_every_law(name: str) -> None:
     assert not [str(one) for one in found if not one.passed]
 
 
-@pytest.mark.parametrize("recipe", [BASE, GRU, REFERENCE], ids=["transformer", "gru", "torch_reference"])
+@pytest.mark.parametrize("recipe", FAMILIES.values(), ids=FAMILIES)
 @pytest.mark.parametrize("number", sorted({number for number, _ in FAULTS}))
 def test_each_law_fails_on_the_faults_it_guards_against(number: int, recipe: Recipe) -> None:
     blind = [

@@ -11,7 +11,7 @@ import numpy_reference
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import BASE, GRU, REFERENCE, SOURCE_WORDS, all_recipes, build, one_thread, subject
+from small_models import BASE, GRU, PLAIN, REFERENCE, SOURCE_WORDS, all_recipes, build, one_thread, subject
 
 import impls
 from impls.contract import EOS, PAD, SOS, Arrays, Batch, GruRecipe, Recipe, Seq2SeqModel, Training
@@ -75,10 +75,11 @@ def test_an_error_of_a_thousandth_in_one_weight_is_noticed(recipe: Recipe) -> No
     ("first", "second"),
     [
         (BASE, REFERENCE),
+        (BASE, PLAIN),
         (BASE, replace(BASE, ffn="conv1d")),
         (replace(BASE, norm_epsilon=1e-3), replace(BASE, norm_epsilon=1e-3, norm="handmade")),
     ],
-    ids=["torch_reference = learned_positions", "conv1d = linear", "handmade = layernorm"],
+    ids=["torch_reference = learned_positions", "plain = learned_positions", "conv1d = linear", "handmade = layernorm"],
 )
 def test_two_ways_to_write_the_same_function_agree(first: Recipe, second: Recipe) -> None:
     one, other, batch = shaken(first), build(second), subject(first).batch()
@@ -170,10 +171,20 @@ def gradient(model: Seq2SeqModel, batch: Batch, training: Training) -> Arrays:
         (replace(BASE, norm_order="pre", norm="handmade", ffn="conv1d", activation="gelu"), UNCLIPPED),
         (replace(BASE, tying="output", positions="alibi", activation="tanh"), replace(UNCLIPPED, label_smoothing=0.0)),
         (REFERENCE, UNCLIPPED),
+        (PLAIN, UNCLIPPED),
         (GRU, UNCLIPPED),
         (GRU, replace(UNCLIPPED, teacher_forcing=0.5)),
     ],
-    ids=["base", "tied rms gated rotary", "pre handmade conv1d", "tied alibi", "torch_reference", "gru", "gru coins"],
+    ids=[
+        "base",
+        "tied rms gated rotary",
+        "pre handmade conv1d",
+        "tied alibi",
+        "torch_reference",
+        "plain",
+        "gru",
+        "gru coins",
+    ],
 )
 def test_gradients_are_the_finite_differences_of_the_reference(recipe: Recipe, training: Training) -> None:
     model, batch = shaken(recipe, training), subject(recipe).batch(sentences=2)

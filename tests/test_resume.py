@@ -26,7 +26,7 @@ ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(2.5),
 CHECKPOINT_SECONDS = (0.0, 0.001, 0.02, 0.1)
 LONGEST_SECONDS = {"torch": 60.0, "keras": 180.0}
 
-# Cases of random kills: 7 variants x 4 cases x 6 kills, 2 x 11 of Keras, and 10 of processes of their own are 200.
+# Cases of random kills: variants x 4 cases x 6 kills, 2 x 11 of Keras, and 10 of processes of their own.
 FORKED = [(variant, "torch", number, 6) for variant in registry.names() for number in range(4)]
 FORKED += [("learned_positions", "keras", number, 11) for number in range(2)]
 SAMPLE = {("bahdanau_gru", 0)}

@@ -183,10 +183,11 @@ def batch(seed: int) -> Batch:
     return Batch(source, target_in, target[:, 1:])
 
 
-def test_every_torch_variant_takes_its_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_torch_variant_but_the_plain_one_takes_its_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     loss = torch_operations._OutputLoss.apply
     monkeypatch.setattr(torch_operations._OutputLoss, "apply", lambda *given: seen.append("loss") or loss(*given))
-    for name in registry.names():
+    names = [name for name in registry.names() if name != "plain"]
+    for name in names:
         impls.build(registry.recipe(name), 30, 40, training=registry.training(name)).train_step(batch(0), 1e-3)
-    assert len(seen) == len(registry.names())
+    assert len(seen) == len(names)

@@ -16,7 +16,7 @@ class PlainLoop:
     """Padded batches, the loss over all positions with padding ignored, and one wait for the device in each update.
 
     Adam as its constructor leaves it: not fused. Dropout draws from the framework's global generator.
-    `module(source, target_in)` gives the logits of all positions, [B,T,V].
+    `logits` is the module's result unless a subclass overrides it.
 
     Raises: ValueError for label smoothing, which would make the loss another than nats, or a device that is not there.
     """
@@ -54,8 +54,13 @@ class PlainLoop:
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Return the mean nats per target token, to be differentiated."""
-        logits = self.module(self.place(batch.source), self.place(batch.target_in))
+        logits = self.logits(self.place(batch.source), self.place(batch.target_in))
         found: torch.Tensor = self.criterion(logits.flatten(0, 1), self.place(batch.target_out).flatten())
+        return found
+
+    def logits(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
+        """Return the logits of all positions. Shapes: [B,S], [B,T] to [B,T,V]."""
+        found: torch.Tensor = self.module(source, target_in)
         return found
 
     def place(self, ids: np.ndarray[Any, Any]) -> torch.Tensor:

@@ -1,0 +1,199 @@
+"""Variant `plain`: the Transformer as tutorials write it, the control of `learned_positions`.
+
+    attention = softmax(query @ key.T / sqrt(K)) @ value, each projection an nn.Linear of its own
+
+Separate products for query, key and value; boolean masks; a dropout module wherever units are dropped; features of all
+positions, padding included; translation that runs the decoder again over all words so far. Nothing is slowed on
+purpose, and nothing is optimised. The same module is the peer `plain`, the baseline of speed ratios.
+
+Source: bentrevett's pytorch-seq2seq tutorial, part 6; Vaswani et al. 2017, section 3.
+Departures: biases start at 0, not uniform, as in `learned_positions`.
+What to expect: without dropout the losses and the logits of `learned_positions`, from the same weights and batches; in
+training, results that differ only by which units are dropped and by rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from impls.contract import PAD, TransformerRecipe
+from impls.recipes import PLAIN, TRAININGS
+from impls.torch_caches import Rows
+
+RECIPE = PLAIN
+TRAINING = TRAININGS["plain"]
+
+
+class Embedding(nn.Module):
+    """Words, scaled if the recipe says so, plus positions. Shapes: [B,T] to [B,T,D]."""
+
+    def __init__(self, recipe: TransformerRecipe, words: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, recipe.width)
+        self.positions = nn.Embedding(recipe.max_length, recipe.width)
+        self.positions.weight.requires_grad_(recipe.positions == "learned")
+        self.dropout = nn.Dropout(recipe.dropout)
+        self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the embedded words. Raises: ValueError for more positions than the recipe has."""
+        if ids.shape[1] > self.positions.num_embeddings:
+            raise ValueError(f"{ids.shape[1]} positions: allowed is at most max_length={self.positions.num_embeddings}")
+        places = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+        return self.dropout(self.embedding(ids) * self.scale + self.positions(places))
+
+
+class MultiHeadAttention(nn.Module):
+    """Scaled dot-product attention in several heads. Shapes: x [B,T,D], memory [B,S,D], visible [B,1,T or 1,S]."""
+
+    def __init__(self, recipe: TransformerRecipe) -> None:
+        super().__init__()
+        self.heads, self.key_width = recipe.heads, recipe.key_width
+        self.query = nn.Linear(recipe.width, recipe.width)
+        self.key = nn.Linear(recipe.width, recipe.width)
+        self.value = nn.Linear(recipe.width, recipe.width)
+        self.output = nn.Linear(recipe.width, recipe.width)
+        self.dropout = nn.Dropout(recipe.dropout)
+
+    def forward(
+        self, x: torch.Tensor, memory: torch.Tensor, visible: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the attention of x on the visible positions of memory, and its weights, [B,H,T,S]."""
+        query, key, value = self.split(self.query(x)), self.split(self.key(memory)), self.split(self.value(memory))
+        scores = query @ key.transpose(-1, -2) / math.sqrt(self.key_width)
+        weights = torch.softmax(scores.masked_fill(~visible, -1e10), dim=-1)
+        mixed = self.dropout(weights) @ value
+        return self.output(mixed.transpose(1, 2).flatten(2)), weights
+
+    def split(self, x: torch.Tensor) -> torch.Tensor:
+        """Split the heads. Shapes: [B,T,D] to [B,H,T,K]."""
+        return x.unflatten(-1, (self.heads, self.key_width)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """Two linear maps at each position with a ReLU between."""
+
+    def __init__(self, recipe: TransformerRecipe) -> None:
+        super().__init__()
+        self.inner = nn.Linear(recipe.width, recipe.ffn_width)
+        self.outer = nn.Linear(recipe.ffn_width, recipe.width)
+        self.dropout = nn.Dropout(recipe.dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the feed-forward of each position."""
+        return self.outer(self.dropout(torch.relu(self.inner(x))))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each with its residual sum and norm."""
+
+    def __init__(self, recipe: TransformerRecipe) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(recipe)
+        self.self_norm = nn.LayerNorm(recipe.width, eps=recipe.epsilon)
+        self.feed_forward = FeedForward(recipe)
+        self.feed_forward_norm = nn.LayerNorm(recipe.width, eps=recipe.epsilon)
+        self.dropout = nn.Dropout(recipe.dropout)
+
+    def forward(self, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        """Return x after the layer."""
+        attended, _ = self.self_attention(x, x, visible)
+        x = self.self_norm(x + self.dropout(attended))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, attention on the source, and feed-forward, each with its residual sum and norm."""
+
+    def __init__(self, recipe: TransformerRecipe) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(recipe)
+        self.self_norm = nn.LayerNorm(recipe.width, eps=recipe.epsilon)
+        self.cross_attention = MultiHeadAttention(recipe)
+        self.cross_norm = nn.LayerNorm(recipe.width, eps=recipe.epsilon)
+        self.feed_forward = FeedForward(recipe)
+        self.feed_forward_norm = nn.LayerNorm(recipe.width, eps=recipe.epsilon)
+        self.dropout = nn.Dropout(recipe.dropout)
+
+    def forward(
+        self, x: torch.Tensor, memory: torch.Tensor, visible: torch.Tensor, memory_visible: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return x after the layer, and its attention weights on the source, [B,H,T,S]."""
+        attended, _ = self.self_attention(x, x, visible)
+        x = self.self_norm(x + self.dropout(attended))
+        attended, weights = self.cross_attention(x, memory, memory_visible)
+        x = self.cross_norm(x + self.dropout(attended))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x))), weights
+
+
+class Prefixes:
+    """Sentences half way through decoding: encoded sources and all words so far; nothing computed is kept.
+
+    Shapes: memory [R,S,D], visible [R,1,1,S], words [R,t].
+    """
+
+    def __init__(self, memory: torch.Tensor, visible: torch.Tensor) -> None:
+        self.memory, self.visible = memory, visible
+        self.words = torch.empty((len(memory), 0), dtype=torch.int32, device=memory.device)
+
+    def select(self, rows: Rows) -> None:
+        """Keep, drop, repeat or reorder rows."""
+        chosen = torch.from_numpy(rows).to(self.memory.device)
+        self.memory, self.visible, self.words = self.memory[chosen], self.visible[chosen], self.words[chosen]
+
+
+class PlainTransformer(nn.Module):
+    """Encoder, decoder and output projection."""
+
+    def __init__(self, recipe: TransformerRecipe, source_words: int, target_words: int) -> None:
+        super().__init__()
+        self.source = Embedding(recipe, source_words)
+        self.target = Embedding(recipe, target_words)
+        self.encoder = nn.ModuleList(EncoderLayer(recipe) for _ in range(recipe.layers))
+        self.decoder = nn.ModuleList(DecoderLayer(recipe) for _ in range(recipe.layers))
+        self.output = nn.Linear(recipe.width, target_words)
+
+    def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the encoded source [B,S,D] and which of its positions are visible, [B,1,1,S]."""
+        visible = (source != PAD)[:, None, None, :]
+        x = self.source(source)
+        for layer in self.encoder:
+            x = layer(x, visible)
+        return x, visible
+
+    def decode(
+        self, target_in: torch.Tensor, memory: torch.Tensor, memory_visible: torch.Tensor
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """Return the features of all positions, [B,T,D], and each layer's attention on the source, [B,H,T,S]."""
+        length = target_in.shape[1]
+        causal = torch.tril(torch.ones((length, length), dtype=torch.bool, device=target_in.device))
+        visible = (target_in != PAD)[:, None, None, :] & causal
+        x, attention = self.target(target_in), []
+        for layer in self.decoder:
+            x, weights = layer(x, memory, visible, memory_visible)
+            attention.append(weights)
+        return x, attention
+
+    def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
+        """Return what `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,D]."""
+        features, _ = self.decode(target_in, *self.encode(source))
+        return features
+
+    def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
+        """Return the weights of target positions on source positions. Shapes: [B,layers,H,T,S]."""
+        _, attention = self.decode(target_in, *self.encode(source))
+        return torch.stack(list(attention), dim=1)
+
+    def begin(self, source: torch.Tensor) -> Prefixes:
+        """Encode the source [B,S] and return the state before the first target word."""
+        return Prefixes(*self.encode(source))
+
+    def advance(self, state: Prefixes, last: torch.Tensor) -> torch.Tensor:
+        """Add the newest words [R] and return what `output` turns into the next words' logits, [R,D]."""
+        state.words = torch.cat([state.words, last[:, None]], dim=1)
+        features, _ = self.decode(state.words, state.memory, state.visible)
+        return features[:, -1]

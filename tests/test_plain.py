@@ -1,0 +1,117 @@
+"""The variant `plain` is the control of `learned_positions`: same start, batches and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_models import BASE, PLAIN, SOURCE_WORDS, TARGET_WORDS, one_thread, subject
+from small_runs import spec
+
+import impls
+from harness import training
+from harness.specs import spec_from_json, to_json
+from harness.suites import SUITES
+from impls import registry, torch_operations, transformer
+from impls.contract import PAD, Recipe, Seq2SeqModel, Training
+from impls.recipes import LEARNED_POSITIONS, TUTORIAL
+from impls.weights import count
+
+STEADY = Training(epsilon=1e-4, label_smoothing=0.1)
+"""Adam's usual epsilon makes whole steps of gradients that are mere rounding."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+def built(recipe: Recipe, training: Training = STEADY, dropout: float = 0.0) -> Seq2SeqModel:
+    return impls.build(replace(recipe, dropout=dropout), SOURCE_WORDS, TARGET_WORDS, training=training, seed=3)
+
+
+def losses(model: Seq2SeqModel, updates: int = 100) -> list[tuple[float, float, float]]:
+    found = []
+    for update in range(updates):
+        model.train_step(subject(BASE).batch(update % 10), 1e-3)
+        totals = model.take_totals()
+        found.append((totals.objective_nats, totals.nats, totals.largest_gradient_norm))
+    return found
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_its_losses_are_those_of_learned_positions(smoothing: float) -> None:
+    chosen = replace(STEADY, label_smoothing=smoothing)
+    found, expected = (losses(built(recipe, chosen)) for recipe in (PLAIN, BASE))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert expected[-1][1] < 0.8 * expected[0][1]
+
+
+def test_a_small_change_of_one_weight_would_be_noticed() -> None:
+    model, other = built(PLAIN), built(PLAIN)
+    weights = other.weights()
+    weights["encoder.0.self.value.kernel"][3, 3] += 1e-3
+    other.set_weights(weights)
+    assert not np.allclose(losses(model, 10), losses(other, 10), rtol=1e-4, atol=0)
+
+
+def test_nothing_in_it_is_optimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It uses none of the operations that make our skeleton fast, and computes logits at padding too."""
+    import torch
+
+    def forbidden(*given: Any, **settings: Any) -> Any:
+        raise AssertionError("the plain variant uses an optimised operation")
+
+    seen: list[int] = []
+    real = torch.nn.functional.linear
+
+    def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+        if len(weight) == TARGET_WORDS:
+            seen.append(x.flatten(0, -2).shape[0])
+        return real(x, weight, bias)
+
+    for module, name in ((torch_operations, "output_loss"), (torch_operations, "add_kept"), (transformer, "attend")):
+        monkeypatch.setattr(module, name, forbidden)
+    monkeypatch.setattr("impls.torch_adapter.output_loss", forbidden)
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", forbidden)
+    model, batch = built(PLAIN, dropout=0.1), subject(PLAIN).batch()
+    assert (batch.target_out == PAD).any()
+    model.train_step(batch, 1e-3)
+    assert seen == [batch.target_out.size]
+    assert model._optimiser.defaults["fused"] is None  # type: ignore[attr-defined]
+
+
+def test_its_run_is_that_of_learned_positions_but_for_the_architecture(tmp_path: Path, cache: Path) -> None:
+    sizes = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16}
+    records = [
+        training.run(spec(name, replace(registry.recipe(name), **sizes), updates=9), tmp_path)
+        for name in ("plain", "learned_positions")
+    ]
+    assert [one.status for one in records] == ["completed"] * 2
+    for evidence in ("weights", "stream", "source_vocabulary", "tokenised"):
+        assert records[0].fingerprints[evidence] == records[1].fingerprints[evidence]
+    assert records[0].fingerprints["trained_weights"] != records[1].fingerprints["trained_weights"]
+
+
+def test_it_has_the_settings_of_learned_positions_and_is_in_no_suite() -> None:
+    recipe = registry.recipe("plain")
+    assert registry.training("plain") == registry.training("learned_positions") == TUTORIAL
+    assert recipe.as_transformer() == LEARNED_POSITIONS  # type: ignore[union-attr]
+    assert count(recipe, 7_853, 5_893) == 9_038_341
+    assert not [suite.name for suite in SUITES.values() if "plain" in (*suite.variants, *suite.in_keras)]
+    run = spec("plain", recipe)
+    assert spec_from_json(to_json(run)) == run
+    assert run.id != spec("plain", registry.recipe("torch_reference")).id
+
+
+def test_other_frameworks_and_graphs_are_refused() -> None:
+    with pytest.raises(ValueError, match="framework 'keras' has no 'plain'"):
+        impls.build(PLAIN, SOURCE_WORDS, TARGET_WORDS, framework="keras")
+    with pytest.raises(ValueError, match="cuda_graphs"):
+        spec("plain", PLAIN, device="cuda", cuda_graphs="on")
