@@ -23,12 +23,13 @@ from impls.contract import (
     Training,
 )
 from impls.keras_backends import Tensor, Tensors, backend, bucket, keras, ops
-from impls.keras_program import Held, Sums, Update, program
+from impls.keras_packing import Packing
+from impls.keras_program import Given, Held, Sums, Update, program
 from impls.weights import check, initial
 
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
-COLUMNS, ROWS = 8, 32
-"""The steps of the buckets to which positions and sentences are padded, where each shape is compiled."""
+COLUMNS, ROWS, PACKED = 8, 32, 256
+"""The steps of the buckets to which positions, sentences and packed rows are padded, where each shape is compiled."""
 
 
 class KerasDecoding:
@@ -90,15 +91,15 @@ class KerasModel:
     def train_step(self, batch: Batch, learning_rate: float) -> None:
         """Enqueue one update at `learning_rate`; never waits for the device."""
         self._updates += 1
-        words, ends, shape = self._placed(batch)
+        given = self._given(batch)
         fed: tuple[Tensor, ...] = ()
         if isinstance(self.recipe, GruRecipe) and self._training.teacher_forcing < 1:
-            fed = (self.place(self._training.forcing(self._seed, self._updates, shape[1])),)
+            fed = (self.place(self._training.forcing(self._seed, self._updates, given.words[1].shape[1])),)
         drawn = np.random.SeedSequence([self._seed, self._updates]).generate_state(2 * len(self.program.seeds))
         seeds = (drawn >> 1).astype(self.program.seed_type).reshape(-1, 2)
         with self.device():
             number = self._number(learning_rate, batch.tokens)
-            self.held, sums = self.program.update(self.held, number, self.place(seeds), words, ends, fed)
+            self.held, sums = self.program.update(self.held, number, self.place(seeds), given, fed)
         self._sums.append((sums, batch.tokens))
 
     def _number(self, rate: float, tokens: int) -> Update:
@@ -144,13 +145,11 @@ class KerasModel:
 
     def token_nats(self, batch: Batch) -> Numbers:
         """Return the unsmoothed negative log-likelihood of each target word, [B,T]; 0 at padding."""
-        words, ends, shape = self._placed(batch)
+        given = self._given(batch)
         with self.device():
-            nats = ops.convert_to_numpy(self.program.nats(self.held.weights, words, ends))
-        found = np.zeros(shape, np.float32)
-        found.reshape(-1)[ops.convert_to_numpy(ends[0])] = nats
-        found = found[: len(batch.target_out), : batch.target_out.shape[1]]
-        return np.where(batch.target_out == PAD, np.float32(0), found)
+            nats = ops.convert_to_numpy(self.program.nats(self.held.weights, given))
+        rows = ops.convert_to_numpy(given.packings[1].rows)[: len(batch.target_out), : batch.target_out.shape[1]]
+        return np.where(batch.target_out == PAD, np.float32(0), nats[rows])
 
     def logits(self, source: Ids, target_in: Ids) -> Numbers:
         """Return the unnormalised log-probabilities of the next word at each position, [B,T,V]."""
@@ -187,25 +186,30 @@ class KerasModel:
         padded = bucket(positions, step=COLUMNS) if backend().buckets else positions
         return padded if most is None else min(padded, most)
 
-    def _words(self, source: Ids, target_in: Ids) -> tuple[Tensor, Tensor]:
-        """Return source and target, padded to one shape where the backend likes that."""
-        columns = [self._columns(one.shape[1]) for one in (source, target_in)]
+    def _padded(self, source: Ids, target_in: Ids) -> tuple[Ids, Ids]:
+        """Return source and target, padded to one shape where the backend compiles for each shape."""
+        columns = [self._columns(ids.shape[1]) for ids in (source, target_in)]
         if backend().buckets:
             columns = [max(columns)] * 2
         rows = self.rows(len(source))
-        source, target_in = (_widened(one, (rows, two)) for one, two in zip((source, target_in), columns, strict=True))
+        return _widened(source, (rows, columns[0])), _widened(target_in, (rows, columns[1]))
+
+    def _words(self, source: Ids, target_in: Ids) -> tuple[Tensor, Tensor]:
+        source, target_in = self._padded(source, target_in)
         return self.place(source), self.place(target_in)
 
-    def _placed(self, batch: Batch) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], tuple[int, int]]:
-        """Return the words of a batch, the places that logits are needed for with their words, and the shape [B,T].
-
-        Those are the real places, or all where the backend compiles for each shape.
-        """
-        words = self._words(batch.source, batch.target_in)
-        shape = tuple(words[1].shape)
-        target = _widened(batch.target_out, shape).reshape(-1)
-        places = np.arange(len(target)) if backend().buckets else np.flatnonzero(target != PAD)
-        return words, (self.place(places.astype(np.int32)), self.place(target[places])), shape
+    def _given(self, batch: Batch) -> Given:
+        """Return a batch on the device; its packed rows, too, are padded where the backend compiles for each shape."""
+        source, target_in = self._padded(batch.source, batch.target_in)
+        target_out = _widened(batch.target_out, target_in.shape)
+        packings = [Packing.of(real) for real in (source != PAD, (target_in != PAD) | (target_out != PAD))]
+        answers = target_out.reshape(-1)[packings[1].places]
+        if backend().buckets:
+            size = bucket(max(len(packing.places) for packing in packings), step=PACKED)
+            packings = [packing._replace(places=_filled(packing.places, size, 0)) for packing in packings]
+            answers = _filled(answers, size)
+        first, second = (Packing(*map(self.place, packing)) for packing in packings)
+        return Given((self.place(source), self.place(target_in)), (first, second), self.place(answers))
 
     def place(self, array: Any) -> Tensor:
         """Copy an array to the device."""

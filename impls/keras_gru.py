@@ -11,6 +11,7 @@ from typing import Any
 from keras import layers, ops
 
 from impls.contract import PAD, GruRecipe
+from impls.keras_packing import Packing, pack
 
 Tensor = Any
 State = dict[str, Tensor]
@@ -103,12 +104,20 @@ class Network(layers.Layer):
         carried = self._advance(state, self.target_embedding(last), state["state"])
         return features(carried), {**state, "state": carried["state"]}
 
-    def call(self, source: Tensor, target_in: Tensor, fed: Tensor | None = None, training: bool = False) -> Tensor:
-        """Return what `project` turns into logits, [B,T,3H+E].
+    def call(
+        self,
+        source: Tensor,
+        target_in: Tensor,
+        packings: tuple[Packing, Packing] | None = None,
+        fed: Tensor | None = None,
+        training: bool = False,
+    ) -> Tensor:
+        """Return what `project` turns into logits, [B,T,3H+E], or [1,N,3H+E] with `packings` of source and target.
 
         Where `fed` [T] is False at a position after the first, the model reads its own most probable word instead.
         """
-        return ops.transpose(features(self._decode(source, target_in, fed, training)), (1, 0, 2))
+        found = ops.transpose(features(self._decode(source, target_in, fed, training)), (1, 0, 2))
+        return pack(found, packings[1] if packings else None)
 
     def cross_attention(self, source: Tensor, target_in: Tensor) -> Tensor:
         """Return the weights of target positions on source positions. Shapes: [B,1,1,T,S]."""

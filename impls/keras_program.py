@@ -17,6 +17,7 @@ from impls import weights
 from impls.contract import PAD, GruRecipe, Numbers, Recipe
 from impls.keras_backends import Compiled, Tensor, Tensors, backend, keras, ops
 from impls.keras_gru import network as gru
+from impls.keras_packing import Packing
 from impls.keras_transformer import canonical
 from impls.keras_transformer import network as transformer
 
@@ -94,6 +95,18 @@ class Update(NamedTuple):
     tokens: Tensor
 
 
+class Given(NamedTuple):
+    """A batch as a function gets it.
+
+    Shapes: words are source [B,S] and target_in [B,T]; packings those of both, of N rows each on the target's side;
+    answers the target words [N].
+    """
+
+    words: tuple[Tensor, Tensor]
+    packings: tuple[Packing, Packing]
+    answers: Tensor
+
+
 class Sums(NamedTuple):
     """What an update gives for the totals."""
 
@@ -138,31 +151,21 @@ class Program:
             pairs += [(variable, seeds[index]) for index, variable in enumerate(self.seeds)]
         return keras.StatelessScope(state_mapping=pairs)
 
-    def _chosen(self, features: Tensor, places: Tensor) -> Tensor:
-        """Return the float32 logits of some of all positions. Shapes: [B,T,...], [N] to [N,V]."""
-        flat = ops.reshape(features, (-1, features.shape[-1]))
-        return ops.cast(self.network.project(ops.take(flat, places, axis=0)), "float32")
+    def _packed_logits(self, given: Given, *fed: Tensor, training: bool = False) -> Tensor:
+        """Return the float32 logits at the packed target positions, [N,V]."""
+        features = self.network(*given.words, given.packings, *fed, training=training)
+        return ops.cast(self.network.project(features[0]), "float32")
 
     def _update(
-        self,
-        held: Held,
-        number: Update,
-        seeds: Tensor,
-        words: tuple[Tensor, Tensor],
-        ends: tuple[Tensor, Tensor],
-        fed: Any,
+        self, held: Held, number: Update, seeds: Tensor, given: Given, fed: tuple[Tensor, ...]
     ) -> tuple[Held, Sums]:
-        """Return what one update makes of `held`, and its sums.
-
-        Shapes: words are source [B,S] and target_in [B,T]; ends are places [N] and the target words there [N]; fed
-        holds the coins [T], or nothing.
-        """
-        places, target = ends
+        """Return what one update makes of `held`, and its sums; `fed` holds the coins [T], or nothing."""
+        target = given.answers
         real = ops.cast(ops.not_equal(target, PAD), "float32")
 
         def mean(values: Tensors) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             with self._with(values, seeds):
-                logits = self._chosen(self.network(*words, *fed, training=True), places)
+                logits = self._packed_logits(given, *fed, training=True)
             nats = ops.sum(real * ops.sparse_categorical_crossentropy(target, logits, from_logits=True))
             objective = nats
             for share in number.smoothing:
@@ -178,12 +181,11 @@ class Program:
         after = Held(*(list(one) for one in zip(*changed, strict=True)))
         return after, Sums(objective, nats, norm)
 
-    def _nats(self, values: Tensors, words: tuple[Tensor, Tensor], ends: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the negative log-likelihood of the target words at some places, [N]."""
-        places, target = ends
+    def _nats(self, values: Tensors, given: Given) -> Tensor:
+        """Return the negative log-likelihood of the target words at the packed positions, [N]."""
         with self._with(values):
-            logits = self._chosen(self.network(*words), places)
-        found = ops.take_along_axis(logits, target[:, None], axis=1)[:, 0]
+            logits = self._packed_logits(given)
+        found = ops.take_along_axis(logits, given.answers[:, None], axis=1)[:, 0]
         return ops.logsumexp(logits, axis=-1) - found
 
     def _logits(self, values: Tensors, words: tuple[Tensor, Tensor]) -> Tensor:

@@ -15,6 +15,7 @@ import numpy as np
 from keras import layers, ops
 
 from impls.contract import PAD, TransformerRecipe
+from impls.keras_packing import Packing, pack, pack_positions, unpack
 
 Tensor = Any
 State = dict[str, Tensor]
@@ -148,21 +149,24 @@ class Attention(layers.Layer):
             layers.Dense(inner, name=f"{name}-{projection}") for projection in ("query", "key", "value")
         )
         self.output_projection = layers.Dense(recipe.width, name=f"{name}-output")
-        self.dropout = layers.Dropout(recipe.dropout, seed=0)
+        self.dropout = layers.Dropout(recipe.attention_rate, seed=0)
 
-    def split(self, x: Tensor) -> Tensor:
-        """Part the heads. Shapes: [B,T,HK] to [B,H,T,K]."""
+    def split(self, x: Tensor, packing: Packing | None) -> Tensor:
+        """Part the heads. Shapes: [B,T,HK], or packed [1,N,HK], to [B,H,T,K]."""
+        x = unpack(x, packing)
         batch, length = ops.shape(x)[:2]
         return ops.transpose(ops.reshape(x, (batch, length, self.heads, self.key_width)), (0, 2, 1, 3))
 
-    def asked(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Return the queries of x [B,T,D], divided by sqrt(K). Shapes: [B,H,T,K]."""
-        query = self.split(self.query(x)) * self.key_width**-0.5
+    def asked(self, x: Tensor, positions: Tensor | None = None, packing: Packing | None = None) -> Tensor:
+        """Return the queries of x [B,T,D] or [1,N,D], divided by sqrt(K). Shapes: [B,H,T,K]."""
+        query = self.split(self.query(x), packing) * self.key_width**-0.5
         return rotate(query, positions, self.max_length) if self.rotary else query
 
-    def remember(self, x: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return keys and values of x [B,S,D], each [B,H,S,K]."""
-        key, value = self.split(self.key(x)), self.split(self.value(x))
+    def remember(
+        self, x: Tensor, positions: Tensor | None = None, packing: Packing | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return keys and values of x [B,S,D] or [1,N,D], each [B,H,S,K]."""
+        key, value = self.split(self.key(x), packing), self.split(self.value(x), packing)
         return (rotate(key, positions, self.max_length) if self.rotary else key), value
 
     def weights(self, query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
@@ -171,12 +175,21 @@ class Attention(layers.Layer):
         # In mixed precision Keras hands a layer every float argument in the lower one, the bias too.
         return ops.cast(ops.softmax(scores + ops.cast(bias, "float32"), axis=-1), query.dtype)
 
-    def call(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, training: bool = False) -> Tensor:
-        """Return the values summed by weight and projected. Shapes: [B,T,D]."""
+    def call(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor,
+        packing: Packing | None = None,
+        training: bool = False,
+    ) -> Tensor:
+        """Return the values summed by weight and projected. Shapes: [B,T,D], or [1,N,D] where queries are packed."""
         shares = self.dropout(self.weights(query, key, bias), training=training)
         mixed = ops.transpose(ops.matmul(shares, value), (0, 2, 1, 3))
         batch, length = ops.shape(mixed)[:2]
-        return self.output_projection(ops.reshape(mixed, (batch, length, self.heads * self.key_width)))
+        mixed = ops.reshape(mixed, (batch, length, self.heads * self.key_width))
+        return self.output_projection(pack(mixed, packing))
 
 
 class FeedForward(layers.Layer):
@@ -196,7 +209,7 @@ class FeedForward(layers.Layer):
 
         self.inner, self.outer = linear(recipe.ffn_width, "inner"), linear(recipe.width, "outer")
         self.gate = linear(recipe.ffn_width, "gate") if recipe.ffn == "gated" else None
-        self.dropout = layers.Dropout(recipe.dropout, seed=0)
+        self.dropout = layers.Dropout(recipe.activation_rate, seed=0)
 
     def call(self, x: Tensor, training: bool = False) -> Tensor:
         """Return the feed-forward of each position."""
@@ -234,14 +247,16 @@ class EncoderLayer(layers.Layer):
         self.feed_forward = FeedForward(recipe, f"{name}-feed_forward")
         self.after_feed_forward = Residual(recipe, f"{name}-feed_forward")
 
-    def look_at_self(self, x: Tensor, positions: Tensor, bias: Tensor, training: bool = False) -> Tensor:
-        """Return x after attention on itself. Shapes: [B,T,D]."""
+    def look_at_self(
+        self, x: Tensor, positions: Tensor, bias: Tensor, packing: Packing | None = None, training: bool = False
+    ) -> Tensor:
+        """Return x after attention on itself. Shapes: [B,T,D] or [1,N,D]."""
         seen = self.after_own.before(x)
-        query, (key, value) = self.own.asked(seen, positions), self.own.remember(seen, positions)
-        return self.after_own(x, self.own(query, key, value, bias, training=training), training=training)
+        query, (key, value) = (find(seen, positions, packing) for find in (self.own.asked, self.own.remember))
+        return self.after_own(x, self.own(query, key, value, bias, packing, training=training), training=training)
 
     def think(self, x: Tensor, training: bool = False) -> Tensor:
-        """Return x after the feed-forward. Shapes: [B,T,D]."""
+        """Return x after the feed-forward. Shapes: [B,T,D] or [1,N,D]."""
         change = self.feed_forward(self.after_feed_forward.before(x), training=training)
         return self.after_feed_forward(x, change, training=training)
 
@@ -254,10 +269,17 @@ class DecoderLayer(EncoderLayer):
         self.cross = Attention(recipe, f"{name}-cross", rotary=False)
         self.after_cross = Residual(recipe, f"{name}-cross")
 
-    def look_at_source(self, x: Tensor, memory: tuple[Tensor, Tensor], bias: Tensor, training: bool = False) -> Tensor:
-        """Return x after attention on the source's keys and values. Shapes: [B,T,D]."""
-        query = self.cross.asked(self.after_cross.before(x))
-        return self.after_cross(x, self.cross(query, *memory, bias, training=training), training=training)
+    def look_at_source(
+        self,
+        x: Tensor,
+        memory: tuple[Tensor, Tensor],
+        bias: Tensor,
+        packing: Packing | None = None,
+        training: bool = False,
+    ) -> Tensor:
+        """Return x after attention on the source's keys and values. Shapes: [B,T,D] or [1,N,D]."""
+        query = self.cross.asked(self.after_cross.before(x), packing=packing)
+        return self.after_cross(x, self.cross(query, *memory, bias, packing, training=training), training=training)
 
 
 class Output(layers.Layer):
@@ -307,35 +329,43 @@ class Network(layers.Layer):
         bias = ops.where(visible, 0.0, HIDDEN)
         return bias + linear_biases(self.alibi_heads, queries, keys) if self.alibi_heads else bias
 
-    def encode(self, source: Tensor, training: bool = False) -> tuple[Tensor, Tensor]:
-        """Return the encoded source [B,S,D], and the bias [B,1,1,S] that hides its padding from attention."""
+    def encode(
+        self, source: Tensor, packing: Packing | None = None, training: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Return the encoded source [B,S,D] or [1,N,D], and the bias [B,1,1,S] that hides padding from attention."""
         visible = ops.not_equal(source, PAD)[:, None, None, :]
         positions = ops.arange(ops.shape(source)[1])
         bias = self._self_bias(positions, positions, visible)
-        x = self.source(source, positions, training=training)
+        x = self.source(pack(source, packing), pack_positions(packing, ops.shape(source)[1]), training=training)
         for layer in self.encoder:
-            x = layer.think(layer.look_at_self(x, positions, bias, training=training), training=training)
+            x = layer.think(layer.look_at_self(x, positions, bias, packing, training=training), training=training)
         return self.encoder_norm(x), ops.where(visible, 0.0, HIDDEN)
 
     def call(
         self,
         source: Tensor,
         target_in: Tensor,
+        packings: tuple[Packing, Packing] | None = None,
         training: bool = False,
         seen: list[Tensor] | None = None,
     ) -> Tensor:
-        """Return what `project` turns into logits, [B,T,D]; append the attention on the source to the list `seen`."""
-        memory, memory_bias = self.encode(source, training=training)
+        """Return what `project` turns into logits; append the attention on the source to the list `seen`.
+
+        Shapes: [B,T,D], or [1,N,D] with `packings` of source and target.
+        """
+        packed, packing = packings or (None, None)
+        memory, memory_bias = self.encode(source, packed, training=training)
         positions = ops.arange(ops.shape(target_in)[1])
         # Padding stands on the right, so the causal mask already hides it from every real position.
         bias = self._self_bias(positions, positions, (positions[:, None] >= positions[None, :])[None, None])
-        x = self.target(target_in, positions, training=training)
+        x = self.target(pack(target_in, packing), pack_positions(packing, ops.shape(target_in)[1]), training=training)
         for layer in self.decoder:
-            x = layer.look_at_self(x, positions, bias, training=training)
-            key, value = layer.cross.remember(memory)
+            x = layer.look_at_self(x, positions, bias, packing, training=training)
+            key, value = layer.cross.remember(memory, packing=packed)
             if seen is not None:
                 seen.append(layer.cross.weights(layer.cross.asked(layer.after_cross.before(x)), key, memory_bias))
-            x = layer.think(layer.look_at_source(x, (key, value), memory_bias, training=training), training=training)
+            x = layer.look_at_source(x, (key, value), memory_bias, packing, training=training)
+            x = layer.think(x, training=training)
         return self.decoder_norm(x)
 
     def cross_attention(self, source: Tensor, target_in: Tensor) -> Tensor:

@@ -1,0 +1,53 @@
+"""Packed batches: the real positions of padded sentences as the rows of one array, so that padding costs no work.
+
+A batch of random sentences is about half padding. Everything that treats positions one by one (embeddings, projections,
+norms, feed-forward, output, loss) runs on packed rows [1,N,D]; attention alone needs sentences, [B,L,D], where L is
+their padded length. Keras 3 only, on TensorFlow, JAX and torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from keras import ops
+
+Tensor = Any
+
+
+class Packing(NamedTuple):
+    """Where N packed rows lie in a padded batch [B,L].
+
+    Shapes: `places` [N], the position of each row in the flattened batch; `rows` [B,L], the row of each position.
+    Padding has no row of its own and points at some real one, so attention must hide it. Rows may be appended to
+    `places` that no position points at, to round N up: whatever is computed on them reaches nothing.
+    """
+
+    places: Tensor
+    rows: Tensor
+
+    @classmethod
+    def of(cls, real: np.ndarray[Any, np.dtype[np.bool_]]) -> Packing:
+        """Return the NumPy arrays for the true positions of `real` [B,L], and the first position of each sentence."""
+        real = real.copy()
+        real[:, 0] = True  # a sentence of padding alone has a row, or its attention would read other sentences
+        rows = (np.cumsum(real) - 1).reshape(real.shape)
+        return cls(np.flatnonzero(real).astype(np.int32), rows.astype(np.int32))
+
+
+def pack(x: Tensor, packing: Packing | None) -> Tensor:
+    """Return the rows of padded sentences. Shapes: [B,L,...] to [1,N,...]; x itself where nothing is packed."""
+    if packing is None:
+        return x
+    flat = ops.reshape(x, (-1, *x.shape[2:]))
+    return ops.take(flat, packing.places, axis=0)[None]
+
+
+def unpack(x: Tensor, packing: Packing | None) -> Tensor:
+    """Return padded sentences of rows. Shapes: [1,N,D] to [B,L,D]; x itself where nothing is packed."""
+    return x if packing is None else ops.take(x[0], packing.rows, axis=0)
+
+
+def pack_positions(packing: Packing | None, length: Tensor) -> Tensor:
+    """Return the position in its sentence of each row, [N], or of each column, [L], where nothing is packed."""
+    return ops.arange(length) if packing is None else packing.places % length
