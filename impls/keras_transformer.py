@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 from keras import layers, ops
 
 from impls.contract import PAD, TransformerRecipe
 from impls.keras_packing import Packing, pack, pack_positions, unpack
+from impls.keras_positions import linear_biases, rotate, sinusoids
 
 Tensor = Any
 State = dict[str, Tensor]
@@ -41,45 +41,6 @@ VARIABLES = {
 def activation(word: str, x: Tensor) -> Tensor:
     """Return relu, silu, tanh, or gelu in its exact erf form, of x."""
     return ops.gelu(x, approximate=False) if word == "gelu" else getattr(ops, word)(x)
-
-
-def angles(length: int, width: int) -> np.ndarray[Any, Any]:
-    """Return the angles p / 10000^(2i/width) of positions p from 0. Shapes: [length, width / 2], float64."""
-    return np.arange(length)[:, None] / 10_000 ** (np.arange(0, width, 2) / width)
-
-
-def sinusoids(length: int, width: int) -> Tensor:
-    """Return the sine and the cosine of each position's angles, interleaved. Shapes: [length,D].
-
-    Source: Vaswani et al. 2017, section 3.5.
-    """
-    angle = angles(length, width)
-    return ops.convert_to_tensor(np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(length, width), "float32")
-
-
-def rotate(x: Tensor, positions: Tensor, length: int) -> Tensor:
-    """Turn each interleaved pair of features by its position's angle. Shapes: [B,H,T,K], [T] to [B,H,T,K].
-
-    Source: Su et al. 2021 (RoFormer), equation 34, base 10,000.
-    """
-    angle = angles(length, x.shape[-1])
-    sine, cosine = (
-        ops.cast(ops.take(ops.convert_to_tensor(table, "float32"), positions, axis=0), x.dtype)
-        for table in (np.sin(angle), np.cos(angle))
-    )
-    even, odd = x[..., 0::2], x[..., 1::2]
-    turned = ops.stack([even * cosine - odd * sine, even * sine + odd * cosine], axis=-1)
-    return ops.reshape(turned, ops.shape(x))
-
-
-def linear_biases(heads: int, queries: Tensor, keys: Tensor) -> Tensor:
-    """Return what alibi adds to the scores: minus the distance times the head's slope. Shapes: [T], [S] to [1,H,T,S].
-
-    Source: Press, Smith and Lewis 2022 (ALiBi), section 3: slopes 2^(-8h/H) for h = 1 ... H.
-    """
-    slope = ops.convert_to_tensor([2 ** (-8 * head / heads) for head in range(1, heads + 1)], "float32")
-    distance = ops.cast(ops.abs(queries[:, None] - keys[None, :]), "float32")
-    return -slope[None, :, None, None] * distance
 
 
 class HandmadeLayerNorm(layers.Layer):
@@ -329,9 +290,7 @@ class Network(layers.Layer):
         bias = ops.where(visible, 0.0, HIDDEN)
         return bias + linear_biases(self.alibi_heads, queries, keys) if self.alibi_heads else bias
 
-    def encode(
-        self, source: Tensor, packing: Packing | None = None, training: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    def encode(self, source: Tensor, packing: Packing | None = None, training: bool = False) -> tuple[Tensor, Tensor]:
         """Return the encoded source [B,S,D] or [1,N,D], and the bias [B,1,1,S] that hides padding from attention."""
         visible = ops.not_equal(source, PAD)[:, None, None, :]
         positions = ops.arange(ops.shape(source)[1])

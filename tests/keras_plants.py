@@ -88,10 +88,23 @@ def _adam_of_keras(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(keras_program, "_adam", wrong)
 
 
+def _rows_shifted(patch: pytest.MonkeyPatch) -> None:
+    """Take packed rows to stand one position further to the right than they do."""
+    from impls import keras_transformer
+
+    right = keras_transformer.pack_positions
+
+    def wrong(packing: Any, length: Any) -> Any:
+        return right(packing, length) + (packing is not None)
+
+    patch.setattr(keras_transformer, "pack_positions", wrong)
+
+
 PLANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "causal mask shifted by one": _mask_shifted,
     "norm epsilon 1e-3": _epsilon_of_keras,
     "gelu by tanh": _gelu_by_tanh,
     "GRU gates swapped": _gates_swapped,
     "epsilon of Keras's Adam": _adam_of_keras,
+    "packed rows shifted by one": _rows_shifted,
 }

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import parity_cases
+import pytest
 from keras_plants import planted
 from parity_cases import case, measured
 from small_models import MAX_LENGTH, SOURCE_WORDS, all_recipes, target_words
@@ -22,12 +23,23 @@ from worker_tasks import PATIENCE_SECONDS, Task, answer, read
 
 import impls
 from harness.laws import check, for_variant
-from harness.subjects import SIZES, Subject
+from harness.subjects import SIZES, Subject, padded
 from impls import registry
-from impls.contract import PAD, Arrays, Batch, Recipe, Seq2SeqModel, Training
+from impls.contract import EOS, PAD, SOS, Arrays, Batch, Recipe, Seq2SeqModel, Training
 
 FRAMEWORKS = {"torch", "tensorflow", "jax"}
 Found = tuple[Arrays, dict[str, Any]]
+
+DROPOUT_RATES: dict[str, dict[str, float]] = {
+    "attention": {"attention_dropout": 0.5, "activation_dropout": 0.0},
+    "activation": {"attention_dropout": 0.0, "activation_dropout": 0.5},
+    "all": {"dropout": 0.5},
+    "all, in words": {"dropout": 0.5, "attention_dropout": 0.5, "activation_dropout": 0.5},
+    "all but attention": {"dropout": 0.5, "attention_dropout": 0.0},
+    "all but activation": {"dropout": 0.5, "activation_dropout": 0.0},
+}
+MUTED = {"nothing": (), "attention": (".self.output.kernel", ".cross.output.kernel"), "activation": (".outer.kernel",)}
+"""The kernels that follow attention weights and hidden units: where they are 0, dropout before them has no effect."""
 
 
 def subject(recipe: Recipe, framework: str = "keras", *, still: bool = False, **settings: Any) -> Subject:
@@ -48,6 +60,11 @@ def small(name: str, *, layers: int | None = None) -> Recipe:
         recipe = registry.recipe(name)
         recipe = replace(recipe, **SIZES[recipe.family])
     return recipe if layers is None or not hasattr(recipe, "layers") else replace(recipe, layers=layers)
+
+
+def framework_of(task: Task) -> str:
+    """Return what `impls.build` calls the framework of a task."""
+    return "torch" if task.backend == "torch" else "keras"
 
 
 # Tasks ----------------------------------------------------------------------------------------------------------------
@@ -82,7 +99,7 @@ def variant_laws(task: Task, folder: Path) -> Found:
 
 def parity(task: Task, folder: Path) -> Found:
     """Measure one side of a comparison; torch's weights, taught further, are what both translate with."""
-    one, framework = case(task.subject, task.size), "torch" if task.backend == "torch" else "keras"
+    one, framework = case(task.subject, task.size), framework_of(task)
     with planted(task.plant):
         found, model = measured(one, framework)
         if task.plant:
@@ -106,17 +123,10 @@ def noise(task: Task, folder: Path) -> Found:
     tried = subject(small(task.subject, layers=1))
     batch = tried.batch()
 
-    def losses(model: Seq2SeqModel, updates: int) -> Any:
-        found = []
-        for _ in range(updates):
-            model.train_step(batch, 0.0)
-            found.append(model.take_totals().nats)
-        return np.array(found)
-
     model = tried.shaken(dropout=0.5)
-    straight = losses(model, 4)
+    straight = losses(model, batch, 4)
     disturbed = tried.shaken(dropout=0.5)
-    first = losses(disturbed, 2)
+    first = losses(disturbed, batch, 2)
     disturbed.logits(batch.source, batch.target_in)
     disturbed.begin_decoding(batch.source).step(batch.target_in[:, 0], 1)
     tried.shaken(dropout=0.5).train_step(batch, 0.0)
@@ -127,10 +137,75 @@ def noise(task: Task, folder: Path) -> Found:
     resumed.set_training_state(saved)
     return {
         "straight": straight,
-        "disturbed": np.concatenate([first, losses(disturbed, 2)]),
-        "resumed": losses(resumed, 2),
-        "other seed": losses(other, 4),
+        "disturbed": np.concatenate([first, losses(disturbed, batch, 2)]),
+        "resumed": losses(resumed, batch, 2),
+        "other seed": losses(other, batch, 4),
     }, {}
+
+
+def losses(model: Seq2SeqModel, batch: Batch, updates: int) -> Any:
+    """Return the loss of each of some updates at rate 0: they differ by dropout alone."""
+    found = []
+    for _ in range(updates):
+        model.train_step(batch, 0.0)
+        found.append(model.take_totals().nats)
+    return np.array(found)
+
+
+def rates(task: Task, folder: Path) -> Found:
+    """Return the losses of updates at rate 0 for several dropout rates, with each of `MUTED` at 0 in turn."""
+    found: Arrays = {}
+    for name, chosen in DROPOUT_RATES.items():
+        tried = subject(replace(small("base", layers=1), **chosen), framework_of(task))
+        for part, kernels in MUTED.items():
+            model = tried.shaken(dropout=chosen.get("dropout", 0.0))
+            weights = model.weights().items()
+            model.set_weights({one: np.zeros_like(value) if one.endswith(kernels) else value for one, value in weights})
+            found[f"{name}/{part}"] = losses(model, tried.batch(), 3)
+    return found, {}
+
+
+def packing(task: Task, folder: Path) -> Found:
+    """Return what an update and `token_nats` compute on real positions alone, and on padding as well."""
+    from impls.keras_packing import Packing
+
+    training = Training(clip_norm=None, label_smoothing=0.1, teacher_forcing=0.5)
+    tried, found = subject(small(task.subject, layers=1), still=True), {}
+    batch, real_alone = tried.batch(sentences=40), Packing.of
+    for name, of in (("packed", real_alone), ("padded", lambda real: real_alone(np.ones_like(real)))):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Packing, "of", of)
+            model = tried.shaken(training=training, dropout=0.0)
+            model.train_step(batch, 0.0)
+            found |= {f"{name}/{one}": value for one, value in model.training_state().items()}
+            found[f"{name}/token_nats"] = model.token_nats(batch)
+            found[f"{name} rows"] = np.array(_rows(model, batch))
+    return {**found, "tokens": np.array(batch.tokens)}, {}
+
+
+def compilations(task: Task, folder: Path) -> Found:
+    """Return how often an update is compiled, and how many rows it computes on, over two epochs of random batches.
+
+    The lengths of the sentences are spread as those of Multi30k are. Nothing is compiled: shapes decide it.
+    """
+    from impls.keras_backends import backend
+
+    model = impls.build(replace(small("base", layers=1), max_length=100), 10, 10, framework="keras")
+    generator, kinds, rows, tokens = np.random.default_rng(0), set(), 0, 0
+    for pairs in [*[128] * 226, 72] * 2:
+        lengths = np.clip(generator.gamma(10.0, 1.4, pairs).astype(int), 4, 40)
+        sentences = [[SOS, *[5] * length, EOS] for length in lengths]
+        batch = Batch(
+            padded(sentences), padded([one[:-1] for one in sentences]), padded([one[1:] for one in sentences])
+        )
+        kinds.add(backend().kinds((None, model._given(batch))))
+        rows, tokens = rows + _rows(model, batch), tokens + batch.tokens
+    return {"compilations": np.array(len(kinds)), "rows": np.array(rows), "tokens": np.array(tokens)}, {}
+
+
+def _rows(model: Any, batch: Batch) -> int:
+    """Return on how many target positions a Keras model computes."""
+    return len(model._given(batch).answers)
 
 
 def bfloat16(task: Task, folder: Path) -> Found:
@@ -170,7 +245,8 @@ def _awaited(folder: Path, task: Task) -> Arrays:
 
 
 TASKS: dict[str, Callable[[Task, Path], Found]] = {
-    one.__name__: one for one in (laws, word, variant_laws, parity, nudged, noise, bfloat16)
+    one.__name__: one
+    for one in (laws, word, variant_laws, parity, nudged, noise, rates, packing, compilations, bfloat16)
 }
 
 

@@ -91,3 +91,43 @@ def test_bfloat16_computes_nearly_the_same_and_learns(task: Task, crew: Crew) ->
     before, after = found["losses"]
     assert after < before / 2
     assert remarks["types"] == ["float32"]
+
+
+@pytest.mark.parametrize(
+    "task",
+    cases(*(Task(one, "rates", "base") for one in ("torch", "tensorflow", "jax")))
+    + cases(Task("keras-torch", "rates", "base"), slow=True),
+)
+def test_attention_weights_and_hidden_units_have_dropout_rates_of_their_own(task: Task, crew: Crew) -> None:
+    found, _ = crew.result(task)
+    still = {name for name, losses in found.items() if len(set(losses.tolist())) == 1}
+    assert still == {"attention/attention", "activation/activation"}
+    assert found["all/nothing"].tolist() == found["all, in words/nothing"].tolist()
+    assert not set(found["all/nothing"].tolist()) & set(found["all but attention/nothing"].tolist())
+    assert not set(found["all/nothing"].tolist()) & set(found["all but activation/nothing"].tolist())
+
+
+@pytest.mark.parametrize(
+    "task",
+    cases(*(Task(one, "packing", name) for one in ("tensorflow", "jax") for name in ("base", "gru")))
+    + cases(*(Task("keras-torch", "packing", name) for name in ("base", "gru")), slow=True),
+)
+def test_computing_on_real_positions_alone_changes_no_value(task: Task, crew: Crew) -> None:
+    found, _ = crew.result(task)
+    packed = {name.removeprefix("packed/"): value for name, value in found.items() if name.startswith("packed/")}
+    assert any(name.startswith("first_moment/") for name in packed)
+    for name, value in packed.items():
+        expected = found[f"padded/{name}"]
+        np.testing.assert_allclose(
+            value, expected, rtol=1e-5, atol=1e-6 * max(1.0, np.abs(expected).max()), err_msg=name
+        )
+    assert found["tokens"] <= found["packed rows"] < 0.8 * found["padded rows"]
+    if task.backend != "jax":
+        assert found["packed rows"] == found["tokens"]
+
+
+@pytest.mark.parametrize("task", cases(*(Task(one, "compilations", "base") for one in ("tensorflow", "jax"))))
+def test_random_batches_are_compiled_for_few_shapes(task: Task, crew: Crew) -> None:
+    found, _ = crew.result(task)
+    assert found["compilations"] <= {"tensorflow": 1, "jax": 10}[task.backend]
+    assert 1 <= found["rows"] / found["tokens"] <= {"tensorflow": 1.0, "jax": 1.15}[task.backend]

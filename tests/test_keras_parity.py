@@ -24,6 +24,7 @@ VICTIMS = {
     "gelu by tanh": "conv_ffn",
     "GRU gates swapped": "bahdanau_gru",
     "epsilon of Keras's Adam": "learned_positions",
+    "packed rows shifted by one": "learned_positions",
 }
 """The variant that each planted error is put into."""
 
@@ -34,6 +35,7 @@ NOTICED = {
     "gelu by tanh": {"logits", "gradients"},
     "GRU gates swapped": EVERYTHING,
     "epsilon of Keras's Adam": {"losses", "weights"},
+    "packed rows shifted by one": {"gradients", "losses", "norms", "weights"},
 }
 """The checks that at least have to fail."""
 

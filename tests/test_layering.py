@@ -19,7 +19,8 @@ FILES = sorted(path.relative_to(ROOT) for folder in ("impls", "harness") for pat
 
 NOTHING_ELSE: set[str] = set()
 KERAS_NETWORKS = {"impls.keras_transformer", "impls.keras_gru"}
-KERAS = {*KERAS_NETWORKS, "impls.keras_backends", "impls.keras_program", "impls.keras_adapter"}
+KERAS_PARTS = {"impls.keras_packing", "impls.keras_positions"}
+KERAS = {*KERAS_NETWORKS, *KERAS_PARTS, "impls.keras_backends", "impls.keras_program", "impls.keras_adapter"}
 PEER_MAY = {"impls.contract", "impls.peers.contract", "impls.peers.canonical"}
 NUMPY_PEERS = ["impls.peers", "impls.peers.contract", "impls.peers.registry", "impls.peers.canonical"]
 ALLOWED = {
@@ -34,9 +35,14 @@ ALLOWED = {
     "impls.plain_adapter": {"impls.contract", "impls.weights", "impls.plain", "impls.torch_adapter"},
     "impls.torch_graph_decoding": {"impls.contract", "impls.torch_adapter", "impls.torch_caches", "impls.transformer"},
     "impls.torch_graphs": {"impls.contract", "impls.torch_adapter", "impls.torch_graph_decoding"},
-    "impls.keras_program": {"impls.contract", "impls.weights", "impls.keras_backends", *KERAS_NETWORKS},
-    "impls.keras_adapter": {"impls.contract", "impls.weights", *KERAS - {"impls.keras_adapter"} - KERAS_NETWORKS},
-    "impls.keras_transformer": {"impls.contract", "impls.keras_packing"},
+    "impls.keras_program": {
+        *("impls.contract", "impls.weights", "impls.keras_backends", "impls.keras_packing"),
+        *KERAS_NETWORKS,
+    },
+    "impls.keras_adapter": {
+        *("impls.contract", "impls.weights", "impls.keras_backends", "impls.keras_packing", "impls.keras_program"),
+    },
+    "impls.keras_transformer": {"impls.contract", "impls.keras_packing", "impls.keras_positions"},
     "impls.keras_gru": {"impls.contract", "impls.keras_packing"},
     "impls.keras_backends": {"impls.contract"},
     "impls.transformer": {"impls.contract", "impls.torch_operations", "impls.torch_caches"},
@@ -139,7 +145,7 @@ def test_keras_models_import_keras_alone(module: str) -> None:
     """The networks know Keras and NumPy only; what differs between backends is in one file, and loaded when needed."""
     at_import, later = (tops(imports(MODULES[module], nested=nested)) for nested in (False, True))
     assert not at_import & (FRAMEWORKS - {"keras"})
-    if module in KERAS_NETWORKS:
+    if module in KERAS_NETWORKS | KERAS_PARTS:
         assert later <= {"keras", "numpy", "impls"} | set(sys.stdlib_module_names)
     elif module != "impls.keras_backends":
         assert not later & (FRAMEWORKS - {"keras"})
