@@ -45,6 +45,7 @@ ALLOWED = {
     "impls.keras_transformer": {"impls.contract", "impls.keras_packing", "impls.keras_positions"},
     "impls.keras_gru": {"impls.contract", "impls.keras_packing"},
     "impls.keras_backends": {"impls.contract"},
+    **dict.fromkeys(KERAS_PARTS, NOTHING_ELSE),
     "impls.transformer": {"impls.contract", "impls.torch_operations", "impls.torch_caches"},
     "impls.peers": NOTHING_ELSE,
     "impls.peers.contract": {"impls.contract"},
