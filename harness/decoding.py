@@ -27,9 +27,9 @@ from impls.contract import EOS, PAD, SOS, UNK, Candidates, Decoding, Ids
 
 TIE_NATS = 1e-4
 
-# The words that are never chosen may be among the candidates, and one more shows how near the first candidate that is
-# dropped comes.
-SPARE_CANDIDATES = {"never": 4, "allowed": 3}
+# Three candidates may be words that are never chosen, and one more shows how near the first candidate that is dropped
+# comes. The number is the same where <unk> is allowed, so that a model offers the same words under both rules.
+SPARE_CANDIDATES = 4
 
 _Reals = npt.NDArray[np.float64]
 _Indices = npt.NDArray[np.intp]
@@ -103,7 +103,6 @@ def greedy(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decoded:
     Shapes: source [B,S].
     """
     most, never = decoding.max_tokens, suppressed(decoding)
-    candidates = 1 + SPARE_CANDIDATES[decoding.unknown]
     decoder = model.begin_decoding(source)
     outcome = _Outcome(len(source), most)
     owners = np.arange(len(source))  # the sentence of each row
@@ -111,7 +110,7 @@ def greedy(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decoded:
     last: Ids = np.full(len(source), SOS, dtype=np.int32)
     ties = 0
     for length in range(most + 1):
-        log_probabilities, tokens = _allowed(decoder.step(last, candidates), never)
+        log_probabilities, tokens = _allowed(decoder.step(last, 1 + SPARE_CANDIDATES), never)
         ties += _count_ties(log_probabilities, running.astype(np.intp))
         best, chosen = log_probabilities[:, 0], tokens[:, 0]
         running &= np.isfinite(best)
@@ -147,7 +146,7 @@ def beam_search(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decode
     Shapes: source [B,S].
     Source: Wu et al. 2016, section 7, equation 14; Sutskever et al. 2014, section 3.2 (setting aside).
     """
-    most, candidates = decoding.max_tokens, decoding.beam + SPARE_CANDIDATES[decoding.unknown]
+    most = decoding.max_tokens
     penalty = ((5 + np.arange(most + 2)) / 6) ** decoding.length_penalty
     decoder = model.begin_decoding(source)
     outcome = _Outcome(len(source), most)
@@ -155,7 +154,7 @@ def beam_search(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decode
     last: Ids = np.full(len(source), SOS, dtype=np.int32)
     ties = 0
     for length in range(most + 1):
-        cut = open_.cut(decoder.step(last, candidates), decoding)
+        cut = open_.cut(decoder.step(last, decoding.beam + SPARE_CANDIDATES), decoding)
         ties += cut.ties
         ended = cut.kept & (cut.tokens == EOS)
         live = cut.kept & ~ended & (length < most)

@@ -54,7 +54,7 @@ def rescore(results: Path, record: RunRecord, prepared: Prepared) -> Rescored | 
         fingerprints["sentences"] = store.save_sentences(results, record.id, {**losses, **found.scores.statistics})
     fingerprints["hypotheses"] = store.save_hypotheses(results, record.id, found.hypotheses)
     found = replace(found, record=replace(found.record, fingerprints=fingerprints))
-    store.save_record(results, found.record)
+    store.update_record(results, found.record)
     return found
 
 

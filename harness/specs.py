@@ -287,7 +287,7 @@ class RunRecord:
     `environment`: versions, commit, machine, threads, backend. `sizes`: parameters, vocabulary sizes, pairs, cut and
     left-out sentences, unknown-word rates. `chosen_epochs`: the epochs whose weights were kept (averaged if several).
     `scores`: figures of the test set by name; `signatures`: how each BLEU and chrF was computed, by the same name.
-    `speed`: seconds and rates by name. `decode`: ties and unfinished hypotheses.
+    `speed`: seconds and rates by name. `decode`: ties, unfinished hypotheses and unknown tokens.
     Losses and perplexities that are not finite are stored as None, with status "diverged".
     """
 

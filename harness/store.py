@@ -83,6 +83,17 @@ def save_record(results: Path, record: RunRecord) -> Path:
     return path
 
 
+def update_record(results: Path, record: RunRecord) -> None:
+    """Write what differs in a stored record, with the present schema, and seal it; the rest of its file stays as it is.
+
+    Raises: ValueError naming a damaged or foreign file, or one that its seal does not fit.
+    """
+    path = own_folder(results, record.id) / RECORD
+    _read_record(path)
+    value, told = files.read_json(path), finite(to_json(record))
+    files.write_sealed(path, value | {name: one for name, one in told.items() if value.get(name) != one})
+
+
 seal = files.seal
 
 

@@ -17,6 +17,7 @@ MULTI30K_PAIRS = 29_000
 
 AS_SOURCE: dict[str, tuple[str, ...]] = {
     "learned_positions": ("decoding.unknown=allowed",),
+    "plain": ("decoding.unknown=allowed",),
     "sinusoidal_handmade": ("recipe.dropout=0.2", "decoding.unknown=allowed"),
     "bahdanau_gru": ("decoding.unknown=allowed",),
     "torch_reference": ("decoding.unknown=allowed",),

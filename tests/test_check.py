@@ -287,6 +287,25 @@ MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
     "version of the signature": (edit("signatures.chrf", lambda one: one + "0"), {"C21", "C44"}),
     "ties": (edit("decode.ties", -1), {"C22"}),
     "unfinished": (edit("decode.unfinished", 499), {"C24"}),
+    "brevity penalty": (edit("scores.brevity_penalty", times(0.99)), {"C25"}),
+    "no brevity penalty": (edit("scores.brevity_penalty", ...), {"C20", "C21"}),
+    "unknown tokens": (edit("decode.unknown_tokens", 3), {"C24"}),
+    "no unknown tokens": (edit("decode.unknown_tokens", ...), {"C22"}),
+    "an unknown word": (
+        both(
+            on_lines(lambda lines: [{**lines[0], "tokens": ["<unk>", *lines[0]["tokens"][1:]]}, *lines[1:]]),
+            edit("decode.unknown_tokens", 1),
+        ),
+        {"C24"},
+    ),
+    "unknown words in the signature": (
+        edit("signatures.bleu_sacre", lambda one: one.replace("unk:never", "unk:allowed")),
+        {"C21", "C44"},
+    ),
+    "no unknown words in the signature": (
+        edit("signatures.chrf", lambda one: one.removesuffix("|unk:never")),
+        {"C21", "C44"},
+    ),
     "translation edited": (on_file("hypotheses.jsonl", lambda c: c.replace(b'"a"', b'"b"', 1)), {"C23"}),
     "translation lost": (on_file("hypotheses.jsonl", lambda c: c.partition(b"\n")[2]), {"C23", "C24", "C26", "C32"}),
     "translations swapped": (on_lines(swap), {"C24"}),

@@ -15,10 +15,11 @@ import pytest
 from record_factory import record as made_up
 from small_runs import TINY, spec
 
-from harness import files, store, training
+from harness import decoding, files, store, training
 from harness.__main__ import main
 from harness.data import reading
-from harness.specs import RunRecord
+from harness.specs import DecodingSpec, RunRecord
+from impls.contract import UNK
 
 TESTS = Path(__file__).resolve().parent
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax")
@@ -250,6 +251,24 @@ def test_translate_takes_words_a_file_and_standard_input(
     assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("unknown", [None, "never", "allowed"])
+def test_translate_chooses_unknown_words_where_they_are_allowed(
+    trained: tuple[Path, RunRecord], unknown: str | None, monkeypatch: Any, capsys: Any
+) -> None:
+    asked: list[DecodingSpec] = []
+
+    def translate(model: Any, sources: Any, spec: DecodingSpec) -> decoding.Decoded:
+        asked.append(spec)
+        return decoding.Decoded((decoding.Translation((UNK, 4), 0.0, True),), 0, 0)
+
+    monkeypatch.setattr(decoding, "translate", translate)
+    results, record = trained
+    chosen = [] if unknown is None else ["--unknown", unknown]
+    assert main(["translate", "--results", str(results), "--run", record.id, "Ein Hund", *chosen]) == 0
+    assert [one.unknown for one in asked] == [unknown or record.spec.decoding.unknown]
+    assert capsys.readouterr().out.startswith("⁇ ")
+
+
 def test_translate_lists_every_hundredth(trained: tuple[Path, RunRecord], capsys: Any) -> None:
     results, record = trained
     assert main(["translate", "--results", str(results), "--run", record.id, "--every-hundredth"]) == 0
@@ -269,6 +288,8 @@ def test_translate_lists_every_hundredth(trained: tuple[Path, RunRecord], capsys
         (["--file", "latin"], "latin, line 1: byte 0xe4 (at offset 1 of the file) is not UTF-8"),
         (["--file", "empty"], "empty: empty"),
         (["a", "--every-hundredth"], "allowed is no sentence"),
+        (["a", "--unknown", "sometimes"], "--unknown: 'sometimes': allowed is never, allowed"),
+        (["--every-hundredth", "--unknown", "never"], "allowed is no sentence"),
         (["a", "--beam", "0"], "'0': allowed is a whole number of at least 1"),
     ],
 )

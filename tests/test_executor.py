@@ -289,6 +289,8 @@ def test_the_settings_of_a_source_stand_for_the_budget_source_alone() -> None:
         assert (source.recipe == registry.recipe(variant)) == (variant != "sinusoidal_handmade")
         assert (source.data == data) == (variant != "conv_ffn")
         assert source.decoding.beam == (5 if variant == "paper" else 1)
+        assert found[variant, "controlled"].decoding.unknown == "never"
+        assert source.decoding.unknown == ("never" if variant in ("paper", "conv_ffn") else "allowed")
 
 
 def test_the_captions_have_words_enough_for_every_source() -> None:

@@ -16,7 +16,9 @@ import pytest
 from harness import store
 from harness.__main__ import main, parser
 from harness.commands import ablate, bench, run
+from harness.rescoring import NOTE
 from harness.scoring import perplexity_from_sums, score_from_sums
+from harness.specs import ADDED_FIELDS, RunRecord
 from harness.speed import stored
 
 ROOT = Path(__file__).parent.parent
@@ -26,6 +28,8 @@ RECORDS = store.records(PUBLISHED)
 ABLATION = PUBLISHED / "ablation"
 FOLDERS = {PUBLISHED: RECORDS, ABLATION: store.records(ABLATION)}
 SPEED = sorted(PUBLISHED.glob("speed-*.json"))
+EARLIER = [f"--set={part}.{name}={value}" for (part, name), value in ADDED_FIELDS.items() if value is not None]
+"""What the commands of records that were scored again meant when they were run."""
 FIGURES = {"test_perplexity": 3, "tutorial_perplexity": 3, "bleu_tutorial": 2, "bleu_sacre": 2}
 
 
@@ -61,11 +65,18 @@ def test_the_published_runs_are_a_fair_comparison(folder: Path, capsys: pytest.C
     assert main(["check", "--results", str(folder)]) == 0, capsys.readouterr().out
 
 
+def words_of(record: RunRecord) -> list[str]:
+    """Return the arguments that plan a record's run."""
+    words = shlex.split(record.command)
+    assert words[:3] == ["python", "-m", "harness"]
+    return [*words[3:], *(EARLIER if NOTE in record.note else [])]
+
+
 @pytest.mark.parametrize("results", ["results/published", "results/published/ablation"])
 def test_published_pages_are_made_from_the_published_records(results: str, tmp_path: Path) -> None:
     """Every page, picture and table is what the command writes now, to the byte."""
     if results.endswith("ablation"):
-        command, page = [*shlex.split(FOLDERS[ABLATION][0].command)[3:]], REPORTS / "ablation"
+        command, page = words_of(FOLDERS[ABLATION][0]), REPORTS / "ablation"
     else:
         command, page = ["report"], REPORTS
     assert main([*command, "--results", results, "--reports", str(tmp_path)]) == 0
@@ -169,8 +180,6 @@ def test_the_command_of_each_record_names_its_run() -> None:
         "bench": lambda given: bench._plan(given)[1],
         "ablate": lambda given: ablate._plan(given)[1],
     }
-    for command, records in itertools.groupby(itertools.chain(*FOLDERS.values()), key=lambda record: record.command):
-        words = shlex.split(command)
-        assert words[:3] == ["python", "-m", "harness"]
-        ids = {spec.id for spec in plans[words[3]](parser().parse_args(words[3:]))}
+    for words, records in itertools.groupby(itertools.chain(*FOLDERS.values()), key=words_of):
+        ids = {spec.id for spec in plans[words[0]](parser().parse_args(words))}
         assert {record.id for record in records} <= ids

@@ -217,9 +217,9 @@ def test_an_unknown_word_is_one_word_to_sacrebleu() -> None:
 def test_signatures_say_whether_unknown_words_were_allowed(unknown: str) -> None:
     found = without_moses(["a b"], ["a b"], unknown)
     assert all(one.endswith(f"|unk:{unknown}") for one in found.signatures.values())
-    assert found.signatures["bleu_sacre"] == f"{BLEU(lowercase=True).get_signature()}|unk:{unknown}".replace(
-        "nrefs:var", "nrefs:1"
-    )
+    sacrebleu = BLEU(lowercase=True)
+    sacrebleu.corpus_score(["a b"], [["a b"]])
+    assert found.signatures["bleu_sacre"] == f"{sacrebleu.get_signature()}|unk:{unknown}"
     assert without_unknown(found.signatures["chrf"]) == as_version_1(found).signatures["chrf"]
     assert "brevity_penalty" not in as_version_1(found).values
 

@@ -96,6 +96,7 @@ def test_the_command_measures_a_variant_and_a_peer_in_turns(tmp_path: Path, caps
     document = only(tmp_path)
     check(document, set(parts))
     assert document.note == "a note"
+    assert document.settings.unknown == "never"
     ours, plain = document.subject("learned_positions/torch"), document.subject("plain")
 
     recipe = TransformerRecipe(width=32, ffn_width=64, layers=1)
