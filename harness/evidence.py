@@ -132,6 +132,11 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def load_average() -> list[float]:
+    """Return this machine's one-minute load average, or an empty list where the system does not provide it."""
+    return [os.getloadavg()[0]] if hasattr(os, "getloadavg") else []
+
+
 def gpus() -> list[str]:
     """Return the words that name the NVIDIA GPUs this process may use in CUDA_VISIBLE_DEVICES; asks no framework."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")

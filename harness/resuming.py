@@ -37,7 +37,8 @@ class State:
     updates took, and once these are done the `totals` that were taken from the model; until then the model has them.
     `kept` are the weights of the best epoch so far, or the float64 sum of those of the `chosen` epochs where these are
     averaged. `steady_…` leave out the first update of each process, which allocates, and those that compile.
-    `total_seconds` are those of all its processes. `environment` is that of the last one, `earlier` are those it had
+    `total_seconds` are those of all its processes. `load_averages` are the machine's one-minute load averages at the end
+    of each epoch. `environment` is that of the last one, `earlier` are those it had
     before, each up to an update; a checkpoint of an older version has neither.
     """
 
@@ -59,6 +60,7 @@ class State:
     steady_tokens: int = 0
     steady_seconds: float = 0.0
     total_seconds: float = 0.0
+    load_averages: list[float] = field(default_factory=list)
     resumed_after_epochs: list[int] = field(default_factory=list)
     resumed_after_updates: list[int] = field(default_factory=list)
     checkpoint_fallbacks: list[str] = field(default_factory=list)

@@ -167,6 +167,7 @@ class _Trial:
                 assert state.totals is not None
                 epoch = self._validated(state.totals)
                 state.curve.append(epoch)
+                state.load_averages += evidence.load_average()
                 state.epochs = epoch.epoch
                 diverged = why_diverged(epoch, state.totals)
                 if diverged:
@@ -361,6 +362,8 @@ class _Trial:
             found["epoch_seconds"] = state.steady_seconds / state.steady_updates * self.per_epoch
         if state.curve:
             found["validation_seconds"] = float(np.median([one.validation_seconds for one in state.curve]))
+        if state.load_averages:
+            found["load_average"] = float(np.median(state.load_averages))
         if isinstance(self.model, Compiling):
             compiled = self.model.compilation()
             found |= {"compilations": compiled.count, "compilation_seconds": compiled.seconds}

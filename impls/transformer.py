@@ -70,7 +70,9 @@ def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     Source: Su et al. 2021 (RoFormer), equation 34, base 10,000.
     """
     width = x.shape[-1]
-    angle = positions[..., None].float() / 10_000 ** (torch.arange(0, width, 2, device=x.device, dtype=torch.float32) / width)
+    angle = positions[..., None].float() / 10_000 ** (
+        torch.arange(0, width, 2, device=x.device, dtype=torch.float32) / width
+    )
     even, odd = x[..., 0::2], x[..., 1::2]
     sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
     return torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1).flatten(-2)
@@ -139,9 +141,7 @@ class Attention(nn.Module):
         kept = self.dropout.kept((*query.shape[:3], key.shape[2]))
         return self.output(attend(query, key, value, bias, kept).transpose(1, 2).flatten(2))
 
-    def mix_packed(
-        self, projected: torch.Tensor, memory: torch.Tensor | None, others: PackedPositions
-    ) -> torch.Tensor:
+    def mix_packed(self, projected: torch.Tensor, memory: torch.Tensor | None, others: PackedPositions) -> torch.Tensor:
         """Do what `mix` does on packed rows; `attend_packed` describes the projections. Shapes: to [N,D]."""
         kept = [self.dropout.kept(group.shape) for group in others.groups]
         return self.output(attend_packed(projected, memory, others.groups, others.biases, kept))

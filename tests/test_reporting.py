@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from record_factory import narrow, record
 
+from harness.commands.reports import without_disturbed_rates
 from harness.reporting import drawing, figures, pages, tables
 from harness.reporting.fairness import source_differences
 from harness.reporting.groups import groups, rows
@@ -192,6 +193,25 @@ def test_unlike_runs_never_share_a_table() -> None:
     assert len(made) == len(found)
     assert len({group.heading for group in made}) == len(found)
     assert sum("data.training_pairs" in line for line in tables.fairness(found)) == 1
+
+
+def test_the_longest_trained_table_comes_first() -> None:
+    short = [replace(run, curve=run.curve[:2]) for run in runs(seeds=1)]
+    longer = runs("paper", seeds=1, budget="source")
+    assert [group.budget for group in groups([*short, *longer])] == ["source", "controlled"]
+    assert [group.budget for group in groups([*runs(seeds=1), *longer])] == ["source", "controlled"]
+
+
+@pytest.mark.parametrize(("load", "kept"), [(None, False), (2.4, True), (2.6, False)])
+def test_published_pages_leave_out_rates_measured_on_a_busy_machine(load: float | None, kept: bool) -> None:
+    (run,) = runs("paper", seeds=1)
+    speed = {**run.speed, "peak_memory_bytes": 1e9} | ({} if load is None else {"load_average": load})
+    run = replace(run, speed=speed, environment={**run.environment, "machine": {"cores": 2}})
+    shown = without_disturbed_rates(run)
+    assert ("training_tokens_per_second" in shown.speed) is kept
+    assert ("decoding_sentences_per_second" in shown.speed) is kept
+    assert shown.speed["peak_memory_bytes"] == 1e9
+    assert replace(shown, speed=run.speed) == run
 
 
 def test_quick_runs_are_not_comparable_with_published_figures() -> None:

@@ -71,7 +71,7 @@ def test_a_record_is_complete(straight: tuple[Path, RunRecord]) -> None:
     assert record.chosen_epochs == (1 + int(np.argmin(losses)),)
     assert record.curve[0].validation_perplexity == pytest.approx(math.exp(losses[0]))
     speeds = {"total_seconds", "first_update_seconds", "training_tokens_per_second", "epoch_seconds"}
-    speeds |= {"validation_seconds", "peak_memory_bytes", "decoding_sentences_per_second"}
+    speeds |= {"validation_seconds", "peak_memory_bytes", "decoding_sentences_per_second", "load_average"}
     assert set(record.speed) == speeds
     assert all(value > 0 for value in record.speed.values())
     assert record.speed["peak_memory_bytes"] > 50e6

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,17 @@ if TYPE_CHECKING:
 
 PUBLISHED = "published"
 """The name of a folder whose runs are committed: Multi30k's terms keep its text out of pages made from them."""
+BUSY_LOAD = 1.25
+"""The load average for each core above which other work disturbed what was timed."""
+RATES = (
+    "training_tokens_per_second",
+    "epoch_seconds",
+    "first_update_seconds",
+    "validation_seconds",
+    "decoding_sentences_per_second",
+    "total_seconds",
+)
+"""The figures of `RunRecord.speed` that other work on the machine changes."""
 
 
 def write(records: Sequence[RunRecord], results: Path, folder: Path, *, corpus_text: bool = True) -> None:
@@ -25,6 +38,8 @@ def write(records: Sequence[RunRecord], results: Path, folder: Path, *, corpus_t
     """
     from harness.reporting import pages
 
+    if _is_published(results):
+        records = [without_disturbed_rates(record) for record in records]
     pages.write(records, folder, results=results)
     page = write_html(records, results, folder, corpus_text=corpus_text)
     options.say(f"The report: {page} (as Markdown: {folder / pages.PAGE})")
@@ -34,8 +49,25 @@ def write_html(records: Sequence[RunRecord], results: Path, folder: Path, *, cor
     """Write `folder`/index.html and return its path; `corpus_text` is that of `write`."""
     from harness.reporting import html
 
-    shown = corpus_text and PUBLISHED not in results.resolve().parts[-2:]
+    shown = corpus_text and not _is_published(results)
     return html.write(records, folder, results=results, texts=test_sets(records) if shown else {})
+
+
+def _is_published(results: Path) -> bool:
+    return PUBLISHED in results.resolve().parts[-2:]
+
+
+def without_disturbed_rates(record: RunRecord) -> RunRecord:
+    """Return a record without its rates if they were, or may have been, measured while other work used the machine.
+
+    That is so where the load average exceeded `BUSY_LOAD` for each core, or was not recorded.
+    """
+    machine = record.environment.get("machine")
+    cores = machine.get("cores") if isinstance(machine, dict) else None
+    load = record.speed.get("load_average", math.inf)
+    if isinstance(cores, int) and load <= BUSY_LOAD * cores:
+        return record
+    return replace(record, speed={name: value for name, value in record.speed.items() if name not in RATES})
 
 
 def test_sets(records: Iterable[RunRecord]) -> dict[DataSpec, Text]:

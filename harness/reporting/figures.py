@@ -297,6 +297,10 @@ RECORD_FIGURES: dict[str, tuple[str, Callable[[Sequence[Row]], Figure], tuple[st
         ("training_tokens_per_second",),
     ),
     "parameters": ("Trained parameters", parameters, ("parameters",)),
-    "quality-against-speed": ("Quality against speed", quality_against_speed, tuple(BLEUS)),
+    "quality-against-speed": (
+        "Quality against speed",
+        quality_against_speed,
+        ("training_tokens_per_second", "decoding_sentences_per_second"),
+    ),
 }
 """file name -> (what is seen, the function, the figures of which a run must have one)."""

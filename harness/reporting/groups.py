@@ -166,7 +166,7 @@ def notes(records: Iterable[RunRecord]) -> tuple[str, ...]:
 
 
 def groups(records: Iterable[RunRecord]) -> tuple[Group, ...]:
-    """Return `records` as groups that may share a table, the controlled ones and Multi30k first."""
+    """Return `records` as groups that may share a table: Multi30k first, then by epochs, the longest-trained first."""
     unique = _unique(records)
     found: dict[tuple[Any, ...], list[RunRecord]] = {}
     for record in unique:
@@ -179,6 +179,7 @@ def groups(records: Iterable[RunRecord]) -> tuple[Group, ...]:
             made,
             key=lambda group: (
                 CORPORA.index(group.records[0].spec.data.corpus),
+                -max(len(record.curve) for record in group.records),
                 group.title,
                 budgets.index(group.budget),
             ),
