@@ -152,7 +152,8 @@ def _study(found: StudyEffects) -> str:
         parts.append(f"Main effects in {crossed}:\n\n{_aligned(field_lines(study, found.factorial.main))}")
         parts.append(f"Interactions in {crossed}:\n\n{_aligned(interaction_lines(study, found.factorial))}")
     parts.append(
-        f"Differences from the base with 95 % intervals; after Holm's correction{assumption(len(study.seeds))}: {LEGEND}."
+        f"Differences from the base with 95 % intervals; after Holm's correction"
+        f"{assumption(len(study.seeds))}: {LEGEND}."
     )
     return "\n\n".join(parts)
 
@@ -171,9 +172,8 @@ def _block(lines: Sequence[Line], names: Sequence[str], *, last: bool) -> str:
     columns = [("field", [line.name for line in lines]), ("word", [line.word for line in lines])]
     columns.append(("seeds", [str(line.seeds) for line in lines]))
     columns += [(FIGURES[name].title, [line.cells[name] for line in lines]) for name in names]
-    if last:
-        if any(line.status for line in lines):
-            columns.append(("status", [line.status for line in lines]))
+    if last and any(line.status for line in lines):
+        columns.append(("status", [line.status for line in lines]))
     widths = [max(map(len, (head, *cells))) for head, cells in columns]
     printed = [[head, "─" * width, *cells] for (head, cells), width in zip(columns, widths, strict=True)]
     return "\n".join(

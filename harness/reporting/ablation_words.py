@@ -186,7 +186,8 @@ def limits(analysis: Analysis) -> list[str]:
         "another rate, warm-up or initialisation is shown worse than it can be.",
         _equal_limit(shown),
         "Speed: runs share their machine with others, so nothing here ranks recipes by it.",
-        f"That there is no effect where {Conclusion.INCONCLUSIVE.symbol} stands: the interval says how large it may be.",
+        f"That there is no effect where {Conclusion.INCONCLUSIVE.symbol} stands: the interval says how large it may "
+        "be.",
     ]
     if any(one.factorial is None and one.fields for one in shown):
         lines.append(
@@ -215,8 +216,8 @@ def _seed_limit(found: Sequence[StudyEffects]) -> str:
     if {"seeds", "seeds and sentences"} <= bases:
         basis = " and, where all runs have what it takes stored, other test sentences"
     return (
-        f"Many seeds: with {amount} intervals and symbols hold{assumption(seeds[0])}. Intervals of perplexity and BLEU cover other seeds{basis}; "
-        "those of the validation loss cover seeds alone, and its epoch is chosen on the same sentences."
+        f"Many seeds: intervals and symbols rest on {amount}{assumption(seeds[0])}. Intervals of perplexity and "
+        f"BLEU cover other seeds{basis}; those of the validation loss cover seeds alone, and its epoch is chosen on the same sentences."
     )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.reporting import statistics
-from harness.reporting.groups import measure
 from harness.reporting.effects import Conclusion, Tested, conclude
+from harness.reporting.groups import measure
 from harness.reporting.judging import Sentences, metric_of, sentence_sums
 from harness.reporting.scales import scale_of
 from harness.reporting.statistics import METHOD, Evidence, Method, holm

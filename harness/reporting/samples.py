@@ -73,8 +73,10 @@ class Sample:
     @property
     def known(self) -> npt.NDArray[np.bool_]:
         """Which rows have a figure in every seed, [V]."""
+        if not self.seeds:
+            return np.zeros(len(self.figures), bool)
         found: npt.NDArray[np.bool_] = np.isfinite(self.figures).all(axis=1)
-        return found if self.seeds else np.zeros_like(found)
+        return found
 
     def why_empty(self, used: npt.NDArray[np.bool_]) -> str:
         """Return why an effect of these rows has no figure."""
