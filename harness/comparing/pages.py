@@ -379,8 +379,8 @@ def _legend(found: Comparison) -> tuple[str, ...]:
         f"A difference is a side less {base}, seed by seed, over the seeds that all sides have.",
         f"{LEGEND}; after Holm's correction for all comparisons of {corrected}.",
         "p is that of the comparison on its own, and below 0.05 exactly where its 95 % interval leaves 0 out; p of N "
-        "is corrected for the N comparisons of the table. Neither is corrected for the number of figures: decide on one "
-        "before looking. Most rise and fall together.",
+        "is corrected for the N comparisons of the table. Neither is corrected for the number of figures: decide on "
+        "one before looking. Most rise and fall together.",
         "new seed: the probability that the side is better in a new seed on the same test sentences.",
         "covers: what interval and p cover. One that covers seeds alone says nothing of other test sentences.",
     ]

@@ -95,7 +95,8 @@ def _cut(evidence: Evidence, seeds: tuple[int, ...]) -> Evidence:
 
 def _usable(rows: Sequence[Evidence], metric: Metric | None) -> tuple[npt.NDArray[np.bool_], list[str]]:
     """Return which rows have statistics of sentences that give their figures, and the labels of those that do not."""
-    usable, misfit = np.zeros(len(rows), bool), []
+    usable: npt.NDArray[np.bool_] = np.zeros(len(rows), bool)
+    misfit = []
     for place, row in enumerate(rows):
         if metric is None or row.sums is None or row.diverged:
             continue
