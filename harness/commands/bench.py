@@ -39,9 +39,9 @@ def add(commands: Any) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run the suite that the options name.
+    """Run the suite that the options name; with `--plan` say how many seeds it needs, and run nothing.
 
-    Returns 0, also where `--plan` asks for a plan alone, 1 where a run failed, 128 + the number of the signal where one broke it off.
+    Returns 0, 1 where a run failed, 128 + the number of the signal where one broke it off.
     """
     with many.breakable():
         suite, specs = _plan(arguments)

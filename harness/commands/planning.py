@@ -148,8 +148,8 @@ def _basis(found: Pilot, figure: str, where: str) -> list[str]:
     middle = scale.forward(found.level)
     deviation = float(scale.shown(math.sqrt(found.noise.run_variance), middle))
     said = (
-        f"Noise: from {where}: {found.title}, {found.rows} row{'s' * (found.rows > 1)} over {found.seeds} seeds; the "
-        f"standard deviation of a run over seeds is {deviation:.{measure.digits}f} at {found.level:.{measure.digits}f}, "
+        f"Noise: from {where}: {found.title}, {found.rows} row{'s' * (found.rows > 1)} over {found.seeds} seeds; "
+        f"a run's standard deviation over seeds is {deviation:.{measure.digits}f} at {found.level:.{measure.digits}f}, "
         f"with {found.noise.degrees:.0f} degrees of freedom."
     )
     lines = [said]

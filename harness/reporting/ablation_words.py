@@ -217,8 +217,8 @@ def _seed_limit(found: Sequence[StudyEffects]) -> str:
         basis = " and, where all runs have what it takes stored, other test sentences"
     return (
         f"Many seeds: intervals and symbols rest on {amount}{assumption(seeds[0])}. Intervals of perplexity and BLEU "
-        f"cover other seeds{basis}; those of the validation loss cover seeds alone, and its epoch is chosen on the same "
-        "sentences."
+        f"cover other seeds{basis}; those of the validation loss cover seeds alone, and its epoch is chosen on the "
+        "same sentences."
     )
 
 

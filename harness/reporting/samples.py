@@ -75,8 +75,7 @@ class Sample:
         """Which rows have a figure in every seed, [V]."""
         if not self.seeds:
             return np.zeros(len(self.figures), bool)
-        found: npt.NDArray[np.bool_] = np.isfinite(self.figures).all(axis=1)
-        return found
+        return np.asarray(np.isfinite(self.figures).all(axis=1), bool)
 
     def why_empty(self, used: npt.NDArray[np.bool_]) -> str:
         """Return why an effect of these rows has no figure."""

@@ -27,14 +27,15 @@ class Scale:
     """
 
     name: ScaleName
-    forward: Callable[[Reals], Reals]
-    inverse: Callable[[Reals], Reals]
+    forward: Callable[[npt.ArrayLike], Reals]
+    inverse: Callable[[npt.ArrayLike], Reals]
 
-    def shown(self, difference: Reals, middle: Reals) -> Reals:
+    def shown(self, difference: npt.ArrayLike, middle: npt.ArrayLike) -> Reals:
         """Return a difference on this scale in the figure's units, around `middle` on this scale."""
+        half, centre = np.asarray(difference, np.float64) / 2, np.asarray(middle, np.float64)
         if self.name == "identity":
-            return difference
-        return self.inverse(middle + difference / 2) - self.inverse(middle - difference / 2)
+            return 2 * half
+        return self.inverse(centre + half) - self.inverse(centre - half)
 
     def natural(self, difference: float, level: float) -> float:
         """Return a difference in the figure's units on this scale, around `level` in the figure's units.
@@ -51,29 +52,29 @@ class Scale:
         return float(high - low)
 
 
-def _logit(scores: Reals) -> Reals:
+def _logit(scores: npt.ArrayLike) -> Reals:
     shares = np.clip(np.asarray(scores, np.float64), LEAST_SCORE, 100 - LEAST_SCORE) / 100
     found: Reals = np.log(shares) - np.log1p(-shares)
     return found
 
 
-def _expit(values: Reals) -> Reals:
+def _expit(values: npt.ArrayLike) -> Reals:
     found: Reals = 50 * (1 + np.tanh(np.asarray(values, np.float64) / 2))
     return found
 
 
-def _log(values: Reals) -> Reals:
+def _log(values: npt.ArrayLike) -> Reals:
     found: Reals = np.log(np.maximum(np.asarray(values, np.float64), LEAST_POSITIVE))
     return found
 
 
-def _exp(values: Reals) -> Reals:
+def _exp(values: npt.ArrayLike) -> Reals:
     with np.errstate(over="ignore"):
         found: Reals = np.exp(np.asarray(values, np.float64))
     return found
 
 
-def _same(values: Reals) -> Reals:
+def _same(values: npt.ArrayLike) -> Reals:
     return np.asarray(values, np.float64)
 
 
