@@ -232,12 +232,12 @@ def test_a_forecast_counts_only_what_is_left_of_a_resumed_run(monkeypatch: pytes
 def test_what_is_left_of_a_run_is_what_its_checkpoint_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecast, "machine_rate", lambda: 1e9)
     run = spec()
-    assert many._forecast([run], tmp_path, 1).done == {run.id: 0.0}
+    assert many.forecast_runs([run], tmp_path, 1).done == {run.id: 0.0}
     checkpoints.save(tmp_path, run.id, {}, {"updates": 3})
     checkpoints.save(tmp_path, run.id, {}, {"updates": 7})
-    assert many._forecast([run], tmp_path, 1).done == {run.id: 7 / 21}
+    assert many.forecast_runs([run], tmp_path, 1).done == {run.id: 7 / 21}
     (tmp_path / run.id / "checkpoint-2.json").write_bytes(b"half")
-    assert many._forecast([run], tmp_path, 1).done == {run.id: 3 / 21}
+    assert many.forecast_runs([run], tmp_path, 1).done == {run.id: 3 / 21}
 
 
 def test_a_forecast_grows_with_the_work() -> None:

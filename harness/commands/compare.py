@@ -63,7 +63,7 @@ def add(commands: Any) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Compare the sides. Returns 0, or 1 where a condition of --fail-on holds or cannot be told."""
-    from harness.comparing import agreement, comparison, conditions, sides
+    from harness.comparing import agreement, comparison, conditions, reported, sides
 
     asked = [conditions.read(text) for text in arguments.fail_on]
     found = sides.find(arguments.sides, arguments.results, complain=options.warn)
@@ -74,6 +74,7 @@ def command(arguments: argparse.Namespace) -> int:
         _corpus(found),
         examples=arguments.examples,
         with_text=not arguments.without_corpus_text,
+        others=reported.other_rows(found, arguments.results),
     )
     failed = [line for one in asked for line in conditions.holds(one, compared)]
     written = _written(compared, arguments.format)

@@ -148,8 +148,8 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
         outcome = clusters.execute(missing, arguments, settings)
     elif missing:
         gpus = evidence.gpus() if all(spec.device == "cuda" for spec in specs) else []
-        jobs = arguments.jobs or _jobs(specs, gpus)
-        left = _forecast(missing, arguments.results, jobs)
+        jobs = arguments.jobs or jobs_at_once(specs, gpus)
+        left = forecast_runs(missing, arguments.results, jobs)
         seconds = left.seconds()
         options.say(
             f"{len(missing)} to run, {jobs} at once: "
@@ -168,13 +168,14 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
     return Done(sorted([*there, *outcome.records], key=lambda record: order.index(record.id)), outcome)
 
 
-def _jobs(specs: list[RunSpec], gpus: list[str]) -> int:
+def jobs_at_once(specs: list[RunSpec], gpus: list[str]) -> int:
+    """Return how many runs go at once where no option says it."""
     if any(not spec.device.startswith("cpu") for spec in specs):
         return max(1, len(gpus))
     return max(1, evidence.cores() // max(spec.threads for spec in specs))
 
 
-def _forecast(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
+def forecast_runs(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
     """Return how long the runs may take, of each what is left of it; nothing for a device whose speed is not known."""
     from harness.data.prepared import prepare
 

@@ -70,9 +70,11 @@ def compare(
     *,
     examples: int,
     with_text: bool = True,
+    others: Sequence[Side] = (),
 ) -> Comparison:
     """Compare sides that may be compared, the further ones with the first.
 
+    `others` are the further rows of the report's table that the sides stand in.
     `examples` is how many sentences and n-grams are told each way; `with_text` lets them hold text of the corpus.
 
     Raises: ValueError where no run completed, or for a damaged file.
@@ -80,7 +82,7 @@ def compare(
     if not any(side.completed for side in sides):
         raise ValueError("no run completed: there is nothing to compare")
     paired = not any(one.unpaired for one in allowed)
-    found = figures.compare(sides, paired=paired)
+    found = figures.compare(sides, paired=paired, others=others if paired else ())
     seeds, left_out = figures.common(sides), []
     parts: list[Parts] = []
     extremes: list[Extremes] = []
@@ -110,10 +112,10 @@ def compare(
 
 def _remarks(found: Sequence[Compared]) -> tuple[str, ...]:
     """Return what the statistics say beside quality, each remark once."""
-    judged = [one for one in found if one.against is not None and one.figure.kind == "quality"]
+    judged = [one for one in found if one.table is not None and one.figure.kind == "quality"]
     whole = [one for one in judged if any(each.basis != "nothing" for each in one.intervals)]
     first = next((one for one in whole if one.figure.name == MAIN), None) or next(iter(judged), None)
-    return first.against.remarks if first and first.against else ()
+    return first.table.remarks if first and first.table else ()
 
 
 def _parts(sides: Sequence[Side], seeds: Sequence[int], corpus: Corpus | None) -> tuple[list[Parts], list[str]]:

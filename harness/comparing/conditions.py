@@ -12,7 +12,8 @@ from harness.comparing.comparison import Comparison
 from harness.comparing.figures import FIGURES, Compared
 from harness.comparing.numbers import bounds, chance, signed
 from harness.comparing.sides import Side
-from harness.reporting.effects import Difference
+from harness.reporting.effects import Conclusion, Difference
+from harness.reporting.inference import LEAST_SEEDS
 
 FORMS = "allowed is FIGURE<NUMBER, FIGURE>NUMBER or FIGURE:worse"
 
@@ -59,7 +60,7 @@ def read(text: str) -> Condition:
 def holds(condition: Condition, found: Comparison) -> list[str]:
     """Return a line for each side that fails: of which the condition holds, or cannot be told.
 
-    Raises: ValueError where "worse" is asked of fewer than two seeds, of which nothing is ever significant.
+    Raises: ValueError where "worse" is asked of fewer than 3 seeds, over which nothing is tested.
     """
     one, base = found.figure(condition.figure), found.sides[0]
     lines = []
@@ -68,10 +69,10 @@ def holds(condition: Condition, found: Comparison) -> list[str]:
         if one is None or difference is None or difference.mean is None:
             why = (one.silent if one else "no record has it") or (difference.remark if difference else "")
             lines.append(f"--fail-on {condition.text}: it cannot be told of {side.letter} ({side.label}): {why}")
-        elif condition.kind == "worse" and difference.n < 2:
+        elif condition.kind == "worse" and difference.n < LEAST_SEEDS:
             raise ValueError(
-                f"--fail-on {condition.text}: {difference.n} seed in common, of which nothing is significant: "
-                f"allowed is two seeds or more, or {condition.figure}<NUMBER or >NUMBER"
+                f"--fail-on {condition.text}: {difference.n} seed{'s' * (difference.n > 1)} in common, but a test "
+                f"needs {LEAST_SEEDS}: add seeds, or use {condition.figure}<NUMBER or >NUMBER"
             )
         elif _holds(condition, one, difference):
             lines.append(f"--fail-on {condition.text}: {_told(one, difference, side, base)}")
@@ -80,7 +81,7 @@ def holds(condition: Condition, found: Comparison) -> list[str]:
 
 def _holds(condition: Condition, one: Compared, difference: Difference) -> bool:
     if condition.kind == "worse":
-        return one.verdict(difference) == "worse"
+        return one.conclusion(difference) is Conclusion.WORSE
     assert difference.mean is not None
     return difference.mean < condition.number if condition.kind == "<" else difference.mean > condition.number
 

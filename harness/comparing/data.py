@@ -12,11 +12,12 @@ from typing import Any
 from harness.comparing.comparison import Comparison
 from harness.comparing.figures import Compared
 from harness.comparing.sides import Side
-from harness.reporting.effects import Difference, Interval
+from harness.comparing.subsets import Parts
+from harness.reporting.effects import Conclusion, Difference, Interval
 from harness.reporting.exports import cell
 from harness.reporting.groups import plain
 
-SCHEMA = 1
+SCHEMA = 2
 LONGEST = 4_000
 COLUMNS = (
     "section",
@@ -32,12 +33,12 @@ COLUMNS = (
     "high",
     "p",
     "p_holm",
-    "p_joint",
-    "p_sentences",
+    "comparisons",
+    "tested_over",
+    "conclusion",
     "significant",
-    "effect_size",
+    "above_zero_on_new_seed",
     "n",
-    "least_p",
     "interval_covers",
     "remark",
     "first_text",
@@ -54,7 +55,7 @@ def to_json(found: Comparison) -> str:
         "settings": [{"name": one.name, "values": list(one.values)} for one in found.settings],
         "figures": [_figure(one) for one in found.figures],
         "seeds_of_sentences": list(found.seeds),
-        "parts": [asdict(one) for one in found.parts],
+        "parts": [_parts(one) for one in found.parts],
         "sentences_ranked_by": found.ranked_by,
         "extremes": [_extreme(one) for one in found.extremes],
         "did_not_complete": list(found.lost),
@@ -73,22 +74,32 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def _figure(one: Compared) -> dict[str, Any]:
-    figure, against, pairs = one.figure, one.against, one.pairs
+    figure, table = one.figure, one.table
+    letters = [each.label for each in one.intervals]
+    pairs = [(second, first) for place, first in enumerate(letters) for second in letters[place + 1 :]]
     return {
         "name": figure.name,
         "title": figure.title,
         "better": figure.better,
         "means": [_interval(each) for each in one.intervals],
-        "seeds": list(against.seeds) if against else [],
-        "least_p": against.least_p if against else None,
-        "against_the_first": [_difference(one, each) for each in against.differences] if against else [],
-        "all_pairs": [_difference(one, each.reversed) for each in pairs.differences]
-        if pairs is not None and pairs is not against
-        else [],
+        "seeds": list(table.seeds) if table else [],
+        "comparisons": table.tests if table else 0,
+        "table": None if table is None else "report" if one.reported else "sides",
+        "detectable": table.detectable if table and not one.unjudged else None,
+        "moderation": table.moderation if table else "",
+        "differences": [_difference(one, table.between(*pair)) for pair in pairs] if table else [],
         "not_compared": one.silent,
-        "never_significant": one.unjudged,
-        "remarks": list(against.remarks) if against else [],
+        "not_tested": one.unjudged,
+        "remarks": list(table.remarks) if table else [],
     }
+
+
+def _parts(found: Parts) -> dict[str, Any]:
+    value = asdict(found)
+    for part in value["parts"]:
+        for change in part["changes"]:
+            change["conclusion"] = change["conclusion"].label
+    return value
 
 
 def _interval(one: Interval) -> dict[str, Any]:
@@ -97,6 +108,7 @@ def _interval(one: Interval) -> dict[str, Any]:
         "mean": one.mean,
         "low": one.low,
         "high": one.high,
+        "values": list(one.values),
         "n": one.n,
         "interval_covers": one.basis,
         "remark": one.remark,
@@ -104,7 +116,7 @@ def _interval(one: Interval) -> dict[str, Any]:
 
 
 def _difference(one: Compared, each: Difference) -> dict[str, Any]:
-    value = {**asdict(each), "interval_covers": each.basis, "verdict": one.verdict(each)}
+    value = {**asdict(each), "interval_covers": each.basis, "conclusion": one.conclusion(each).label}
     value["significant"] = each.significant and not one.unjudged
     for name in ("label", "basis"):
         del value[name]
@@ -189,7 +201,8 @@ def _lines(found: Comparison) -> Iterator[dict[str, Any]]:
                     "low": change.low,
                     "high": change.high,
                     "p_holm": change.p,
-                    "significant": change.significant,
+                    "conclusion": change.conclusion.label,
+                    "significant": change.conclusion in (Conclusion.BETTER, Conclusion.WORSE),
                     "n": len(found.seeds),
                     "remark": f"{part.size} {parts.unit}",
                 }
@@ -213,10 +226,12 @@ def _figure_lines(found: Comparison, one: Compared) -> Iterator[dict[str, Any]]:
             }
             each = one.difference(second, first)
             if each is not None:
-                names = ("low", "high", "p", "p_holm", "p_joint", "p_sentences", "effect_size", "n")
+                names = ("low", "high", "p", "p_holm", "n")
                 line |= {"difference": each.mean, **{name: getattr(each, name) for name in names}}
+                line |= {"tested_over": each.tested, "conclusion": one.conclusion(each).label}
                 line |= {"significant": each.significant and not one.unjudged, "interval_covers": each.basis}
-                line |= {"least_p": one.against.least_p if one.against else None, "remark": each.remark or one.unjudged}
+                line |= {"above_zero_on_new_seed": each.above_zero, "remark": each.remark or one.unjudged}
+                line |= {"comparisons": one.table.tests if one.table else None}
             yield line
 
 

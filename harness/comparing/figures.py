@@ -13,16 +13,16 @@ from harness import store
 from harness.comparing.agreement import machine, other_words
 from harness.comparing.sides import Side
 from harness.reporting import statistics
+from harness.reporting.effects import Conclusion
 from harness.reporting.groups import measure
 from harness.reporting.judging import metric_of, sentence_sums
+from harness.reporting.scales import scale_of
 from harness.reporting.significance import Reals
 from harness.reporting.statistics import Comparisons, Difference, Evidence, Interval, Metric
 from harness.scoring import ORDERS
 
 Better = Literal["higher", "lower", "neither"]
 Kind = Literal["quality", "orders", "cost"]
-Verdict = Literal["better", "worse", "~", "?", ""]
-
 MAIN = "bleu_sacre"
 COUNTED = "counted, not measured"
 NEITHER_BETTER = "neither more nor less is better"
@@ -78,43 +78,35 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Compared:
-    """One figure of all sides: each one's mean with its interval, and the differences.
+    """One figure of all sides: each one's mean with its interval, and the differences of all pairs.
 
-    `against` has the differences of every further side less the first, `pairs` those of all pairs, each corrected for
-    the number of its own; both are None where `silent` says why nothing is compared. `unjudged` says why differences
-    are shown but never called significant.
+    `table` is the report's, which has further rows, where `reported` is true; else that of the sides alone. It is None
+    where `silent` says why nothing is compared. `unjudged` says why differences are shown but not tested.
     """
 
     figure: Figure
     intervals: tuple[Interval, ...]
-    against: Comparisons | None = None
-    pairs: Comparisons | None = None
+    table: Comparisons | None = None
+    reported: bool = False
     silent: str = ""
     unjudged: str = ""
 
     def difference(self, letter: str, base: str) -> Difference | None:
-        """Return side `letter` less side `base`, as corrected against the first side where that is the base."""
-        if self.against is None or self.pairs is None:
-            return None
-        first = self.intervals[0].label
-        return self.against.between(letter, base) if base == first else self.pairs.between(letter, base)
+        """Return side `letter` less side `base`."""
+        return None if self.table is None else self.table.between(letter, base)
 
-    def verdict(self, difference: Difference | None) -> Verdict:
-        """Return whether a difference is for the better or the worse.
-
-        "~" where it is not significant, "?" where one seed cannot tell, and nothing where it is not to be judged.
-        """
-        if difference is None or difference.mean is None or self.unjudged:
-            return ""
-        if difference.n < 2:
-            return "?"
-        if not difference.significant or self.figure.better == "neither":
-            return "~"
-        return "better" if (difference.mean > 0) == (self.figure.better == "higher") else "worse"
+    def conclusion(self, difference: Difference | None) -> Conclusion:
+        """Return what a difference allows to conclude."""
+        if difference is None or self.unjudged or self.figure.better == "neither":
+            return Conclusion.NOT_TESTED
+        return difference.conclusion(less_is_better=self.figure.better == "lower")
 
 
-def compare(sides: Sequence[Side], *, paired: bool) -> list[Compared]:
-    """Return every figure that a side has. `paired`: the sides' test sentences are the same ones."""
+def compare(sides: Sequence[Side], *, paired: bool, others: Sequence[Side] = ()) -> list[Compared]:
+    """Return every figure that a side has.
+
+    `paired`: the sides' test sentences are the same ones. `others` are the further rows of the report's table.
+    """
     other, machines = other_words(sides), dict.fromkeys(machine(record) for side in sides for record in side.records)
     found = []
     for figure in FIGURES.values():
@@ -129,14 +121,17 @@ def compare(sides: Sequence[Side], *, paired: bool) -> list[Compared]:
             many = len(machines) > 1
             unjudged = "measured on different machines" if many else "not known whether the machine did other work"
         silent = "the sides have different target words" if other and figure.on_tokens else ""
-        found.append(_compare(sides, figure, silent, unjudged, paired=paired))
+        further = () if figure.on_tokens and other_words([*sides, *others]) else others
+        found.append(_compare(sides, figure, silent, unjudged, paired=paired, others=further))
     return found
 
 
-def _compare(sides: Sequence[Side], figure: Figure, silent: str, unjudged: str, *, paired: bool) -> Compared:
+def _compare(
+    sides: Sequence[Side], figure: Figure, silent: str, unjudged: str, *, paired: bool, others: Sequence[Side]
+) -> Compared:
     evidence = [_evidence(side, figure.name, with_sums=paired) for side in sides]
-    metric = _metric(figure.name)
-    intervals = tuple(statistics.interval(one, metric) for one in evidence)
+    metric, scale = _metric(figure.name), scale_of(figure.name)
+    intervals = tuple(statistics.interval(one, metric, scale=scale) for one in evidence)
     lacking = [
         side.letter
         for side in sides
@@ -150,9 +145,11 @@ def _compare(sides: Sequence[Side], figure: Figure, silent: str, unjudged: str, 
         silent = "the sides have no seed in common"
     if silent:
         return Compared(figure, intervals, silent=silent, unjudged=unjudged)
-    against = statistics.against(evidence, sides[0].letter, metric)
-    pairs = against if len(sides) == 2 else statistics.compare_all(evidence, metric)
-    return Compared(figure, intervals, against, pairs, unjudged=unjudged)
+    rows = [one for side in others if (one := _evidence(side, figure.name, with_sums=paired)).seeds]
+    seeds = set.intersection(*(set(side.seeds) for side in sides))
+    reported = bool(rows) and not unjudged and all(seeds <= set(one.seeds) for one in rows)
+    table = statistics.compare_all([*evidence, *rows] if reported else evidence, metric, scale=scale)
+    return Compared(figure, intervals, table, reported, unjudged=unjudged)
 
 
 def _evidence(side: Side, name: str, *, with_sums: bool) -> Evidence:

@@ -19,6 +19,10 @@ class Bounded(Protocol):
     def high(self) -> float | None:
         """The upper end; None where it is unknown."""
 
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The values of single seeds."""
+
 
 def number(value: float | None, digits: int) -> str:
     """Return a number with so many decimals; a dash where there is none."""
@@ -39,7 +43,8 @@ def chance(p: float | None) -> str:
 
 
 def bounds(one: Bounded, digits: int, divisor: float = 1.0) -> str:
-    """Return the ends of an interval."""
+    """Return the ends of an interval, or the values of two seeds; a dash where there is neither."""
     if one.low is None or one.high is None:
-        return MISSING
+        values = [signed(value / divisor, digits) for value in one.values]
+        return f"seeds: {'; '.join(values)}" if len(values) == 2 else MISSING
     return f"{signed(one.low / divisor, digits)} to {signed(one.high / divisor, digits)}"

@@ -12,9 +12,11 @@ from harness.comparing.numbers import MISSING, bounds, chance, number, signed
 from harness.comparing.sentences import Ngram, Sentence
 from harness.comparing.sides import Side
 from harness.comparing.subsets import Part, Parts
+from harness.reporting.boards import percent
+from harness.reporting.effects import CLAIM_SEEDS, LEGEND, Conclusion, Difference, assumption
 from harness.reporting.groups import BUDGETS
+from harness.reporting.inference import LEAST_SEEDS
 
-UNDECIDED, UNKNOWN, UNJUDGED = "~", "?", "·"
 MATRICES = (MAIN, "chrf", "test_loss")
 """The figures whose differences of all pairs are shown where there are more than two sides."""
 ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
@@ -83,15 +85,30 @@ def _finding(found: Comparison, side: Side) -> str:
         why = (main.silent if main else "") or (difference.remark if difference else "") or "no side has it"
         return f"sacreBLEU of {names} cannot be compared: {why.rstrip('.')}."
     said = f"sacreBLEU, {side.letter} ({side.label}) less {base.letter} ({base.label}): {signed(difference.mean, 2)}"
-    if difference.low is None:
-        return f"{said}, from one run each and without statistics of sentences: nothing says whether that is chance."
-    said += f" (95 % interval {bounds(difference, 2)})"
-    if difference.n == 1:
-        return f"{said}. One seed: that covers other test sentences alone; seed noise is unknown."
-    verdict, p = main.verdict(difference), chance(difference.p_holm)
-    if verdict in ("better", "worse"):
-        return f"{said}, {difference.n} seeds: significantly {verdict} (p {p})."
-    return f"{said}, {difference.n} seeds: not significant (p {p}). That does not show that they are equal."
+    conclusion = main.conclusion(difference)
+    if difference.tested == "sentences":
+        said += f", one seed, {_both_p(main, difference)}"
+        if conclusion is Conclusion.SENTENCES_ONLY:
+            return f"{said}: {conclusion.label}."
+        return f"{said}: {conclusion.label} even on these sentences; seed variance unknown."
+    if difference.n < LEAST_SEEDS or difference.tested == "nothing":
+        values = bounds(difference, 2)
+        shown = f" ({values})" if values != MISSING else ""
+        return f"{said}{shown}, {difference.n} seed{'s' * (difference.n > 1)}: not tested."
+    said += f" (95 % interval {bounds(difference, 2)}), {difference.n} seeds, {_both_p(main, difference)}"
+    if difference.n < CLAIM_SEEDS:
+        return f"{said}: fewer than {CLAIM_SEEDS} seeds are too few for a claim."
+    if conclusion is Conclusion.INCONCLUSIVE:
+        return f"{said}: inconclusive{assumption(difference.n)}. That does not show that they are equal."
+    return f"{said}: significantly {conclusion.label}{assumption(difference.n)}."
+
+
+def _both_p(one: Compared, difference: Difference) -> str:
+    """Return the p-value of a comparison on its own, and that among all comparisons of its table."""
+    tests = one.table.tests if one.table else 1
+    within = "the report" if one.reported else "this page"
+    comparisons = f"{tests} comparison{'s' * (tests > 1)}"
+    return f"p {chance(difference.p)} on its own, {chance(difference.p_holm)} within the {comparisons} of {within}"
 
 
 def _settings(found: Comparison) -> list[Block]:
@@ -120,17 +137,19 @@ def _figures(found: Comparison, side: Side, kind: Kind, title: str) -> list[Bloc
         difference,
         "95 % interval",
         "p",
+        _within([one.table.tests for one in chosen if one.table]),
         f"{side.letter} is",
-        "interval covers",
+        "new seed",
+        "covers",
         "n",
     )
     notes = _silent(chosen)
     if one_seed:
         notes.append("p here is over test sentences (approximate randomisation), not over seeds.")
     elif kind == "quality":
-        notes.append(_significant([row[6] for row in rows]))
+        notes += _tested(chosen, side.letter, base.letter)
     title = f"{title}: {side.letter} against {base.letter}"
-    return [Heading(title), Table("lrrrlrllr", heads, rows), *([Lines(tuple(notes))] if notes else [])]
+    return [Heading(title), Table("lrrrlrrlrlr", heads, rows), *([Lines(tuple(notes))] if notes else [])]
 
 
 def _figure(one: Compared, side: Side, base: Side, sides: Sequence[Side]) -> tuple[str, ...]:
@@ -138,15 +157,17 @@ def _figure(one: Compared, side: Side, base: Side, sides: Sequence[Side]) -> tup
     means = [_mean(one, sides.index(each)) for each in (base, side)]
     title = f"{figure.title}{ARROWS[figure.better]}"
     if difference is None or difference.mean is None:
-        return (title, *means, MISSING, MISSING, MISSING, "", "", "0")
-    p = difference.p_holm if difference.n > 1 else difference.p_sentences
+        return (title, *means, MISSING, MISSING, MISSING, MISSING, _told(Conclusion.NOT_TESTED), MISSING, "", "0")
+    new_seed = difference.better_on_new_seed(less_is_better=figure.better == "lower")
     return (
         title,
         *means,
         signed(difference.mean / figure.divisor, figure.digits),
         bounds(difference, figure.digits, figure.divisor),
-        chance(p),
-        one.verdict(difference),
+        chance(difference.p),
+        chance(difference.p_holm),
+        _told(one.conclusion(difference)),
+        MISSING if new_seed is None else percent(new_seed),
         COVERS[difference.basis],
         str(difference.n),
     )
@@ -157,13 +178,41 @@ def _mean(one: Compared, place: int) -> str:
     return MISSING if mean is None else number(mean / one.figure.divisor, one.figure.digits)
 
 
-def _significant(verdicts: Sequence[str]) -> str:
-    """Return how many figures differ significantly, beside how many would by chance."""
-    judged = [one for one in verdicts if one]
-    sure = sum(one != UNDECIDED for one in judged)
-    return (
-        f"{sure} of {len(judged)} figures differ significantly; without any difference each would once in twenty times."
-    )
+def _told(conclusion: Conclusion) -> str:
+    """Return a conclusion for a cell; the long label of one seed stands in the legend."""
+    return conclusion.symbol if conclusion is Conclusion.SENTENCES_ONLY else f"{conclusion.symbol} {conclusion.label}"
+
+
+def _within(tests: Sequence[int]) -> str:
+    """Return the head of the column of corrected p-values."""
+    known = sorted(set(tests))
+    return f"p of {known[0]}" if len(known) == 1 else "p of all"
+
+
+def _tested(chosen: Sequence[Compared], letter: str, base: str) -> list[str]:
+    """Return how many figures differ significantly, beside how many would by chance, and what could be detected."""
+    found = [one for one in chosen if (each := one.difference(letter, base)) is not None and each.tested == "seeds"]
+    if not found:
+        return []
+    sure = (Conclusion.BETTER, Conclusion.WORSE)
+    number = sum(one.conclusion(one.difference(letter, base)) in sure for one in found)
+    notes = [
+        f"{number} of {len(found)} figures differ significantly; without any difference each would once in twenty."
+    ]
+    main = next((one for one in found if one.figure.name == MAIN), found[0])
+    assert main.table is not None
+    if main.table.detectable is not None:
+        notes.append(
+            f"{main.figure.title}: a true difference of {_detectable(main)} is found with 80 % probability. "
+            f"{main.table.moderation}".strip()
+        )
+    return notes
+
+
+def _detectable(one: Compared) -> str:
+    """Return what the table of a figure detects."""
+    assert one.table is not None
+    return number(one.table.detectable, one.figure.digits)
 
 
 def _silent(chosen: Sequence[Compared]) -> list[str]:
@@ -181,22 +230,20 @@ def _matrices(found: Comparison) -> list[Block]:
     letters = [side.letter for side in found.sides]
     for name in MATRICES:
         one = found.figure(name)
-        if one is None or one.pairs is None:
+        if one is None or one.table is None:
             continue
         rows = tuple((row, *(_cell(one, row, column) for column in letters)) for row in letters)
         heads = ("row less column", *letters)
         title = f"All pairs: {one.figure.title} ({one.figure.better} is better)"
         blocks += [Heading(title), Table("l" + "r" * len(letters), heads, rows)]
-    note = "p of these is corrected (Holm) for all pairs, so that a pair may be ~ here and not above."
-    return [*blocks, Lines((note,))] if blocks and len(found.seeds) > 1 else blocks
+    return blocks
 
 
 def _cell(one: Compared, row: str, column: str) -> str:
-    if row == column or one.pairs is None:
+    if row == column or one.table is None:
         return ""
-    difference = one.pairs.between(row, column)
-    verdict = one.verdict(difference)
-    return f"{signed(difference.mean, one.figure.digits)} {verdict}".strip()
+    difference = one.table.between(row, column)
+    return f"{signed(difference.mean, one.figure.digits)} {_told(one.conclusion(difference))}"
 
 
 def _cost(found: Comparison, side: Side) -> list[Block]:
@@ -213,13 +260,16 @@ def _cost(found: Comparison, side: Side) -> list[Block]:
         between = bounds(difference, figure.digits, figure.divisor) if known and difference else MISSING
         mean = difference.mean if difference else None
         change = signed(None if mean is None else mean / figure.divisor, figure.digits)
-        rows.append((title, *cells, change, between, number(ratio, 3), "counted" if counted else UNJUDGED))
+        rows.append(
+            (title, *cells, change, between, number(ratio, 3), "counted" if counted else Conclusion.NOT_TESTED.symbol)
+        )
     if not rows:
         return []
     difference_head, ratio_head = f"{side.letter} − {base.letter}", f"{side.letter} / {base.letter}"
     heads = ("", base.letter, side.letter, difference_head, "95 % interval", ratio_head, "")
     why = next((one.unjudged for one in chosen if one.figure.name != "parameters"), "")
-    lines = [f"{UNJUDGED} never called significant: {why}. The intervals are over seeds alone."] if why else []
+    symbol = Conclusion.NOT_TESTED.symbol
+    lines = [f"{symbol} not tested: {why}. The intervals are over seeds alone."] if why else []
     for each in (base, side):
         for place in dict.fromkeys(map(machine, each.records)):
             threads = "/".join(dict.fromkeys(str(record.spec.threads) for record in each.records))
@@ -239,12 +289,12 @@ def _parts(found: Comparison, parts: Parts) -> list[Block]:
     heads = ["", parts.unit, *letters]
     for letter in letters[1:]:
         heads += [f"{letter} − {letters[0]}", "95 % interval", f"{letter} is"]
-    rows = tuple(_part(one, UNDECIDED if len(found.seeds) > 1 else UNKNOWN) for one in parts.parts)
+    rows = tuple(_part(one) for one in parts.parts)
     columns = "lr" + "r" * len(letters) + "rll" * (len(letters) - 1)
     corrected = len(parts.parts) * (len(letters) - 1)
     notes = [*parts.notes]
-    if len(found.seeds) > 1:
-        notes.append(f"~ after Holm's correction for the {corrected} differences of this table.")
+    if len(found.seeds) != 2:
+        notes.append(f"Symbols after Holm's correction for the {corrected} differences of this table.")
     return [
         Heading(f"{parts.score} {parts.title}"),
         Table(columns, tuple(heads), rows),
@@ -252,11 +302,10 @@ def _parts(found: Comparison, parts: Parts) -> list[Block]:
     ]
 
 
-def _part(part: Part, undecided: str) -> tuple[str, ...]:
+def _part(part: Part) -> tuple[str, ...]:
     cells = [part.title, f"{part.size:,}", *(number(score, 2) for score in part.scores)]
     for one in part.changes:
-        told = ("better" if (one.mean or 0) > 0 else "worse") if one.significant else undecided
-        cells += [signed(one.mean, 2), bounds(one, 2), told]
+        cells += [signed(one.mean, 2), bounds(one, 2), _told(one.conclusion)]
     return tuple(cells)
 
 
@@ -323,18 +372,20 @@ def _ngram(one: Ngram, seeds: int) -> tuple[str, ...]:
 
 def _legend(found: Comparison) -> tuple[str, ...]:
     base, main = found.sides[0].letter, found.figure(MAIN)
-    least = main.against.least_p if main and main.against else None
+    seeds = len(main.table.seeds) if main and main.table else 0
+    corrected = "the report's table" if main and main.reported else "the table of these sides"
     lines = [
         "↑ higher is better, ↓ lower is better. Columns of a side are means over its own completed runs.",
-        f"A difference is a side less {base}, seed against seed, over the seeds that all sides have.",
-        f"{UNDECIDED} cannot be told from chance: p (paired t over seeds, after Holm's correction for the number of "
-        "sides) is 0.05 or more, or the interval holds 0.",
-        f"{UNKNOWN} one run each: not judged, for nothing is known of other seeds.",
-        "p is not corrected for the number of figures: decide on one before looking. Most rise and fall together.",
-        "Intervals cover what their column says. One that covers seeds alone says nothing of other test sentences.",
+        f"A difference is a side less {base}, seed by seed, over the seeds that all sides have.",
+        f"{LEGEND}; after Holm's correction for all comparisons of {corrected}.",
+        "p is that of the comparison on its own, and below 0.05 exactly where its 95 % interval leaves 0 out; p of N "
+        "is corrected for the N comparisons of the table. Neither is corrected for the number of figures: decide on "
+        "one before looking. Most rise and fall together.",
+        "new seed: the probability that the side is better in a new seed on the same test sentences.",
+        "covers: what interval and p cover. One that covers seeds alone says nothing of other test sentences.",
     ]
-    if least is not None and least < 1:
-        lines.append(f"Beside the t test: a sign-flip test over so many seeds can give no p below {least:.3g}.")
+    if seeds >= LEAST_SEEDS and (under := assumption(seeds)):
+        lines.append(f"All tests over {seeds} seeds hold{under}.")
     signatures: dict[str, dict[str, None]] = {}
     for side in found.sides:
         for record in side.records:

@@ -13,7 +13,9 @@ import numpy.typing as npt
 
 from harness.comparing.sides import Run, Side
 from harness.reporting import statistics
+from harness.reporting.effects import Conclusion, conclude
 from harness.reporting.judging import metric_of
+from harness.reporting.scales import LOGIT
 from harness.reporting.significance import Reals
 from harness.reporting.statistics import METHOD, Evidence, Metric, holm
 from impls.contract import SPECIAL_WORDS, UNK
@@ -27,14 +29,18 @@ UNSEEN = "not in the vocabulary"
 
 @dataclass(frozen=True)
 class Change:
-    """A side's score of a part less the first side's; `p` after Holm's correction for all parts and sides."""
+    """A side's score of a part less the first side's; `p` after Holm's correction for all parts and sides.
+
+    `values` are the differences of single seeds.
+    """
 
     letter: str
     mean: float | None
     low: float | None
     high: float | None
+    values: tuple[float, ...]
     p: float | None
-    significant: bool
+    conclusion: Conclusion
 
 
 @dataclass(frozen=True)
@@ -186,7 +192,7 @@ def _parts(
             for side, own in zip(sides, sums, strict=True)
         ]
         scores.append(tuple(_mean(one.figures) for one in evidence))
-        found.append(statistics.against(evidence, sides[0].letter, metric).differences)
+        found.append(statistics.against(evidence, sides[0].letter, metric, scale=LOGIT).differences)
     flat = [one for own in found for one in own]
     corrected = iter(holm([one.p for one in flat]))
     made = []
@@ -197,9 +203,9 @@ def _parts(
 
 
 def _change(one: statistics.Difference, p: float | None) -> Change:
-    apart = one.low is not None and one.high is not None and (one.low > 0 or one.high < 0)
-    sure = one.n > 1 and apart and p is not None and p < 1 - METHOD.confidence
-    return Change(one.first, one.mean, one.low, one.high, p, sure)
+    significant = p is not None and p < 1 - METHOD.confidence
+    conclusion = conclude(one.mean, one.tested, significant=significant, less_is_better=False)
+    return Change(one.first, one.mean, one.low, one.high, one.values, p, conclusion)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

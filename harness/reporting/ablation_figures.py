@@ -39,7 +39,7 @@ def forest(study: Study, fields: Sequence[FieldEffects]) -> Figure:
     for tick, (_, weight) in zip(grid[0, 0].get_yticklabels(), labels, strict=True):
         tick.set_fontweight(weight)
     grid[0, 0].set_ylim(rows - 0.4, -0.7)
-    what = "Lines are 95 % intervals; hollow points cannot be told from chance; arrows lead beyond the axis"
+    what = "Lines are 95 % intervals; hollow points are inconclusive or not tested; arrows lead beyond the axis"
     made.suptitle(what, x=0.01, ha="left", fontsize=9, color=FAINT)
     return made
 

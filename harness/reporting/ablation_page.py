@@ -14,6 +14,7 @@ from harness.reporting.ablation_tables import MISSING, Line, base_line, field_li
 from harness.reporting.ablation_words import MAIN, SECOND, count
 from harness.reporting.contrasts import FIGURES, Contrast, Effect
 from harness.reporting.groups import groups
+from harness.reporting.judging import SYMBOLS
 from harness.reporting.markup import Markdown, code, text
 from harness.reporting.studies import label
 
@@ -30,6 +31,7 @@ def write(analysis: Analysis, folder: Path, *, command: str = "") -> Path:
     records = [record for one in analysis.studies for record in one.study.records]
     context = {
         "finding": [*pages.warnings(groups(records)), *ablation_words.finding(analysis)],
+        "symbols": SYMBOLS,
         "limits": ablation_words.limits(analysis),
         "rankings": [
             (code(variant), _ranking(ranks[MAIN], ranks[SECOND]))
@@ -82,7 +84,7 @@ def _coverage(found: StudyEffects) -> str:
 
 
 def _table(lines: Sequence[Line]) -> Markdown:
-    heads = ["field (base)", "word", "seeds", *(one.title for one in FIGURES.values()), "least p", "parameters"]
+    heads = ["field (base)", "word", "seeds", *(one.title for one in FIGURES.values()), "parameters"]
     ended = any(line.status for line in lines)
     rows = [
         [
@@ -90,7 +92,6 @@ def _table(lines: Sequence[Line]) -> Markdown:
             code(line.word, in_table=True),
             str(line.seeds),
             *(Markdown(line.cells[name]) for name in FIGURES),
-            line.least_p,
             line.parameters,
             *([line.status] if ended else []),
         ]
@@ -183,8 +184,9 @@ def _effect(found: StudyEffects, kind: str, effect: Effect) -> dict[str, Any]:
         "high": effect.high,
         "p": effect.p,
         "p_holm": effect.p_holm,
-        "least_p": effect.least_p,
         "significant": int(effect.significant),
+        "conclusion": effect.conclusion.label,
+        "above_zero_on_new_seed": effect.above_zero,
         "seeds": " ".join(map(str, contrast.seeds)),
         "combinations": contrast.combinations,
         "interval_covers": effect.basis,

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from harness.reporting.ablation import Analysis, Factorial, FieldEffects, StudyEffects
 from harness.reporting.contrasts import FIGURES, Effect
+from harness.reporting.effects import LEGEND, assumption
 from harness.reporting.groups import measure, plain
 from harness.reporting.studies import Cell, Study
 
-MISSING, UNDECIDED = "–", "~"
+MISSING = "–"
 
 
 # Numbers --------------------------------------------------------------------------------------------------------------
@@ -27,18 +28,19 @@ def signed(value: float | None, figure: str) -> str:
 
 
 def interval(effect: Effect) -> str:
-    """Return an effect's interval, "+0.25 to +0.37"; a dash where there is none."""
+    """Return an effect's interval, "+0.25 to +0.37", or the values of two seeds; a dash where there is neither."""
     if effect.low is None or effect.high is None:
-        return MISSING
+        values = [signed(value, effect.figure) for value in effect.values]
+        return f"seeds: {'; '.join(values)}" if len(values) == 2 else MISSING
     return f"{signed(effect.low, effect.figure)} to {signed(effect.high, effect.figure)}"
 
 
 def written(effect: Effect) -> str:
-    """Return an effect for a table: "+0.31 (+0.25 to +0.37)", followed by ~ where it is not significant."""
+    """Return an effect for a table: "+0.31 (+0.25 to +0.37) ▼", with the symbol of what can be concluded."""
     if effect.mean is None:
         return MISSING
-    bounds = "" if effect.low is None else f" ({interval(effect)})"
-    return f"{signed(effect.mean, effect.figure)}{bounds}{'' if effect.significant else ' ' + UNDECIDED}"
+    bounds = "" if interval(effect) == MISSING else f" ({interval(effect)})"
+    return f"{signed(effect.mean, effect.figure)}{bounds} {effect.conclusion.symbol}"
 
 
 # Lines of tables ------------------------------------------------------------------------------------------------------
@@ -46,7 +48,7 @@ def written(effect: Effect) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """One word of a field, or one interaction: seeds, effects by figure, the least p of so many seeds, what ended how.
+    """One word of a field, or one interaction: seeds, effects by figure, and which runs did not complete.
 
     `name` is the field or fields, `word` the word or words; the base's own line has absolute figures. `parameters` are
     those of the recipe, None where several are averaged.
@@ -56,7 +58,6 @@ class Line:
     word: str
     seeds: int
     cells: Mapping[str, str]
-    least_p: str
     parameters: str
     status: str
 
@@ -69,7 +70,7 @@ def base_line(study: Study) -> Line:
         found = [measure(cell.records[seed], name) for seed in sorted(cell.completed)]
         values = [value for value in found if value is not None]
         cells[name] = f"{sum(values) / len(values):,.{figure.digits}f}" if values else MISSING
-    return Line("base", plain(study.variant), len(cell.completed), cells, "", _counted([cell]), status(cell))
+    return Line("base", plain(study.variant), len(cell.completed), cells, _counted([cell]), status(cell))
 
 
 def field_lines(study: Study, found: Iterable[FieldEffects]) -> list[Line]:
@@ -99,13 +100,11 @@ def interaction_lines(study: Study, found: Factorial) -> list[Line]:
 
 
 def _line(name: str, word: str, effects: Sequence[Effect], cells: Sequence[Cell]) -> Line:
-    least = effects[0].least_p
     return Line(
         name,
         word,
         len(effects[0].contrast.seeds) if effects[0].contrast.weights else 0,
         {one.figure: written(one) for one in effects},
-        MISSING if least is None else f"{least:.3g}",
         _counted(cells),
         "; ".join(dict.fromkeys(filter(None, map(status, cells)))),
     )
@@ -153,7 +152,8 @@ def _study(found: StudyEffects) -> str:
         parts.append(f"Main effects in {crossed}:\n\n{_aligned(field_lines(study, found.factorial.main))}")
         parts.append(f"Interactions in {crossed}:\n\n{_aligned(interaction_lines(study, found.factorial))}")
     parts.append(
-        f"Differences from the base, 95 % intervals; {UNDECIDED} cannot be told from chance (Holm's correction)."
+        f"Differences from the base with 95 % intervals; after Holm's correction"
+        f"{assumption(len(study.seeds))}: {LEGEND}."
     )
     return "\n\n".join(parts)
 
@@ -172,10 +172,8 @@ def _block(lines: Sequence[Line], names: Sequence[str], *, last: bool) -> str:
     columns = [("field", [line.name for line in lines]), ("word", [line.word for line in lines])]
     columns.append(("seeds", [str(line.seeds) for line in lines]))
     columns += [(FIGURES[name].title, [line.cells[name] for line in lines]) for name in names]
-    if last:
-        columns.append(("least p", [line.least_p for line in lines]))
-        if any(line.status for line in lines):
-            columns.append(("status", [line.status for line in lines]))
+    if last and any(line.status for line in lines):
+        columns.append(("status", [line.status for line in lines]))
     widths = [max(map(len, (head, *cells))) for head, cells in columns]
     printed = [[head, "─" * width, *cells] for (head, cells), width in zip(columns, widths, strict=True)]
     return "\n".join(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from harness.reporting.ablation import Analysis, Factorial, Rank, StudyEffects
-from harness.reporting.ablation_tables import UNDECIDED, interval, parameters, signed, status, written
+from harness.reporting.ablation_tables import MISSING, interval, parameters, signed, status, written
 from harness.reporting.contrasts import FIGURES, Effect
+from harness.reporting.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.reporting.groups import plain
 from harness.reporting.studies import Study
 from harness.specs import RunRecord
@@ -38,27 +39,42 @@ def _which_matters(found: Sequence[StudyEffects], ranks: Sequence[Rank], seconds
     study = next(one.study for one in found if one.fields)
     title = FIGURES[MAIN].title
     told = [rank for rank in ranks if rank.effect is not None]
-    sure = [rank for rank in told if rank.effect is not None and rank.effect.significant]
+    sure = [rank for rank in told if rank.effect is not None and _certain(rank.effect)]
+    claimed = [rank for rank in sure if rank.effect is not None and _claimed(rank.effect)]
     parts = [f"{_setting(study)}, one field of {plain(study.variant)} changed at a time."]
     lost = [rank for rank in ranks if rank.lost]
     if lost:
         who = "; ".join(f"{rank.field}={', '.join(rank.lost)}" for rank in lost)
         parts.append(f"Not trainable here at all, for every run diverged: {who}.")
-    if sure:
-        first, *others = sure
+    if told and len(study.seeds) < CLAIM_SEEDS:
+        rest = "; ".join(f"{one.field} ({_brief(one, study)})" for one in told)
+        parts.append(f"Fewer than {CLAIM_SEEDS} seeds are too few for a claim. Largest effects on the {title}: {rest}.")
+        return " ".join(parts)
+    if claimed:
+        first, *others = claimed
         assert first.effect is not None
         changed = f"{_exchange(first.effect)} changes it by {_said(first.effect)}{_fewer(first.effect, study)}"
-        parts.append(f"{first.field} matters most for the {title}: {changed}{_beside(first, seconds)}.")
+        under = assumption(len(first.effect.contrast.seeds))
+        parts.append(f"{first.field} matters most for the {title}{under}: {changed}{_beside(first, seconds)}.")
         if others:
             rest = "; ".join(f"{one.field} ({_brief(one, study)})" for one in others)
             parts.append(f"Then come, by their largest effect: {rest}.")
-    unsure = [rank for rank in told if rank not in sure]
+    unsure = [rank for rank in told if rank not in claimed]
     if unsure:
         rest = "; ".join(f"{one.field} ({_brief(one, study)})" for one in unsure)
-        start = "The largest effects of the other fields" if sure else f"No field's largest effect on the {title}"
-        verb = "cannot" if sure else "can"
-        parts.append(f"{start} {verb} be told from chance with {count(len(study.seeds), 'seed')}: {rest}.")
+        start = "The largest effects of the other fields are" if claimed else f"The largest effects on the {title} are"
+        parts.append(f"{start} inconclusive with {count(len(study.seeds), 'seed')}: {rest}.")
     return " ".join(parts)
+
+
+def _certain(effect: Effect) -> bool:
+    """Return whether a test over seeds found it."""
+    return effect.conclusion in (Conclusion.BETTER, Conclusion.WORSE)
+
+
+def _claimed(effect: Effect) -> bool:
+    """Return whether a sentence may claim it."""
+    return _certain(effect) and len(effect.contrast.seeds) >= CLAIM_SEEDS
 
 
 def _exchange(effect: Effect) -> str:
@@ -101,12 +117,17 @@ def _together(found: Factorial) -> str:
         )
     pairs = [effect for effect in found.interactions[MAIN] if effect.mean is not None]
     if pairs:
-        sure = sum(effect.significant for effect in pairs)
         largest = max(pairs, key=lambda one: one.size)
-        parts.append(
-            f"Of {count(len(pairs), 'interaction')} {sure or 'none'} can be told from chance; the largest is that of "
-            f"{largest.contrast.label}, {_said(largest)}."
-        )
+        said = f"the largest is that of {largest.contrast.label}, {_said(largest)}."
+        if len(found.seeds) >= CLAIM_SEEDS:
+            sure = sum(map(_certain, pairs))
+            verb = "is" if sure == 1 else "are"
+            parts.append(
+                f"Of {count(len(pairs), 'interaction')} {sure or 'none'} {verb} significant"
+                f"{assumption(len(found.seeds))}; {said}"
+            )
+        else:
+            parts.append(f"Of {count(len(pairs), 'interaction')}, {said}")
     if found.missing or found.left_out:
         parts.append(f"Not among them: {'; '.join([*found.missing, *found.left_out])}.")
     return " ".join(parts)
@@ -165,8 +186,8 @@ def limits(analysis: Analysis) -> list[str]:
         "another rate, warm-up or initialisation is shown worse than it can be.",
         _equal_limit(shown),
         "Speed: runs share their machine with others, so nothing here ranks recipes by it.",
-        f"That there is no effect where {UNDECIDED} stands: it cannot be told from chance with so many seeds. The "
-        "interval says how large it may be.",
+        f"That there is no effect where {Conclusion.INCONCLUSIVE.symbol} stands: the interval says how large it may "
+        "be.",
     ]
     if any(one.factorial is None and one.fields for one in shown):
         lines.append(
@@ -190,15 +211,14 @@ def _seed_limit(found: Sequence[StudyEffects]) -> str:
     if seeds == [1]:
         return "Other seeds: each recipe ran once, so seed noise is unknown and no effect is marked as significant."
     amount = count(seeds[-1], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-    least = 2.0 ** (1 - seeds[-1])
     bases = {effect.basis for one in found for field in one.fields for effect in field.effects[SECOND]}
     basis = " and other test sentences" if "seeds and sentences" in bases else ", not other test sentences"
     if {"seeds", "seeds and sentences"} <= bases:
         basis = " and, where all runs have what it takes stored, other test sentences"
     return (
-        f"Many seeds: with {amount} a sign-flip test can give no p below {least:.3g}; the intervals and marks rest on "
-        f"Student's t, which supposes normal differences. Intervals of perplexity and BLEU cover other seeds{basis}; "
-        "those of the validation loss cover seeds alone, and its epoch is chosen on the same sentences."
+        f"Many seeds: intervals and symbols rest on {amount}{assumption(seeds[0])}. Intervals of perplexity and BLEU "
+        f"cover other seeds{basis}; those of the validation loss cover seeds alone, and its epoch is chosen on the "
+        "same sentences."
     )
 
 
@@ -222,6 +242,7 @@ def count(number: int, what: str) -> str:
 def _said(effect: Effect) -> str:
     """Return an effect for a sentence: "+0.31 nats (95 % interval +0.25 to +0.37)"."""
     unit = FIGURES[effect.figure].unit
-    bounds = f"95 % interval {interval(effect)}" if effect.low is not None else "no interval"
-    mark = "" if effect.significant else f", {UNDECIDED}"
+    bounds = "no interval" if interval(effect) == MISSING else interval(effect)
+    bounds = f"95 % interval {bounds}" if effect.low is not None else bounds
+    mark = "" if effect.significant else f", {effect.conclusion.label}"
     return f"{signed(effect.mean, effect.figure)}{' ' * bool(unit)}{unit} ({bounds}{mark})"

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
+from harness.reporting.effects import Conclusion, Interval
 from harness.reporting.groups import Group, Row, plain
-from harness.reporting.judging import MEASURES, Judged
+from harness.reporting.inference import LEAST_SEEDS
+from harness.reporting.judging import MEASURES, SYMBOLS, Judged
 from harness.reporting.tables import COST, MISSING, QUALITY, SPEED, Column, endings, vocabulary_mark, written
 
 WIDTH, HEIGHT, EDGE = 136.0, 13.0, 5.0
-UNDECIDED = "~"
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,16 @@ class Board:
 
 @dataclass(frozen=True)
 class Difference:
-    """One cell of a matrix: the row less the column; `kind` is "better", "worse" or empty where it is undecided."""
+    """One cell of a matrix: the row less the column; `kind` is "better", "worse" or empty where neither is certain.
+
+    `chance` is the probability that the row is better in a new seed.
+    """
 
     text: str
     mark: str
     range: str
     p: str
+    chance: str
     kind: str
 
 
@@ -137,6 +142,7 @@ def board(
             else _plain_cell(group, row, column)
             for column in columns
         ]
+        cells.insert(0, _rank_cell(first, label))
         cells.append(Cell(str(len(row.counted)), str(len(row.counted))))
         cells.append(Cell(row.status, row.status))
         lines.append(Line(label, spec.framework, f"{label} {spec.framework} {spec.device} {row.status}", cells))
@@ -146,7 +152,7 @@ def board(
         explanation=explanation,
         agreement=agreement,
         caveats=group.caveats,
-        heads=["variant", *(_title(column) for column in columns), "seeds", "runs"],
+        heads=["variant", "rank", *(_title(column) for column in columns), "seeds", "runs"],
         lines=lines,
         notes=[*_notes(group, judged, columns), *endings(group)],
     )
@@ -164,15 +170,32 @@ def _title(column: Column) -> str:
     return f"{column.top} {column.bottom}".strip()
 
 
+def _rank_cell(found: Judged | None, label: str) -> Cell:
+    """Return the ranks that a row may have by the first figure, such as "1–3"."""
+    ranks = found.rank_interval(label) if found else None
+    if found is None or ranks is None:
+        return Cell(MISSING)
+    first, last = ranks
+    tied = "tied with the best" if found.tied_with_best(label) else ""
+    return Cell(text=str(first) if first == last else f"{first}–{last}", value=f"{first + last / 1000:g}", range=tied)
+
+
+def _between(one: Interval, written: str) -> str:
+    """Return an interval's ends, or the two values of two seeds, each in the format `written`."""
+    if one.low is not None and one.high is not None:
+        return f"{one.low:{written}} to {one.high:{written}}"
+    return "; ".join(f"{value:{written}}" for value in one.values) if len(one.values) == 2 else ""
+
+
 def _judged_cell(found: Judged, label: str, scale: Scale) -> Cell:
     one, digits = found.intervals.get(label), found.measure.digits
     if one is None or one.mean is None:
         return Cell(MISSING)
-    between = f"{one.low:.{digits}f} to {one.high:.{digits}f}" if one.low is not None and one.high is not None else ""
+    between, against = _between(one, f".{digits}f"), found.against_best(label)
     return Cell(
         text=f"{one.mean:.{digits}f}",
         value=f"{one.mean:.6g}",
-        mark=UNDECIDED if found.as_good_as_the_best(label) else "",
+        mark=against.symbol if against else "",
         range=between,
         bar=bar(scale, one.mean, one.low, one.high) if len(found.ranking) > 1 or between else Markup(""),
         best=len(found.ranking) > 1 and label == found.ranking[0],
@@ -195,6 +218,14 @@ def _plain_cell(group: Group, row: Row, column: Column) -> Cell:
 def _notes(group: Group, judged: Mapping[str, Judged], columns: Sequence[Column]) -> list[str]:
     several = [one for one in judged.values() if len(one.ranking) > 1]
     found = [plain(one) for one in dict.fromkeys(remark for one in several for remark in one.comparisons.remarks)]
+    found += [note for one in several for note in one.notes]
+    if several:
+        found.append(f"Against the best of its column: {SYMBOLS}")
+    if any(one.seeds >= LEAST_SEEDS for one in several[:1]):
+        found.append(
+            f"A rank is by {several[0].measure.title}: it lies between the number of significantly better variants and "
+            "that of significantly worse ones."
+        )
     if any(vocabulary_mark(group, row, column) for row in group.rows for column in columns):
         found.append(
             "* another vocabulary than most rows: this figure compares with no other row; sacreBLEU and chrF do."
@@ -219,15 +250,10 @@ def matrices(group: Group, judged: Mapping[str, Judged]) -> list[Matrix]:
 def matrix(heading: str, found: Judged) -> Matrix:
     """Return all differences of one figure, the rows in the order of their means."""
     names = found.ranking
-    least = found.comparisons.least_p
-    seeds = f"{found.seeds} seed" + "s" * (found.seeds != 1)
-    note = f"{seeds}; "
-    if found.seeds < 2:
-        note += "seed noise is unknown, so no difference can be called significant."
-    else:
-        note += f"the least p that a sign-flip test over so many can give is {least:.3g}."
+    said = [*found.comparisons.remarks, *found.notes] if found.seeds < LEAST_SEEDS else found.notes
     if found.measure.less_is_better:
-        note += " Less is better."
+        said = [*said, "Less is better."]
+    note = plain(" ".join(said), longest=2_000)
     lines = [(name, [_difference(found, name, other) for other in names]) for name in names]
     return Matrix(heading, note, names, lines)
 
@@ -237,17 +263,22 @@ def _difference(found: Judged, first: str, second: str) -> Difference | None:
         return None
     one, digits = found.comparisons.between(first, second), found.measure.digits
     if one.mean is None:
-        return Difference(MISSING, "", "", "", "")
-    better = (one.mean < 0) if found.measure.less_is_better else (one.mean > 0)
-    kind = ("better" if better else "worse") if one.significant else ""
-    between = f"{one.low:+.{digits}f} to {one.high:+.{digits}f}" if one.low is not None and one.high is not None else ""
+        return Difference(MISSING, Conclusion.NOT_TESTED.symbol, "", "", "", "")
+    conclusion = found.conclusion(one)
+    chance = one.better_on_new_seed(less_is_better=found.measure.less_is_better)
     return Difference(
         text=f"{one.mean:+.{digits}f}",
-        mark={"better": "▲", "worse": "▼"}.get(kind, UNDECIDED),
-        range=between,
+        mark=conclusion.symbol,
+        range=_between(one, f"+.{digits}f"),
         p="" if one.p_holm is None else p_text(one.p_holm),
-        kind=kind,
+        chance="" if chance is None else percent(chance),
+        kind=conclusion.label if conclusion in (Conclusion.BETTER, Conclusion.WORSE) else "",
     )
+
+
+def percent(share: float) -> str:
+    """Return a probability for a reader, never 0 or 100 %."""
+    return "< 1 %" if share < 0.01 else "> 99 %" if share > 0.99 else f"{100 * share:.0f} %"
 
 
 def p_text(p: float) -> str:

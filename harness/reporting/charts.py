@@ -15,6 +15,7 @@ from harness.reporting import figures, panels, pictures
 from harness.reporting.groups import Group, Row
 from harness.reporting.judging import Judged
 from harness.reporting.panels import Line, Panel, distinct_styles, swatch
+from harness.reporting.scales import scale_of
 from harness.reporting.statistics import bands
 from harness.reporting.tables import MISSING
 from harness.reporting.vectors import inline
@@ -95,7 +96,7 @@ def _panel(group: Group, labels: Sequence[str], name: str, slug: str) -> dict[st
 
 def _line(row: Row, label: str, name: str, own: Any) -> Line:
     values = [[_finite(getattr(epoch, name)) for epoch in record.curve] for record in row.counted]
-    band = bands([one for one in values if any(value is not None for value in one)])
+    band = bands([one for one in values if any(value is not None for value in one)], scale=scale_of(name))
     stopped = [record for record in row.records if record.status != "completed"]
     ends = [
         (len(record.curve), value, record.status)

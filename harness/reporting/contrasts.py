@@ -7,10 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.reporting import statistics
+from harness.reporting.effects import Conclusion, Tested, conclude
 from harness.reporting.groups import measure
 from harness.reporting.judging import Sentences, metric_of, sentence_sums
-from harness.reporting.statistics import METHOD, Evidence, Method, holm, least_p
+from harness.reporting.scales import scale_of
+from harness.reporting.statistics import METHOD, Evidence, Method, holm
 from harness.reporting.studies import WORDS, Cell, Departures, Study
+from harness.specs import RunRecord
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,9 @@ class Contrast:
 class Effect:
     """By how much a figure changes, as a mean over paired seeds with its 95 % interval.
 
-    None is what cannot be had: all of it where no seed has all figures. `p` is the paired t test's, `p_holm` that after
-    Holm's correction for the other effects on the same figure in its table; `least_p` is what so many seeds can give a
-    sign-flip test at least. `significant`: `p_holm` is below 0.05 and the interval leaves 0 out. `basis` says what the
-    interval covers, in the words of `statistics.Basis`.
+    Where no seed has all figures, all of it is None. `p` is that of the comparison on its own, `p_holm` that after
+    Holm's correction for the other effects on the same figure in its table; `significant`: `p_holm` is below 0.05.
+    `values`, `tested`, `basis` and `above_zero` are those of `effects.Effect`.
     """
 
     figure: str
@@ -68,8 +70,10 @@ class Effect:
     high: float | None = None
     p: float | None = None
     p_holm: float | None = None
-    least_p: float | None = None
     significant: bool = False
+    values: tuple[float, ...] = ()
+    tested: Tested = "nothing"
+    above_zero: float | None = None
     basis: str = "nothing"
 
     @property
@@ -77,26 +81,37 @@ class Effect:
         """How large it is, whatever its sign; less than any where it is unknown."""
         return -1.0 if self.mean is None else abs(self.mean)
 
+    @property
+    def conclusion(self) -> Conclusion:
+        """What can be concluded of it: whether it changes the figure for the better or the worse."""
+        less_is_better = FIGURES[self.figure].less_is_better
+        return conclude(self.mean, self.tested, significant=self.significant, less_is_better=less_is_better)
+
 
 def estimate(
     study: Study, figure: str, contrasts: Sequence[Contrast], sentences: Sentences, *, at_once: int = 1
 ) -> list[Effect]:
     """Return the effect of each contrast on a figure, one table together.
 
-    Each contrast keeps all seeds it has, so one that lacks a seed takes none from the others. `at_once` is for how many
-    contrasts, of which these were chosen, intervals and p are to hold together (Bonferroni).
+    Each contrast keeps all seeds it has, so one that lacks a seed takes none from the others. All recipes of the study
+    that completed at these seeds take part in the moderation of variances. `at_once` is for how many contrasts, of
+    which these were chosen, intervals and p-values are to hold together (Bonferroni).
     """
     method = Method(confidence=1 - (1 - METHOD.confidence) / at_once)
     found: dict[int, statistics.Effect] = {}
     for seeds in dict.fromkeys(one.seeds for one in contrasts if one.seeds):
         same = [place for place, one in enumerate(contrasts) if one.seeds == seeds]
         used = {departures for place in same for departures in contrasts[place].weights}
-        rows = {cell.departures: cell for cell in study.cells if cell.departures in used}
-        evidence = [_evidence(cell, seeds, figure, sentences) for cell in rows.values()]
+        rows = {cell.departures: cell for cell in study.cells if cell.completed.issuperset(seeds)}
+        evidence = [
+            _evidence(cell, seeds, figure, sentences if departures in used else _no_sentences)
+            for departures, cell in rows.items()
+        ]
         weights = {
             str(place): {rows[one].label: weight for one, weight in contrasts[place].weights.items()} for place in same
         }
-        table = statistics.contrasts(evidence, weights, metric_of(figure), method=method)
+        metric, scale = metric_of(figure), scale_of(figure)
+        table = statistics.contrasts(evidence, weights, metric, scale=scale, method=method)
         found.update(zip(same, table.effects, strict=True))
     ps = holm([found[place].p if place in found else None for place in range(len(contrasts))])
     ps = tuple(None if p is None else min(1.0, p * at_once) for p in ps)
@@ -106,7 +121,6 @@ def estimate(
 def _effect(figure: str, contrast: Contrast, found: statistics.Effect | None, p_holm: float | None) -> Effect:
     if found is None:
         return Effect(figure, contrast)
-    apart = found.low is not None and found.high is not None and (found.low > 0 or found.high < 0)
     return Effect(
         figure,
         contrast,
@@ -115,10 +129,16 @@ def _effect(figure: str, contrast: Contrast, found: statistics.Effect | None, p_
         high=found.high,
         p=found.p,
         p_holm=p_holm,
-        least_p=least_p(found.n),
-        significant=apart and p_holm is not None and p_holm < 1 - METHOD.confidence,
+        significant=p_holm is not None and p_holm < 1 - METHOD.confidence,
+        values=found.values,
+        tested=found.tested,
+        above_zero=found.above_zero,
         basis=found.basis,
     )
+
+
+def _no_sentences(record: RunRecord) -> None:
+    """Return nothing: the sentences of rows that are in no contrast are not needed."""
 
 
 def _evidence(cell: Cell, seeds: Sequence[int], figure: str, sentences: Sentences) -> Evidence:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Literal, get_args
 
 import numpy.typing as npt
 
 Correction = Literal["holm", "none"]
 Basis = Literal["seeds and sentences", "seeds", "sentences", "nothing"]
+Tested = Literal["seeds", "sentences", "nothing"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How intervals and tests are made: `trials` are those of the randomisation tests, `correction` what `significant`
-    heeds.
+    """How intervals and tests are made.
+
+    `resamples` is the number of bootstrap samples of the test sentences, `trials` that of approximate randomisation,
+    and `correction` the one that `significant` uses.
 
     Raises: ValueError for a number out of its range or an unknown correction.
     """
@@ -79,48 +83,101 @@ class Evidence:
         )
 
 
+class Conclusion(Enum):
+    """What a comparison allows to conclude: its symbol, and its label in words."""
+
+    BETTER = "▲", "better"
+    WORSE = "▼", "worse"
+    INCONCLUSIVE = "~", "inconclusive"
+    NOT_TESTED = "?", "not tested"
+    SENTENCES_ONLY = "†", "on these sentences only; seed variance unknown"
+
+    @property
+    def symbol(self) -> str:
+        return self.value[0]
+
+    @property
+    def label(self) -> str:
+        return self.value[1]
+
+
+LEGEND = ", ".join(f"{one.symbol} {one.label}" for one in Conclusion)
+"""All symbols with their labels, for the foot of a table."""
+
+NORMAL_SEEDS = 6
+"""From here on a test that assumes no distribution (sign flips, p of at least 2 / 2 ** n) could reach 0.05 too."""
+CLAIM_SEEDS = 5
+"""Sentences of prose claim nothing with fewer seeds."""
+ASSUMPTION = "assuming normally distributed seed noise"
+
+
+def assumption(seeds: int) -> str:
+    """Return what every claim from so few seeds must say, with the comma before it; nothing from 6 seeds on."""
+    return f", {ASSUMPTION}" if seeds < NORMAL_SEEDS else ""
+
+
+def conclude(mean: float | None, tested: Tested, *, significant: bool, less_is_better: bool) -> Conclusion:
+    """Return what a tested effect allows to conclude; every table takes its symbols from here."""
+    if mean is None or tested == "nothing":
+        return Conclusion.NOT_TESTED
+    if not significant:
+        return Conclusion.INCONCLUSIVE
+    if tested == "sentences":
+        return Conclusion.SENTENCES_ONLY
+    return Conclusion.BETTER if (mean < 0) == less_is_better else Conclusion.WORSE
+
+
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A mean over `n` seeds and where the true one lies; None where that is unknown, and `remark` then says why.
+    """A mean over `n` seeds and its interval; None where that is unknown, and `remark` then says why.
 
-    `basis` is what was drawn anew: other seeds, other test sentences, or both.
+    `values` are those of the single seeds. `basis` is what the interval covers: other seeds, other test sentences, or
+    both. Two seeds have values and no interval.
     """
 
     label: str
     mean: float | None
     low: float | None
     high: float | None
-    standard_error: float | None
     n: int
     basis: Basis
     remark: str
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect(Interval):
-    """A weighted sum of rows with its interval and tests; None where one cannot be had.
+    """A weighted sum of rows with its interval and test, in the figure's units; None where one cannot be given.
 
-    effect_size   Cohen's d_z: mean of the paired differences / their deviation, corrected for few seeds (Hedges' g_z);
-                  from three seeds on
-    p             of the paired t test over seeds, two-sided; where all seeds differ alike, `least_p(n)`
-    p_holm        the same after Holm's correction over all effects of the table
-    p_joint       of the joint sign-flip test: the share of all flips of whole seeds in which any effect of the table is
-                  as far from 0, in units of its own spread, as this one is; corrected for the table by that
-    p_sentences   for a difference of two single runs: of approximate randomisation over test sentences
-    significant   from two seeds on: the p that `Method.correction` asks for is below 1 - confidence and the interval
-                  leaves 0 out
-    wins, losses  seeds in which it is above and below 0: for a difference those in which the first figure is higher,
-                  lower
+    tested          over what the p-value is: seeds, from 3 seeds on; sentences, for a pair of single runs; or nothing
+    standard_error  of the estimate on the figure's natural scale (`scales`), and its degrees of freedom
+    p               of the comparison on its own: below 0.05 exactly where the 95 % interval leaves 0 out
+    p_holm          the same after Holm's correction for all comparisons of the table
+    above_zero      the probability that it is above 0 in a new seed on the same test sentences
+    significant     the p-value that `Method.correction` names is below 1 − confidence
+    wins, losses    seeds in which it is above and below 0: for a difference those in which the first figure is higher,
+                    lower
     """
 
-    effect_size: float | None = None
+    tested: Tested = "nothing"
+    standard_error: float | None = None
+    degrees: float | None = None
     p: float | None = None
     p_holm: float | None = None
-    p_joint: float | None = None
-    p_sentences: float | None = None
+    above_zero: float | None = None
     significant: bool = False
     wins: int = 0
     losses: int = 0
+
+    def conclusion(self, *, less_is_better: bool) -> Conclusion:
+        """Return what can be concluded of it, such as better where it is significantly above 0."""
+        return conclude(self.mean, self.tested, significant=self.significant, less_is_better=less_is_better)
+
+    def better_on_new_seed(self, *, less_is_better: bool) -> float | None:
+        """Return the probability that it is for the better in a new seed on the same test sentences."""
+        if self.above_zero is None:
+            return None
+        return 1 - self.above_zero if less_is_better else self.above_zero
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +198,8 @@ class Difference(Effect):
             mean=_negative(self.mean),
             low=_negative(self.high),
             high=_negative(self.low),
-            effect_size=_negative(self.effect_size),
+            values=tuple(0.0 - value for value in self.values),
+            above_zero=None if self.above_zero is None else 1 - self.above_zero,
             wins=self.losses,
             losses=self.wins,
         )
@@ -149,10 +207,17 @@ class Difference(Effect):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """What holds for all effects of a table: the seeds that all rows have, the least p they can give, the remarks."""
+    """What holds for all effects of a table.
+
+    `seeds` are those that all rows have, `tests` the number of comparisons that the p-values are corrected for, and
+    `detectable` the true difference, in the figure's units, that a comparison of two rows finds significant with a
+    probability of 80 %. `moderation` says how the variances were estimated.
+    """
 
     seeds: tuple[int, ...]
-    least_p: float | None
+    tests: int
+    detectable: float | None
+    moderation: str
     method: Method
     remarks: tuple[str, ...]
 

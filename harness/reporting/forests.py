@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.reporting.ablation import Analysis, FieldEffects, StudyEffects
-from harness.reporting.ablation_tables import MISSING, UNDECIDED, base_line, field_lines, interval, signed
+from harness.reporting.ablation_tables import MISSING, base_line, field_lines, interval, signed
 from harness.reporting.boards import Cell, Scale, bar
 from harness.reporting.contrasts import FIGURES, Effect
 
@@ -76,7 +76,7 @@ def _cell(effect: Effect, scale: Scale) -> Cell:
         return Cell(MISSING)
     return Cell(
         text=signed(effect.mean, effect.figure),
-        mark="" if effect.significant else UNDECIDED,
-        range="" if effect.low is None else interval(effect),
+        mark=effect.conclusion.symbol,
+        range="" if interval(effect) == MISSING else interval(effect),
         bar=bar(scale, effect.mean, effect.low, effect.high, zero=True),
     )

@@ -18,7 +18,7 @@ from harness.reporting import ablation_words, boards, charts, forests, pages, pr
 from harness.reporting.ablation import analyse
 from harness.reporting.explorer import ALPHABET, LEADS, ROOM_BYTES
 from harness.reporting.groups import BUDGETS, Group, groups, plain
-from harness.reporting.judging import Judged, Sentences, distinct, judge, stored_sentences
+from harness.reporting.judging import SYMBOLS, Judged, Sentences, distinct, judge, stored_sentences
 from harness.reporting.statistics import METHOD, Method
 from harness.reporting.stored import Texts
 from harness.reporting.tables import differences
@@ -139,6 +139,7 @@ def _context(
         "verdict": verdict(list(zip(found, judged, unlike, strict=True))),
         "summary": pages.summary(found),
         "warnings": pages.warnings(found),
+        "symbols": SYMBOLS,
         "budgets": list(BUDGETS.items()),
         "frameworks": sorted({record.spec.framework for record in everything}),
         "boards": _boards(found, labels, judged, unlike),

@@ -13,12 +13,18 @@ import numpy.typing as npt
 
 from harness import scoring, store
 from harness.reporting import statistics
+from harness.reporting.effects import LEGEND, Conclusion, Difference, assumption
 from harness.reporting.fairness import other_vocabulary
 from harness.reporting.groups import Group, Row, measure
+from harness.reporting.inference import LEAST_SEEDS
+from harness.reporting.scales import scale_of
 from harness.reporting.significance import Reals
 from harness.reporting.statistics import Comparisons, Evidence, Interval, Method, Metric
 from harness.specs import RunRecord
 from impls.contract import Arrays
+
+SYMBOLS = f"{LEGEND}."
+"""The foot of every table of comparisons."""
 
 Sentences = Callable[[RunRecord], Arrays | None]
 """Returns what each test sentence of a run adds to its scores, or None where that is not stored."""
@@ -71,12 +77,48 @@ class Judged:
         """How many seeds the differences rest on."""
         return len(self.comparisons.seeds)
 
-    def as_good_as_the_best(self, label: str) -> bool:
-        """Whether a row is not the best but not significantly different from it either."""
+    def conclusion(self, difference: Difference) -> Conclusion:
+        """Return what can be concluded of a difference of two rows."""
+        return difference.conclusion(less_is_better=self.measure.less_is_better)
+
+    def against_best(self, label: str) -> Conclusion | None:
+        """Return what can be concluded of a row against the one with the best mean; None for that one itself."""
         ranking = self.ranking
         if label not in ranking or label == ranking[0]:
-            return False
-        return not self.comparisons.between(ranking[0], label).significant
+            return None
+        return self.conclusion(self.comparisons.between(label, ranking[0]))
+
+    def tied_with_best(self, label: str) -> bool:
+        """Whether a test over seeds cannot tell a row from the one with the best mean."""
+        return self.seeds >= LEAST_SEEDS and self.against_best(label) is Conclusion.INCONCLUSIVE
+
+    def rank_interval(self, label: str) -> tuple[int, int] | None:
+        """Return the best and the worst rank that a row may have; None where nothing is tested over seeds.
+
+        Better ranks are taken by rows that are significantly better than it, worse ones by those significantly worse.
+        Holm's correction makes all intervals of the table hold together with a probability of 95 %.
+
+        Source: Mogstad et al. 2024, Inference for ranks, section 3.
+        """
+        ranking = self.ranking
+        if label not in ranking or self.seeds < LEAST_SEEDS or len(ranking) < 2:
+            return None
+        found = [self.conclusion(self.comparisons.between(label, other)) for other in ranking if other != label]
+        return 1 + found.count(Conclusion.WORSE), len(ranking) - found.count(Conclusion.BETTER)
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be said of the tests of this figure, in sentences."""
+        table = self.comparisons
+        if not table.tests:
+            return []
+        if self.seeds < LEAST_SEEDS:
+            return [f"{self.measure.title}: {table.tests} comparisons, tested {Conclusion.SENTENCES_ONLY.label}."]
+        said = f"{self.measure.title}: {table.tests} comparison{'s' * (table.tests > 1)} over {self.seeds} seeds"
+        said += assumption(self.seeds)
+        if table.detectable is not None:
+            said += f"; a true difference of {table.detectable:.{self.measure.digits}f} is found with 80 % probability"
+        return [f"{said}.", *([table.moderation] if table.moderation else [])]
 
 
 def judge(group: Group, labels: Sequence[str], sentences: Sentences, *, method: Method) -> dict[str, Judged]:
@@ -98,8 +140,9 @@ def judge(group: Group, labels: Sequence[str], sentences: Sentences, *, method: 
         if not any(value is not None for each in evidence for value in each.figures):
             continue
         metric = metric_of(name)
-        intervals = {each.label: statistics.interval(each, metric, method=method) for each in evidence}
-        found[name] = Judged(name, intervals, statistics.compare_all(evidence, metric, method=method))
+        scale = scale_of(name)
+        intervals = {each.label: statistics.interval(each, metric, scale=scale, method=method) for each in evidence}
+        found[name] = Judged(name, intervals, statistics.compare_all(evidence, metric, scale=scale, method=method))
     return found
 
 

@@ -13,7 +13,7 @@ import jinja2
 from harness import files
 from harness.reporting import boards, exports, figures, provenance
 from harness.reporting.groups import BUDGETS, Group, Row, groups, notes
-from harness.reporting.judging import distinct, judge, stored_sentences
+from harness.reporting.judging import SYMBOLS, distinct, judge, stored_sentences
 from harness.reporting.markup import Markdown, code, text
 from harness.reporting.statistics import METHOD
 from harness.reporting.tables import differences, markdown_group
@@ -48,6 +48,14 @@ DEFINITIONS = (
     "Unknown tokens are those of all test translations; in detokenised text one character, ⁇, stands for each. The "
     "signatures say whether the search may choose them: unk:never or unk:allowed.",
     "Speeds and times are this machine's. Training speed counts target words; decoding is of the whole test set.",
+    "Differences are paired by seed and analysed on a natural scale: the logit of BLEU and chrF, the logarithm of "
+    "perplexity. Interval and p-value come from one standard error and one number of degrees of freedom, over seeds "
+    "and, where they are stored, test sentences; p-values of a table are corrected by Holm's method. Tables of 4 rows "
+    "or more moderate the variances of their comparisons by empirical Bayes (Smyth 2004) where these are compatible. "
+    "How often this errs is simulated in docs/statistics-simulation.md.",
+    "With one seed the test is paired approximate randomisation over the test sentences, as in sacreBLEU: it says "
+    "nothing of other seeds. With two seeds both values are shown and nothing is tested. Below 6 seeds every test "
+    "assumes normally distributed seed noise.",
     "A table's figures are means over the seeds that completed; ± is the standard deviation over them (n − 1). "
     "Runs that did not complete are listed.",
 )
@@ -93,6 +101,7 @@ def write(records: Iterable[RunRecord], folder: Path, *, results: Path | None = 
     context = {
         "verdict": said,
         "matrices": matrices,
+        "symbols": SYMBOLS,
         "summary": summary(found),
         "warnings": warnings(found),
         "sections": _sections(found, pictures),

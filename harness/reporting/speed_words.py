@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.reporting.groups import plain
-from harness.reporting.significance import student
+from harness.reporting.inference import student
 from harness.reporting.speed_tables import AXES, WAYS, exponent, number, quartiles, told, way
 from harness.speed.document import Comparison, SpeedDocument, Subject
 from harness.timing import Samples

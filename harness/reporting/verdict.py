@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from harness.reporting.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.reporting.groups import BUDGETS, Group
 from harness.reporting.judging import MAIN, Judged
 
@@ -43,14 +44,17 @@ def _leader(group: Group, judged: Judged | None, differences: Sequence[str]) -> 
         return (
             f"With {seeds}, {lead}{margin}, but seed noise is unknown, so no variant can be called better than another."
         )
-    undecided = [one for one in others if judged.as_good_as_the_best(one)]
+    if judged.seeds < CLAIM_SEEDS:
+        return f"Over {judged.seeds} seeds, {lead}{margin}, but fewer than {CLAIM_SEEDS} seeds are too few for a claim."
+    under = assumption(judged.seeds)
+    undecided = [one for one in others if judged.against_best(one) is not Conclusion.WORSE]
     if len(undecided) == len(others):
-        return f"Over {judged.seeds} seeds, {lead}{margin}, but its lead over no other variant is significant."
+        return f"Over {judged.seeds} seeds, {lead}{margin}, but its lead over no other variant is significant{under}."
     decided = len(others) - len(undecided)
     among = f"all {decided} others" if not undecided else f"{decided} of the {len(others)} others"
     among = "the only other" if len(others) == 1 else among
-    rest = f", while {_names(undecided)} cannot be told from it" if undecided else ""
-    return f"Over {judged.seeds} seeds, {lead}, significantly above {among}{rest}."
+    rest = f", while {_names(undecided)} {'is' if len(undecided) == 1 else 'are'} tied with it" if undecided else ""
+    return f"Over {judged.seeds} seeds{under}, {lead}, significantly above {among}{rest}."
 
 
 def _names(found: Sequence[str]) -> str:
