@@ -232,8 +232,14 @@ def _masks(subject: Subject, model: Seq2SeqModel) -> None:
 
 def _active(own: Arrays) -> Arrays:
     """Return weights with which every hidden unit of a feed-forward is active."""
-    ends = ("feed_forward.inner.bias", "feed_forward.gate.bias")
-    return {name: value + np.float32(3) if name.endswith(ends) else value for name, value in own.items()}
+    found = dict(own)
+    for name in own:
+        for part in ("inner", "gate"):
+            if name.endswith(f"feed_forward.{part}.bias"):
+                found[name] = own[name] + np.float32(0.5)
+            elif name.endswith(f"feed_forward.{part}.kernel"):
+                found[name] = own[name] / np.float32(30)
+    return found
 
 
 def _rates(masks: Masks) -> None:
