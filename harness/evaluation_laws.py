@@ -112,7 +112,7 @@ def padding(subject: Subject) -> str:
     found = evaluation(subject, model, real.batch)
     order = np.argsort((real.batch.source != PAD).sum(1), kind="stable")
     for rows in np.array_split(order, 4):
-        narrow = _trimmed(_rows(real.batch, rows))
+        narrow = trimmed(rows_of(real.batch, rows))
         where = f"of {len(rows)} sentences of up to {narrow.source.shape[1]} ids among {real.name}"
         wide_found = {name: values[rows] for name, values in found.items()}
         _same_but_padding(where, narrow, evaluation(subject, model, narrow), wide_found)
@@ -129,7 +129,7 @@ def independence(subject: Subject) -> str:
     for probe, selections in ((small, few), (real, many)):
         expected = evaluation(subject, model, probe.batch)
         for rows in selections:
-            found = evaluation(subject, model, _rows(probe.batch, np.array(rows)))
+            found = evaluation(subject, model, rows_of(probe.batch, np.array(rows)))
             for name, values in found.items():
                 where = f"sentences {rows}" if len(rows) < 6 else f"{len(rows)} sentences"
                 close(f"{name} of {where} of {probe.name} without the others", values, expected[name][rows])
@@ -322,11 +322,12 @@ def _widened(ids: Ids, columns: int) -> Ids:
     return np.pad(ids, ((0, 0), (0, columns)), constant_values=PAD)
 
 
-def _rows(batch: Batch, rows: _Places) -> Batch:
+def rows_of(batch: Batch, rows: _Places) -> Batch:
+    """Return some sentences of a batch."""
     return Batch(batch.source[rows], batch.target_in[rows], batch.target_out[rows])
 
 
-def _trimmed(batch: Batch) -> Batch:
+def trimmed(batch: Batch) -> Batch:
     """Return a batch without the columns that are padding in every sentence."""
     source, target = (int((ids != PAD).sum(1).max()) for ids in (batch.source, batch.target_in))
     return Batch(batch.source[:, :source], batch.target_in[:, :target], batch.target_out[:, :target])

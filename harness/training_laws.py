@@ -98,13 +98,13 @@ def search(subject: Subject) -> str:
     for _ in range(40):
         model.train_step(batch, 5e-3)  # so that translations differ, and end
     sources = [row[row != PAD] for row in batch.source[::-1]]
-    found = translate(model, sources, DecodingSpec(beam=1, max_tokens=8, batch_size=2, unknown="allowed"))
+    found = translate(model, sources, DecodingSpec(beam=1, max_tokens=8, batch_size=2, unknown="never"))
     for source, translation in zip(sources, found.translations, strict=True):
         expected, tied = _greedy(model, source, 8)
         there = translation.tokens[: len(expected)] if tied else translation.tokens
         hold(there == expected, f"beam 1 gives {translation.tokens}, greedy {expected}")
     for beam, length_penalty, by_hand in WORKED_BY_HAND:
-        spec = DecodingSpec(beam=beam, length_penalty=length_penalty, max_tokens=6, unknown="allowed")
+        spec = DecodingSpec(beam=beam, length_penalty=length_penalty, max_tokens=6)
         table = translate(Table(), [np.array([SOS, one, EOS], np.int32) for one in (UNK, 4)], spec)
         words = tuple(translation.tokens for translation in table.translations)
         hold(words == by_hand, f"beam {beam} on the table, length penalty {length_penalty}: {words}, not {by_hand}")
@@ -131,11 +131,11 @@ def resumption(subject: Subject) -> str:
 
 
 def _greedy(model: Seq2SeqModel, source: Ids, most: int) -> tuple[tuple[int, ...], bool]:
-    """Return the most probable next words one by one, without `<eos>`, and whether a tie ended the search."""
+    """Return the most probable next words except `<unk>`, without `<eos>`, and whether a tie ended the search."""
     fed: list[int] = [SOS]
     while len(fed) <= most:
         logits = model.logits(source[None], np.array([fed], np.int32))[0, -1]
-        logits[[PAD, SOS]] = -np.inf
+        logits[[UNK, PAD, SOS]] = -np.inf
         second, first = np.argsort(logits)[-2:]
         if logits[first] - logits[second] < TIE:
             return tuple(fed[1:]), True
