@@ -68,7 +68,7 @@ def dropout(subject: Subject) -> str:
 
 def _spread(subject: Subject) -> None:
     """Hold that a batch of one sentence many times loses what that sentence does, drawn anew for every row."""
-    copies, single_draws, draws = (16, 32, 8) if subject.fast else (64, 64, 12)
+    copies, single_draws, draws = (24, 32, 8) if subject.fast else (64, 64, 12)
     row = subject.real_batch(5)
     length = max(2, subject.real.longest // 2)
     line = Batch(row.source[:1, :length], row.target_in[:1, :length], row.target_out[:1, :length])
@@ -206,6 +206,8 @@ def _scale(kept: Mask, rate: float) -> Numbers:
 
 def _masks(subject: Subject, model: Seq2SeqModel) -> None:
     """Hold that updates drop units at the recipe's rates, and compute what evaluations with the same masks do."""
+    claimed = model.recipe.dropout
+    hold(claimed == RATE, f"recipe.dropout of a model that was built with {RATE} is {claimed}")
     own = _active(model.weights())
     model.set_weights(own)
     masks, updates, compared = Masks(model.recipe, own), 12 if subject.fast else 40, 2 if subject.fast else 4

@@ -110,10 +110,11 @@ def padding(subject: Subject) -> str:
         where = f"with {more_source} more source and {more_target} more target columns of padding"
         _same_but_padding(where, small.batch, expected, evaluation(subject, model, wide))
     found = evaluation(subject, model, real.batch)
-    order = np.argsort((real.batch.source != PAD).sum(1), kind="stable")
-    for rows in np.array_split(order, 4):
+    for ids in (real.batch.source, real.batch.target_in):
+        rows = np.argsort((ids != PAD).sum(1), kind="stable")[: len(ids) // 2]
         narrow = trimmed(rows_of(real.batch, rows))
-        where = f"of {len(rows)} sentences of up to {narrow.source.shape[1]} ids among {real.name}"
+        size = f"{narrow.source.shape[1]} and {narrow.target_in.shape[1]} ids"
+        where = f"of {len(rows)} sentences of up to {size} among {real.name}"
         wide_found = {name: values[rows] for name, values in found.items()}
         _same_but_padding(where, narrow, evaluation(subject, model, narrow), wide_found)
     _empty_rows(subject, small.batch)
