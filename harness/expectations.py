@@ -1,4 +1,4 @@
-"""What a law is written in: comparisons that raise `Broken`, and a table model whose search is worked out by hand."""
+"""Assertions of the laws, which raise `Broken`, and a table model whose search results are worked out by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from impls.contract import EOS, SOS, Arrays, Candidates, Decoding, Ids, Seq2SeqModel
+from impls.contract import EOS, PAD, SOS, Arrays, Candidates, Decoding, Ids, Seq2SeqModel
 
 TOLERANCE = 1e-5
 
@@ -26,7 +26,13 @@ def close(what: str, found: npt.NDArray[Any], expected: npt.NDArray[Any], tolera
     """Hold that two arrays have one shape and differ by at most `tolerance`."""
     hold(found.shape == expected.shape, f"{what}: shape {found.shape}, not {expected.shape}")
     difference = float(np.abs(found - expected).max(initial=0.0))
-    hold(difference <= tolerance, f"{what}: off by {difference:.2g}, allowed is {tolerance:g}")
+    hold(difference <= tolerance, f"{what}: off by {difference:.2g} (tolerance {tolerance:g})")
+
+
+def near(what: str, found: float, expected: float, tolerance: float) -> None:
+    """Hold that two numbers differ by at most `tolerance`."""
+    difference = abs(found - expected)
+    hold(difference <= tolerance, f"{what} is {found:.7g}, expected {expected:.7g} (tolerance {tolerance:.2g})")
 
 
 def same_bits(what: str, found: Arrays, expected: Arrays) -> None:
@@ -63,6 +69,21 @@ def log_softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
     result: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     return result
+
+
+def token_nats(logits: npt.NDArray[Any], target_out: Ids) -> npt.NDArray[np.float64]:
+    """Return the negative log-likelihoods [B,T] of target words by logits [B,T,V]; 0 at padding."""
+    nats = -np.take_along_axis(log_softmax(logits), target_out[..., None], -1)[..., 0]
+    return np.where(target_out == PAD, 0.0, nats)
+
+
+def objective_nats(logits: npt.NDArray[Any], target_out: Ids, smoothing: float) -> float:
+    """Return the summed training objective of logits [B,T,V] with label smoothing over the whole vocabulary.
+
+    Source: Szegedy et al. 2016, section 7.
+    """
+    even = -log_softmax(logits).mean(-1)[target_out != PAD].sum()
+    return float((1 - smoothing) * token_nats(logits, target_out).sum() + smoothing * even)
 
 
 class Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import impls
-from harness import checkpoints, evidence, resuming, standing, store
+from harness import checkpoints, evidence, resuming, self_check, standing, store
 from harness.curves import learning_rate
 from harness.data.batches import evaluation_batches, training_batches, updates_per_epoch
 from harness.data.consumed import WEIGHTS_MARK, weights_digest
@@ -77,6 +78,7 @@ def run(
     trial.checkpoint_seconds = checkpoint_seconds
     store.remove_record(results, spec.id)  # else a kill would leave the reason of an earlier process
     try:
+        trial.check_model()
         trial.resume()
         diverged = trial.train()
         record = trial.record("diverged", diverged) if diverged else trial.measure()
@@ -156,6 +158,12 @@ class _Trial:
         self.stored: dict[str, str] = {}
 
     # Training ---------------------------------------------------------------------------------------------------------
+
+    def check_model(self) -> None:
+        """Check the model on its first batches, before a resume replaces its state. Raises: SelfCheckFailed."""
+        batches = training_batches(self.prepared.train, self.spec.training, seed=self.spec.seed, epoch=0)
+        first = list(itertools.islice(batches, self_check.BATCHES))
+        self_check.check_model(self.model, first, precision=self.spec.precision, device=self.spec.device)
 
     def train(self) -> str:
         """Train to the end. Return why the run diverged, or nothing."""

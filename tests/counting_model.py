@@ -131,9 +131,10 @@ COMPILING_SECONDS = 1.0
 
 
 class CompilingModel(CountingModel):
-    """Takes a second to compile at its first and its fourth update, and where it first translates."""
+    """Takes a second to compile at its first and its fourth update, and where it first decodes."""
 
     compiled = 0
+    has_decoded = False
 
     def _compile(self) -> None:
         time.sleep(COMPILING_SECONDS)
@@ -145,7 +146,8 @@ class CompilingModel(CountingModel):
         super().train_step(batch, learning_rate)
 
     def begin_decoding(self, source: Ids) -> CountingDecoding:
-        if self.compiled < 3:
+        if not self.has_decoded:
+            self.has_decoded = True
             self._compile()
         return super().begin_decoding(source)
 

@@ -25,6 +25,11 @@ class Fault:
         self.inner = inner
         self.training, self.seed, self.dropout = training, seed, dropout
 
+    @staticmethod
+    def settings(training: Training, dropout: float) -> tuple[Training, float]:
+        """Return what the right model inside is built with."""
+        return training, dropout
+
     @property
     def recipe(self) -> Any:
         return self.inner.recipe
@@ -84,7 +89,8 @@ def planted(build: Build, fault: type[Fault]) -> Build:
     """Return a build whose models have the fault."""
 
     def faulty(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
-        return fault(build(training, seed, dropout), training, seed, dropout)
+        given, rate = fault.settings(training, dropout)
+        return fault(build(given, seed, rate), training, seed, dropout)
 
     return faulty
 

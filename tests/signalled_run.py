@@ -27,11 +27,12 @@ COMPILING_SECONDS = 0.3
 PHASES: dict[str, tuple[str, str, int]] = {
     "tokenising": ("subprocess", "Popen.communicate", 1),
     "building": ("counting_model", "CountingModel.__init__", 1),
+    "checking": ("counting_model", "CountingModel.logits", 1),
     "resuming": ("harness.checkpoints", "load", 1),
-    "compiling": ("counting_model", "CompilingModel._compile", 1),
+    "compiling": ("counting_model", "CompilingModel._compile", 2),
     "training": ("counting_model", "CountingModel.train_step", 10),
     "validating": ("harness.training", "evaluate", 2),
-    "translating": ("counting_model", "CompilingModel.begin_decoding", 1),
+    "translating": ("counting_model", "CompilingModel.begin_decoding", 4),
     "storing": ("harness.store", "save_sentences", 1),
 }
 NUMBERS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGHUP": signal.SIGHUP}

@@ -19,7 +19,7 @@ from impls.contract import (
     TransformerRecipe,
 )
 
-SOURCE_WORDS, TARGET_WORDS, MAX_LENGTH = 37, 41, 24
+SOURCE_WORDS, TARGET_WORDS, MAX_LENGTH = 37, 41, 40
 BASE = TransformerRecipe(width=32, layers=2, heads=2, ffn_width=48, max_length=MAX_LENGTH)
 REFERENCE = TorchReferenceRecipe(width=32, layers=2, heads=2, ffn_width=48, max_length=MAX_LENGTH)
 PLAIN = PlainRecipe(width=32, layers=2, heads=2, ffn_width=48, max_length=MAX_LENGTH)
