@@ -30,7 +30,7 @@ from impls.contract import (
 )
 from impls.torch_dropout import Dropout, Dropouts, Noise
 from impls.torch_operations import output_loss
-from impls.torch_packing import GROUP_ROWS, pack
+from impls.torch_packing import GROUP_ROWS, pack, pack_by_position
 from impls.torch_reference import TorchReference
 from impls.transformer import Transformer
 from impls.weights import check, initial
@@ -198,6 +198,13 @@ class TorchModel:
         features = self._padded_features(batch).flatten(0, 1)
         return features.index_select(0, self.place(places)), places
 
+    def _to_predict(self, features: torch.Tensor, places: Places, batch: Batch) -> tuple[torch.Tensor, Places]:
+        """Return the features and places of those packed rows whose next word is to be predicted."""
+        chosen = np.flatnonzero(batch.target_out.reshape(-1)[places] != PAD)
+        if len(chosen) < len(places):
+            features = features.index_select(0, self.place(chosen))
+        return features, places[chosen]
+
     def _padded_features(self, batch: Batch) -> torch.Tensor:
         """Return the features of all target positions. Shapes: [B,T,...]."""
         found: torch.Tensor = self.module(self.place(batch.source), self.place(batch.target_in))
@@ -343,22 +350,18 @@ class TransformerModel(TorchModel):
         # On a GPU, more and smaller operations cost more time than padding does.
         group_rows = GROUP_ROWS if self._device.type == "cpu" else len(batch.source)
         packing = pack(batch, heads=self.recipe.heads, group_rows=group_rows, place=self.place)
-        features: torch.Tensor = self.module.packed(packing)
-        asked = np.flatnonzero(batch.target_out.reshape(-1)[packing.places] != PAD)
-        if len(asked) < len(packing.places):
-            features = features.index_select(0, self.place(asked))
-        return features, packing.places[asked]
+        return self._to_predict(self.module.packed(packing), packing.places, batch)
 
 
 class TorchGruModel(TorchModel):
-    """The GRU: its decoder is fed by coins."""
+    """The GRU: trains and evaluates on packed rows, and in training its decoder is fed by coins."""
 
-    def _padded_features(self, batch: Batch) -> torch.Tensor:
-        if not self.module.training:
-            return super()._padded_features(batch)
-        fed = self._training.forcing(self._seed, self._updates, batch.target_in.shape[1])
-        found: torch.Tensor = self.module(self.place(batch.source), self.place(batch.target_in), tuple(fed.tolist()))
-        return found
+    def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+        fed = None
+        if self.module.training:
+            fed = tuple(self._training.forcing(self._seed, self._updates, batch.target_in.shape[1]).tolist())
+        packed = pack_by_position(batch, place=self.place)
+        return self._to_predict(self.module.packed(packed, fed), packed.places, batch)
 
 
 class TorchReferenceModel(TorchModel):

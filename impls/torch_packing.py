@@ -138,6 +138,36 @@ def pack(batch: Batch, *, heads: int, group_rows: int, place: Place) -> Packing:
     )
 
 
+@dataclass(frozen=True)
+class PackedByPosition:
+    """A batch whose target has no padding, for recurrent decoders: the first words of all sentences, then the second.
+
+    Sentences stand in descending order of target length, so those with a word at a position are the first `sizes[t]`.
+    Shapes: source [B,S], padded; lengths [B] of the sources, in the host's memory; words [N]; places [N] as in `Packing`.
+    """
+
+    source: torch.Tensor
+    lengths: torch.Tensor
+    words: torch.Tensor
+    sizes: list[int]
+    places: Numbers
+
+
+def pack_by_position(batch: Batch, *, place: Place) -> PackedByPosition:
+    """Return `batch` with its target packed position by position; `place` copies an array to the device."""
+    lengths = np.maximum(_lengths(batch.target_in), _lengths(batch.target_out))
+    order = np.argsort(-lengths, kind="stable")
+    position, row = np.nonzero(np.arange(lengths.max())[:, None] < lengths[order])
+    places = order[row] * batch.target_in.shape[1] + position
+    return PackedByPosition(
+        source=place(batch.source[order]),
+        lengths=torch.from_numpy(_lengths(batch.source)[order]),
+        words=place(batch.target_in.reshape(-1)[places]),
+        sizes=np.bincount(position).tolist(),
+        places=places,
+    )
+
+
 class _Sentences:
     """One side of a batch, its sentences in another order: which word each packed row is."""
 
