@@ -70,9 +70,7 @@ class Encoder(nn.Module):
         back, first = self._read(self.back, embedded.gather(1, reverse.expand_as(embedded)), lengths)
         return torch.cat([ahead, back.gather(1, reverse.expand_as(back))], dim=-1), torch.cat([last, first], dim=-1)
 
-    def _read(
-        self, layer: nn.GRU, embedded: torch.Tensor, lengths: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read(self, layer: nn.GRU, embedded: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the states after each word and after the last word; padding is not computed on."""
         packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
         states, last = layer(packed)

@@ -21,6 +21,7 @@ NOTHING_ELSE: set[str] = set()
 KERAS_NETWORKS = {"impls.keras_transformer", "impls.keras_gru"}
 KERAS = {*KERAS_NETWORKS, "impls.keras_backends", "impls.keras_program", "impls.keras_adapter"}
 PEER_MAY = {"impls.contract", "impls.peers.contract", "impls.peers.canonical"}
+TORCH_PARTS = {"impls.torch_packing", "impls.torch_operations", "impls.torch_dropout"}
 NUMPY_PEERS = ["impls.peers", "impls.peers.contract", "impls.peers.registry", "impls.peers.canonical"]
 ALLOWED = {
     "impls": {"impls.contract", "impls.registry"},
@@ -28,9 +29,13 @@ ALLOWED = {
     "impls.weights": {"impls.contract"},
     "impls.recipes": {"impls.contract"},
     "impls.registry": {"impls.contract", "impls.recipes"},
-    "impls.torch_operations": NOTHING_ELSE,
+    "impls.torch_packing": {"impls.contract"},
+    "impls.torch_operations": {"impls.torch_packing"},
+    "impls.torch_dropout": {"impls.torch_operations"},
     "impls.torch_caches": NOTHING_ELSE,
-    "impls.torch_adapter": {"impls.contract", "impls.weights", "impls.torch_operations"},
+    "impls.torch_weight_names": {"impls.contract"},
+    "impls.torch_attention": {"impls.contract", "impls.torch_caches", *TORCH_PARTS},
+    "impls.torch_adapter": {"impls.contract", "impls.weights", "impls.torch_weight_names", *TORCH_PARTS},
     "impls.torch_graph_decoding": {"impls.contract", "impls.torch_adapter", "impls.torch_caches", "impls.transformer"},
     "impls.torch_graphs": {"impls.contract", "impls.torch_adapter", "impls.torch_graph_decoding"},
     "impls.keras_program": {"impls.contract", "impls.weights", "impls.keras_backends", *KERAS_NETWORKS},
@@ -38,7 +43,7 @@ ALLOWED = {
     "impls.keras_transformer": {"impls.contract", "impls.weights"},
     "impls.keras_gru": {"impls.contract", "impls.weights"},
     "impls.keras_backends": {"impls.contract"},
-    "impls.transformer": {"impls.contract", "impls.torch_operations", "impls.torch_caches"},
+    "impls.transformer": {"impls.contract", "impls.torch_attention", "impls.torch_caches", *TORCH_PARTS},
     "impls.peers": NOTHING_ELSE,
     "impls.peers.contract": {"impls.contract"},
     "impls.peers.registry": {"impls.contract", "impls.peers.contract"},
@@ -50,7 +55,7 @@ ALLOWED = {
     "impls.peers.marian": {*PEER_MAY, "impls.peers.loop"},
     "impls.peers.ctranslate2": PEER_MAY,
 }
-VARIANT_MAY = {"impls.contract", "impls.recipes", "impls.torch_caches"}
+VARIANT_MAY = {"impls.contract", "impls.recipes", "impls.torch_caches", "impls.torch_packing"}
 HARNESS_MAY = {"impls", "impls.contract", "impls.weights", "impls.recipes", "impls.registry"}
 HARNESS_MAY |= {"impls.peers.contract", "impls.peers.registry"}
 REPORTING_MAY = {"impls.contract", "impls.recipes"}
