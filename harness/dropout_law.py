@@ -229,7 +229,10 @@ def _masks(subject: Subject, model: Seq2SeqModel) -> None:
         found = np.log(np.maximum(scores[update][allowed].astype(np.float64), 1e-30))
         apart = np.abs(found - found.mean() - expected + expected.mean()).max()
         told = f"probabilities of an update are {apart:.2g} nats from those of an evaluation that drops the same units"
-        hold(bool(apart <= SCORES), f"{told}: units are dropped elsewhere, or the others are not scaled by 1 / (1 - rate)")
+        hold(
+            bool(apart <= SCORES),
+            f"{told}: units are dropped elsewhere, or the others are not scaled by 1 / (1 - rate)",
+        )
 
 
 def _active(own: Arrays) -> Arrays:

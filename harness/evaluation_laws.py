@@ -375,7 +375,9 @@ def _long_selection(subject: Subject, model: Seq2SeqModel) -> None:
     for position in range(batch.target_in.shape[1]):
         if position % every == every - 1:
             wanted = (count // 2, count, count)[position // every % 3]
-            draw = generator.permutation(len(rows)) if wanted == len(rows) else generator.integers(len(rows), size=wanted)
+            draw = (
+                generator.permutation(len(rows)) if wanted == len(rows) else generator.integers(len(rows), size=wanted)
+            )
             decoded.select(draw.astype(np.intp))
             rows = rows[draw]
         found = log_probabilities(subject, decoded, batch.target_in[rows, position])

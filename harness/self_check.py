@@ -59,9 +59,7 @@ def dealt(batches: Sequence[Batch]) -> list[Batch]:
 
 def _stacked(parts: list[Ids]) -> Ids:
     longest = max(ids.shape[1] for ids in parts)
-    return np.concatenate(
-        [np.pad(ids, ((0, 0), (0, longest - ids.shape[1])), constant_values=PAD) for ids in parts]
-    )
+    return np.concatenate([np.pad(ids, ((0, 0), (0, longest - ids.shape[1])), constant_values=PAD) for ids in parts])
 
 
 def _check_batch(model: Seq2SeqModel, batch: Batch, turn: int, share: float) -> None:

@@ -66,9 +66,7 @@ def standstill(subject: Subject) -> str:
 
 def learning(subject: Subject) -> str:
     """10: forty updates on a small batch halve the loss; ten on a realistic one lower it by a fiftieth."""
-    for (name, batch), updates, rate, least in zip(
-        subject.probes(), (40, 10), (1e-3, 3e-3), (0.5, 0.98), strict=True
-    ):
+    for (name, batch), updates, rate, least in zip(subject.probes(), (40, 10), (1e-3, 3e-3), (0.5, 0.98), strict=True):
         model = subject.shaken(dropout=0.0)
         before = float(model.token_nats(batch).sum())
         for _ in range(updates):

@@ -16,10 +16,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 from torch.nn.functional import linear
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from impls.contract import PAD, GruRecipe
 from impls.recipes import BAHDANAU_GRU, TRAININGS
 from impls.torch_caches import Rows, Sources
+from impls.torch_packing import PackedByPosition
 
 RECIPE = BAHDANAU_GRU
 TRAINING = TRAININGS["bahdanau_gru"]
@@ -42,6 +44,12 @@ class State:
         self.sources.select(rows)
         self.rows = self.rows.index_select(0, torch.from_numpy(rows).to(self.rows.device))
 
+    def keep_first(self, count: int) -> None:
+        """Drop all rows but the first ones, each of which has a source of its own."""
+        if count < len(self.rows):
+            self.rows = self.rows[:count]
+            self.sources = Sources(*(one[:count] for one in self.sources.tensors))
+
 
 class Encoder(nn.Module):
     """A GRU in each direction. Shapes: embedded [B,S,E] to encoded [B,S,2H] and last states [B,2H]."""
@@ -51,17 +59,22 @@ class Encoder(nn.Module):
         self.ahead = nn.GRU(embedding_width, width, batch_first=True)
         self.back = nn.GRU(embedding_width, width, batch_first=True)
 
-    def forward(self, embedded: torch.Tensor, visible: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Read both ways; forward, then backward, in the last dimension."""
-        length = visible.sum(dim=1, keepdim=True)
+    def forward(
+        self, embedded: torch.Tensor, visible: torch.Tensor, lengths: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Read both ways; forward, then backward, in the last dimension. `lengths` [B] lie in the host's memory."""
         position = torch.arange(visible.shape[1], device=visible.device)
         # Real words in reverse, padding left where it is: the backward direction begins at the last real word.
-        reverse = torch.where(visible, length - 1 - position, position)[..., None]
-        ahead, _ = self.ahead(embedded)
-        back, _ = self.back(embedded.gather(1, reverse.expand_as(embedded)))
-        last = (length - 1).clamp(min=0)[..., None].expand(-1, 1, ahead.shape[-1])
-        ends = torch.cat([ahead.gather(1, last), back.gather(1, last)], dim=-1)[:, 0]
-        return torch.cat([ahead, back.gather(1, reverse.expand_as(back))], dim=-1), ends
+        reverse = torch.where(visible, visible.sum(dim=1, keepdim=True) - 1 - position, position)[..., None]
+        ahead, last = self._read(self.ahead, embedded, lengths)
+        back, first = self._read(self.back, embedded.gather(1, reverse.expand_as(embedded)), lengths)
+        return torch.cat([ahead, back.gather(1, reverse.expand_as(back))], dim=-1), torch.cat([last, first], dim=-1)
+
+    def _read(self, layer: nn.GRU, embedded: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the states after each word and after the last word; padding is not computed on."""
+        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+        states, last = layer(packed)
+        return pad_packed_sequence(states, batch_first=True, total_length=embedded.shape[1])[0], last[0]
 
 
 class AdditiveAttention(nn.Module):
@@ -100,10 +113,15 @@ class AttentionGru(nn.Module):
         self.embedding_width, self.width = embedded, width
         self.dropout = dropout
 
-    def begin(self, source: torch.Tensor) -> State:
-        """Encode the source [B,S] and return the state before the first target word."""
+    def begin(self, source: torch.Tensor, lengths: torch.Tensor | None = None) -> State:
+        """Encode the source [B,S] and return the state before the first target word.
+
+        `lengths`, [B] in the host's memory, are the sources' without padding; without them the device is waited for.
+        """
         visible = source != PAD
-        encoded, ends = self.encoder(self.dropout(self.source_embedding(source)), visible)
+        if lengths is None:
+            lengths = visible.sum(dim=1).clamp(min=1).cpu()
+        encoded, ends = self.encoder(self.dropout(self.source_embedding(source)), visible, lengths)
         return State(torch.tanh(self.bridge(ends)), visible, encoded, self.attention.remember(encoded))
 
     def advance(self, state: State, last: torch.Tensor) -> torch.Tensor:
@@ -111,38 +129,43 @@ class AttentionGru(nn.Module):
         embedded = self.dropout(self.target_embedding(last))
         return self._advance(state, embedded, self._gates(embedded), self._kernels())[0]
 
-    def forward(
-        self, source: torch.Tensor, target_in: torch.Tensor, fed: tuple[bool, ...] | None = None
-    ) -> torch.Tensor:
-        """Return what `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,3H+E].
+    def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
+        """Return what `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,3H+E]."""
+        return torch.stack(self._decode(self.begin(source), *_by_position(target_in))[0], dim=1)
+
+    def packed(self, batch: PackedByPosition, fed: tuple[bool, ...] | None = None) -> torch.Tensor:
+        """Return what `output` turns into logits, of packed target words. Shapes: to [N,3H+E].
 
         Where `fed` is False at a position after the first, the model reads its own most probable word instead.
         """
-        return self._decode(source, target_in, fed)[0]
+        return torch.cat(self._decode(self.begin(batch.source, batch.lengths), batch.words, batch.sizes, fed)[0])
 
     def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         """Return the weights of target positions on source positions. Shapes: [B,1,1,T,S]."""
-        return self._decode(source, target_in, None)[1][:, None, None]
+        return torch.stack(self._decode(self.begin(source), *_by_position(target_in))[1], dim=1)[:, None, None]
 
     def _decode(
-        self, source: torch.Tensor, target_in: torch.Tensor, fed: tuple[bool, ...] | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        state = self.begin(source)
-        embedded = self.dropout(self.target_embedding(target_in))
-        gates, kernels = self._gates(embedded), self._kernels()
+        self, state: State, words: torch.Tensor, sizes: list[int], fed: tuple[bool, ...] | None = None
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Feed all words, [N], those of each position together: `sizes` says how many rows have a word there.
+
+        Rows that have no word at a position have none later.
+        """
+        embedded = self.dropout(self.target_embedding(words))
+        kernels = self._kernels()
         features: list[torch.Tensor] = []
         seen: list[torch.Tensor] = []
-        for t in range(target_in.shape[1]):
-            word, gate = embedded[:, t], gates[:, t]
-            if fed is not None and t and not fed[t]:
+        for word, gate in zip(embedded.split(sizes), self._gates(embedded).split(sizes), strict=True):
+            state.keep_first(len(word))
+            if fed is not None and features and not fed[len(features)]:
                 with torch.no_grad():
-                    own = self.output(features[-1]).argmax(dim=-1)
+                    own = self.output(features[-1][: len(word)]).argmax(dim=-1)
                 word = self.dropout(self.target_embedding(own))
                 gate = self._gates(word)
             feature, weights = self._advance(state, word, gate, kernels)
             features.append(feature)
             seen.append(weights)
-        return torch.stack(features, dim=1), torch.stack(seen, dim=1)
+        return features, seen
 
     def _gates(self, embedded: torch.Tensor) -> torch.Tensor:
         """Return the embedding's share in the gates, for all positions in one product. Shapes: [...,E] to [...,3H]."""
@@ -168,3 +191,9 @@ class AttentionGru(nn.Module):
         candidate = torch.tanh(candidate + torch.sigmoid(reset + kept_reset) * kept_candidate)
         state.rows = torch.lerp(candidate, state.rows, update)
         return torch.cat([state.rows, context, embedded], dim=-1), weights.flatten(0, 1)
+
+
+def _by_position(target_in: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+    """Return all words [B*T], those of each position together, and how many each position has."""
+    rows, length = target_in.shape
+    return target_in.T.flatten(), [rows] * length

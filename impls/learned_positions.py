@@ -22,11 +22,15 @@ RECIPE = LEARNED_POSITIONS
 TRAINING = TRAININGS["learned_positions"]
 
 
-class LearnedPositions(nn.Embedding):
+class LearnedPositions(nn.Module):
     """Adds a trained vector per position.
 
     Shapes: weight [max_length,D]; positions [T] or [N]; x and result [B,T,D] or, packed, [N,D].
     """
+
+    def __init__(self, max_length: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(max_length, width))
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return x plus the vector of each position."""

@@ -57,7 +57,7 @@ class MultiHeadAttention(nn.Module):
         self.key = nn.Linear(recipe.width, recipe.width)
         self.value = nn.Linear(recipe.width, recipe.width)
         self.output = nn.Linear(recipe.width, recipe.width)
-        self.dropout = nn.Dropout(recipe.dropout)
+        self.dropout = nn.Dropout(recipe.attention_rate)
 
     def forward(
         self, x: torch.Tensor, memory: torch.Tensor, visible: torch.Tensor
@@ -81,7 +81,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.inner = nn.Linear(recipe.width, recipe.ffn_width)
         self.outer = nn.Linear(recipe.ffn_width, recipe.width)
-        self.dropout = nn.Dropout(recipe.dropout)
+        self.dropout = nn.Dropout(recipe.activation_rate)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the feed-forward of each position."""

@@ -10,12 +10,12 @@ from torch.nn.functional import cross_entropy
 
 from impls.contract import PAD, Batch, PlainRecipe
 from impls.plain import PlainTransformer
-from impls.torch_adapter import TorchReferenceModel, device_of
+from impls.torch_adapter import TorchDropoutModel, device_of
 from impls.torch_dropout import Noise
 from impls.weights import initial
 
 
-class PlainModel(TorchReferenceModel):
+class PlainModel(TorchDropoutModel):
     """The plain Transformer with logits of all positions, torch's cross entropy and an Adam that is not fused.
 
     Dropout draws from torch's global generator, which is seeded for each update and restored.
@@ -29,8 +29,9 @@ class PlainModel(TorchReferenceModel):
         self.module.train()
         self._optimiser.zero_grad()
         target = self.place(batch.target_out.astype(np.int64)).flatten()
-        with self._mixed():
-            logits = self.module.output(self._padded_features(batch)).flatten(0, 1).float()
+        with self._mixed(), self._dropout_noise():
+            features = self.module(self.place(batch.source), self.place(batch.target_in))
+            logits = self.module.output(features).flatten(0, 1).float()
             settings: dict[str, Any] = {"ignore_index": PAD, "reduction": "sum"}
             objective = cross_entropy(logits, target, label_smoothing=self._training.label_smoothing, **settings)
             nats = cross_entropy(logits.detach(), target, **settings) if self._training.label_smoothing else objective

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,83 +29,14 @@ from impls.contract import (
 )
 from impls.torch_dropout import Dropout, Dropouts, Noise
 from impls.torch_operations import output_loss
-from impls.torch_packing import GROUP_ROWS, pack
+from impls.torch_packing import GROUP_ROWS, groups_by_length, pack, pack_by_position
 from impls.torch_reference import TorchReference
+from impls.torch_weight_names import slots
 from impls.transformer import Transformer
 from impls.weights import check, initial
 
 PRECISIONS = ("float32", "bfloat16")
 Places = np.ndarray[Any, np.dtype[np.int64]]
-
-# How torch's names become canonical ones: applied in this order, each wherever it matches.
-NAMES = (
-    (r"\.(layers|sublayer)\.", "."),
-    (r"^(source|target)_(embedding|positions)", r"\1.\2"),
-    (r"\.(embedding|positions)\.weight$", r".\1"),
-    (r"\.(self|cross)_attention\.", r".\1."),
-    (r"\.self_attn\.", ".self."),
-    (r"\.multihead_attn\.", ".cross."),
-    (r"\.out_proj\.", ".output."),
-    (r"\.linear1\.", ".feed_forward.inner."),
-    (r"\.linear2\.", ".feed_forward.outer."),
-    (r"\.norm1\.", ".self.norm."),
-    (r"^(encoder\.\d+)\.norm2\.", r"\1.feed_forward.norm."),
-    (r"^(decoder\.\d+)\.norm2\.", r"\1.cross.norm."),
-    (r"\.norm3\.", ".feed_forward.norm."),
-    (r"\.(self|cross|feed_forward)_norm\.", r".\1.norm."),
-    (r"\.norm\.weight$", ".norm.scale"),
-    (r"\.norm\.bias$", ".norm.shift"),
-    (r"^encoder\.ahead\.", "encoder.forward."),
-    (r"^encoder\.back\.", "encoder.backward."),
-    (r"\.(weight|bias)_ih_l0$", r".input.\1"),
-    (r"\.(weight|bias)_hh_l0$", r".hidden.\1"),
-    (r"^decoder_(input|hidden)\.", r"decoder.\1."),
-    (r"\.weight$", ".kernel"),
-)
-
-
-# Projections of one input that are one product: the end of the parameter's name, and what stands for it by part.
-PACKED = {
-    r"in_proj_(?=weight$|bias$)": ("query.", "key.", "value."),
-    r"query_key_value\.": ("query.", "key.", "value."),
-    r"key_value\.": ("key.", "value."),
-}
-
-
-class Slot(NamedTuple):
-    """Where a canonical tensor lies: some rows of a parameter, transposed if it is a kernel."""
-
-    parameter: nn.Parameter
-    rows: slice
-    kernel: bool
-
-    def read(self, tensor: torch.Tensor) -> Numbers:
-        """Return the canonical array that lies in `tensor`, the parameter or one of its moments. A copy."""
-        found = tensor.detach()[self.rows].float()
-        if self.kernel:
-            found = found.flatten(1).T
-        return np.array(found.cpu().numpy(), dtype=np.float32, order="C")
-
-    def write(self, tensor: torch.Tensor, array: Numbers) -> None:
-        """Put a canonical array into its place in `tensor`."""
-        given = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
-        place = tensor.detach()[self.rows]
-        place.copy_((given.T if self.kernel else given).reshape(place.shape))
-
-
-def slots(module: nn.Module) -> dict[str, Slot]:
-    """Return where each canonical tensor of a torch model lies."""
-    found: dict[str, Slot] = {}
-    for torch_name, parameter in module.named_parameters():
-        pattern = next((one for one in PACKED if re.search(one, torch_name)), "$")
-        parts = PACKED.get(pattern, ("",))
-        size = len(parameter) // len(parts)
-        for index, part in enumerate(parts):
-            name = re.sub(pattern, part, torch_name)
-            for old, new in NAMES:
-                name = re.sub(old, new, name)
-            found[name] = Slot(parameter, slice(index * size, (index + 1) * size), name.endswith(".kernel"))
-    return found
 
 
 def next_words(module: Any, state: Any, last: torch.Tensor, best: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -198,13 +128,19 @@ class TorchModel:
         Nothing is computed that would have to be waited for.
         """
         places = np.flatnonzero(batch.target_out != PAD)
-        features = self._padded_features(batch).flatten(0, 1)
+        features = self.module(self.place(batch.source), self.place(batch.target_in)).flatten(0, 1)
         return features.index_select(0, self.place(places)), places
 
-    def _padded_features(self, batch: Batch) -> torch.Tensor:
-        """Return the features of all target positions. Shapes: [B,T,...]."""
-        found: torch.Tensor = self.module(self.place(batch.source), self.place(batch.target_in))
-        return found
+    def _to_predict(self, features: torch.Tensor, places: Places, batch: Batch) -> tuple[torch.Tensor, Places]:
+        """Return the features and places of those packed rows whose next word is to be predicted."""
+        chosen = np.flatnonzero(batch.target_out.reshape(-1)[places] != PAD)
+        if len(chosen) < len(places):
+            features = features.index_select(0, self.place(chosen))
+        return features, places[chosen]
+
+    def _group_rows(self, batch: Batch) -> int:
+        """Return how many sentences are padded together: all of them on a GPU, where padding costs less than waiting."""
+        return GROUP_ROWS if self._device.type == "cpu" else len(batch.source)
 
     def _descend(
         self,
@@ -343,35 +279,50 @@ class TransformerModel(TorchModel):
 
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
         self.module.check_length(max(batch.source.shape[1], batch.target_in.shape[1]))
-        # On a GPU, more and smaller operations cost more time than padding does.
-        group_rows = GROUP_ROWS if self._device.type == "cpu" else len(batch.source)
-        packing = pack(batch, heads=self.recipe.heads, group_rows=group_rows, place=self.place)
-        features: torch.Tensor = self.module.packed(packing)
-        asked = np.flatnonzero(batch.target_out.reshape(-1)[packing.places] != PAD)
-        if len(asked) < len(packing.places):
-            features = features.index_select(0, self.place(asked))
-        return features, packing.places[asked]
+        packing = pack(batch, heads=self.module.heads, group_rows=self._group_rows(batch), place=self.place)
+        return self._to_predict(self.module.packed(packing), packing.places, batch)
 
 
 class TorchGruModel(TorchModel):
-    """The GRU: its decoder is fed by coins."""
+    """The GRU: trains and evaluates on packed rows, and in training its decoder is fed by coins."""
 
-    def _padded_features(self, batch: Batch) -> torch.Tensor:
-        if not self.module.training:
-            return super()._padded_features(batch)
-        fed = self._training.forcing(self._seed, self._updates, batch.target_in.shape[1])
-        found: torch.Tensor = self.module(self.place(batch.source), self.place(batch.target_in), tuple(fed.tolist()))
-        return found
+    def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+        fed = None
+        if self.module.training:
+            fed = tuple(self._training.forcing(self._seed, self._updates, batch.target_in.shape[1]).tolist())
+        packed = pack_by_position(batch, place=self.place)
+        return self._to_predict(self.module.packed(packed, fed), packed.places, batch)
 
 
-class TorchReferenceModel(TorchModel):
-    """torch's own layers: their dropout draws from torch's global generator, which is seeded here and put back."""
+class TorchDropoutModel(TorchModel):
+    """A model whose modules use torch's own dropout, which draws from torch's global generator."""
 
-    def _padded_features(self, batch: Batch) -> torch.Tensor:
+    @contextlib.contextmanager
+    def _dropout_noise(self) -> Iterator[None]:
+        """Seed the global generator with (seed, update), and restore its state at the end."""
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(int(np.random.SeedSequence([self._seed, self._updates]).generate_state(1)[0]))
-            return super()._padded_features(batch)
+            yield
+
+
+class TorchReferenceModel(TorchDropoutModel):
+    """torch's own layers, on groups of sentences of similar length instead of packed rows."""
+
+    def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+        if not self.module.training:
+            return self._of_groups(batch)
+        with self._dropout_noise():
+            return self._of_groups(batch)
+
+    def _of_groups(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+        features, places = [], []
+        for rows, part in groups_by_length(batch, self._group_rows(batch)):
+            found, inside = super()._features(part)
+            row, position = np.divmod(inside, part.target_in.shape[1])
+            features.append(found)
+            places.append(rows[row] * batch.target_in.shape[1] + position)
+        return torch.cat(features), np.concatenate(places)
 
 
 def device_of(name: str) -> torch.device:

@@ -61,7 +61,7 @@ class Dropout(nn.Module):
 
 
 class Dropouts(NamedTuple):
-    """The dropout of each place in a Transformer: attention weights, the hidden units of the feed-forward, and the rest.
+    """The dropouts of a Transformer: of attention weights, of the feed-forward's hidden units, and of all other units.
 
     `units` applies after the embedding and before each residual sum.
     """

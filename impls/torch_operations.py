@@ -89,14 +89,14 @@ class _AttendPacked(Function):
             saved += [query, key, value, weights]
         ctx.save_for_backward(*saved)
         ctx.groups, ctx.kept = groups, kept
-        ctx.like = projected, memory
+        ctx.shapes = projected.shape, None if memory is None else memory.shape
         return torch.cat(mixed)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        projected, memory = ctx.like
-        of_projected = torch.empty_like(projected)
-        of_memory = of_projected if memory is None else torch.empty_like(memory)
+        shape, memory_shape = ctx.shapes
+        of_projected = gradients[0].new_empty(shape)
+        of_memory = of_projected if memory_shape is None else gradients[0].new_empty(memory_shape)
         saved = iter(ctx.saved_tensors)
         for group, kept in zip(ctx.groups, ctx.kept, strict=True):
             query, key, value, weights = (next(saved) for _ in range(4))
@@ -110,7 +110,7 @@ class _AttendPacked(Function):
             of_scores.addcmul_(weights, row_sums(of_scores), value=-1)
             of_scores = of_scores.mul_(query.shape[-1] ** -0.5).flatten(0, 1)
             group.put(of_projected, of_memory, of_scores @ key, of_scores.transpose(-1, -2) @ query, of_value)
-        return of_projected, None if memory is None else of_memory, None, None, None
+        return of_projected, None if memory_shape is None else of_memory, None, None, None
 
 
 def add_kept(x: torch.Tensor, added: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:

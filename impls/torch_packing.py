@@ -1,17 +1,16 @@
 """Batches without their padding, for training and evaluation in torch.
 
-The real words of a batch stand one after the other as packed rows, N in all: sentences in ascending order of length, the
-words of a sentence in theirs. Whatever treats each position alone computes on packed rows. Attention compares words of
-one sentence and therefore pads: it takes sentences in groups of similar length, each padded to its own longest sentence,
-which leaves little padding even in a batch of random sentences.
+The packed rows of a batch are its words, N in all, one sentence after the other in ascending order of length. Layers
+that treat each position alone compute on packed rows. Attention needs padding: it takes groups of sentences of similar
+length, each padded to its own longest sentence, so that little padding remains even where batches are random.
 
-Shapes use the repository's letters: B sentences (here: of a group), S source positions, T target positions, H heads, K
-head width. P is the number of projections that one product computes together.
+Shapes use the repository's letters: B sentences (of a batch or of a group), S source positions, T target positions, H
+heads, K head width. P is the number of projections that one product computes together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -124,8 +123,7 @@ def pack(batch: Batch, *, heads: int, group_rows: int, place: Place) -> Packing:
 
     A sentence of nothing but padding counts as one word, so that no group is empty.
     """
-    source, target = _lengths(batch.source), np.maximum(_lengths(batch.target_in), _lengths(batch.target_out))
-    order = np.lexsort((source, target, np.maximum(source, target)))
+    source, target, order = _sorted(batch)
     sources, targets = _Sentences(order, batch.source, source), _Sentences(order, batch.target_in, target)
     rows = [slice(first, first + group_rows) for first in range(0, len(order), group_rows)]
     return Packing(
@@ -135,6 +133,53 @@ def pack(batch: Batch, *, heads: int, group_rows: int, place: Place) -> Packing:
         target_groups=[_group(targets, targets, one, targets.causal(one), heads, place) for one in rows],
         cross_groups=[_group(targets, sources, one, sources.real(one), heads, place) for one in rows],
         places=targets.places,
+    )
+
+
+def groups_by_length(batch: Batch, group_rows: int) -> Iterator[tuple[Numbers, Batch]]:
+    """Yield groups of sentences of similar length, padded to their own longest ones, and their rows in `batch`."""
+    source, target, order = _sorted(batch)
+    for first in range(0, len(order), group_rows):
+        rows = order[first : first + group_rows]
+        columns, target_columns = source[rows].max(), target[rows].max()
+        yield (
+            rows,
+            Batch(
+                batch.source[rows, :columns],
+                batch.target_in[rows, :target_columns],
+                batch.target_out[rows, :target_columns],
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class PackedByPosition:
+    """A batch whose target has no padding, for recurrent decoders: the first words of all sentences, then the second.
+
+    Sentences stand in descending order of target length, so that the first `sizes[t]` have a word at position t.
+    `lengths` are those of the sources and lie in the host's memory; `places` is that of `Packing`.
+    Shapes: source [B,S], padded; lengths [B]; words [N]; places [N].
+    """
+
+    source: torch.Tensor
+    lengths: torch.Tensor
+    words: torch.Tensor
+    sizes: list[int]
+    places: Numbers
+
+
+def pack_by_position(batch: Batch, *, place: Place) -> PackedByPosition:
+    """Return `batch` with its target packed position by position; `place` copies an array to the device."""
+    sources, lengths, _ = _sorted(batch)
+    order = np.argsort(-lengths, kind="stable")
+    position, row = np.nonzero(np.arange(lengths.max())[:, None] < lengths[order])
+    places = order[row] * batch.target_in.shape[1] + position
+    return PackedByPosition(
+        source=place(batch.source[order]),
+        lengths=torch.from_numpy(sources[order]),
+        words=place(batch.target_in.reshape(-1)[places]),
+        sizes=np.bincount(position).tolist(),
+        places=places,
     )
 
 
@@ -201,6 +246,12 @@ def _group(
         from_queries=packed_of(real),
         from_keys=packed_of(keys.real(rows)),
     )
+
+
+def _sorted(batch: Batch) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the lengths of sources and targets, and the rows in ascending order of the longer side. Shapes: [B] each."""
+    source, target = _lengths(batch.source), np.maximum(_lengths(batch.target_in), _lengths(batch.target_out))
+    return source, target, np.lexsort((source, target, np.maximum(source, target)))
 
 
 def _lengths(ids: Ids) -> Numbers:

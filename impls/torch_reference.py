@@ -5,6 +5,8 @@
 Source: torch.nn.Transformer, with the settings of `learned_positions`: post-norm, ReLU, learned positions, scaled
 embeddings. No final norm (nn.Transformer would add one that the paper does not have) and no nested tensors. torch's
 decoder keeps no keys and values between words, so the cached step is computed here from the layers' own weights.
+torch's layers compute on padded batches. On a CPU a batch is therefore cut into groups of sentences of similar length,
+each padded to its own longest sentence; the update is that of the whole batch.
 What to expect: at equal weights the logits of `learned_positions` within 1e-5; what differs is speed, and which units
 dropout hits.
 """

@@ -408,7 +408,7 @@ def scores_rounded(model: Any, sources: Sequence[Ids], decoding: DecodingSpec) -
 def words_swapped_beyond_twelve(model: Any, sources: Sequence[Ids], decoding: DecodingSpec) -> Decoded:
     """Give the words after the twelfth in another order."""
     found = translate(model, sources, decoding)
-    changed = tuple(replace(one, tokens=one.tokens[:FAR] + one.tokens[:FAR - 1 : -1]) for one in found.translations)
+    changed = tuple(replace(one, tokens=one.tokens[:FAR] + one.tokens[: FAR - 1 : -1]) for one in found.translations)
     return replace(found, translations=changed)
 
 
@@ -458,4 +458,3 @@ REALISTIC: tuple[tuple[int, type[Fault]], ...] = (
     (13, SecondMomentRounded),
     (13, ResumesWithAnotherSeed),
 )
-

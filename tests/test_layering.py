@@ -22,6 +22,7 @@ KERAS_NETWORKS = {"impls.keras_transformer", "impls.keras_gru"}
 KERAS_PARTS = {"impls.keras_packing", "impls.keras_positions"}
 KERAS = {*KERAS_NETWORKS, *KERAS_PARTS, "impls.keras_backends", "impls.keras_program", "impls.keras_adapter"}
 PEER_MAY = {"impls.contract", "impls.peers.contract", "impls.peers.canonical"}
+TORCH_PARTS = {"impls.torch_packing", "impls.torch_operations", "impls.torch_dropout"}
 NUMPY_PEERS = ["impls.peers", "impls.peers.contract", "impls.peers.registry", "impls.peers.canonical"]
 ALLOWED = {
     "impls": {"impls.contract", "impls.registry"},
@@ -29,10 +30,16 @@ ALLOWED = {
     "impls.weights": {"impls.contract"},
     "impls.recipes": {"impls.contract"},
     "impls.registry": {"impls.contract", "impls.recipes"},
-    "impls.torch_operations": NOTHING_ELSE,
+    "impls.torch_packing": {"impls.contract"},
+    "impls.torch_operations": {"impls.torch_packing"},
+    "impls.torch_dropout": {"impls.torch_operations"},
     "impls.torch_caches": NOTHING_ELSE,
-    "impls.torch_adapter": {"impls.contract", "impls.weights", "impls.torch_operations"},
-    "impls.plain_adapter": {"impls.contract", "impls.weights", "impls.plain", "impls.torch_adapter"},
+    "impls.plain_adapter": {
+        *("impls.contract", "impls.weights", "impls.plain", "impls.torch_adapter", "impls.torch_dropout"),
+    },
+    "impls.torch_weight_names": {"impls.contract"},
+    "impls.torch_attention": {"impls.contract", "impls.torch_caches", *TORCH_PARTS},
+    "impls.torch_adapter": {"impls.contract", "impls.weights", "impls.torch_weight_names", *TORCH_PARTS},
     "impls.torch_graph_decoding": {"impls.contract", "impls.torch_adapter", "impls.torch_caches", "impls.transformer"},
     "impls.torch_graphs": {"impls.contract", "impls.torch_adapter", "impls.torch_graph_decoding"},
     "impls.keras_program": {
@@ -46,7 +53,7 @@ ALLOWED = {
     "impls.keras_gru": {"impls.contract", "impls.keras_packing"},
     "impls.keras_backends": {"impls.contract"},
     **dict.fromkeys(KERAS_PARTS, NOTHING_ELSE),
-    "impls.transformer": {"impls.contract", "impls.torch_operations", "impls.torch_caches"},
+    "impls.transformer": {"impls.contract", "impls.torch_attention", "impls.torch_caches", *TORCH_PARTS},
     "impls.peers": NOTHING_ELSE,
     "impls.peers.contract": {"impls.contract"},
     "impls.peers.registry": {"impls.contract", "impls.peers.contract"},
@@ -58,7 +65,7 @@ ALLOWED = {
     "impls.peers.marian": {*PEER_MAY, "impls.peers.loop"},
     "impls.peers.ctranslate2": PEER_MAY,
 }
-VARIANT_MAY = {"impls.contract", "impls.recipes", "impls.torch_caches"}
+VARIANT_MAY = {"impls.contract", "impls.recipes", "impls.torch_caches", "impls.torch_packing"}
 HARNESS_MAY = {"impls", "impls.contract", "impls.weights", "impls.recipes", "impls.registry"}
 HARNESS_MAY |= {"impls.peers.contract", "impls.peers.registry"}
 REPORTING_MAY = {"impls.contract", "impls.recipes"}

@@ -28,7 +28,13 @@ from harness.signals import Interrupted, Watch
 from harness.specs import RunRecord, RunSpec
 
 CASES = [(phase, name) for phase in PHASES for name in NUMBERS]
-SAMPLE = {("checking", "SIGINT"), ("tokenising", "SIGHUP"), ("training", "SIGTERM"), ("translating", "SIGINT"), ("storing", "SIGTERM")}
+SAMPLE = {
+    ("checking", "SIGINT"),
+    ("tokenising", "SIGHUP"),
+    ("training", "SIGTERM"),
+    ("translating", "SIGINT"),
+    ("storing", "SIGTERM"),
+}
 OBEYED_SECONDS = 5.0
 
 # What a signal in each phase says: how many updates were done, and of how many the checkpoint is.

@@ -18,7 +18,8 @@ from harness.specs import RunSpec, overridden, override, spec_from_json, to_json
 from harness.subjects import padded
 from impls import registry, torch_graphs
 from impls.contract import EOS, PAD, SOS, Arrays, Batch
-from impls.torch_adapter import Dropout, TorchModel
+from impls.torch_adapter import TorchModel
+from impls.torch_dropout import Dropout
 from impls.torch_graphs import LENGTH_STEP, GraphModel, Graphs, Shape, padded_shape
 
 RATE = 2e-3

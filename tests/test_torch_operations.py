@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, linear
 import impls
 from impls import registry, torch_operations
 from impls.contract import EOS, PAD, SOS, Batch, Training, TransformerRecipe
-from impls.torch_adapter import Dropout, Noise
+from impls.torch_dropout import Dropout, Noise
 from impls.torch_operations import LOSS_ROWS, add_kept, attend, output_loss
 
 HIDDEN = -1e9

@@ -111,10 +111,12 @@ ADAM = (
     built_with("Beta2Ignored", lambda training, dropout: (replace(training, beta2=0.999), dropout)),
     built_with("EpsilonIgnored", lambda training, dropout: (replace(training, epsilon=1e-8), dropout)),
     built_with(
-        "BetasSwapped", lambda training, dropout: (replace(training, beta1=training.beta2, beta2=training.beta1), dropout)
+        "BetasSwapped",
+        lambda training, dropout: (replace(training, beta1=training.beta2, beta2=training.beta1), dropout),
     ),
     built_with(
-        "EpsilonInsideTheRoot", lambda training, dropout: (replace(training, epsilon=math.sqrt(training.epsilon)), dropout)
+        "EpsilonInsideTheRoot",
+        lambda training, dropout: (replace(training, epsilon=math.sqrt(training.epsilon)), dropout),
     ),
     with_module("NoBiasCorrection", no_bias_correction),
     with_module("WeightDecay", weight_decay),

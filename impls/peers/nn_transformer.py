@@ -61,6 +61,12 @@ class LibraryTransformer(nn.Module):
             custom_decoder=nn.TransformerDecoder(nn.TransformerDecoderLayer(*settings, **layer), recipe.layers),
             batch_first=True,
         )
+        # torch's layers take one rate for all three places.
+        for one in self.transformer.modules():
+            if isinstance(one, nn.MultiheadAttention):
+                one.dropout = recipe.attention_rate
+            elif isinstance(one, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+                one.dropout.p = recipe.activation_rate
         self.output = nn.Linear(recipe.width, target_words)
         self.dropout = nn.Dropout(recipe.dropout)
         self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0

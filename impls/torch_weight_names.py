@@ -1,0 +1,82 @@
+"""Where each canonical weight lies in a torch module."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from impls.contract import Numbers
+
+# How torch's names become canonical ones: applied in this order, each wherever it matches.
+NAMES = (
+    (r"\.(layers|sublayer)\.", "."),
+    (r"^(source|target)_(embedding|positions)", r"\1.\2"),
+    (r"\.(embedding|positions)\.weight$", r".\1"),
+    (r"\.(self|cross)_attention\.", r".\1."),
+    (r"\.self_attn\.", ".self."),
+    (r"\.multihead_attn\.", ".cross."),
+    (r"\.out_proj\.", ".output."),
+    (r"\.linear1\.", ".feed_forward.inner."),
+    (r"\.linear2\.", ".feed_forward.outer."),
+    (r"\.norm1\.", ".self.norm."),
+    (r"^(encoder\.\d+)\.norm2\.", r"\1.feed_forward.norm."),
+    (r"^(decoder\.\d+)\.norm2\.", r"\1.cross.norm."),
+    (r"\.norm3\.", ".feed_forward.norm."),
+    (r"\.(self|cross|feed_forward)_norm\.", r".\1.norm."),
+    (r"\.norm\.weight$", ".norm.scale"),
+    (r"\.norm\.bias$", ".norm.shift"),
+    (r"^encoder\.ahead\.", "encoder.forward."),
+    (r"^encoder\.back\.", "encoder.backward."),
+    (r"\.(weight|bias)_ih_l0$", r".input.\1"),
+    (r"\.(weight|bias)_hh_l0$", r".hidden.\1"),
+    (r"^decoder_(input|hidden)\.", r"decoder.\1."),
+    (r"\.weight$", ".kernel"),
+)
+
+
+# Projections of one input that are one product: the end of the parameter's name, and what stands for it by part.
+PACKED = {
+    r"in_proj_(?=weight$|bias$)": ("query.", "key.", "value."),
+    r"query_key_value\.": ("query.", "key.", "value."),
+    r"key_value\.": ("key.", "value."),
+}
+
+
+class Slot(NamedTuple):
+    """Where a canonical tensor lies: some rows of a parameter, transposed if it is a kernel."""
+
+    parameter: nn.Parameter
+    rows: slice
+    kernel: bool
+
+    def read(self, tensor: torch.Tensor) -> Numbers:
+        """Return the canonical array that lies in `tensor`, the parameter or one of its moments. A copy."""
+        found = tensor.detach()[self.rows].float()
+        if self.kernel:
+            found = found.flatten(1).T
+        return np.array(found.cpu().numpy(), dtype=np.float32, order="C")
+
+    def write(self, tensor: torch.Tensor, array: Numbers) -> None:
+        """Put a canonical array into its place in `tensor`."""
+        given = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+        place = tensor.detach()[self.rows]
+        place.copy_((given.T if self.kernel else given).reshape(place.shape))
+
+
+def slots(module: nn.Module) -> dict[str, Slot]:
+    """Return where each canonical tensor of a torch model lies."""
+    found: dict[str, Slot] = {}
+    for torch_name, parameter in module.named_parameters():
+        pattern = next((one for one in PACKED if re.search(one, torch_name)), "$")
+        parts = PACKED.get(pattern, ("",))
+        size = len(parameter) // len(parts)
+        for index, part in enumerate(parts):
+            name = re.sub(pattern, part, torch_name)
+            for old, new in NAMES:
+                name = re.sub(old, new, name)
+            found[name] = Slot(parameter, slice(index * size, (index + 1) * size), name.endswith(".kernel"))
+    return found
