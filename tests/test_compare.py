@@ -9,29 +9,37 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
+from compare_cases import BLEU, FIRST, SECOND, found, text, written
 from pages_factory import made, put
 from record_factory import digest, record
 from record_folders import write_set
 
 from harness import store
 from harness.__main__ import main
-from harness.comparing import agreement, conditions, data, document, pages, sentences, sides, subsets
-from harness.comparing.comparison import Comparison, Corpus, compare
+from harness.comparing import (
+    agreement,
+    conditions,
+    data,
+    document,
+    pages,
+    sentences,
+    sides,
+    subsets,
+)
+from harness.comparing.comparison import Corpus
 from harness.comparing.document import Heading, Lines, Table
 from harness.comparing.sides import Side
-from harness.specs import RunRecord
+from harness.reporting.effects import Conclusion
 from harness.store import Hypothesis
 from impls.recipes import RECIPES
 
-FIRST, SECOND = "learned_positions", "conv_ffn"
-BLEU = {FIRST: (30.0, 31.0, 32.0), SECOND: (31.0, 33.0, 33.0)}
 HOSTILE = (
     '=HYPERLINK("http://evil")',
     "\x1b]0;title\x07\x1b[31mred",
@@ -47,31 +55,12 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path_factory.getbasetemp() / "nothing"))
 
 
-def written(results: Path, variant: str, seed: int, **changes: Any) -> RunRecord:
-    """Store a record without anything beside it; changes are those of the record."""
-    one = record(variant, seed)
-    made_one = replace(one, **{**changes, "scores": {**one.scores, **changes.get("scores", {})}})
-    store.save_record(results, made_one)
-    return made_one
-
-
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     for variant, figures in BLEU.items():
         for seed, value in enumerate(figures):
             written(tmp_path, variant, seed, scores={"bleu_sacre": value, "test_loss": 2.0 + 0.01 * seed})
     return tmp_path
-
-
-def found(
-    results: Path, *words: str, corpus: Corpus | None = None, allow: Sequence[str] = (), **more: Any
-) -> Comparison:
-    chosen = sides.find(words or (FIRST, SECOND), results, complain=pytest.fail)
-    return compare(chosen, agreement.check(chosen, allow, complain=pytest.fail), corpus, examples=3, **more)
-
-
-def text(results: Path, *words: str, **more: Any) -> str:
-    return document.terminal(pages.document(found(results, *words, **more)))
 
 
 # Figures --------------------------------------------------------------------------------------------------------------
@@ -82,27 +71,44 @@ def test_a_difference_is_second_less_first_with_students_interval(results: Path)
     assert one is not None
     difference = one.difference("B", "A")
     assert difference is not None
-    # Differences 1, 2, 1: deviation 1 / sqrt(3), error 1 / 3; Student's t with 2 degrees is 4.302653.
-    assert difference.mean == pytest.approx(4 / 3)
-    assert (difference.low, difference.high) == pytest.approx((4 / 3 - 4.302653 / 3, 4 / 3 + 4.302653 / 3), abs=1e-5)
-    assert difference.p == pytest.approx(0.057191, abs=1e-6)
-    assert one.verdict(difference) == "~"
+    # On the logit scale, by SciPy's paired t test, and shown around the middle of the two means on that scale.
+    logits = [scipy.special.logit(np.array(BLEU[name]) / 100) for name in (SECOND, FIRST)]
+    expected = scipy.stats.ttest_rel(*logits)
+    middle = np.mean(logits)
+    ends = [
+        100 * (scipy.special.expit(middle + end / 2) - scipy.special.expit(middle - end / 2))
+        for end in (np.mean(logits[0] - logits[1]), *expected.confidence_interval(0.95))
+    ]
+    assert [difference.mean, difference.low, difference.high] == pytest.approx(ends)
+    assert difference.mean == pytest.approx(4 / 3, abs=0.002)
+    assert difference.p == pytest.approx(expected.pvalue)
+    assert difference.values == pytest.approx((1.0, 2.0, 1.0))
+    assert one.conclusion(difference) is Conclusion.INCONCLUSIVE
     assert [each.mean for each in one.intervals] == pytest.approx([31.0, 97 / 3])
     reverse = found(results, SECOND, FIRST).figure("bleu_sacre")
     assert reverse is not None
-    assert reverse.against is not None
-    assert reverse.against.differences[0].mean == pytest.approx(-4 / 3)
+    back = reverse.difference("B", "A")
+    assert back is not None
+    assert (back.mean, back.low) == (pytest.approx(-ends[0]), pytest.approx(-ends[2]))
 
 
-@pytest.mark.parametrize(("name", "step", "verdict"), [("bleu_sacre", 1.0, "better"), ("test_loss", 1.0, "worse")])
-def test_which_way_is_better_is_the_figures_own(tmp_path: Path, name: str, step: float, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "step", "there", "back"),
+    [
+        ("bleu_sacre", 1.0, Conclusion.BETTER, Conclusion.WORSE),
+        ("test_loss", 1.0, Conclusion.WORSE, Conclusion.BETTER),
+    ],
+)
+def test_which_way_is_better_is_the_figures_own(
+    tmp_path: Path, name: str, step: float, there: Conclusion, back: Conclusion
+) -> None:
     for seed in range(3):
         written(tmp_path, FIRST, seed, scores={name: 5.0})
         written(tmp_path, SECOND, seed, scores={name: 5.0 + step + 0.1 * (seed - 1)})
     one = found(tmp_path).figure(name)
     assert one is not None
-    assert one.verdict(one.difference("B", "A")) == verdict
-    assert one.verdict(one.difference("A", "B")) == {"better": "worse", "worse": "better"}[verdict]
+    assert one.conclusion(one.difference("B", "A")) is there
+    assert one.conclusion(one.difference("A", "B")) is back
 
 
 def test_orders_of_bleu_come_from_the_counts_of_sentences() -> None:
@@ -132,32 +138,18 @@ def test_speed_and_size_are_shown_and_never_called_significant(tmp_path: Path) -
     difference = rate.difference("B", "A")
     assert difference is not None
     assert difference.significant, "without a planted difference this shows nothing"
-    assert rate.verdict(difference) == ""
+    assert rate.conclusion(difference) is Conclusion.NOT_TESTED
     assert rate.unjudged == "measured on different machines"
     shown = document.terminal(pages.document(whole))
     line = next(line for line in shown.split("\n") if line.startswith("training tokens/s"))
     assert "2.001" in line
-    assert line.endswith("·")
+    assert line.endswith("?")
     assert "A was measured on: one; threads: 2." in shown
     assert "B was measured on: another; threads: 2." in shown
     written_data = json.loads(data.to_json(whole))
     told = next(one for one in written_data["figures"] if one["name"] == "training_tokens_per_second")
-    assert told["against_the_first"][0]["significant"] is False
-
-
-def test_one_seed_is_called_one_seed(tmp_path: Path) -> None:
-    for variant in (FIRST, SECOND):
-        put(tmp_path, record(variant, 0), made(variant, 0, 60))
-    shown = text(tmp_path)
-    assert "One seed: seed noise is unknown; intervals cover the choice of test sentences alone." in shown
-    line = next(line for line in shown.split("\n") if line.startswith("sacreBLEU ↑"))
-    assert line.split()[-3:] == ["?", "sentences", "1"]
-    assert next(line for line in shown.split("\n") if line.startswith("validation loss")).split()[-3:] == [
-        "?",
-        "–",
-        "1",
-    ]
-    assert not re.search(r"^BLEU-1 cumulative.*(better|worse|~)", shown, re.MULTILINE)
+    assert told["differences"][0]["significant"] is False
+    assert told["differences"][0]["conclusion"] == "not tested"
 
 
 def test_missing_statistics_are_said_and_leave_the_rest(results: Path) -> None:
@@ -190,8 +182,10 @@ def test_three_sides_have_each_against_the_first_and_a_matrix(results: Path) -> 
     assert "Quality: C against A" in shown
     start = shown.index("All pairs: sacreBLEU")
     matrix = shown[start : shown.index("All pairs: chrF")]
-    assert re.search(r"^C\s+−10.00 worse\s+−11.33 worse", matrix, re.MULTILINE)
-    assert re.search(r"^A\s+−1.33 ~\s+\+10.00 better", matrix, re.MULTILINE)
+    assert re.search(r"^C\s+−10.00 ▼ worse\s+−11.3\d ▼ worse", matrix, re.MULTILINE)
+    assert re.search(r"^A\s+−1.33 ~ inconclusive\s+\+10.00 ▲ better", matrix, re.MULTILINE)
+    first = shown[shown.index("Quality: B against A") :]
+    assert re.search(r"^sacreBLEU ↑.*~ inconclusive", first, re.MULTILINE), "one table, one conclusion"
 
 
 # Which runs -----------------------------------------------------------------------------------------------------------
@@ -410,7 +404,7 @@ def test_lengths_divide_all_sentences_and_are_scored_alone(
     parts = subsets.by_length(pair, (0, 1), sums, "bleu_sacre").parts
     assert [(one.title, one.size) for one in parts] == [("4", 2), ("9", 3), ("20", 1)]
     assert [one.scores for one in parts] == [(100.0, 100.0), (100.0, 0.0), (100.0, 100.0)]
-    assert [one.changes[0].mean for one in parts] == pytest.approx([0, -100, 0])
+    assert [one.changes[0].mean for one in parts] == pytest.approx([0, -100, 0], abs=0.01)
 
 
 # With a corpus --------------------------------------------------------------------------------------------------------
@@ -449,8 +443,9 @@ def test_csv_reads_back_with_every_difference(results: Path) -> None:
     assert all(None not in line and None not in line.values() for line in lines)
     (bleu,) = [line for line in lines if (line["section"], line["name"]) == ("figure", "bleu_sacre")]
     assert (bleu["first"], bleu["second"], bleu["significant"], bleu["n"]) == ("A", "B", "0", "3")
-    assert float(bleu["difference"]) == pytest.approx(4 / 3)
-    assert float(bleu["low"]) == pytest.approx(4 / 3 - 4.302653 / 3, abs=1e-5)
+    assert float(bleu["difference"]) == pytest.approx(4 / 3, abs=0.002)
+    assert float(bleu["low"]) < 0 < float(bleu["high"])
+    assert (bleu["tested_over"], bleu["conclusion"], bleu["comparisons"]) == ("seeds", "inconclusive", "1")
     assert {line["section"] for line in lines} == {"side", "setting", "figure"}
 
 
@@ -458,13 +453,12 @@ def test_json_reads_back_with_schema_and_all_pairs(results: Path) -> None:
     for seed in range(3):
         written(results, "paper", seed)
     whole = json.loads(data.to_json(found(results, FIRST, SECOND, "paper")))
-    assert whole["schema"] == 1
+    assert whole["schema"] == 2
     assert [side["letter"] for side in whole["sides"]] == ["A", "B", "C"]
     (bleu,) = [one for one in whole["figures"] if one["name"] == "bleu_sacre"]
-    assert [(one["side"], one["less"]) for one in bleu["against_the_first"]] == [("B", "A"), ("C", "A")]
-    assert [(one["side"], one["less"]) for one in bleu["all_pairs"]] == [("B", "A"), ("C", "A"), ("C", "B")]
-    assert bleu["against_the_first"][0]["mean"] == pytest.approx(4 / 3)
-    assert bleu["least_p"] == 0.25
+    assert [(one["side"], one["less"]) for one in bleu["differences"]] == [("B", "A"), ("C", "A"), ("C", "B")]
+    assert bleu["differences"][0]["mean"] == pytest.approx(4 / 3, abs=0.002)
+    assert (bleu["comparisons"], bleu["table"]) == (3, "sides")
 
 
 def cells(line: str) -> int:
@@ -571,7 +565,7 @@ def test_a_condition_fails_the_command_exactly_where_it_holds(
     error = capsys.readouterr().err
     assert error.count("\n") == code
     if code:
-        assert f"--fail-on {expression}: bleu_sacre of B (conv_ffn) less A (learned_positions) is +1.3333" in error
+        assert f"--fail-on {expression}: bleu_sacre of B (conv_ffn) less A (learned_positions) is +1.3319" in error
 
 
 def test_worse_wants_a_significant_difference(tmp_path: Path) -> None:
@@ -607,5 +601,5 @@ def test_a_condition_that_says_nothing_is_refused(expression: str, told: str) ->
 
 def test_worse_is_refused_where_it_could_never_hold(results: Path) -> None:
     whole = found(results, f"{FIRST}@seed=0", f"{SECOND}@seed=0")
-    with pytest.raises(ValueError, match="of which nothing is significant"):
+    with pytest.raises(ValueError, match="1 seed in common, but a test needs 3"):
         conditions.holds(conditions.read("bleu_sacre:worse"), whole)

@@ -227,14 +227,14 @@ def test_figures_of_the_leaderboard_are_the_records(page: str, stored: tuple[Pat
         assert row.count('<svg class="bar"') == 4
 
 
-def test_the_curve_panels_carry_every_epoch_and_a_band_where_there_are_seeds(page: str) -> None:
+def test_the_curve_panels_carry_every_epoch(page: str) -> None:
     panels = data(page, "points")
     assert len(panels) == 4
     for one in panels:
         assert [epoch["label"] for epoch in one["epochs"]] == [f"epoch {number}" for number in range(1, 11)]
         places = [epoch["x"] for epoch in one["epochs"]]
         assert places == sorted(places)
-        assert " to " in one["epochs"][0]["values"][0]
+        assert " to " not in one["epochs"][0]["values"][0], "two seeds have no interval"
 
 
 # Parts ----------------------------------------------------------------------------------------------------------------
@@ -308,13 +308,25 @@ def test_the_verdict_is_two_honest_sentences() -> None:
     assert alone.startswith("With one seed, learned_positions has the highest sacreBLEU on")
     assert "no variant can be called better" in alone
     sure = judged([record(name, seed) for name in TWO for seed in range(5)])
-    assert "Over 5 seeds, learned_positions has the highest" in sure
+    assert "Over 5 seeds, assuming normally distributed seed noise, learned_positions has the highest" in sure
+    more = judged([record(name, seed) for name in TWO for seed in range(6)])
+    assert "Over 6 seeds, learned_positions has the highest" in more
+    assert "assuming" not in more
     assert "significantly above the only other" in sure
-    near = judged([record(name, seed) for name in ("learned_positions", "sinusoidal_handmade") for seed in range(3)])
-    assert "its lead over no other variant is significant" in near
+    near = judged(
+        [
+            replace(record(name, seed), scores={"bleu_sacre": 30.0 + (step * seed) % 5})
+            for name, step in (("learned_positions", 1), ("sinusoidal_handmade", 3))
+            for seed in range(5)
+        ]
+    )
+    assert "its lead over no other variant is significant, assuming normally distributed seed noise" in near
+    few = judged([record(name, seed) for name in TWO for seed in range(4)])
+    assert "but fewer than 5 seeds are too few for a claim." in few
+    assert "significant" not in few
     single = judged([record()])
     assert single.startswith("Only learned_positions has completed")
-    for said in (alone, sure, near, single):
+    for said in (alone, sure, more, near, few, single):
         assert len(re.findall(r"\.(?= |$)", said)) == 2
 
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 Reals = npt.NDArray[np.float64]
 ScaleName = Literal["logit", "log", "identity"]
 
-LEAST_SCORE = 0.005
-"""A score of 0 or 100 is analysed as if it were this far inside the range: half of the last digit that is shown."""
+LEAST_SCORE = 0.001
+"""A score of 0 or 100 is analysed as if it were this far inside the range: less than what is shown."""
 LEAST_POSITIVE = 1e-9
 
 
