@@ -30,7 +30,7 @@ RECORD_SCHEMA = 2
 RECORD_SCHEMAS = (1, 2)
 
 CorpusName = Literal["multi30k", "captions", "files"]
-Tokenizer = Literal["spacy", "moses", "sentencepiece-bpe", "sentencepiece-unigram", "whitespace"]
+Tokenizer = Literal["spacy", "moses", "moses-bpe", "sentencepiece-bpe", "sentencepiece-unigram", "whitespace"]
 Case = Literal["lower", "kept"]
 Vocabulary = Literal["separate", "joint"]
 Budget = Literal["controlled", "source"]
@@ -42,6 +42,7 @@ ADDED_FIELDS: dict[tuple[str, str], Any] = {
     ("training", "batching"): "length",
     ("training", "batch_tokens"): 4_096,
     ("decoding", "unknown"): "allowed",
+    ("data", "merges"): 10_000,
     ("recipe", "attention_dropout"): None,
     ("recipe", "activation_dropout"): None,
 }
@@ -98,8 +99,8 @@ class DataSpec:
 
     `training_pairs` keeps the first so many pairs of the training split (None: all). `max_length` counts `<sos>` and
     `<eos>`: longer training pairs are left out and counted, longer sentences elsewhere are cut and counted.
-    `minimum_frequency` is for the word tokenizers, `vocabulary_size` for SentencePiece. `seed` is the corpus
-    generator's and SentencePiece's, not the training's.
+    `minimum_frequency` is for the word tokenizers, `vocabulary_size` for SentencePiece, and `merges`, the number of
+    merge operations, for "moses-bpe". `seed` is the corpus generator's and SentencePiece's, not the training's.
 
     Raises: ValueError naming the field, its value and what is allowed.
     """
@@ -112,13 +113,14 @@ class DataSpec:
     vocabulary: Vocabulary = "separate"
     minimum_frequency: int = 2
     vocabulary_size: int = 8_000
+    merges: int = 10_000
     max_length: int = 100
     training_pairs: int | None = None
     seed: int = 0
     files: FileSpec | None = None
 
     def __post_init__(self) -> None:
-        _check(self, minimum_frequency=1, vocabulary_size=8, max_length=3, training_pairs=1, seed=0)
+        _check(self, minimum_frequency=1, vocabulary_size=8, merges=1, max_length=3, training_pairs=1, seed=0)
         source, _, target = self.direction.partition("-")
         if not (source.isalpha() and target.isalpha()) or source == target:
             raise ValueError(f"direction={brief(self.direction)}: allowed is two languages, such as 'de-en'")
@@ -126,6 +128,11 @@ class DataSpec:
             raise ValueError(
                 f"corpus={self.corpus!r} with files={self.files!r}: allowed is corpus='files' with files, or neither"
             )
+
+    @property
+    def has_subwords(self) -> bool:
+        """Whether tokens are parts of words, so that scores on words need tokens of their own."""
+        return self.tokenizer == "moses-bpe" or self.tokenizer.startswith("sentencepiece")
 
     @property
     def source_language(self) -> str:
