@@ -37,11 +37,13 @@ Budget = Literal["controlled", "source"]
 Precision = Literal["float32", "bfloat16"]
 CudaGraphs = Literal["off", "on"]
 Unknown = Literal["never", "allowed"]
+LengthFormula = Literal["wu", "power"]
 Status = Literal["completed", "interrupted", "failed", "diverged"]
 ADDED_FIELDS: dict[tuple[str, str], Any] = {
     ("training", "batching"): "length",
     ("training", "batch_tokens"): 4_096,
     ("decoding", "unknown"): "allowed",
+    ("decoding", "length_formula"): "wu",
     ("data", "merges"): 10_000,
     ("recipe", "attention_dropout"): None,
     ("recipe", "activation_dropout"): None,
@@ -147,9 +149,11 @@ class DataSpec:
 class DecodingSpec:
     """How the test set is translated.
 
-    `beam` 1 is greedy. `length_penalty` is the exponent alpha of Wu et al. 2016, equation 14: hypotheses are ranked by
-    log-probability / ((5 + length) / 6) ** alpha. `unknown` says whether a translation may contain `<unk>`: "never", as
-    most translation toolkits decide, or "allowed", as in the tutorials.
+    `beam` 1 is greedy. Beam search ranks hypotheses by log-probability divided by a function of their length, `<eos>`
+    included, with the exponent `length_penalty`: ((5 + length) / 6) ** length_penalty with the `length_formula` "wu"
+    (Wu et al. 2016, equation 14), or length ** length_penalty with "power", as in fairseq, where an exponent of 1 gives
+    the mean log-probability of a token. `unknown` says whether a translation may contain `<unk>`: "never", as most
+    translation toolkits decide, or "allowed", as in the tutorials.
     """
 
     beam: int = 1
@@ -157,6 +161,7 @@ class DecodingSpec:
     max_tokens: int = 50
     batch_size: int = 128
     unknown: Unknown = "never"
+    length_formula: LengthFormula = "wu"
 
     def __post_init__(self) -> None:
         _check(self, beam=1, max_tokens=1, batch_size=1)
