@@ -133,21 +133,21 @@ def greedy(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decoded:
 def beam_search(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decoded:
     """Search with `beam` hypotheses per sentence, for one batch.
 
-    Formula: a finished hypothesis Y is worth log P(Y) / ((5 + |Y|) / 6) ** length_penalty, where |Y| counts the factors
-    of P: the words and `<eos>`. The finished hypothesis that is worth most wins, the earlier of two equals.
+    Formula: a finished hypothesis Y is worth log P(Y) / penalty(|Y|), where |Y| counts the factors of P: the words and
+    `<eos>`; `length_penalties` gives the penalty. The finished hypothesis that is worth most wins, the earlier of two
+    equals.
 
     A sentence has `beam` slots. At every position all extensions of its open hypotheses are ranked together, and as
     many are kept as slots are free. One that ends in `<eos>` is set aside: it keeps its slot and is never extended or
     rescored; so beam 1 is greedy, whatever the penalty. A sentence is done when its slots are all taken, or as soon as
-    no open hypothesis can win: P can only fall from here on and |Y| is at most `max_tokens` + 1, so an open hypothesis
-    Y is worth at most log P(Y) / ((6 + max_tokens) / 6) ** length_penalty, for any penalty of at least 0.
+    no open hypothesis can win: P can only fall from here on, |Y| is at most `max_tokens` + 1 and no penalty is larger
+    than that of this length, so an open hypothesis Y is worth at most log P(Y) / penalty(max_tokens + 1).
     Where nothing has ended after `max_tokens` words, the most probable open hypothesis is returned, unfinished.
 
     Shapes: source [B,S].
     Source: Wu et al. 2016, section 7, equation 14; Sutskever et al. 2014, section 3.2 (setting aside).
     """
-    most = decoding.max_tokens
-    penalty = ((5 + np.arange(most + 2)) / 6) ** decoding.length_penalty
+    most, penalty = decoding.max_tokens, length_penalties(decoding)
     decoder = model.begin_decoding(source)
     outcome = _Outcome(len(source), most)
     open_ = _Open.begin(len(source), decoding)
@@ -167,6 +167,17 @@ def beam_search(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decode
         rows, last = open_.follow(cut, ended, live, running, length)
         decoder.select(rows)
     return _decoded(outcome.translations(), ties)
+
+
+def length_penalties(decoding: DecodingSpec) -> _Reals:
+    """Return what the log-probability of a hypothesis is divided by, for lengths from 0 to `max_tokens` + 1.
+
+    It never falls as the length grows, because the exponent is at least 0; beam search relies on that to stop early.
+    """
+    length = np.arange(decoding.max_tokens + 2, dtype=np.float64)
+    base = (5 + length) / 6 if decoding.length_formula == "wu" else length
+    penalties: _Reals = base**decoding.length_penalty
+    return penalties
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ PACKAGES = (
     "sacremoses",
     "sentencepiece",
     "spacy",
+    "subword-nmt",
 )
 PINNED = (
     "OMP_NUM_THREADS",

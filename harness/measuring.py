@@ -125,9 +125,8 @@ def test_scores(prepared: Prepared, hypotheses: Sequence[Hypothesis], unknown: U
     Raises: ValueError where there are not as many translations as references.
     """
     texts = [one.text for one in hypotheses]
-    pieces = prepared.data.tokenizer.startswith("sentencepiece")
     return score(
-        score_tokens(prepared, texts) if pieces else [list(one.tokens) for one in hypotheses],
+        score_tokens(prepared, texts) if prepared.data.has_subwords else [list(one.tokens) for one in hypotheses],
         prepared.test_target_tokens,
         texts=texts,
         reference_texts=prepared.test_target_text,

@@ -30,18 +30,21 @@ RECORD_SCHEMA = 2
 RECORD_SCHEMAS = (1, 2)
 
 CorpusName = Literal["multi30k", "captions", "files"]
-Tokenizer = Literal["spacy", "moses", "sentencepiece-bpe", "sentencepiece-unigram", "whitespace"]
+Tokenizer = Literal["spacy", "moses", "moses-bpe", "sentencepiece-bpe", "sentencepiece-unigram", "whitespace"]
 Case = Literal["lower", "kept"]
 Vocabulary = Literal["separate", "joint"]
 Budget = Literal["controlled", "source"]
 Precision = Literal["float32", "bfloat16"]
 CudaGraphs = Literal["off", "on"]
 Unknown = Literal["never", "allowed"]
+LengthFormula = Literal["wu", "power"]
 Status = Literal["completed", "interrupted", "failed", "diverged"]
 ADDED_FIELDS: dict[tuple[str, str], Any] = {
     ("training", "batching"): "length",
     ("training", "batch_tokens"): 4_096,
     ("decoding", "unknown"): "allowed",
+    ("decoding", "length_formula"): "wu",
+    ("data", "merges"): 10_000,
     ("recipe", "attention_dropout"): None,
     ("recipe", "activation_dropout"): None,
 }
@@ -98,8 +101,8 @@ class DataSpec:
 
     `training_pairs` keeps the first so many pairs of the training split (None: all). `max_length` counts `<sos>` and
     `<eos>`: longer training pairs are left out and counted, longer sentences elsewhere are cut and counted.
-    `minimum_frequency` is for the word tokenizers, `vocabulary_size` for SentencePiece. `seed` is the corpus
-    generator's and SentencePiece's, not the training's.
+    `minimum_frequency` is for the word tokenizers, `vocabulary_size` for SentencePiece, and `merges`, the number of
+    merge operations, for "moses-bpe". `seed` is the corpus generator's and SentencePiece's, not the training's.
 
     Raises: ValueError naming the field, its value and what is allowed.
     """
@@ -112,13 +115,14 @@ class DataSpec:
     vocabulary: Vocabulary = "separate"
     minimum_frequency: int = 2
     vocabulary_size: int = 8_000
+    merges: int = 10_000
     max_length: int = 100
     training_pairs: int | None = None
     seed: int = 0
     files: FileSpec | None = None
 
     def __post_init__(self) -> None:
-        _check(self, minimum_frequency=1, vocabulary_size=8, max_length=3, training_pairs=1, seed=0)
+        _check(self, minimum_frequency=1, vocabulary_size=8, merges=1, max_length=3, training_pairs=1, seed=0)
         source, _, target = self.direction.partition("-")
         if not (source.isalpha() and target.isalpha()) or source == target:
             raise ValueError(f"direction={brief(self.direction)}: allowed is two languages, such as 'de-en'")
@@ -126,6 +130,11 @@ class DataSpec:
             raise ValueError(
                 f"corpus={self.corpus!r} with files={self.files!r}: allowed is corpus='files' with files, or neither"
             )
+
+    @property
+    def has_subwords(self) -> bool:
+        """Whether tokens are parts of words, so that scores on words need tokens of their own."""
+        return self.tokenizer == "moses-bpe" or self.tokenizer.startswith("sentencepiece")
 
     @property
     def source_language(self) -> str:
@@ -140,9 +149,11 @@ class DataSpec:
 class DecodingSpec:
     """How the test set is translated.
 
-    `beam` 1 is greedy. `length_penalty` is the exponent alpha of Wu et al. 2016, equation 14: hypotheses are ranked by
-    log-probability / ((5 + length) / 6) ** alpha. `unknown` says whether a translation may contain `<unk>`: "never", as
-    most translation toolkits decide, or "allowed", as in the tutorials.
+    `beam` 1 is greedy. Beam search ranks hypotheses by log-probability divided by a function of their length, `<eos>`
+    included, with the exponent `length_penalty`: ((5 + length) / 6) ** length_penalty with the `length_formula` "wu"
+    (Wu et al. 2016, equation 14), or length ** length_penalty with "power", as in fairseq, where an exponent of 1 gives
+    the mean log-probability of a token. `unknown` says whether a translation may contain `<unk>`: "never", as most
+    translation toolkits decide, or "allowed", as in the tutorials.
     """
 
     beam: int = 1
@@ -150,6 +161,7 @@ class DecodingSpec:
     max_tokens: int = 50
     batch_size: int = 128
     unknown: Unknown = "never"
+    length_formula: LengthFormula = "wu"
 
     def __post_init__(self) -> None:
         _check(self, beam=1, max_tokens=1, batch_size=1)

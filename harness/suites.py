@@ -9,7 +9,7 @@ from impls import registry
 from impls.contract import GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
 from impls.recipes import TUTORIAL
 
-OUTSIDE_SUITES = ("plain",)
+OUTSIDE_SUITES = ("plain", "tuned")
 """Built-in variants that run only where they are named."""
 FULL_VARIANTS = tuple(name for name in registry.names() if name not in OUTSIDE_SUITES)
 VARIANTS = tuple(name for name in FULL_VARIANTS if name != "paper_base")
@@ -24,6 +24,7 @@ AS_SOURCE: dict[str, tuple[str, ...]] = {
     "conv_ffn": ("data.tokenizer=sentencepiece-unigram", "data.vocabulary_size=8000"),
     "paper": ("decoding.beam=5",),
     "paper_base": ("decoding.beam=5",),
+    "tuned": ("data.tokenizer=moses-bpe", "data.vocabulary=joint", "decoding.beam=5"),
 }
 """What a variant's source does besides its TRAINING, in the words of `--set`; for the budget "source" alone.
 

@@ -61,6 +61,20 @@ PLAIN = PlainRecipe(
     source="bentrevett, pytorch-seq2seq, part 6, without any optimisation: the control of learned_positions",
 )
 
+TUNED = TransformerRecipe(
+    name="tuned",
+    source="Wu et al. 2021, Good for Misconceived Reasons, the text-only model; Xiong et al. 2020 (pre-norm)",
+    heads=4,
+    ffn_width=1024,
+    dropout=0.3,
+    attention_dropout=0.0,
+    activation_dropout=0.0,
+    positions="sinusoidal",
+    embedding_init="width",
+    norm_order="pre",
+    tying="all",
+)
+
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
@@ -72,6 +86,7 @@ RECIPES: dict[str, Recipe] = {
         BAHDANAU_GRU,
         TORCH_REFERENCE,
         PLAIN,
+        TUNED,
     )
 }
 
@@ -105,4 +120,16 @@ TRAININGS: dict[str, Training] = {
     "bahdanau_gru": replace(TUTORIAL, peak_rate=1e-3, teacher_forcing=0.5),
     "torch_reference": TUTORIAL,
     "plain": TUTORIAL,
+    "tuned": Training(
+        beta2=0.98,
+        schedule="inverse_sqrt",
+        peak_rate=1e-3,
+        warmup_updates=1_000,
+        clip_norm=1.0,
+        batching="random",
+        batch_size=128,
+        epochs=30,
+        label_smoothing=0.1,
+        averaged_epochs=5,
+    ),
 }

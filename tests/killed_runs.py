@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from small_runs import spec
+from small_runs import DATA, spec
 
 from harness import checkpoints, store
 from harness.files import file_digest
@@ -56,7 +56,8 @@ def tiny(variant: str, **changes: Any) -> RunSpec:
     """Return a run of a variant in its own recipe, over in a second; the GRU flips coins."""
     recipe = registry.recipe(variant)
     training = replace(TRAINING, teacher_forcing=0.5) if recipe.family == "gru" else TRAINING
-    return spec(variant, replace(recipe, **SIZES[recipe.family]), **{"training": training, **changes})
+    data = replace(DATA, vocabulary="joint") if getattr(recipe, "tying", "none") == "all" else DATA
+    return spec(variant, replace(recipe, **SIZES[recipe.family]), **{"training": training, "data": data, **changes})
 
 
 def outcome(results: Path, run: RunSpec) -> dict[str, Any]:

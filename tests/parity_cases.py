@@ -24,7 +24,15 @@ from harness.suites import reduced
 from impls import registry
 from impls.contract import PAD, Arrays, Batch, GruRecipe, Recipe, Seq2SeqModel, TorchReferenceRecipe, Training
 
-VARIANTS = ("learned_positions", "sinusoidal_handmade", "conv_ffn", "paper", "torch_reference", "bahdanau_gru")
+VARIANTS = (
+    "learned_positions",
+    "sinusoidal_handmade",
+    "conv_ffn",
+    "paper",
+    "tuned",
+    "torch_reference",
+    "bahdanau_gru",
+)
 SIZES = ("small", "full")
 BEAMS = {"greedy": 1, "beam": 5}
 LOGITS, GRADIENTS, LOSSES, WEIGHTS = 1e-5, 1e-4, 1e-3, 5e-4
@@ -85,10 +93,11 @@ def _prepared(data: DataSpec) -> Prepared:
 def case(variant: str, size: str) -> Case:
     """Return what a variant is compared on: "small" takes seconds, "full" is its own size on Multi30k, and minutes."""
     recipe, training = replace(registry.recipe(variant), dropout=0.0), registry.training(variant)
+    shared: dict[str, Any] = {"vocabulary": "joint"} if getattr(recipe, "tying", "none") == "all" else {}
     if size == "full":
         constant: dict[str, Any] = {"schedule": "constant", "peak_rate": CALM_RATE, "warmup_updates": 0}
         training = replace(training, batch_size=128, clip_norm=1.0, **constant)
-        data = DataSpec(corpus="multi30k")
+        data = DataSpec(corpus="multi30k", **shared)
         sizes: dict[str, Any] = {"updates": 200, "taught": 300, "taught_rate": 5e-4, "sentences": 500, "longest": 30}
         return Case(recipe=recipe, training=training, data=data, tells_epsilon=False, **sizes)
     recipe = reduced(recipe, 32)
@@ -96,7 +105,7 @@ def case(variant: str, size: str) -> Case:
         recipe = replace(recipe, layers=2, heads=4)
     rate: dict[str, Any] = {"warmup_updates": 5 if training.warmup_updates else 0, "peak_rate": 3e-3, "epsilon": 1e-4}
     training = replace(training, batch_size=16, clip_norm=0.4, **rate)
-    data = DataSpec(corpus="captions", tokenizer="whitespace", training_pairs=400)
+    data = DataSpec(corpus="captions", tokenizer="whitespace", training_pairs=400, **shared)
     sizes = {"updates": 20, "taught": 400, "taught_rate": 1e-3, "sentences": 50, "longest": 15}
     return Case(recipe=recipe, training=training, data=data, tells_epsilon=True, **sizes)
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from table_model import TableModel, Words, from_prefixes, from_seed
 
-from harness.decoding import Decoded, beam_search, greedy, suppressed, translate
-from harness.specs import DecodingSpec
+from harness.decoding import Decoded, beam_search, greedy, length_penalties, suppressed, translate
+from harness.specs import DecodingSpec, LengthFormula
 from impls.contract import EOS, PAD, SOS, UNK, Candidates, Ids
 
 A, B, C = 4, 5, 6
+FORMULAS = get_args(LengthFormula)
 
 
 def source(*words: int) -> Ids:
@@ -31,8 +32,9 @@ def alone(model: TableModel, sentence: Ids, spec: DecodingSpec) -> Decoded:
     return translate(model, [sentence], spec)
 
 
-def worth(log_probability: float, words: int, alpha: float) -> float:
-    return log_probability / ((5 + words + 1) / 6) ** alpha
+def worth(log_probability: float, words: int, spec: DecodingSpec) -> float:
+    length = words + 1
+    return log_probability / {"wu": (5 + length) / 6, "power": length}[spec.length_formula] ** spec.length_penalty
 
 
 def log_probability(model: TableModel, sentence: Words, words: Words) -> float:
@@ -56,7 +58,7 @@ def plain_beam(model: TableModel, sentence: Words, spec: DecodingSpec) -> tuple[
         kept = sorted(extensions, key=lambda one: -one[0])[: spec.beam - len(finished)]
         for total, words in kept:
             if words[-1] == EOS:
-                finished.append((worth(total, length, spec.length_penalty), total, words[:-1]))
+                finished.append((worth(total, length, spec), total, words[:-1]))
         if length == spec.max_tokens:
             break
         open_ = [one for one in kept if one[1][-1] != EOS]
@@ -77,14 +79,18 @@ def test_beam_finds_what_greedy_misses() -> None:
     assert found.log_probability == pytest.approx(math.log(0.4 * 0.9))
 
 
-@pytest.mark.parametrize(("length_penalty", "winner"), [(0.0, (A,)), (1.0, (B, C))])
-def test_length_penalty_changes_the_winner(length_penalty: float, winner: Words) -> None:
+@pytest.mark.parametrize(
+    ("formula", "length_penalty", "winner"),
+    [("wu", 0.0, (A,)), ("wu", 0.6, (A,)), ("wu", 1.0, (B, C)), ("power", 0.0, (A,)), ("power", 0.6, (B, C))],
+)
+def test_length_penalty_changes_the_winner(formula: Any, length_penalty: float, winner: Words) -> None:
     # A ends with 0.366, B C with 0.324: at penalty 1, ln 0.366 / (7/6) = -0.862 against ln 0.324 / (8/6) = -0.845.
     # Before its <eos>, B C is worth ln 0.36 / (7/6) = -0.876, so a bound at its present length would stop too early.
+    # With the power 0.6, ln 0.366 / 2^0.6 = -0.663 against ln 0.324 / 3^0.6 = -0.583; before, ln 0.36 / 2^0.6 = -0.674.
     model = from_prefixes(
         {(): {A: 0.6, B: 0.4}, (A,): {EOS: 0.61, B: 0.39}, (B,): {C: 0.9, EOS: 0.1}, (B, C): {EOS: 0.9, A: 0.1}}
     )
-    spec = DecodingSpec(beam=2, length_penalty=length_penalty)
+    spec = DecodingSpec(beam=2, length_penalty=length_penalty, length_formula=formula)
     assert alone(model, source(A), spec).translations[0].tokens == winner
 
 
@@ -93,11 +99,11 @@ def test_a_wide_enough_beam_finds_the_best_of_all_sentences(unknown: Any, words:
     most = 4
     everything = [one for length in range(most + 1) for one in itertools.product(words, repeat=length)]
     for seed in range(200):
-        alpha = (0.0, 0.6, 1.0, 2.0)[seed % 4]
         model = from_seed(seed)
-        spec = DecodingSpec(beam=400, length_penalty=alpha, max_tokens=most, unknown=unknown)
+        spec = DecodingSpec(beam=400, length_penalty=(0.0, 0.6, 1.0, 2.0)[seed % 4], max_tokens=most, unknown=unknown)
+        spec = replace(spec, length_formula=FORMULAS[seed // 4 % 2])
         sentence = (SOS, A, EOS)
-        best = max(everything, key=lambda one: worth(log_probability(model, sentence, one), len(one), alpha))
+        best = max(everything, key=lambda one: worth(log_probability(model, sentence, one), len(one), spec))
         (found,) = alone(model, np.array(sentence, dtype=np.int32), spec).translations
         assert found.finished
         assert found.tokens == best
@@ -105,10 +111,12 @@ def test_a_wide_enough_beam_finds_the_best_of_all_sentences(unknown: Any, words:
 
 
 @pytest.mark.parametrize("unknown", ["never", "allowed"])
+@pytest.mark.parametrize("formula", FORMULAS)
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 @pytest.mark.parametrize("beam", [1, 2, 3, 5])
-def test_stopping_early_and_batching_change_nothing(beam: int, alpha: float, unknown: Any) -> None:
+def test_stopping_early_and_batching_change_nothing(beam: int, alpha: float, formula: Any, unknown: Any) -> None:
     spec = DecodingSpec(beam=beam, length_penalty=alpha, max_tokens=6, batch_size=16, unknown=unknown)
+    spec = replace(spec, length_formula=formula)
     for seed in range(3):
         model = from_seed(seed, 8, concentration=0.5, end=(0.3, 1.0, 3.0)[seed])
         asked = sources(20)
@@ -117,6 +125,37 @@ def test_stopping_early_and_batching_change_nothing(beam: int, alpha: float, unk
             words, total, finished = plain_beam(model, tuple(map(int, sentence)), spec)
             assert (found.tokens, found.finished) == (words, finished)
             assert found.log_probability == pytest.approx(total, abs=1e-9)
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0, 4.0])
+def test_no_penalty_falls_as_the_length_grows(formula: Any, alpha: float) -> None:
+    """The bound at which beam search stops early rests on it."""
+    penalties = length_penalties(DecodingSpec(length_penalty=alpha, length_formula=formula, max_tokens=99))
+    assert penalties.shape == (101,)
+    assert (np.diff(penalties[1:]) >= 0).all()
+    assert penalties[1] == 1
+
+
+def test_the_power_1_gives_the_mean_log_probability() -> None:
+    spec = DecodingSpec(length_penalty=1.0, length_formula="power", max_tokens=5)
+    assert length_penalties(spec).tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_a_bound_that_ignores_the_length_would_change_translations(
+    formula: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = DecodingSpec(beam=3, length_penalty=1.0, length_formula=formula, max_tokens=6)
+    model, asked = from_seed(0, 8, concentration=0.5, end=0.3), sources(100)
+    right = translate(model, asked, spec).translations
+
+    class Wrong(np.ndarray):
+        def __getitem__(self, place: Any) -> Any:
+            return 1.0 if place == spec.max_tokens + 1 else super().__getitem__(place)
+
+    monkeypatch.setattr("harness.decoding.length_penalties", lambda given: length_penalties(given).view(Wrong))
+    assert translate(model, asked, spec).translations != right
 
 
 def test_a_decided_search_stops() -> None:

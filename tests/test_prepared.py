@@ -241,7 +241,10 @@ def test_the_key_is_of_all_that_determines_the_ids(tmp_path: Path, monkeypatch: 
         "files": small(tmp_path),
     }
     pieces = replace(multi30k, tokenizer="sentencepiece-bpe")
+    merged = replace(multi30k, tokenizer="moses-bpe")
     changed |= {
+        "merges": replace(merged, merges=900),
+        "merged": merged,
         "vocabulary_size": replace(pieces, vocabulary_size=900),
         "seed": replace(pieces, seed=1),
         "pieces": pieces,
@@ -249,8 +252,9 @@ def test_the_key_is_of_all_that_determines_the_ids(tmp_path: Path, monkeypatch: 
     assert {field.name for field in fields(DataSpec)} <= set(changed)
     keys = {name: key(data) for name, data in changed.items()} | {"none": key(multi30k)}
     assert len(set(keys.values())) == len(keys)
-    assert key(replace(multi30k, vocabulary_size=900, seed=1)) == key(multi30k)
-    assert key(replace(pieces, minimum_frequency=9)) == key(pieces)
+    assert key(replace(multi30k, vocabulary_size=900, merges=900, seed=1)) == key(multi30k)
+    assert key(replace(pieces, minimum_frequency=9, merges=900)) == key(pieces)
+    assert key(replace(merged, minimum_frequency=9, vocabulary_size=900, seed=1)) == key(merged)
     assert key(replace(WORDS, seed=1)) != key(WORDS)
     assert key(small(tmp_path, test="a\tb\n")) != keys["files"]
     monkeypatch.setattr(preparing.importlib.metadata, "version", lambda library: "0.0.1")
@@ -379,6 +383,28 @@ def test_sentencepiece_end_to_end(tmp_path: Path, shared: str) -> None:
     assert found.test_target_tokens == (("a", "dog", "'s", "."),), "the references of the tutorials' BLEU are spaCy's"
     assert encode(found, ["Ein Hund"]).ids[0].tolist() == found.test.source[0].tolist()
     assert same(prepare(data), found)
+
+
+@pytest.mark.parametrize("shared", ["separate", "joint"])
+def test_byte_pair_encoding_end_to_end(tmp_path: Path, shared: str) -> None:
+    """Merges and vocabulary come from the training split alone, pieces seen once are words too."""
+    data = small(tmp_path, tokenizer="moses-bpe", vocabulary=shared, merges=9, test="Ein Hund \u2026\tA dog's.\n")
+    found = prepare(data)
+    assert (found.source_words == found.target_words) == (shared == "joint")
+    assert (found.source_model == found.target_model) == (shared == "joint")
+    assert found.digests["source_model"] == cache.digest(found.source_model)
+    assert found.source_model.decode().startswith("#version: 0.2\nu n\nun d</w>\n")
+    texts = [text.lower() for text in corpora.load(data).splits["train"][1]]
+    assert (
+        detokenise(found, [[found.target_words[number] for number in ids[1:-1]] for ids in found.train.target]) == texts
+    )
+    assert found.figures["train_source_unknown_rate"] == found.figures["train_target_unknown_rate"] == 0
+    assert found.figures["test_source_unknown_rate"] > 0, "training has no full stop in German"
+    assert found.test_target_tokens == (("a", "dog", "'s", "."),), "the references of the tutorials' BLEU are spaCy's"
+    assert encode(found, ["Ein Hund \u2026"]).ids[0].tolist() == found.test.source[0].tolist()
+    assert same(prepare(data), found)
+    other = prepare(small(tmp_path, tokenizer="moses-bpe", vocabulary=shared, merges=9, test="Ein Hund\tzzz zzz\n"))
+    assert (other.source_model, other.target_words) == (found.source_model, found.target_words)
 
 
 @pytest.mark.usefixtures("one_process")

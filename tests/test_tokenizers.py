@@ -20,6 +20,7 @@ from harness.data.tokenizers import (
     UNKNOWN_TEXT,
     SentencePieceTokenizer,
     tokenizer,
+    train_bpe,
     train_sentencepiece,
 )
 from impls.contract import SPECIAL_WORDS
@@ -42,6 +43,10 @@ def pieces_of(text: str, name: str = "sentencepiece-unigram", size: int = 70) ->
     return train_sentencepiece(name, text.split("\n"), vocabulary_size=size, case="lower", seed=0)
 
 
+def merges_of(text: str, count: int = 60, case: str = "lower") -> bytes:
+    return train_bpe([("en", text.split("\n"))], merges=count, case=case)
+
+
 TEXT = "\n".join(
     f"{sentence} {number} of {word}" for number, word in enumerate(["dog", "cat", "bird"]) for sentence in SENTENCES
 )
@@ -50,9 +55,10 @@ TEXT = "\n".join(
 def test_every_word_of_the_spec_has_a_tokenizer_and_its_libraries() -> None:
     assert set(LIBRARIES) == set(get_args(specs.Tokenizer))
     for name in LIBRARIES:
-        found = tokenizer(name, "en", model=pieces_of(TEXT, name) if name.startswith("sentencepiece") else b"")
+        model = pieces_of(TEXT, name) if name.startswith("sentencepiece") else merges_of(TEXT)
+        found = tokenizer(name, "en", model=model)
         assert found.detokenise(["a"]) == "a"
-    with pytest.raises(ValueError, match="tokenizer='nltk': allowed is spacy, moses, sentencepiece-bpe"):
+    with pytest.raises(ValueError, match="tokenizer='nltk': allowed is spacy, moses, moses-bpe"):
         tokenizer("nltk", "en")
 
 
@@ -144,6 +150,61 @@ def trained() -> SentencePieceTokenizer:
     return SentencePieceTokenizer(pieces_of(TEXT))
 
 
+def test_merges_worked_by_hand() -> None:
+    """Sennrich, Haddow and Birch 2016, figure 1: the most frequent pair is merged first, and words keep their ends."""
+    text = "\n".join(["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3)
+    model = merges_of(text, 4)
+    assert model.decode().split("\n")[1:] == ["s t</w>", "e st</w>", "l o", "w est</w>", ""]
+    assert tokenizer("moses-bpe", "en", model=model).tokenise("Lowest!") == ["lo@@", "west", "!"]
+    assert merges_of(text) == merges_of(text, 10_000), "no pair is left that occurs twice"
+
+
+def test_merges_are_learned_from_moses_tokens_in_the_case_asked_for() -> None:
+    whole = tokenizer("moses", "en")
+    for case in ("lower", "kept"):
+        model = merges_of(TEXT, 10_000, case)
+        assert merges_of(TEXT, 10_000, case) == model
+        tool = tokenizer("moses-bpe", "en", case=case, model=model)
+        for text in (one for one in SENTENCES if '"' not in one):  # Moses moves punctuation into English quotes
+            pieces = tool.tokenise(text)
+            words = " ".join(pieces).replace("@@ ", "").split()
+            assert [word.lower() for word in words] == whole.tokenise(text)
+            comes_back = text.replace(" - ", "-")
+            assert tool.detokenise(pieces) == (comes_back.lower() if case == "lower" else comes_back)
+    few = tokenizer("moses-bpe", "en", model=merges_of(TEXT, 20))
+    assert few.detokenise(few.tokenise(SENTENCES[0])) == SENTENCES[0].lower()
+    assert len(few.tokenise(SENTENCES[0])) > len(whole.tokenise(SENTENCES[0])) + 10
+
+
+def test_an_unknown_piece_stands_alone() -> None:
+    tool = tokenizer("moses-bpe", "en", model=merges_of(TEXT))
+    assert tool.detokenise(["lo@@", "<unk>", "west", "<unk>", "a@@"]) == f"lo {UNKNOWN_TEXT} west {UNKNOWN_TEXT} a"
+
+
+def test_two_languages_share_merges_and_each_keeps_its_rules() -> None:
+    model = train_bpe([("fr", ["l'homme"] * 3), ("en", ["don't"] * 3)], merges=100, case="lower")
+    assert tokenizer("moses-bpe", "fr", model=model).tokenise("L'homme") == ["l'", "homme"]
+    assert tokenizer("moses-bpe", "en", model=model).tokenise("Don't") == ["don", "'t"]
+
+
+def test_punctuation_is_normalised_before_it_is_cut() -> None:
+    model = merges_of("ab ...\nab ...")
+    assert tokenizer("moses-bpe", "de", model=model).tokenise("\u201eAB\u201c \u2013 ab\u2026") == [
+        *'"',
+        "ab",
+        *'"-',
+        "ab",
+        "...",
+    ]
+    assert tokenizer("moses-bpe", "en", model=model).tokenise('"ab",') == ['"', "ab", ",", '"']
+
+
+@pytest.mark.parametrize("text", ["a b", "", "ab cd"])
+def test_text_that_no_merge_can_be_learned_from_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^merges=5: no two letters follow each other twice"):
+        tokenising.train_bpe([("en", [text])], merges=5, case="lower")
+
+
 @pytest.mark.parametrize("name", ["sentencepiece-bpe", "sentencepiece-unigram"])
 def test_sentencepiece_has_our_special_words_and_is_the_same_each_time(name: str) -> None:
     once, again = pieces_of(TEXT, name), pieces_of(TEXT, name)
@@ -168,12 +229,21 @@ def test_a_vocabulary_that_the_text_does_not_allow_is_refused(name: str, size: i
 
 @pytest.mark.parametrize(
     ("name", "library"),
-    [("spacy", "spacy"), ("moses", "sacremoses"), ("sentencepiece-bpe", "sentencepiece")],
+    [
+        ("spacy", "spacy"),
+        ("moses", "sacremoses"),
+        ("moses-bpe", "sacremoses"),
+        ("moses-bpe", "subword-nmt"),
+        ("sentencepiece-bpe", "sentencepiece"),
+    ],
 )
 def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, name: str, library: str) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
+    model = merges_of(TEXT)
+    monkeypatch.setitem(sys.modules, library.replace("-", "_"), None)
+    for module in [one for one in sys.modules if one.startswith("subword_nmt.") and library == "subword-nmt"]:
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ValueError, match=rf"^{library} is not installed: python -m pip install '\.\[data\]'$"):
-        tokenizer(name, "en").tokenise("a")
+        tokenizer(name, "en", model=model).tokenise("a")
     if name == "spacy":
         assert tokenizer(name, "en").detokenise(["a", "."]) == "a."
 

@@ -101,7 +101,7 @@ def lengths(stored: Stored) -> Iterator[str]:
     """The counts of each sentence are of the stored translation of that sentence."""
     record = stored.completed
     found, hypotheses = _counts(stored), _hypotheses(stored)
-    if record.spec.data.tokenizer.startswith("sentencepiece"):
+    if record.spec.data.has_subwords:
         raise NotTried("scored on other tokens than its own")
     words = [len(one.tokens) for one in hypotheses]
     if "bleu_tutorial" not in found or len(words) != len(found["bleu_tutorial"]):

@@ -64,7 +64,7 @@ def corpus(stored: Stored) -> Iterator[str]:
     wrong += [name for name, one in prepared.figures.items() if record.sizes.get(name) != one]
     wrong += sorted(record.sizes.keys() - prepared.figures.keys() - {"parameters", "updates_per_epoch", *STATISTICS})
     if wrong:
-        _trust(record, ("spacy", "sacremoses", "sentencepiece"))
+        _trust(record, ("spacy", "sacremoses", "sentencepiece", "subword-nmt"))
         yield f"{_some(wrong)}: not that of the corpus here"
 
 
@@ -130,7 +130,7 @@ def scores(stored: Stored) -> Iterator[str]:
             if name not in counted or counted[name].tolist() != one.tolist():
                 wrong.append(f"counts of {name} are not those of the translations")
     if wrong:
-        _trust(record, ("sacrebleu", "sacremoses", "spacy", "sentencepiece"))
+        _trust(record, ("sacrebleu", "sacremoses", "spacy", "sentencepiece", "subword-nmt"))
         yield from wrong
 
 

@@ -112,7 +112,7 @@ def _corpus(sides: Sequence[Side]) -> Corpus | None:
     if prepared is None or prepared.digests["files"] != record.fingerprints.get("files"):
         return None
     frequencies = None
-    if not record.spec.data.tokenizer.startswith("sentencepiece"):
+    if not record.spec.data.has_subwords:
         ids = Counter(token for sentence in prepared.train.target for token in sentence.tolist())
         words = enumerate(prepared.target_words)
         frequencies = {word: ids[place] for place, word in words if ids[place] and word not in SPECIAL_WORDS}

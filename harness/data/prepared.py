@@ -44,8 +44,8 @@ class Prepared:
 
     `key` names the cache entry. The first four of `source_words` and `target_words` are the special words; with one
     joint vocabulary the two are equal. `test_target_tokens` are the references as the tutorials' BLEU takes them: the
-    model's own tokens, or, where those are SentencePiece's, lower-cased spaCy tokens. `test_target_moses` are the
-    references' lower-cased Moses tokens. `source_model` and `target_model` are SentencePiece's, else empty.
+    model's own tokens, or, where those are parts of words, lower-cased spaCy tokens. `test_target_moses` are the
+    references' lower-cased Moses tokens. `source_model` and `target_model` are what the tokenizer learned, else empty.
 
     `digests`: SHA-256 of `files` (name -> digest), `source_vocabulary`, `target_vocabulary`, `tokenised` (all ids), and
     `source_model`, `target_model` where there are any.

@@ -21,6 +21,14 @@ from harness.specs import DataSpec, canonical_json, to_json
 from impls.contract import UNK, Ids
 
 FORMAT = 4
+SENTENCEPIECE = {"vocabulary_size", "seed"}
+USED = {
+    "moses-bpe": {"merges"},
+    "sentencepiece-bpe": SENTENCEPIECE,
+    "sentencepiece-unigram": SENTENCEPIECE,
+}
+"""The settings that tokenizers with subwords use; the others use `minimum_frequency`."""
+
 QUANTILES = (0, 25, 50, 75, 95, 100)
 SIDES = ("source", "target")
 SPLITS = {"train": "train", "validation": "val", "test": "test"}
@@ -34,8 +42,8 @@ def identity(data: DataSpec, text: dict[str, str]) -> dict[str, Any]:
     `text` are the digests of the corpus, or its signature.
     """
     settings = to_json(data)
-    pieces = data.tokenizer.startswith("sentencepiece")
-    for name in ("files", *(["minimum_frequency"] if pieces else ["vocabulary_size", "seed"])):
+    used = USED.get(data.tokenizer, {"minimum_frequency"})
+    for name in ("files", *({"minimum_frequency", "vocabulary_size", "merges", "seed"} - used)):
         del settings[name]
     if data.corpus != "multi30k":
         del settings["test_split"]
@@ -44,7 +52,7 @@ def identity(data: DataSpec, text: dict[str, str]) -> dict[str, Any]:
 
 def _versions(data: DataSpec) -> dict[str, str]:
     """Return the versions of the libraries that cut this corpus; "" where one is not installed."""
-    scoring = ("spacy", "sacremoses") if data.tokenizer.startswith("sentencepiece") else ("sacremoses",)
+    scoring = ("spacy", "sacremoses") if data.has_subwords else ("sacremoses",)
     found = {}
     for library in sorted({*LIBRARIES[data.tokenizer], *scoring}):
         try:
@@ -71,8 +79,8 @@ def job(data: DataSpec, language: str, texts: Sequence[str], model: bytes) -> to
 
 
 def score_job(data: DataSpec, texts: Sequence[str]) -> tokenising.Job:
-    """Return what cuts target lines into the tokens of the tutorials' BLEU: the model's, spaCy's for SentencePiece."""
-    if not data.tokenizer.startswith("sentencepiece"):
+    """Return what cuts target lines into the tokens of the tutorials' BLEU: the model's, or spaCy's for subwords."""
+    if not data.has_subwords:
         return job(data, data.target_language, texts, b"")
     return tokenising.Job(
         tokenizer="spacy", language=data.target_language, case="lower", texts=list(texts), fallback="xx"
@@ -157,7 +165,12 @@ def _arrays(splits: dict[str, Split]) -> bytes:
 
 
 def _train(data: DataSpec, text: Sequence[Sequence[str]]) -> tuple[list[bytes], Words]:
-    """Return SentencePiece's models and pieces of both sides, or no models and no pieces for other tokenizers."""
+    """Return what the tokenizer learns from each side, if anything, and SentencePiece's pieces."""
+    if data.tokenizer == "moses-bpe":
+        sides = list(zip((data.source_language, data.target_language), text, strict=True))
+        parts = [sides] if data.vocabulary == "joint" else [[side] for side in sides]
+        learned = [tokenising.train_bpe(part, merges=data.merges, case=data.case) for part in parts]
+        return [learned[0], learned[-1]], []
     if not data.tokenizer.startswith("sentencepiece"):
         return [b"", b""], []
     found = [
@@ -181,9 +194,10 @@ def _tokenise(
 
 
 def _count(data: DataSpec, tokens: Sequence[Tokens]) -> Words:
+    least = 1 if data.has_subwords else data.minimum_frequency
     if data.vocabulary == "joint":
-        return [vocabulary.build(*tokens, minimum_frequency=data.minimum_frequency)] * 2
-    return [vocabulary.build(side, minimum_frequency=data.minimum_frequency) for side in tokens]
+        return [vocabulary.build(*tokens, minimum_frequency=least)] * 2
+    return [vocabulary.build(side, minimum_frequency=least) for side in tokens]
 
 
 def _sizes(ids: dict[str, list[list[Ids]]], splits: dict[str, Split], words: Words) -> dict[str, float]:

@@ -19,8 +19,8 @@ from harness.data import tokenizers
 class Job:
     """Lines to cut with one tokenizer.
 
-    `model` is SentencePiece's, in base64. `fallback` is the language whose rules serve where spaCy has none for
-    `language`.
+    `model` is what was trained for the tokenizer, in base64. `fallback` is the language whose rules serve where spaCy
+    has none for `language`.
     """
 
     tokenizer: str
@@ -48,6 +48,15 @@ def train(name: str, texts: Sequence[str], *, vocabulary_size: int, case: str, s
     settings = {"name": name, "vocabulary_size": vocabulary_size, "case": case, "seed": seed}
     found = _in_a_process({"task": "train", "settings": settings, "texts": list(texts)})
     return base64.b64decode(found["model"]), found["words"]
+
+
+def train_bpe(sides: Sequence[tuple[str, Sequence[str]]], *, merges: int, case: str) -> bytes:
+    """Learn the merges of byte-pair encoding from texts, given as (language, lines).
+
+    Raises: as `tokenise` does.
+    """
+    found = _in_a_process({"task": "train_bpe", "settings": {"merges": merges, "case": case}, "sides": list(sides)})
+    return base64.b64decode(found)
 
 
 def _in_a_process(request: dict[str, Any]) -> Any:
@@ -82,6 +91,8 @@ def _answer(request: dict[str, Any]) -> Any:
             "model": base64.b64encode(model).decode(),
             "words": tokenizers.SentencePieceTokenizer(model).words,
         }
+    if request["task"] == "train_bpe":
+        return base64.b64encode(tokenizers.train_bpe(request["sides"], **request["settings"])).decode()
     return [_tokens(Job(**job)) for job in request["jobs"]]
 
 

@@ -1,4 +1,4 @@
-"""Text to tokens and back: spaCy's rules, Moses, SentencePiece, and white space.
+"""Text to tokens and back: spaCy's rules, Moses, byte-pair encoding, SentencePiece, and white space.
 
 The libraries are imported when a tokenizer first needs one. spaCy imports torch where that is installed, so its
 `tokenise` is called in a process of its own alone (`harness.data.tokenising`); `detokenise` needs at most sacremoses.
@@ -19,11 +19,13 @@ from impls.contract import SPECIAL_WORDS, UNK
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "spacy": ("spacy",),
     "moses": ("sacremoses",),
+    "moses-bpe": ("sacremoses", "subword-nmt"),
     "sentencepiece-bpe": ("sentencepiece",),
     "sentencepiece-unigram": ("sentencepiece",),
     "whitespace": (),
 }
 SPACE_MARK = "\u2581"
+BPE_MARK = "@@"
 UNKNOWN_TEXT = "\u2047"
 """What stands for an unknown word, `<unk>` among tokens, in text: one character, as in SentencePiece's own decoding.
 
@@ -44,13 +46,14 @@ class TextTokenizer(Protocol):
 def tokenizer(
     name: str, language: str, *, case: str = "lower", model: bytes = b"", fallback: str = ""
 ) -> TextTokenizer:
-    """Return the tokenizer of one language; `model` is SentencePiece's, `fallback` a language for spaCy.
+    """Return the tokenizer of one language; `model` is what was trained for it, `fallback` a language for spaCy.
 
     Raises: ValueError naming the tokenizers there are. `tokenise` raises it where a library is missing.
     """
     kinds: dict[str, Callable[[], TextTokenizer]] = {
         "spacy": lambda: SpacyTokenizer(language, case, fallback),
         "moses": lambda: MosesTokenizer(language, case),
+        "moses-bpe": lambda: MosesBpeTokenizer(model, language, case),
         "sentencepiece-bpe": lambda: SentencePieceTokenizer(model, case),
         "sentencepiece-unigram": lambda: SentencePieceTokenizer(model, case),
         "whitespace": lambda: WhitespaceTokenizer(case),
@@ -105,6 +108,37 @@ class MosesTokenizer:
 
     def detokenise(self, tokens: Sequence[str]) -> str:
         return _detokenise(tokens, self.language)
+
+
+class MosesBpeTokenizer:
+    """Moses tokens with normalised punctuation, each cut by learned merges; pieces but a token's last end in "@@".
+
+    Source: Sennrich, Haddow and Birch 2016, section 3.2, by subword-nmt.
+    """
+
+    def __init__(self, model: bytes, language: str, case: str = "lower") -> None:
+        self.model, self.language = model, language
+        self._moses = MosesTokenizer(language, case)
+
+    @cached_property
+    def _normaliser(self) -> Any:
+        return _import("sacremoses").MosesPunctNormalizer(lang=self.language)
+
+    @cached_property
+    def _merges(self) -> Any:
+        return _import("subword_nmt.apply_bpe").BPE(io.StringIO(self.model.decode()), separator=BPE_MARK)
+
+    def whole_tokens(self, text: str) -> list[str]:
+        """Return the tokens before any is cut."""
+        return self._moses.tokenise(self._normaliser.normalize(text))
+
+    def tokenise(self, text: str) -> list[str]:
+        pieces: list[str] = self._merges.segment_tokens(self.whole_tokens(text))
+        return pieces
+
+    def detokenise(self, tokens: Sequence[str]) -> str:
+        text = " ".join(_shown(tokens)).replace(f"{BPE_MARK} {UNKNOWN_TEXT}", f" {UNKNOWN_TEXT}")
+        return _detokenise(text.replace(f"{BPE_MARK} ", "").removesuffix(BPE_MARK).split(), self.language)
 
 
 class SentencePieceTokenizer:
@@ -181,6 +215,27 @@ def train_sentencepiece(name: str, texts: Iterable[str], *, vocabulary_size: int
     return model.getvalue()
 
 
+def train_bpe(sides: Iterable[tuple[str, Iterable[str]]], *, merges: int, case: str) -> bytes:
+    """Return the merges that byte-pair encoding learns from texts, given as (language, lines), in subword-nmt's format.
+
+    There are fewer than `merges` where no pair of symbols is left that occurs twice. The same text gives the same
+    bytes: of equally frequent pairs the alphabetically last is merged first.
+
+    Raises: ValueError where the text has no pair of letters that occurs twice.
+    """
+    learning = _import("subword_nmt.learn_bpe")
+    lines = []
+    for language, texts in sides:
+        tool = MosesBpeTokenizer(b"", language, case)
+        lines += [" ".join(tool.whole_tokens(text)) for text in texts]
+    model = io.StringIO()
+    if any(len(word) > 1 for line in lines for word in line.split()):  # else subword-nmt fails
+        learning.learn_bpe(lines, model, merges)
+    if model.getvalue().count("\n") < 2:  # the first line is the format's version
+        raise ValueError(f"merges={merges}: no two letters follow each other twice in the training text; use more text")
+    return model.getvalue().encode()
+
+
 def _cased(text: str, case: str) -> str:
     return text.lower() if case == "lower" else text
 
@@ -189,7 +244,8 @@ def _import(library: str) -> Any:
     try:
         return importlib.import_module(library)
     except ImportError as error:
-        raise ValueError(f"{library} is not installed: python -m pip install '.[data]'") from error
+        package = library.partition(".")[0].replace("_", "-")
+        raise ValueError(f"{package} is not installed: python -m pip install '.[data]'") from error
 
 
 # Detokenising ---------------------------------------------------------------------------------------------------------

@@ -95,6 +95,7 @@ STYLES = {
     "bahdanau_gru": Style("#E69F00", "v", (0, (10, 2))),
     "torch_reference": Style("#56B4E9", "X", (0, (3, 1, 1, 1, 1, 1))),
     "plain": Style("#7F7F7F", "d", (0, (5, 1))),
+    "tuned": Style("#882255", "H", (0, (12, 2, 2, 2))),
 }
 OUTSIDERS = ("#5A5A5A", "#8C6D31", "#7B4173")
 OUTSIDER_MARKERS = ("*", "p", "h", "<", ">")

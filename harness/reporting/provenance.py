@@ -26,7 +26,8 @@ def measured(records: Sequence[RunRecord]) -> list[str]:
 
 def _search(record: RunRecord) -> str:
     spec = record.spec.decoding
-    way = "greedy" if spec.beam == 1 else f"beam {spec.beam}, length penalty {spec.length_penalty:g}"
+    formula = " (length to this power)" * (spec.length_formula == "power")
+    way = "greedy" if spec.beam == 1 else f"beam {spec.beam}, length penalty {spec.length_penalty:g}{formula}"
     return f"{way}, at most {spec.max_tokens} tokens, batches of {spec.batch_size}"
 
 

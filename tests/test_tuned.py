@@ -1,0 +1,61 @@
+"""The variant `tuned` is trained on the text of the published systems, in both frameworks, and no suite runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import suites
+from harness.data.prepared import prepare
+from harness.specs import DataSpec
+from impls import registry
+from impls.contract import TransformerRecipe
+from impls.weights import count
+
+
+def test_its_run_has_the_vocabulary_and_the_search_of_its_source() -> None:
+    run = suites.spec(suites.SUITES["standard"], "tuned", budget="source", seed=0, data=DataSpec())
+    assert (run.data.tokenizer, run.data.vocabulary, run.data.merges) == ("moses-bpe", "joint", 10_000)
+    assert (run.data.case, run.decoding.beam, run.training) == ("lower", 5, registry.training("tuned"))
+    assert isinstance(run.recipe, TransformerRecipe)
+    assert (run.recipe.dropout, run.recipe.attention_rate, run.recipe.activation_rate) == (0.3, 0, 0)
+    assert run.training.averaged_epochs > 1
+    assert all(suites.has("tuned", framework) for framework in ("torch", "keras"))
+    assert not [suite.name for suite in suites.SUITES.values() if "tuned" in (*suite.variants, *suite.in_keras)]
+
+
+@pytest.mark.slow
+def test_its_joint_vocabulary_is_as_large_as_the_published_one(
+    multi30k_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wu et al. 2021 report 9,708 pieces."""
+    monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
+    run = suites.spec(suites.SUITES["standard"], "tuned", budget="source", seed=0, data=DataSpec())
+    found = prepare(run.data)
+    assert found.source_words == found.target_words
+    assert len(found.target_words) - 4 == pytest.approx(9_708, rel=2e-3)
+    assert found.figures["train_target_unknown_rate"] == 0
+    assert run.recipe is not None
+    assert count(run.recipe, len(found.source_words), len(found.target_words)) == 8_029_435
+
+
+def test_it_learns_captions_with_its_own_data(tmp_path: Path, cache: Path) -> None:
+    """A few updates at a small size, with everything else as its source has it."""
+    from dataclasses import replace
+
+    from harness import training
+    from harness.specs import overridden
+
+    run = suites.spec(suites.SUITES["standard"], "tuned", budget="source", seed=0, data=DataSpec(corpus="captions"))
+    small = ("recipe.width=16", "recipe.layers=1", "recipe.heads=2", "recipe.ffn_width=16", "data.merges=200")
+    small += ("training.averaged_epochs=2", "training.epochs=3", "training.batch_size=64", "data.training_pairs=300")
+    small += ("training.warmup_updates=5", "training.peak_rate=0.01", "decoding.max_tokens=8", "threads=1")
+    record = training.run(replace(overridden(run, small), device="cpu"), tmp_path)
+    assert record.status == "completed"
+    assert record.chosen_epochs == (2, 3)
+    assert record.sizes["source_words"] == record.sizes["target_words"]
+    losses = [epoch.validation_loss for epoch in record.curve]
+    assert None not in losses
+    assert losses[-1] < losses[0]  # type: ignore[operator]
+    assert record.scores["bleu_tokenised"] is not None
