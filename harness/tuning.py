@@ -68,23 +68,40 @@ def pilots(spec: RunSpec, rates: Iterable[float], epochs: int | None = None) -> 
 
 
 def tuned(spec: RunSpec, choice: Choice | None) -> RunSpec:
-    """Return the run of a cell at the chosen learning rate: the run itself if it has this rate or none was chosen."""
-    if choice is None or choice.rate in (None, spec.training.peak_rate):
+    """Return the run of a cell at the chosen learning rate: the run itself if none was chosen."""
+    return spec if choice is None or choice.rate is None else at_rate(spec, choice.rate)
+
+
+def at_rate(spec: RunSpec, rate: float) -> RunSpec:
+    """Return the run at another learning rate, in the budget "tuned"; the run itself if it has this rate."""
+    if rate == spec.training.peak_rate:
         return spec
-    assert choice.rate is not None
-    return replace(spec, budget="tuned", training=replace(spec.training, peak_rate=choice.rate))
+    return replace(spec, budget="tuned", training=replace(spec.training, peak_rate=rate))
 
 
-def choices(pilot_records: Iterable[RunRecord]) -> dict[str, Choice]:
-    """Return the choice for each cell that has finished pilots, by `cell_key`.
-
-    Of pilots of one cell that differ in length the longest count.
-    """
+def finished_pilots(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Return the finished pilots among some records, by `cell_key`."""
     found: dict[str, list[RunRecord]] = {}
-    for record in pilot_records:
+    for record in records:
         if record.spec.budget == "pilot" and record.status in FINISHED:
             found.setdefault(cell_key(record.spec), []).append(record)
-    return {key: _choose(same) for key, same in found.items()}
+    return found
+
+
+def choose(records: Sequence[RunRecord]) -> Choice:
+    """Return the choice between the finished pilots of one cell; of pilots that differ in length the longest count."""
+    length = max(_length(record.spec) for record in records)
+    same = [record for record in records if _length(record.spec) == length]
+    losses = {record.spec.training.peak_rate: _lowest_loss(record) for record in same}
+    losses = dict(sorted(losses.items()))
+    known = {rate: loss for rate, loss in losses.items() if loss is not None}
+    return Choice(
+        rate=min(known, key=lambda rate: (known[rate], rate)) if known else None,
+        losses=losses,
+        epochs=same[0].spec.training.epochs,
+        updates=max((record.curve[-1].updates for record in same if record.curve), default=0),
+        warmup_updates=same[0].spec.training.warmup_updates,
+    )
 
 
 def complete(specs: Sequence[RunSpec], records: Iterable[RunRecord]) -> bool:
@@ -100,21 +117,6 @@ def cell_key(spec: RunSpec) -> str:
     if settings["recipe"]:
         settings["recipe"] = {name: one for name, one in settings["recipe"].items() if name not in ("name", "source")}
     return canonical_json(settings)
-
-
-def _choose(records: Sequence[RunRecord]) -> Choice:
-    length = max(_length(record.spec) for record in records)
-    same = [record for record in records if _length(record.spec) == length]
-    losses = {record.spec.training.peak_rate: _lowest_loss(record) for record in same}
-    losses = dict(sorted(losses.items()))
-    known = {rate: loss for rate, loss in losses.items() if loss is not None}
-    return Choice(
-        rate=min(known, key=lambda rate: (known[rate], rate)) if known else None,
-        losses=losses,
-        epochs=same[0].spec.training.epochs,
-        updates=max((record.curve[-1].updates for record in same if record.curve), default=0),
-        warmup_updates=same[0].spec.training.warmup_updates,
-    )
 
 
 def _length(spec: RunSpec) -> tuple[int, float]:

@@ -12,7 +12,7 @@ from harness.reporting.fairness import RATE
 from harness.reporting.judging import Sentences
 from harness.reporting.studies import WORDS, Cell, Departures, Study, differences, label, studies
 from harness.specs import RunRecord, RunSpec
-from harness.tuning import Choice, cell_key, choices, tuned
+from harness.tuning import Choice, cell_key, choose, finished_pilots, tuned
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,11 @@ class Factorial:
 class Tuned:
     """The same study with the learning rate that pilots chose for each cell.
 
-    `choices` has the choice for each cell that has pilots. `missing` names the cells without a run at the chosen rate;
-    `effects` is of the others, and None if the baseline is missing.
+    `pilots` and `choices` go by cell, for the cells that have finished pilots. `missing` names the cells without a run
+    at the chosen rate; `effects` is of the others, and None if the baseline is missing.
     """
 
+    pilots: Mapping[Departures, tuple[RunRecord, ...]]
     choices: Mapping[Departures, Choice]
     missing: tuple[str, ...]
     effects: StudyEffects | None
@@ -138,9 +139,10 @@ def _study(study: Study, sentences: Sentences) -> StudyEffects:
 
 def _with_tuned(found: StudyEffects, records: Sequence[RunRecord], sentences: Sentences) -> StudyEffects:
     """Add the effects at the learning rates that pilots among the records chose."""
-    by_key = choices(records)
+    by_key = finished_pilots(records)
     keys = {cell.departures: cell_key(next(iter(cell.records.values())).spec) for cell in found.study.cells}
-    chosen = {departures: by_key[key] for departures, key in keys.items() if key in by_key}
+    pilots = {departures: tuple(by_key[key]) for departures, key in keys.items() if key in by_key}
+    chosen = {departures: choose(same) for departures, same in pilots.items()}
     if not chosen:
         return found
     by_id = {record.id: record for record in records}
@@ -156,7 +158,7 @@ def _with_tuned(found: StudyEffects, records: Sequence[RunRecord], sentences: Se
         study = replace(found.study, cells=tuple(cells), differences=differences(cells, {RATE}))
         effects = _study(study, sentences)
     missing = tuple(cell.label for cell in found.study.cells if cell.departures not in there)
-    return replace(found, tuned=Tuned(chosen, missing, effects))
+    return replace(found, tuned=Tuned(pilots, chosen, missing, effects))
 
 
 def _fields(

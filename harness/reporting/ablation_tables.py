@@ -176,6 +176,11 @@ def _block(lines: Sequence[Line], names: Sequence[str], *, last: bool) -> str:
         columns.append(("least p", [line.least_p for line in lines]))
         if any(line.status for line in lines):
             columns.append(("status", [line.status for line in lines]))
+    return aligned(columns)
+
+
+def aligned(columns: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """Return columns, each a head and its cells, as lines of text for the terminal."""
     widths = [max(map(len, (head, *cells))) for head, cells in columns]
     printed = [[head, "─" * width, *cells] for (head, cells), width in zip(columns, widths, strict=True)]
     return "\n".join(
