@@ -142,13 +142,8 @@ class _Trial:
         initial = self.model.weights()
         self.initial_digests = evidence.array_digests(initial)
         self.parameters = sum(one.size for one in initial.values())
-            sizes={
-                "parameters": self.parameters,
-                "updates_per_epoch": self.per_epoch,
-                **self.embedding_rms,
-                **self.prepared.figures,
-                **state.batches.statistics(),
-            },
+        self.embedding_rms = embedding_rms(spec.recipe, initial)
+        self.per_epoch = updates_per_epoch(prepared.train, spec.training)
         self.updates = min(spec.training.epochs * self.per_epoch, spec.updates or 2**62)
         self.epochs = math.ceil(self.updates / self.per_epoch)
         self.validation = [batch for batch, _ in evaluation_batches(prepared.validation)]
