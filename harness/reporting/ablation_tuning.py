@@ -81,9 +81,10 @@ def _of_pilots(study: Study, tuned: Tuned) -> list[str]:
     lines = []
     for edge, wider in (("lowest", "lower"), ("highest", "higher")):
         at_edge = [f"{names[cell]} ({one.rate:g})" for cell, one in tuned.choices.items() if one.edge == edge]
+        who = "every recipe" if len(at_edge) == len(tuned.choices) > 1 else "; ".join(at_edge)
         if at_edge:
             lines.append(
-                f"Warning: the best learning rate is the {edge} of the grid for {'; '.join(at_edge)}. A {wider} one "
+                f"Warning: the best learning rate is the {edge} of the grid for {who}. A {wider} one "
                 "may be better: extend --tune-rate."
             )
     lost = [names[cell] for cell, one in tuned.choices.items() if one.rate is None]
