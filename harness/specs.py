@@ -33,7 +33,7 @@ CorpusName = Literal["multi30k", "captions", "files"]
 Tokenizer = Literal["spacy", "moses", "moses-bpe", "sentencepiece-bpe", "sentencepiece-unigram", "whitespace"]
 Case = Literal["lower", "kept"]
 Vocabulary = Literal["separate", "joint"]
-Budget = Literal["controlled", "source"]
+Budget = Literal["controlled", "source", "tuned", "pilot"]
 Precision = Literal["float32", "bfloat16"]
 CudaGraphs = Literal["off", "on"]
 Unknown = Literal["never", "allowed"]
@@ -176,6 +176,9 @@ class DecodingSpec:
 class RunSpec:
     """One run: a variant, its recipe, how it is trained, on what, where, and from which seed.
 
+    `budget` says which table the run belongs to: "controlled" (one training for all recipes), "source" (each as its
+    source trains it), "tuned" (as controlled, but with the learning rate that a pilot chose for the recipe) or "pilot"
+    (a short run that helps to choose this rate).
     `variant` is a registered name or "package.module:NAME". `recipe` is None where that names a builder, which knows
     its own. `updates` ends training early after so many updates (None: all epochs). `threads` is the number of CPU
     threads. `backend` is what Keras runs on, TensorFlow where nothing is said, and None in all other frameworks.

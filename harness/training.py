@@ -37,6 +37,7 @@ from harness.specs import EpochRecord, RunRecord, RunSpec, Status
 from harness.store import RunFailed
 from impls import registry
 from impls.contract import Arrays, Batch, Compiling, Seq2SeqModel, Totals
+from impls.weights import embedding_rms
 
 EVENT_SECONDS = 0.5
 RESUMED = ("resumed_after_epochs", "resumed_after_updates", "checkpoint_fallbacks", "earlier_processes")
@@ -143,6 +144,7 @@ class _Trial:
         initial = self.model.weights()
         self.initial_digests = evidence.array_digests(initial)
         self.parameters = sum(one.size for one in initial.values())
+        self.embedding_rms = embedding_rms(spec.recipe, initial)
         self.per_epoch = updates_per_epoch(prepared.train, spec.training)
         self.updates = min(spec.training.epochs * self.per_epoch, spec.updates or 2**62)
         self.epochs = math.ceil(self.updates / self.per_epoch)
@@ -349,6 +351,7 @@ class _Trial:
             sizes={
                 "parameters": self.parameters,
                 "updates_per_epoch": self.per_epoch,
+                **self.embedding_rms,
                 **self.prepared.figures,
                 **state.batches.statistics(),
             },

@@ -76,9 +76,10 @@ class TransformerRecipe:
     `dropout` applies after the embedding, to attention weights, inside the feed-forward and before each residual sum.
     `attention_dropout` and `activation_dropout` replace it for the attention weights and for the hidden units of the
     feed-forward; None means the same rate as `dropout`.
-    `embedding_init` sets the initial values of the embeddings: "xavier" (uniform), "normal" (standard deviation 1), or
-    "width" (normal, standard deviation width ** -0.5; with embedding_scale="sqrt_width" the scaled embeddings have unit
-    variance, as in fairseq and the Annotated Transformer).
+    `embedding_init` sets the initial values of word embeddings and learned positions: "xavier" (uniform, as in the
+    Annotated Transformer), "normal" (standard deviation 1, as torch.nn.Embedding), or "width" (normal, standard
+    deviation width ** -0.5, as in fairseq). With "width" and embedding_scale="sqrt_width" the scaled word embeddings
+    have unit variance.
 
     Raises:
         ValueError: A field has a value that is not accepted; the message names the field.

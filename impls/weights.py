@@ -65,13 +65,63 @@ def draw(recipe: Recipe, name: str, shape: tuple[int, ...], seed: int) -> Number
         return np.ones(shape, np.float32)
     generator = np.random.default_rng([seed, *hashlib.sha256(name.encode()).digest()])
     if isinstance(recipe, GruRecipe):
-        return (0.01 * generator.standard_normal(shape)).astype(np.float32)
-    embedded = name.endswith((".embedding", ".positions"))
-    if embedded and isinstance(recipe, TransformerRecipe) and recipe.embedding_init != "xavier":
-        deviation = recipe.width**-0.5 if recipe.embedding_init == "width" else 1.0
-        return (deviation * generator.standard_normal(shape)).astype(np.float32)
+        return (_deviation(recipe, shape) * generator.standard_normal(shape)).astype(np.float32)
+    if _embeds(name) and isinstance(recipe, TransformerRecipe) and recipe.embedding_init != "xavier":
+        return (_deviation(recipe, shape) * generator.standard_normal(shape)).astype(np.float32)
     bound = math.sqrt(6 / sum(shape))
     return generator.uniform(-bound, bound, shape).astype(np.float32)
+
+
+def embedding_rms(recipe: Recipe | None, weights: Arrays) -> dict[str, float]:
+    """Return the root mean square of word embeddings and of position vectors, as the first layer adds them.
+
+    `source_embedding_rms` and `target_embedding_rms` include the factor sqrt(width) where `embedding_scale` is
+    "sqrt_width". `position_rms` covers the learned vectors of both sides; sinusoids have sqrt(1/2), because the squares
+    of each sine and cosine pair sum to 1. It is 0 where no position vectors are added: rotary, alibi, none and the GRU.
+    A model without a recipe returns nothing.
+    """
+    if recipe is None:
+        return {}
+    squares = {name: float(np.square(one, dtype=np.float64).mean()) for name, one in weights.items() if _embeds(name)}
+    return _embedding_rms(recipe, squares)
+
+
+def expected_embedding_rms(recipe: Recipe, source_words: int, target_words: int) -> dict[str, float]:
+    """Return what `embedding_rms` is at initialisation, on average over seeds."""
+    squares = {
+        name: _deviation(recipe, shape) ** 2
+        for name, shape in shapes(recipe, source_words, target_words).items()
+        if _embeds(name)
+    }
+    return _embedding_rms(recipe, squares)
+
+
+def _embedding_rms(recipe: Recipe, squares: dict[str, float]) -> dict[str, float]:
+    """Return the root mean squares from the mean square of each table of embeddings and positions."""
+    target = squares["target.embedding"]
+    source = squares.get("source.embedding", target)
+    learned = [one for name, one in squares.items() if name.endswith(".positions")]
+    position, scale = sum(learned) / max(1, len(learned)), 1.0
+    if isinstance(recipe, TorchReferenceRecipe):
+        recipe = recipe.as_transformer()
+    if isinstance(recipe, TransformerRecipe):
+        scale = float(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
+        position = 0.5 if recipe.positions == "sinusoidal" else position
+    found = {"source_embedding_rms": scale * source, "target_embedding_rms": scale * target, "position_rms": position}
+    return {name: math.sqrt(one) for name, one in found.items()}
+
+
+def _deviation(recipe: Recipe, shape: tuple[int, ...]) -> float:
+    """Return the standard deviation of the initial values of a table of embeddings or positions, or of a GRU matrix."""
+    if isinstance(recipe, GruRecipe):
+        return 0.01
+    if isinstance(recipe, TransformerRecipe) and recipe.embedding_init != "xavier":
+        return recipe.width**-0.5 if recipe.embedding_init == "width" else 1.0
+    return math.sqrt(2 / sum(shape))
+
+
+def _embeds(name: str) -> bool:
+    return name.endswith((".embedding", ".positions"))
 
 
 def _dense(name: str, inputs: int, outputs: int) -> Shapes:

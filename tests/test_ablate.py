@@ -73,12 +73,11 @@ def test_every_cell_of_every_grid_differs_from_its_base_in_one_field(base: Trans
         own, *others = cells(grid, run_spec(base))
         (field,) = grid.fields
         assert own.recipe == base
-        assert [getattr(cell.recipe, field) for cell in others] == [
-            word for word in words(field) if word != getattr(base, field)
-        ]
+        setting = f"training.{field}" if field == "batching" else f"recipe.{field}"
+        assert [flat(cell)[setting] for cell in others] == [word for word in words(field) if word != flat(own)[setting]]
         for cell in others:
             different = [name for name, value in flat(cell).items() if value != flat(own)[name]]
-            assert different == [f"recipe.{field}"]
+            assert different == [setting]
 
 
 def test_the_fields_are_the_closed_words_of_a_recipe_and_crossing_takes_every_combination() -> None:
@@ -114,12 +113,12 @@ def test_fields_are_chosen_once_and_crossed_where_asked() -> None:
 def planned(line: list[str]) -> list[RunSpec]:
     given = parser().parse_args(line)
     given.typed = ""
-    return (ablate if line[0] == "ablate" else bench)._plan(given)[1]
+    return ablate._plan(given).specs if line[0] == "ablate" else bench._plan(given)[1]
 
 
 def test_the_default_is_all_fields_of_learned_positions_with_three_seeds() -> None:
     found = planned(["ablate", *TINY])
-    assert len(found) == (1 + 4 + 3 + 1 + 3 + 2 + 1 + 1 + 2) * 3
+    assert len(found) == (1 + 4 + 3 + 1 + 3 + 2 + 1 + 1 + 2 + 2 + 2) * 3
     assert {spec.seed for spec in found} == {0, 1, 2}
     assert {spec.budget for spec in found} == {"controlled"}
     assert len({spec.seed for spec in planned(["ablate", *TINY, "--suite", "full"])}) == 8
@@ -154,7 +153,7 @@ def test_set_changes_the_base_and_so_every_cell(tmp_path: Path, monkeypatch: Any
         ("--base counting_model:build", "is a builder, which has no field"),
         ("--base papre", "did you mean 'paper'?"),
         ("--field norms", "did you mean 'norm'?"),
-        ("--field norm --factorial", "--factorial with --field norm alone: allowed is two fields or more"),
+        ("--field norm --factorial", "--factorial with --field norm alone: give --field twice or more"),
         ("--corpus multi30k", "MULTI30K_DIR"),
         ("--set recipe.width=129", "heads=8: allowed is a divisor of width=129"),
         ("--budget source", "there is no argument '--budget'"),
@@ -292,7 +291,7 @@ def test_the_field_with_the_largest_effect_ranks_first_and_is_named_in_the_findi
     ranks = found.rankings["learned_positions"][LOSS]
     assert [rank.field for rank in ranks] == ["positions", "norm", "activation"]
     said = ablation_words.finding(found)[0]
-    assert "positions matters most for the validation loss: none instead of learned changes it by −0." in said
+    assert "positions has the largest effect on the validation loss: none instead of learned changes it by −0." in said
     assert said.index("norm (rms") < said.index("activation (gelu")
 
 
@@ -455,7 +454,7 @@ def test_the_base_is_the_middle_of_the_grid_or_what_is_given() -> None:
     star += [record(replace(LEARNED_POSITIONS, positions=one), 0, 2.0) for one in words("positions") if one != "rotary"]  # type: ignore[arg-type]
     (middle,) = studies(star)
     assert (middle.base["positions"], middle.base["norm"]) == ("rotary", "layernorm")
-    (given,) = studies(star, base=LEARNED_POSITIONS)
+    (given,) = studies(star, base=run_spec())
     assert given.base["positions"] == "learned"
     pair = [record(replace(LEARNED_POSITIONS, activation=one), 0, 2.0) for one in ("gelu", "relu")]  # type: ignore[arg-type]
     (own,) = studies(pair)

@@ -68,9 +68,15 @@ ALLOWED = {
 VARIANT_MAY = {"impls.contract", "impls.recipes", "impls.torch_caches", "impls.torch_packing"}
 HARNESS_MAY = {"impls", "impls.contract", "impls.weights", "impls.recipes", "impls.registry"}
 HARNESS_MAY |= {"impls.peers.contract", "impls.peers.registry"}
-REPORTING_MAY = {"impls.contract", "impls.recipes"}
+REPORTING_MAY = {"impls.contract", "impls.recipes", "impls.weights"}
 REPORTING_HARNESS = {"harness.specs", "harness.files", "harness.store", "harness.scoring", "harness.curves"}
-REPORTING_HARNESS |= {"harness.timing", "harness.speed.document", "harness.speed.stored", "harness.speed.checked"}
+REPORTING_HARNESS |= {
+    "harness.tuning",
+    "harness.timing",
+    "harness.speed.document",
+    "harness.speed.stored",
+    "harness.speed.checked",
+}
 PARTS = {"impls.transformer", "impls.torch_adapter"}
 """The files that put the variants' parts together, and so may import the variants."""
 

@@ -178,7 +178,7 @@ def test_the_command_of_each_record_names_its_run() -> None:
     plans = {
         "run": lambda given: [run._spec(given)],
         "bench": lambda given: bench._plan(given)[1],
-        "ablate": lambda given: ablate._plan(given)[1],
+        "ablate": lambda given: ablate._plan(given).candidates(),
     }
     for words, records in itertools.groupby(itertools.chain(*FOLDERS.values()), key=words_of):
         ids = {spec.id for spec in plans[words[0]](parser().parse_args(words))}

@@ -21,7 +21,7 @@ from record_factory import narrow, record
 
 from harness.commands.reports import without_disturbed_rates
 from harness.reporting import drawing, figures, pages, tables
-from harness.reporting.fairness import source_differences
+from harness.reporting.fairness import unfair
 from harness.reporting.groups import groups, rows
 from harness.reporting.markup import code, text
 from harness.specs import DataSpec, RunRecord
@@ -148,12 +148,12 @@ def test_many_tensors_are_one_line() -> None:
 
 def test_source_budgets_may_differ_in_training_but_not_in_data_or_signatures() -> None:
     found = runs(*RECIPES, seeds=1, budget="source")
-    assert source_differences(found) == []
+    assert unfair(found, "source") == []
     assert tables.fairness(found) == [], "the check of controlled runs leaves them alone"
-    assert source_differences([*found[:-1], with_print(found[-1], files={"train.de": "0" * 64})])
-    assert source_differences([*found[:-1], replace(found[-1], signatures={"bleu_sacre": "tok:intl"})])
+    assert unfair([*found[:-1], with_print(found[-1], files={"train.de": "0" * 64})], "source")
+    assert unfair([*found[:-1], replace(found[-1], signatures={"bleu_sacre": "tok:intl"})], "source")
     other = replace(found[-1], signatures={**found[-1].signatures, "bleu_tutorial": "tok:subwords"})
-    assert source_differences([*found[:-1], with_print(other, target_vocabulary="1" * 64)]) == []
+    assert unfair([*found[:-1], with_print(other, target_vocabulary="1" * 64)], "source") == []
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from small_models import BASE, GRU, REFERENCE, all_recipes
 
+import impls
+from harness.curves import sinusoids
 from impls.contract import GruRecipe, Recipe, TransformerRecipe
 from impls.recipes import BAHDANAU_GRU, LEARNED_POSITIONS, TORCH_REFERENCE
-from impls.weights import count, initial, shapes
+from impls.transformer import Embedder
+from impls.weights import count, embedding_rms, expected_embedding_rms, initial, shapes
 
 
 @pytest.mark.parametrize(
@@ -150,3 +154,43 @@ def test_normal_embeddings_have_deviation_1_and_gru_matrices_a_hundredth() -> No
     for name, value in initial(GruRecipe(embedding_width=96, width=128), 500, 700, seed=0).items():
         deviation = 0 if name.endswith(".bias") else 0.01
         assert value.std() == pytest.approx(deviation, rel=0.2), name
+
+
+@pytest.mark.parametrize("name", all_recipes())
+def test_rms_of_embeddings_is_what_the_initial_values_give_on_average(name: str) -> None:
+    recipe = all_recipes()[name]
+    tables = {name: one for name, one in initial(recipe, 700, 700, seed=0).items() if not name.endswith("kernel")}
+    measured, expected = embedding_rms(recipe, tables), expected_embedding_rms(recipe, 700, 700)
+    assert measured.keys() == expected.keys() == {"source_embedding_rms", "target_embedding_rms", "position_rms"}
+    assert measured == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("positions", "expected"),
+    [("learned", math.sqrt(2 / (24 + 32))), ("sinusoidal", math.sqrt(0.5)), ("rotary", 0), ("alibi", 0), ("none", 0)],
+)
+def test_rms_of_positions_by_kind(positions: Any, expected: float) -> None:
+    recipe = replace(BASE, positions=positions)
+    found = embedding_rms(recipe, initial(recipe, 37, 41, seed=0))["position_rms"]
+    assert found == pytest.approx(expected, rel=0.05)
+    if positions == "sinusoidal":
+        assert found == pytest.approx(np.sqrt(np.square(sinusoids(24, 32)).mean()))
+
+
+@pytest.mark.parametrize("scale", ["sqrt_width", "none"])
+@pytest.mark.parametrize("tying", ["none", "all"])
+def test_rms_of_embeddings_is_that_of_the_vectors_the_model_adds(scale: Any, tying: Any) -> None:
+    torch = pytest.importorskip("torch")
+    recipe = replace(BASE, positions="none", embedding_scale=scale, tying=tying, dropout=0.0)
+    drawn = initial(recipe, 41, 41, seed=0)
+    model: Any = impls.build(recipe, 41, 41, seed=0)
+    name = "target.embedding" if tying == "all" else "source.embedding"
+    embedder = Embedder(recipe, torch.nn.Embedding.from_pretrained(torch.tensor(drawn[name])), torch.nn.Identity())
+    added = np.concatenate([embedder(torch.tensor([[word]])).numpy().ravel() for word in range(41)])
+    assert np.array_equal(model.weights()[name], drawn[name])
+    found = embedding_rms(recipe, model.weights())["source_embedding_rms"]
+    assert found == pytest.approx(np.sqrt(np.square(added).mean()), rel=1e-6)
+
+
+def test_rms_without_a_recipe_is_empty() -> None:
+    assert embedding_rms(None, {"anything": np.ones(3, np.float32)}) == {}

@@ -26,7 +26,7 @@ class Comparison:
 
     @property
     def controlled(self) -> bool:
-        return self.group.budget == "controlled"
+        return self.group.budget != "source"
 
 
 def comparisons(found: Sequence[Stored], *, named: bool) -> tuple[Comparison, ...]:
@@ -37,12 +37,12 @@ def comparisons(found: Sequence[Stored], *, named: bool) -> tuple[Comparison, ..
         budgets = sorted({record.spec.budget for record in records})
         made = [Group(one, NAMED, rows(r for r in records if r.spec.budget == one)) for one in budgets]
     else:
-        made = list(groups(records))
+        made = list(groups(records, pilots=True))
     return tuple(
         Comparison(
             group,
             tuple(by_id[record.id] for record in group.records),
-            tuple(unfair(group.records, "controlled" if group.budget == "controlled" else "source")),
+            tuple(unfair(group.records, group.budget)),
         )
         for group in made
     )

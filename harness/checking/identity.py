@@ -217,7 +217,8 @@ def sizes(stored: Stored) -> Iterator[str]:
         raise NotTried("broke off before it began")
     for name, value in found.items():
         least, most = (0, 1) if name.endswith("_rate") else (0, math.inf)
-        if not least <= value <= most or (most > 1 and value % 1):
+        whole = most > 1 and not name.endswith("_rms")
+        if not least <= value <= most or (whole and value % 1):
             yield f"{name}={value!r}: allowed is {'a share' if most == 1 else 'a whole number'}"
     if not equal(found.get("source_words"), found.get("target_words")) and data.vocabulary == "joint":
         yield f"{found.get('source_words')} and {found.get('target_words')} words in one joint vocabulary"

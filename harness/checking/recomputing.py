@@ -17,12 +17,15 @@ from harness.reporting.fairness import drawing
 from harness.scoring import as_version_1
 from harness.specs import RunRecord, canonical_json
 from impls import weights
+from impls.contract import Recipe
 
 if TYPE_CHECKING:
     from harness.data.prepared import Prepared
 
 MOST = 3
 SCORE_TOLERANCE = 1e-6
+RMS_TOLERANCE = 1e-6
+RMS = ("source_embedding_rms", "target_embedding_rms", "position_rms")
 MOST_NUMBERS, MOST_UPDATES = 2**29, 200_000
 """What is made again at most: a foreign record may name any size, and real ones are far below."""
 
@@ -50,6 +53,20 @@ def initial(stored: Stored) -> Iterator[str]:
     if wrong:
         _trust(record, ("numpy",))
         yield f"{_some(wrong)}: not what seed {record.spec.seed} draws"
+    elif record.sizes.keys() & set(RMS):
+        yield from _embedding_rms(record, recipe, {name: shape_of(told) for name, told in found.items()})
+
+
+def _embedding_rms(record: RunRecord, recipe: Recipe, shapes: dict[str, tuple[int, ...]]) -> Iterator[str]:
+    """Yield the sizes of word embeddings and positions that are not those of the initial weights."""
+    tables = {name: shape for name, shape in shapes.items() if name.endswith((".embedding", ".positions"))}
+    if "target.embedding" not in tables:
+        return  # another rule's: a tensor is missing
+    drawn = {name: weights.draw(recipe, name, shape, record.spec.seed) for name, shape in tables.items()}
+    for name, value in weights.embedding_rms(recipe, drawn).items():
+        told = record.sizes.get(name)
+        if told is None or not math.isclose(told, value, rel_tol=RMS_TOLERANCE):
+            yield f"sizes.{name}={told}, recomputed {value}"
 
 
 def corpus(stored: Stored) -> Iterator[str]:
@@ -62,7 +79,9 @@ def corpus(stored: Stored) -> Iterator[str]:
         raise NotTried("the corpus here is another")  # multi30k's digests are fixed, generators and files change
     wrong = [name for name, one in prepared.digests.items() if record.fingerprints.get(name) != one]
     wrong += [name for name, one in prepared.figures.items() if record.sizes.get(name) != one]
-    wrong += sorted(record.sizes.keys() - prepared.figures.keys() - {"parameters", "updates_per_epoch", *STATISTICS})
+    wrong += sorted(
+        record.sizes.keys() - prepared.figures.keys() - {"parameters", "updates_per_epoch", *RMS, *STATISTICS}
+    )
     if wrong:
         _trust(record, ("spacy", "sacremoses", "sentencepiece", "subword-nmt"))
         yield f"{_some(wrong)}: not that of the corpus here"

@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
         metavar="ID",
         help="a run, or how its id begins (all)",
     )
-    parser.add_argument("--budget", choices=typing.get_args(specs.Budget), help="only the runs of one budget (both)")
+    parser.add_argument("--budget", choices=typing.get_args(specs.Budget), help="only the runs of one budget (all)")
     parser.add_argument("--json", action="store_true", help="everything as JSON, each fault and each rule's sentence")
     options.add_results(parser)
     parser.set_defaults(command=command)

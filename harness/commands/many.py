@@ -125,10 +125,19 @@ class Done:
 
     @property
     def code(self) -> int:
-        """The exit code: 0, 1 where a run failed or diverged, 128 + the number of the signal that broke the set off."""
+        """The exit code: 0, 1 where a run failed or diverged, 128 + the number of the signal that broke the set off.
+
+        A pilot that diverged has done its work: it rules out its learning rate.
+        """
         if self.outcome.signal is not None:
             return 128 + self.outcome.signal
-        return 1 if any(record.status != "completed" for record in self.outcome.records) else 0
+        ends = {(record.status, record.spec.budget) for record in self.outcome.records} - {("diverged", "pilot")}
+        return 1 if any(status != "completed" for status, _ in ends) else 0
+
+    def followed_by(self, later: Done) -> Done:
+        """Return both sets of runs as one, the later after this."""
+        outcome = executor.Outcome([*self.outcome.records, *later.outcome.records], later.outcome.signal)
+        return Done([*self.records, *later.records], outcome)
 
 
 def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Namespace) -> Done:

@@ -97,6 +97,19 @@ def seconds(text: str) -> float:
     return number
 
 
+def learning_rates(text: str) -> tuple[float, ...]:
+    """Read two or more learning rates, separated by commas, and return them in ascending order."""
+    try:
+        rates = sorted({float(one) for one in text.split(",")})
+    except ValueError:
+        rates = []
+    if len(rates) < 2 or not all(0 < rate < math.inf for rate in rates):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give two or more different learning rates above 0, separated by commas, such as 5e-4,1e-3,2e-3"
+        )
+    return tuple(rates)
+
+
 def add_checkpoints(parser: argparse.ArgumentParser) -> None:
     """Add how often a run writes what an interrupted one goes on from."""
     parser.add_argument(

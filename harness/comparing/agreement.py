@@ -46,13 +46,13 @@ def disagreements(sides: Sequence[Side]) -> list[Disagreement]:
     Sides of both budgets are checked as those that are trained as their sources train them.
     """
     records, found = _renamed(sides), []
-    budgets: dict[str, dict[str, None]] = {}
+    budgets: dict[Budget, dict[str, None]] = {}
     for side in sides:
         for record in side.records:
             budgets.setdefault(record.spec.budget, {})[side.letter] = None
     if len(budgets) > 1:
         found.append(Disagreement("budget", "; ".join(f"{one} in {', '.join(who)}" for one, who in budgets.items())))
-    budget: Budget = "controlled" if list(budgets) == ["controlled"] else "source"
+    budget = next(iter(budgets)) if len(budgets) == 1 else "source"
     told: dict[str, dict[str, None]] = {}
     checked = [replace(record, spec=replace(record.spec, budget=budget)) for record in records]
     for one in unfair(checked, budget):
@@ -60,7 +60,7 @@ def disagreements(sides: Sequence[Side]) -> list[Disagreement]:
             told.setdefault(one.what.partition(", seed ")[0], {})[one.sides] = None
     found += [Disagreement(name, " | ".join(list(lines)[:SHOWN])) for name, lines in told.items()]
     seeds = {side.letter: ", ".join(map(str, side.seeds)) or "none" for side in sides}
-    if budget == "controlled" and len(set(seeds.values())) > 1:
+    if budget != "source" and len(set(seeds.values())) > 1:
         found.append(Disagreement("seeds", "; ".join(f"{own} in {letter}" for letter, own in seeds.items())))
     return found
 

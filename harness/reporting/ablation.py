@@ -1,16 +1,18 @@
-"""What an ablation shows: each word against the base, main effects, interactions, and which field matters most."""
+"""What an ablation shows: the effect of each word, main effects, interactions, and the fields by their effects."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from harness.reporting.confounds import Confound, confounds
 from harness.reporting.contrasts import FIGURES, Contrast, Effect, alone, averaged, between, estimate
+from harness.reporting.fairness import RATE
 from harness.reporting.judging import Sentences
-from harness.reporting.studies import WORDS, Departures, Study, label, studies
-from harness.specs import RunRecord
-from impls.contract import TransformerRecipe
+from harness.reporting.studies import WORDS, Cell, Departures, Study, differences, label, studies
+from harness.specs import RunRecord, RunSpec
+from harness.tuning import Choice, cell_key, choose, finished_pilots, tuned
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,32 @@ class Factorial:
 
 
 @dataclass(frozen=True)
+class Tuned:
+    """The same study with the learning rate that pilots chose for each cell.
+
+    `pilots` and `choices` go by cell, for the cells that have finished pilots. `missing` names the cells without a run
+    at the chosen rate; `effects` is of the others, and None if the baseline is missing.
+    """
+
+    pilots: Mapping[Departures, tuple[RunRecord, ...]]
+    choices: Mapping[Departures, Choice]
+    missing: tuple[str, ...]
+    effects: StudyEffects | None
+
+
+@dataclass(frozen=True)
 class StudyEffects:
-    """A study and what it shows; no effects where its runs are not comparable."""
+    """A study and what it shows; no effects where its runs are not comparable.
+
+    `confounds` are the fields that change the size of embeddings relative to positions without being crossed with it.
+    `tuned` is None where no pilots chose learning rates.
+    """
 
     study: Study
     fields: tuple[FieldEffects, ...] = ()
     factorial: Factorial | None = None
+    confounds: tuple[Confound, ...] = ()
+    tuned: Tuned | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +104,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Analysis:
-    """All studies among some records, and a ranking by variant and figure: the field that matters most comes first.
+    """All studies among some records, and a ranking by variant and figure: the field with the largest effect first.
 
     Fields with a word that only diverged come before all others.
     """
@@ -91,13 +113,14 @@ class Analysis:
     rankings: Mapping[str, Mapping[str, tuple[Rank, ...]]]
 
 
-def analyse(records: Iterable[RunRecord], sentences: Sentences, *, base: TransformerRecipe | None = None) -> Analysis:
-    """Return what the records show of the fields of their recipes, where they form ablations.
+def analyse(records: Iterable[RunRecord], sentences: Sentences, *, base: RunSpec | None = None) -> Analysis:
+    """Return the effects of the fields in which the records differ, where they form ablations.
 
-    Where runs have no sentences stored, intervals cover seeds alone. `base` is the recipe to hold the others against,
-    where it is known.
+    Where runs have no sentences stored, intervals cover seeds alone. `base` is a run of the baseline, where it is
+    known.
     """
-    found = tuple(_study(study, sentences) for study in studies(records, base=base))
+    records = list(records)
+    found = tuple(_with_tuned(_study(study, sentences), records, sentences) for study in studies(records, base=base))
     variants: dict[str, list[StudyEffects]] = {}
     for one in found:
         variants.setdefault(one.study.variant, []).append(one)
@@ -110,7 +133,32 @@ def _study(study: Study, sentences: Sentences) -> StudyEffects:
         return StudyEffects(study)
     single = {field: alone(study, field) for field in WORDS}
     fields = _fields(study, {field: found for field, found in single.items() if found}, sentences)
-    return StudyEffects(study, fields, _factorial(study, sentences))
+    crossed = _factorial(study, sentences)
+    return StudyEffects(study, fields, crossed, confounds(study, crossed.fields if crossed else ()))
+
+
+def _with_tuned(found: StudyEffects, records: Sequence[RunRecord], sentences: Sentences) -> StudyEffects:
+    """Add the effects at the learning rates that pilots among the records chose."""
+    by_key = finished_pilots(records)
+    keys = {cell.departures: cell_key(next(iter(cell.records.values())).spec) for cell in found.study.cells}
+    pilots = {departures: tuple(by_key[key]) for departures, key in keys.items() if key in by_key}
+    chosen = {departures: choose(same) for departures, same in pilots.items()}
+    if not chosen:
+        return found
+    by_id = {record.id: record for record in records}
+    cells = []
+    for cell in found.study.cells:
+        wanted = {seed: tuned(one.spec, chosen.get(cell.departures)).id for seed, one in cell.records.items()}
+        runs = {seed: by_id[run] for seed, run in wanted.items() if run in by_id}
+        if cell.departures in chosen and runs:
+            cells.append(Cell(cell.departures, runs))
+    there = {cell.departures for cell in cells}
+    effects = None
+    if () in there:
+        study = replace(found.study, cells=tuple(cells), differences=differences(cells, {RATE}))
+        effects = _study(study, sentences)
+    missing = tuple(cell.label for cell in found.study.cells if cell.departures not in there)
+    return replace(found, tuned=Tuned(pilots, chosen, missing, effects))
 
 
 def _fields(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import files
-from harness.reporting import ablation_words, exports, figures, pages, provenance
+from harness.reporting import ablation_tuning, ablation_words, exports, figures, pages, provenance
 from harness.reporting.ablation import Analysis, FieldEffects, Rank, StudyEffects
 from harness.reporting.ablation_figures import forest
 from harness.reporting.ablation_tables import MISSING, Line, base_line, field_lines, interaction_lines, written
@@ -17,6 +17,7 @@ from harness.reporting.groups import groups
 from harness.reporting.judging import SYMBOLS
 from harness.reporting.markup import Markdown, code, text
 from harness.reporting.studies import label
+from harness.specs import RunRecord
 
 FOLDER, EFFECTS = "ablation", "effects.csv"
 
@@ -28,7 +29,7 @@ def write(analysis: Analysis, folder: Path, *, command: str = "") -> Path:
     """
     if not analysis.studies:
         raise ValueError("there is no ablation to report: no two runs differ in nothing but the words of their recipes")
-    records = [record for one in analysis.studies for record in one.study.records]
+    records = [record for one in analysis.studies for record, _ in _runs_of(one)]
     context = {
         "finding": [*pages.warnings(groups(records)), *ablation_words.finding(analysis)],
         "symbols": SYMBOLS,
@@ -54,7 +55,9 @@ def _study(found: StudyEffects, slug: str, folder: Path) -> dict[str, Any]:
     """Return what the template shows of a study, and draw its pictures."""
     study, crossed = found.study, found.factorial
     shown: dict[str, Any] = {"title": study.title, "slug": slug, "differences": study.differences}
-    shown |= {"alone": "", "crossed": ""}
+    shown |= {"alone": "", "crossed": "", "agreement": ablation_words.agreement(study)}
+    shown["tuning"] = [(one.heading, _markdown(one.heads, one.rows, left=2)) for one in ablation_tuning.tables(found)]
+    shown["tuned_differences"] = found.tuned.effects.study.differences if found.tuned and found.tuned.effects else ()
     if found.fields:
         figures.save(forest(study, found.fields), folder / "figures", slug)
         shown["alone"] = _table([base_line(study), *field_lines(study, found.fields)])
@@ -67,6 +70,26 @@ def _study(found: StudyEffects, slug: str, folder: Path) -> dict[str, Any]:
             "interactions": _table(interaction_lines(study, crossed)),
         }
     return shown
+
+
+def _runs_of(found: StudyEffects) -> list[tuple[RunRecord, str]]:
+    """Return the runs of a study, each once, with what they are: untuned, at a chosen learning rate, or a pilot."""
+    made = [(record, cell.label) for cell in found.study.cells for record in cell.records.values()]
+    if found.tuned is not None:
+        cells = found.tuned.effects.study.cells if found.tuned.effects else ()
+        made += [
+            (record, f"{cell.label}, learning rate {record.spec.training.peak_rate:g}")
+            for cell in cells
+            for record in cell.records.values()
+            if record.spec.budget == "tuned"
+        ]
+        names = {cell.departures: cell.label for cell in found.study.cells}
+        made += [
+            (record, f"{names[departures]}, pilot at {record.spec.training.peak_rate:g}")
+            for departures, pilots in found.tuned.pilots.items()
+            for record in pilots
+        ]
+    return made
 
 
 def _coverage(found: StudyEffects) -> str:
@@ -136,13 +159,12 @@ def _runs(analysis: Analysis) -> list[dict[str, str]]:
     return [
         {
             "id": code(record.id, in_table=True),
-            "recipe": cell.label,
+            "recipe": recipe,
             "status": record.status,
             "started": record.started or MISSING,
         }
         for one in analysis.studies
-        for cell in one.study.cells
-        for record in cell.records.values()
+        for record, recipe in _runs_of(one)
     ]
 
 
@@ -151,6 +173,12 @@ def _runs(analysis: Analysis) -> list[dict[str, str]]:
 
 def _effects(found: StudyEffects) -> list[dict[str, Any]]:
     """Return a line for each effect and figure of a study, an unknown number as an empty cell."""
+    after = found.tuned.effects if found.tuned is not None else None
+    sides = [("untuned", found)] + [("tuned", after)] * (after is not None)
+    return [{**line, "learning_rates": side} for side, one in sides if one is not None for line in _effects_of(one)]
+
+
+def _effects_of(found: StudyEffects) -> list[dict[str, Any]]:
     lines = _of_fields(found, found.fields, "word")
     if found.factorial is not None:
         lines += _of_fields(found, found.factorial.main, "main effect")

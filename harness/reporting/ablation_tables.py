@@ -174,6 +174,11 @@ def _block(lines: Sequence[Line], names: Sequence[str], *, last: bool) -> str:
     columns += [(FIGURES[name].title, [line.cells[name] for line in lines]) for name in names]
     if last and any(line.status for line in lines):
         columns.append(("status", [line.status for line in lines]))
+    return aligned(columns)
+
+
+def aligned(columns: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """Return columns, each a head and its cells, as lines of text for the terminal."""
     widths = [max(map(len, (head, *cells))) for head, cells in columns]
     printed = [[head, "─" * width, *cells] for (head, cells), width in zip(columns, widths, strict=True)]
     return "\n".join(

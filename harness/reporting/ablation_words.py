@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from harness.reporting import ablation_tuning
 from harness.reporting.ablation import Analysis, Factorial, Rank, StudyEffects
 from harness.reporting.ablation_tables import MISSING, interval, parameters, signed, status, written
 from harness.reporting.contrasts import FIGURES, Effect
@@ -26,8 +27,9 @@ def finding(analysis: Analysis) -> list[str]:
         same = [one for one in analysis.studies if one.study.variant == variant]
         ranks = rankings[MAIN]
         if ranks:
-            said.append(_which_matters(same, ranks, rankings[SECOND]))
+            said.append(_largest_effects(same, ranks, rankings[SECOND]))
         said += [_together(one.factorial) for one in same if one.factorial is not None]
+        said += [line for one in same for line in (*ablation_tuning.finding(one), *ablation_tuning.warnings(one))]
         said += [line for one in same for line in _lost(one)]
         said += [
             f"{one.study.title}: no effects, for its runs are not comparable." for one in same if one.study.differences
@@ -35,7 +37,7 @@ def finding(analysis: Analysis) -> list[str]:
     return said or ["No ablation: no two runs differ in nothing but the words of their recipes."]
 
 
-def _which_matters(found: Sequence[StudyEffects], ranks: Sequence[Rank], seconds: Sequence[Rank]) -> str:
+def _largest_effects(found: Sequence[StudyEffects], ranks: Sequence[Rank], seconds: Sequence[Rank]) -> str:
     study = next(one.study for one in found if one.fields)
     title = FIGURES[MAIN].title
     told = [rank for rank in ranks if rank.effect is not None]
@@ -55,7 +57,7 @@ def _which_matters(found: Sequence[StudyEffects], ranks: Sequence[Rank], seconds
         assert first.effect is not None
         changed = f"{_exchange(first.effect)} changes it by {_said(first.effect)}{_fewer(first.effect, study)}"
         under = assumption(len(first.effect.contrast.seeds))
-        parts.append(f"{first.field} matters most for the {title}{under}: {changed}{_beside(first, seconds)}.")
+        parts.append(f"{first.field} has the largest effect on the {title}{under}: {changed}{_beside(first, seconds)}.")
         if others:
             rest = "; ".join(f"{one.field} ({_brief(one, study)})" for one in others)
             parts.append(f"Then come, by their largest effect: {rest}.")
@@ -182,8 +184,7 @@ def limits(analysis: Analysis) -> list[str]:
         f"Other sizes, other text and longer training: these runs are {settings[0].lower()}{settings[1:]}. Details may "
         "rank otherwise where models are larger or see more.",
         _seed_limit(shown),
-        "Other learning rates: every recipe has the one training of its base, and none was tuned. A recipe that wants "
-        "another rate, warm-up or initialisation is shown worse than it can be.",
+        _rate_limit(shown),
         _equal_limit(shown),
         "Speed: runs share their machine with others, so nothing here ranks recipes by it.",
         f"That there is no effect where {Conclusion.INCONCLUSIVE.symbol} stands: the interval says how large it may "
@@ -206,6 +207,30 @@ def limits(analysis: Analysis) -> list[str]:
     return lines
 
 
+def _rate_limit(found: Sequence[StudyEffects]) -> str:
+    tuned = [one.tuned for one in found if one.tuned is not None]
+    if not tuned:
+        return (
+            "Other learning rates: every recipe has the one training of its base, and none was tuned. A recipe that "
+            "wants another rate, warm-up or initialisation is shown worse than it can be."
+        )
+    return (
+        f"Learning rates outside the grid ({ablation_tuning.how(tuned[0])}): one seed and a short run can choose a "
+        "rate that is not the best of the full run. Warm-up, dropout and all other settings were not tuned."
+    )
+
+
+def agreement(study: Study) -> str:
+    """Return what all runs of a study have in common."""
+    training = "training settings, updates, the stream of batches of each seed"
+    if len(study.batchings) > 1:
+        training = "training settings apart from batching, updates and the stream of batches of each batching and seed"
+    return (
+        "These agree in all runs: data settings and files, vocabularies, token ids, test set, decoding, signatures, "
+        f"{training}, and every initial tensor that two recipes share by name and shape."
+    )
+
+
 def _seed_limit(found: Sequence[StudyEffects]) -> str:
     seeds = sorted({len(one.study.seeds) for one in found})
     if seeds == [1]:
@@ -225,10 +250,8 @@ def _seed_limit(found: Sequence[StudyEffects]) -> str:
 def _equal_limit(found: Sequence[StudyEffects]) -> str:
     counts = [number for one in found for cell in one.study.cells if (number := parameters(cell)) is not None]
     sizes = f" ({min(counts):,.0f} to {max(counts):,.0f} here)" if counts and min(counts) < max(counts) else ""
-    return (
-        "Equal cost: all recipes get the same batches and updates, not the same time, arithmetic or number of "
-        f"parameters{sizes}."
-    )
+    same = "epochs" if any(len(one.study.batchings) > 1 for one in found) else "batches and updates"
+    return f"Equal cost: all runs get the same {same}, not the same time, arithmetic or number of parameters{sizes}."
 
 
 # Numbers in sentences -------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,6 +39,11 @@ class Difference:
         return f"{self.what}: {self.sides}"
 
 
+RATE, BATCHING = "training.peak_rate", "training.batching"
+DECLARED: dict[Budget, frozenset[str]] = {"tuned": frozenset({RATE}), "pilot": frozenset({RATE})}
+"""The settings that may differ between the runs of a budget, because the budget says so."""
+
+
 def unfair(records: Iterable[RunRecord], budget: Budget) -> list[Difference]:
     """Return what differs between the runs of a budget that should agree; empty where all agree.
 
@@ -46,23 +51,27 @@ def unfair(records: Iterable[RunRecord], budget: Budget) -> list[Difference]:
     settings, updates, seeds and the stream of batches; and for each seed every initial tensor that two recipes share by
     name, shape and way of drawing. In `source`: data, test set and signatures, those of scores on tokens only between
     runs with equal vocabularies; whether translations may contain `<unk>` is part of a source's search, as the beam is.
-    A completed run that lacks a proof differs from those that have it. Runs that did not complete are checked as far as
-    they got.
+    In `tuned` and `pilot`: as in `controlled`, but the learning rate may differ. A completed run that lacks a proof
+    differs from those that have it. Runs that did not complete are checked as far as they got.
     """
     chosen = [record for record in records if record.spec.budget == budget]
     if budget == "source":
         return _differences(chosen, _source_evidence(chosen))
-    return _differences(chosen, _evidence(chosen)) + _seeds(chosen) + _weights(chosen)
+    return undeclared(chosen, DECLARED.get(budget, frozenset()))
+
+
+def undeclared(records: Sequence[RunRecord], declared: Collection[str]) -> list[Difference]:
+    """Return what differs between runs that should agree in all but the settings `declared`, whatever their budgets.
+
+    Where "training.batching" is declared, the number of updates and the stream of batches must agree among the runs
+    with the same value of it.
+    """
+    return _differences(records, _evidence(records, declared)) + _seeds(records) + _weights(records)
 
 
 def fairness(records: Iterable[RunRecord]) -> list[str]:
     """Return what differs between controlled runs that should agree, each difference by name, as `unfair` checks it."""
     return list(map(str, unfair(records, "controlled")))
-
-
-def source_differences(records: Iterable[RunRecord]) -> list[str]:
-    """Return what differs between runs trained as their sources train them, as `unfair` checks it."""
-    return list(map(str, unfair(records, "source")))
 
 
 def other_vocabulary(records: Iterable[RunRecord]) -> frozenset[str]:
@@ -80,10 +89,11 @@ Evidence = Iterator[tuple[Kind, str, str, RunRecord]]
 """(of which kind, what must agree, its value, whose it is)."""
 
 
-def _evidence(records: list[RunRecord]) -> Evidence:
+def _evidence(records: Sequence[RunRecord], declared: Collection[str]) -> Evidence:
     file_names, signature_names = _names(records, "files"), sorted({one for r in records for one in r.signatures})
     for record in records:
-        yield from _settings(record)
+        yield from (one for one in _settings(record) if one[1] not in declared)
+        batching = f", batching={record.spec.training.batching}" if BATCHING in declared else ""
         done = record.status == "completed"
         files = record.fingerprints.get("files") or {}
         proofs: dict[tuple[Kind, str], object] = {("files", f"file {name}"): files.get(name) for name in file_names}
@@ -93,8 +103,9 @@ def _evidence(records: list[RunRecord]) -> Evidence:
         if done:
             for name in signature_names:
                 proofs["signatures", f"signature of {name}"] = record.signatures.get(name)
-            proofs["stream", f"stream of batches, seed {record.spec.seed}"] = record.fingerprints.get("stream")
-            proofs["updates", "updates"] = record.curve[-1].updates if record.curve else None
+            stream = f"stream of batches, seed {record.spec.seed}{batching}"
+            proofs["stream", stream] = record.fingerprints.get("stream")
+            proofs["updates", f"updates{batching}"] = record.curve[-1].updates if record.curve else None
         for (kind, name), value in proofs.items():
             if value is not None or done:
                 yield kind, name, "missing" if value is None else str(value), record
@@ -133,11 +144,11 @@ def _source_evidence(records: list[RunRecord]) -> Evidence:
                 yield kind, name, "missing" if value is None else value, record
 
 
-def _names(records: list[RunRecord], part: str) -> list[str]:
+def _names(records: Sequence[RunRecord], part: str) -> list[str]:
     return sorted({name for record in records for name in record.fingerprints.get(part) or {}})
 
 
-def _differences(records: list[RunRecord], evidence: Evidence) -> list[Difference]:
+def _differences(records: Sequence[RunRecord], evidence: Evidence) -> list[Difference]:
     labels = {record.id: row.label for row in rows(records) for record in row.records}
     found: dict[tuple[Kind, str], Holders] = {}
     for kind, name, value, record in evidence:
@@ -156,7 +167,7 @@ def _short(value: str) -> str:
     return value[:12] + "…" if hexadecimal else plain(value)
 
 
-def _seeds(records: list[RunRecord]) -> list[Difference]:
+def _seeds(records: Sequence[RunRecord]) -> list[Difference]:
     sides: Holders = {}
     for row in rows(records):
         sides.setdefault(", ".join(str(record.spec.seed) for record in row.records), []).append(row.label)
@@ -174,7 +185,7 @@ def drawing(record: RunRecord, name: str) -> str:
     return recipe.embedding_init if embedded and isinstance(recipe, TransformerRecipe) else "xavier"
 
 
-def _weights(records: list[RunRecord]) -> list[Difference]:
+def _weights(records: Sequence[RunRecord]) -> list[Difference]:
     """Compare initial tensors of one seed; a variant without a recipe shares none."""
     found: dict[tuple[int, str, str, str], dict[str, list[str]]] = {}
     lines = []

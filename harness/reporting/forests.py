@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from harness.reporting.ablation import Analysis, FieldEffects, StudyEffects
+from harness.reporting import boards
+from harness.reporting.ablation import Analysis, FieldEffects, StudyEffects, Tuned
 from harness.reporting.ablation_tables import MISSING, base_line, field_lines, interval, signed
-from harness.reporting.boards import Cell, Scale, bar
+from harness.reporting.ablation_tuning import how
+from harness.reporting.boards import Scale, bar
 from harness.reporting.contrasts import FIGURES, Effect
+from harness.reporting.studies import Cell
+from harness.tuning import Choice
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,7 @@ class Line:
 
     field: str
     word: str
-    cells: list[Cell]
+    cells: list[boards.Cell]
 
 
 @dataclass(frozen=True)
@@ -31,15 +35,29 @@ class Forest:
 
 
 def forests(analysis: Analysis) -> list[Forest]:
-    """Return a forest for each study that has effects, and one for each factorial."""
+    """Return a forest for each study that has effects, and one for each factorial; after them, with tuned rates."""
     made = []
     for one in analysis.studies:
-        if one.fields:
-            made.append(_forest(one, one.study.title, one.fields))
-        if one.factorial is not None:
-            crossed = " × ".join(one.factorial.fields)
-            made.append(_forest(one, f"{one.study.title}: all combinations of {crossed}", one.factorial.main))
+        made += _of_study(one, one.study.title)
+        if one.tuned is not None and one.tuned.effects is not None:
+            tuned = _of_study(one.tuned.effects, f"{one.study.title}, learning rate tuned for each recipe")
+            rates = [f"{cell.label} {choice.rate:g}" for cell, choice in _rates(one, one.tuned)]
+            note = f"Learning rates ({how(one.tuned)}): {', '.join(rates)}."
+            made += [replace(forest, notes=[*forest.notes, note]) for forest in tuned]
     return made
+
+
+def _of_study(found: StudyEffects, title: str) -> list[Forest]:
+    made = [_forest(found, title, found.fields)] if found.fields else []
+    if found.factorial is not None:
+        crossed = " × ".join(found.factorial.fields)
+        made.append(_forest(found, f"{title}: all combinations of {crossed}", found.factorial.main))
+    return made
+
+
+def _rates(found: StudyEffects, tuned: Tuned) -> list[tuple[Cell, Choice]]:
+    pairs = [(cell, tuned.choices.get(cell.departures)) for cell in found.study.cells]
+    return [(cell, choice) for cell, choice in pairs if choice is not None and choice.rate is not None]
 
 
 def _forest(found: StudyEffects, heading: str, fields: Sequence[FieldEffects]) -> Forest:
@@ -59,8 +77,8 @@ def _forest(found: StudyEffects, heading: str, fields: Sequence[FieldEffects]) -
             line.word,
             [
                 *(_cell(each, scales[each.figure]) for each in same),
-                Cell(str(line.seeds)),
-                Cell(line.status or "all completed"),
+                boards.Cell(str(line.seeds)),
+                boards.Cell(line.status or "all completed"),
             ],
         )
         for line, same in zip(plain, effects, strict=True)
@@ -71,10 +89,10 @@ def _forest(found: StudyEffects, heading: str, fields: Sequence[FieldEffects]) -
     return Forest(heading, ["field (base)", "word", *titles, "seeds", "runs"], lines, [f"The base: {own}."])
 
 
-def _cell(effect: Effect, scale: Scale) -> Cell:
+def _cell(effect: Effect, scale: Scale) -> boards.Cell:
     if effect.mean is None:
-        return Cell(MISSING)
-    return Cell(
+        return boards.Cell(MISSING)
+    return boards.Cell(
         text=signed(effect.mean, effect.figure),
         mark=effect.conclusion.symbol,
         range="" if interval(effect) == MISSING else interval(effect),

@@ -9,11 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from harness.specs import DataSpec, EpochRecord, RunRecord, RunSpec, canonical_json, to_json
+from harness.specs import Budget, DataSpec, EpochRecord, RunRecord, RunSpec, canonical_json, to_json
 from impls.contract import GruRecipe
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
-BUDGETS = {"controlled": "Controlled", "source": "As its source trains it"}
+BUDGETS = {
+    "controlled": "Controlled",
+    "source": "As its source trains it",
+    "tuned": "Tuned learning rate",
+    "pilot": "Pilots of the learning rate",
+}
+ALWAYS_SHOWN = ("controlled", "source")
+"""The budgets that have a table in every report, an empty one where they have no runs."""
+BATCHES = {"random": "random batches", "length": "batches of similar length", "tokens": "batches by tokens"}
 CORPORA = ("multi30k", "files", "captions")
 SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width", "max_length")
 PLACES = ("framework", "backend", "device", "precision", "cuda_graphs", "threads")
@@ -97,9 +105,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that may share a table: one budget, corpus, direction, test split, size and kind of vocabulary."""
+    """Rows that may share a table: one budget, corpus, direction, test split, size, vocabulary and way of batching."""
 
-    budget: str
+    budget: Budget
     title: str
     rows: tuple[Row, ...]
 
@@ -165,9 +173,18 @@ def notes(records: Iterable[RunRecord]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(note for record in records if (note := plain(record.note))))
 
 
-def groups(records: Iterable[RunRecord]) -> tuple[Group, ...]:
-    """Return `records` as groups that may share a table: Multi30k first, then by epochs, the longest-trained first."""
-    unique = _unique(records)
+def shown_budgets(found: Iterable[Group]) -> dict[str, str]:
+    """Return the budgets that a report of these groups shows, with their titles."""
+    present = {group.budget for group in found}
+    return {name: title for name, title in BUDGETS.items() if name in ALWAYS_SHOWN or name in present}
+
+
+def groups(records: Iterable[RunRecord], *, pilots: bool = False) -> tuple[Group, ...]:
+    """Return `records` as groups that may share a table: Multi30k first, then by epochs, the longest-trained first.
+
+    Pilots only choose a learning rate and are left out, unless `pilots` asks for them.
+    """
+    unique = [record for record in _unique(records) if pilots or record.spec.budget != "pilot"]
     found: dict[tuple[Any, ...], list[RunRecord]] = {}
     for record in unique:
         found.setdefault(_key(record), []).append(record)
@@ -248,13 +265,19 @@ def _key(record: RunRecord) -> tuple[Any, ...]:
         data.training_pairs or 0,
         spec.updates or 0,
         _joint(spec),
+        _batching(spec),
         _reduced(spec),
     )
 
 
 def _joint(spec: RunSpec) -> bool:
     """Whether one vocabulary serves both sides where all runs of a table must have the same words."""
-    return spec.budget == "controlled" and spec.data.vocabulary == "joint"
+    return spec.budget != "source" and spec.data.vocabulary == "joint"
+
+
+def _batching(spec: RunSpec) -> str:
+    """Return how sentence pairs are put into batches, where all runs of a table must have the same batches."""
+    return "" if spec.budget == "source" else spec.training.batching
 
 
 def _seat_outsiders(found: dict[tuple[Any, ...], list[RunRecord]]) -> None:
@@ -289,6 +312,8 @@ def _title(records: Sequence[RunRecord]) -> str:
         parts.append(f"at most {spec.updates:,} updates")
     if _joint(spec):
         parts.append("joint vocabulary")
+    if _batching(spec) not in ("", TUTORIAL.batching):
+        parts.append(BATCHES[spec.training.batching])
     return ", ".join(parts)
 
 

@@ -17,7 +17,7 @@ from harness import files
 from harness.reporting import ablation_words, boards, charts, forests, pages, provenance, stored
 from harness.reporting.ablation import analyse
 from harness.reporting.explorer import ALPHABET, LEADS, ROOM_BYTES
-from harness.reporting.groups import BUDGETS, Group, groups, plain
+from harness.reporting.groups import Group, groups, plain, shown_budgets
 from harness.reporting.judging import SYMBOLS, Judged, Sentences, distinct, judge, stored_sentences
 from harness.reporting.statistics import METHOD, Method
 from harness.reporting.stored import Texts
@@ -80,10 +80,12 @@ def write(
 
     Raises: ValueError where there are no records, or naming a damaged file.
     """
+    records = list(records)
     found = groups(records)
     if not found:
         raise ValueError("there are no run records to report: train something first")
-    context = _context(found, results, texts or {}, command, method)
+    pilots = [record for record in records if record.spec.budget == "pilot"]
+    context = _context(found, pilots, results, texts or {}, command, method)
     path = folder / PAGE
     files.write_bytes(path, render(context).encode("utf-8", "replace"))
     return path
@@ -122,7 +124,12 @@ def _hash(text: str) -> str:
 
 
 def _context(
-    found: Sequence[Group], results: Path | None, texts: Texts, command: str, method: Method
+    found: Sequence[Group],
+    pilots: Sequence[RunRecord],
+    results: Path | None,
+    texts: Texts,
+    command: str,
+    method: Method,
 ) -> dict[str, Any]:
     everything = [record for group in found for record in group.records]
     labels = [distinct([row.label for row in group.rows]) for group in found]
@@ -140,12 +147,12 @@ def _context(
         "summary": pages.summary(found),
         "warnings": pages.warnings(found),
         "symbols": SYMBOLS,
-        "budgets": list(BUDGETS.items()),
+        "budgets": list(shown_budgets(found).items()),
         "frameworks": sorted({record.spec.framework for record in everything}),
         "boards": _boards(found, labels, judged, unlike),
         "curves": charts.curves(fair),
         "speeds": charts.speeds(fair),
-        **_ablation(everything, sentences),
+        **_ablation([*everything, *pilots], sentences),
         "matrices": [one for group, _, judged in fair for one in boards.matrices(group, judged)],
         "explorers": [],
         "attentions": None,
@@ -173,7 +180,7 @@ def _boards(
     """Return a leaderboard for each group, and an empty one for a budget without runs on some data."""
     made = []
     for title in dict.fromkeys(group.title for group in found):
-        for budget, name in BUDGETS.items():
+        for budget, name in shown_budgets(found).items():
             explanation = pages.EXPLANATIONS[budget]
             places = [place for place, group in enumerate(found) if (group.budget, group.title) == (budget, title)]
             if not places:

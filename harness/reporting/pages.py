@@ -12,7 +12,7 @@ import jinja2
 
 from harness import files
 from harness.reporting import boards, exports, figures, provenance
-from harness.reporting.groups import BUDGETS, Group, Row, groups, notes
+from harness.reporting.groups import Group, Row, groups, notes, shown_budgets
 from harness.reporting.judging import SYMBOLS, distinct, judge, stored_sentences
 from harness.reporting.markup import Markdown, code, text
 from harness.reporting.statistics import METHOD
@@ -26,6 +26,8 @@ EXPLANATIONS = {
     "controlled": "One training recipe for all: only the architecture differs.",
     "source": "Each variant with the training its source uses: compare sacreBLEU and chrF; perplexity and BLEU on "
     "tokens only between equal vocabularies.",
+    "tuned": "Each recipe with the learning rate that a pilot chose for it. A recipe whose best rate is that of the "
+    "controlled table stands there only; the ablation shows both together.",
 }
 AGREEMENTS = {
     "controlled": "These agree in all runs: data settings and files, vocabularies, token ids, test set, decoding, "
@@ -33,6 +35,7 @@ AGREEMENTS = {
     "share by name and shape.",
     "source": "These agree in all runs: data files, test set and signatures. Whether translations may contain unknown "
     "words is part of each source's search.",
+    "tuned": "These agree in all runs: everything that agrees in a controlled table, except the learning rate.",
 }
 
 DEFINITIONS = (
@@ -193,10 +196,10 @@ def warnings(found: Sequence[Group]) -> list[str]:
 
 
 def _sections(found: Sequence[Group], folder: Path) -> list[Section]:
-    """Return both budgets of every kind of data, whether they have runs or not."""
+    """Return every budget of every kind of data, whether it has runs or not."""
     made = []
     for title in dict.fromkeys(group.title for group in found):
-        for budget, name in BUDGETS.items():
+        for budget, name in shown_budgets(found).items():
             same = [group for group in found if (group.budget, group.title) == (budget, title)]
             if not same:
                 made.append(Section(f"{name}: {title}", EXPLANATIONS[budget]))

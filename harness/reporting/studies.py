@@ -1,23 +1,24 @@
-"""Finds ablations among run records: runs that differ in the closed words of their recipes alone, around one base."""
+"""Finds ablations among run records: runs around one base that differ in the closed fields of recipe and batching."""
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.reporting.fairness import fairness
+from harness.reporting.fairness import BATCHING, undeclared
 from harness.reporting.groups import groups, plain
-from harness.specs import RunRecord, canonical_json, to_json
-from impls.contract import TransformerRecipe
-from impls.recipes import RECIPES
+from harness.specs import RunRecord, RunSpec, canonical_json, to_json
+from impls.contract import Batching, Training, TransformerRecipe
+from impls.recipes import RECIPES, TUTORIAL
 
-WORDS: dict[str, tuple[str, ...]] = {
+RECIPE_WORDS: dict[str, tuple[str, ...]] = {
     name: typing.get_args(hint)
     for name, hint in typing.get_type_hints(TransformerRecipe).items()
     if typing.get_origin(hint) is typing.Literal
 }
-"""Every closed field of a Transformer recipe, and its words."""
+WORDS = {**RECIPE_WORDS, "batching": typing.get_args(Batching)}
+"""Every field that ablations change, and the values it accepts: the closed fields of a recipe, and batching."""
 
 Departures = tuple[tuple[str, str], ...]
 """(field, word) of what differs from a base, in the order of `WORDS`."""
@@ -55,9 +56,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Study:
-    """Runs of one variant that agree in every setting but the closed words of their recipes, and the seed.
+    """Runs of one variant that agree in every setting but the fields of `WORDS` and the seed.
 
-    `base` are the words that the cells are held against; `differences` is why they may not be (see `fairness`).
+    `base` has the value of each field in the baseline; `differences` says why the cells are not comparable with it (see
+    `fairness.undeclared`), and is empty if they are.
     """
 
     variant: str
@@ -79,17 +81,26 @@ class Study:
         """Whether one vocabulary serves both languages."""
         return self.records[0].spec.data.vocabulary == "joint"
 
+    @property
+    def batchings(self) -> dict[str, tuple[int, ...]]:
+        """The numbers of updates of the completed runs by their batching, in the order of `WORDS`."""
+        found: dict[str, set[int]] = {}
+        for record in self.records:
+            if record.status == "completed" and record.curve:
+                found.setdefault(record.spec.training.batching, set()).add(record.curve[-1].updates)
+        return {name: tuple(sorted(found[name])) for name in WORDS["batching"] if name in found}
+
     def cell(self, departures: Iterable[tuple[str, str]] = ()) -> Cell | None:
         """Return the cell with these departures from the base; None where it was not run."""
         wanted = frozenset(departures)
         return next((cell for cell in self.cells if frozenset(cell.departures) == wanted), None)
 
 
-def studies(records: Iterable[RunRecord], *, base: TransformerRecipe | None = None) -> tuple[Study, ...]:
-    """Return each set of controlled runs that has two recipes or more which differ in closed words alone.
+def studies(records: Iterable[RunRecord], *, base: RunSpec | None = None) -> tuple[Study, ...]:
+    """Return each set of controlled runs with two cells or more that differ in nothing but the fields of `WORDS`.
 
-    The base is the recipe given, if its words are among them; else the one with the most recipes one word away, which
-    is the middle of a grid that changes one field at a time; of several such, the variant's own.
+    The baseline is the cell of the run given, if it is among them; else the one with the most cells one field away,
+    which is the middle of a grid that changes one field at a time; of several such, the variant's own.
     """
     found: dict[str, list[RunRecord]] = {}
     for record in sorted(records, key=lambda one: (one.id, one.started)):
@@ -111,21 +122,22 @@ def studies(records: Iterable[RunRecord], *, base: TransformerRecipe | None = No
 
 
 def _surroundings(record: RunRecord) -> str:
-    """Return everything of a run's settings but its seed and its recipe's closed words."""
+    """Return all of a run's settings but its seed and the fields of `WORDS`."""
     settings = to_json(replace(record.spec, seed=0))
-    settings["recipe"] = {k: v for k, v in settings["recipe"].items() if k not in (*WORDS, "name", "source")}
+    settings["recipe"] = {k: v for k, v in settings["recipe"].items() if k not in (*RECIPE_WORDS, "name", "source")}
+    del settings["training"]["batching"]
     return canonical_json(settings)
 
 
 def _words(record: RunRecord) -> Words:
-    return _words_of(record.spec.recipe)
+    return _words_of(record.spec.recipe, record.spec.training)
 
 
-def _words_of(recipe: object) -> Words:
-    return tuple(getattr(recipe, name) for name in WORDS)
+def _words_of(recipe: object, training: Training) -> Words:
+    return (*(getattr(recipe, name) for name in RECIPE_WORDS), training.batching)
 
 
-def _study(records: Sequence[RunRecord], given: TransformerRecipe | None) -> Study:
+def _study(records: Sequence[RunRecord], given: RunSpec | None) -> Study:
     found: dict[Words, dict[int, RunRecord]] = {}
     for record in records:
         found.setdefault(_words(record), {})[record.spec.seed] = record
@@ -135,16 +147,16 @@ def _study(records: Sequence[RunRecord], given: TransformerRecipe | None) -> Stu
         Cell(_departures(base, words), dict(sorted(runs.items())))
         for words, runs in sorted(found.items(), key=lambda pair: _place(base, pair[0]))
     )
-    (group,) = groups([records[0]])
+    (group,) = groups([next(iter(found[base].values()))])
     title = f"{plain(spec.variant)}, {group.title}"
-    return Study(spec.variant, title, dict(zip(WORDS, base, strict=True)), cells, _differences(cells))
+    return Study(spec.variant, title, dict(zip(WORDS, base, strict=True)), cells, differences(cells))
 
 
-def _base(found: Sequence[Words], variant: str, given: TransformerRecipe | None) -> Words:
-    if given is not None and _words_of(given) in found:
-        return _words_of(given)
+def _base(found: Sequence[Words], variant: str, given: RunSpec | None) -> Words:
+    if given is not None and _words_of(given.recipe, given.training) in found:
+        return _words_of(given.recipe, given.training)
     known = RECIPES.get(variant)
-    own = _words_of(known) if isinstance(known, TransformerRecipe) else None
+    own = _words_of(known, TUTORIAL) if isinstance(known, TransformerRecipe) else None
 
     def rank(words: Words) -> tuple[int, bool, tuple[int, ...]]:
         near = sum(len(_departures(words, other)) == 1 for other in found)
@@ -166,9 +178,14 @@ def _place(base: Words, words: Words) -> tuple[int, ...]:
     return (sum(away), first, *places)
 
 
-def _differences(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Check the base's runs over seeds, and all recipes at each seed, so that a seed that one lacks hides nothing."""
+def differences(cells: Sequence[Cell], declared: Collection[str] = ()) -> tuple[str, ...]:
+    """Return in what the runs of these cells differ beyond their departures and the settings `declared`.
+
+    The baseline's runs are compared over seeds, and all cells at each seed, so that a cell that lacks a seed hides no
+    difference of the others.
+    """
+    declared = {BATCHING, *declared}
     sets = [list(cells[0].records.values())]
     for seed in sorted({seed for cell in cells for seed in cell.records}):
         sets.append([cell.records[seed] for cell in cells if seed in cell.records])
-    return tuple(dict.fromkeys(line for one in sets for line in fairness(one)))
+    return tuple(dict.fromkeys(str(line) for one in sets for line in undeclared(one, declared)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.reporting.fairness import fairness, other_vocabulary, source_differences
+from harness.reporting.fairness import fairness, other_vocabulary, unfair
 from harness.reporting.groups import Group, Row, Summary, groups, plain
 from harness.reporting.markup import Markdown, code, text
 from harness.specs import RunRecord
@@ -107,7 +107,7 @@ def markdown(records: Iterable[RunRecord]) -> str:
 
 def differences(group: Group) -> list[str]:
     """Return why the rows of `group` may not share a table; empty where they may."""
-    return fairness(group.records) if group.budget == "controlled" else source_differences(group.records)
+    return list(map(str, unfair(group.records, group.budget)))
 
 
 # Terminal -------------------------------------------------------------------------------------------------------------
