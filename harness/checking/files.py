@@ -12,6 +12,8 @@ import numpy as np
 from harness import files, store
 from harness.checking.identity import equal, other_tensors, shape_of
 from harness.checking.stored import NotTried, Stored
+from harness.checking.training_digests import kept_digest
+from harness.data.consumed import weights_digest
 from harness.scoring import (
     ORDERS,
     SMOOTHING,
@@ -137,6 +139,9 @@ def weights(stored: Stored) -> Iterator[str]:
         yield f"{path.name}: its SHA-256 is not the record's"
     initial = {name: shape_of(one) for name, one in (record.fingerprints.get("weights") or {}).items()}
     yield from other_tensors({name: one.shape for name, one in found.items()}, initial, "those it began with")
+    digest = kept_digest(record)
+    if digest is not None and weights_digest(found) != digest:
+        yield f"{path.name}: not the weights after epoch {record.chosen_epochs[0]}, which the record has the digest of"
     odd = [name for name, one in sorted(found.items()) if not np.isfinite(one).all()]
     if odd:
         yield f"{', '.join(odd[:4])}: not finite"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import checkpoints, files, store
+from harness.checking.batches import Expected
 from harness.specs import RECORD_SCHEMAS, DataSpec, RunRecord, brief, record_from_json
 from harness.store import Hypothesis
 from impls.contract import Arrays
@@ -32,7 +33,7 @@ class Memory:
     published: bool = False
     prepared: dict[tuple[DataSpec, str], Any] = field(default_factory=dict)
     drawn: dict[tuple[object, ...], str] = field(default_factory=dict)
-    streams: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    streams: dict[tuple[object, ...], Expected] = field(default_factory=dict)
     commits: dict[str, Any] = field(default_factory=dict)
     digests: dict[Path, str] = field(default_factory=dict)
     hypotheses: dict[Path, list[Hypothesis]] = field(default_factory=dict)
