@@ -36,7 +36,7 @@ def bleu_of_loss(stored: Stored) -> Iterator[str]:
     record = stored.completed
     if record.spec.data.corpus != "multi30k":
         raise NotTried("known for Multi30k alone")
-    found, bleu = stored.sentences, record.scores.get("bleu_tutorial")
+    found, bleu = stored.whole.sentences, record.scores.get("bleu_tutorial")
     if "bleu_tutorial" not in found or bleu is None:
         raise NotTried("no counts of bleu_tutorial")
     # Per word of the references, because a model's tokens may be pieces of words.

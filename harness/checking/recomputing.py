@@ -111,7 +111,7 @@ def words(stored: Stored) -> Iterator[str]:
         yield f"sizes.updates_per_epoch={each:,.0f}, recomputed {found.updates_per_epoch:,}"
     if record.status == "completed":
         lengths = [len(ids) - 1 for ids in prepared_of(stored).test.target]
-        if stored.sentences["tokens"].tolist() != lengths:
+        if stored.whole.sentences["tokens"].tolist() != lengths:
             yield "the target words of the test sentences are not those of the corpus"
 
 

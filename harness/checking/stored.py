@@ -89,6 +89,16 @@ class Stored:
         return self.memory.hypotheses[self.folder]
 
     @property
+    def whole(self) -> Stored:
+        """The same, where translations and counts can be read. Raises: NotTried where another rule reports why not."""
+        try:
+            if self.hypotheses and self.sentences:
+                return self
+        except (ValueError, OSError) as error:
+            raise NotTried("translations or counts cannot be read") from error
+        raise NotTried("no translations")
+
+    @property
     def sentences(self) -> Arrays:
         """The stored counts of each test sentence.
 
@@ -157,6 +167,9 @@ def _with(stored: Stored, **found: Any) -> Stored:
 def _misfits(record: RunRecord) -> Iterator[str]:
     """Yield what is wrong in the free parts of a record, so that rules may rely on what they are."""
     yield from store.misfits(record)
+    for name in ("resumed_after_epochs", "resumed_after_updates"):
+        if not isinstance(record.environment.get(name, []), list):
+            yield f"environment.{name}={brief(record.environment[name])}: expected a list of numbers"
     for name in ("machine", "commit"):
         value = record.environment.get(name)
         if value is not None and not isinstance(value, dict):

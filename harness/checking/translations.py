@@ -33,7 +33,11 @@ def text(stored: Stored) -> Iterator[str]:
     from harness.data import reading
     from harness.data.tokenizers import tokenizer
 
-    data, hypotheses = stored.completed.spec.data, stored.hypotheses
+    data = stored.completed.spec.data
+    try:
+        hypotheses = stored.hypotheses
+    except (ValueError, OSError) as error:
+        raise NotTried("the translations cannot be read") from error
     for one in hypotheses:
         for words in (one.text, " ".join(one.tokens)):
             reading.check_words(words, f"sentence {one.sentence}")
@@ -53,7 +57,7 @@ def text(stored: Stored) -> Iterator[str]:
 
 def tutorial_perplexity(stored: Stored) -> Iterator[str]:
     """The tutorials' perplexity fits the losses of the sentences: exactly in one batch, else nearly."""
-    found = stored.sentences
+    found = stored.whole.sentences
     order = np.argsort(found["tokens"], kind="stable")
     made = batch_mean_perplexity(found, [order[start : start + BATCH] for start in range(0, len(order), BATCH)])
     yield from _compared(stored, made, later(stored) if len(order) <= BATCH else OTHER_ORDER)
@@ -64,7 +68,7 @@ def exact_tutorial_perplexity(stored: Stored) -> Iterator[str]:
     from harness.checking.recomputing import prepared_of
     from harness.data.batches import evaluation_batches
 
-    found, prepared = stored.sentences, prepared_of(stored)
+    found, prepared = stored.whole.sentences, prepared_of(stored)
     if len(prepared.test) != len(found["nats"]):
         raise NotTried("the test set here is another")
     rows = [rows for _, rows in evaluation_batches(prepared.test, BATCH)]
