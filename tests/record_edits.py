@@ -157,7 +157,7 @@ def times(factor: float) -> Callable[[float], float]:
 def as_seed(results: Path) -> None:
     """Give a run out for one of another seed, but for the digests that tell the seed."""
     donor, taker = read(results, FIRST), read(results, SECOND)
-    keep = {name: taker["fingerprints"][name] for name in ("stream", "weights")}
+    keep = {name: taker["fingerprints"][name] for name in ("stream", "batches", "weights", "weights_after")}
     copied = {**donor, "id": SECOND, "spec": taker["spec"], "fingerprints": {**donor["fingerprints"], **keep}}
     shutil.copytree(results / FIRST, results / SECOND, dirs_exist_ok=True)
     write(results, SECOND, copied)

@@ -39,7 +39,7 @@ def translations(stored: Stored) -> Iterator[str]:
     """The translations are those that the record has the digest of."""
     expected = stored.completed.fingerprints.get("hypotheses")
     path = stored.folder / store.HYPOTHESES
-    if os.path.lexists(path) and stored.digest(store.HYPOTHESES) != expected:
+    if expected and os.path.lexists(path) and stored.digest(store.HYPOTHESES) != expected:
         yield f"{path.name}: damaged (its SHA-256 is not {expected})"
     known = stored.hypotheses
     lines = files.read_bytes(path, store.HYPOTHESES_BYTES).removesuffix(b"\n").split(b"\n")
