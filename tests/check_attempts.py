@@ -131,7 +131,7 @@ def translated(change: Callable[[Hypothesis, tuple[str, ...]], tuple[str, ...]])
         tokens = [change(one, tuple(words)) for one, words in zip(found, prepared.test_target_tokens, strict=True)]
         texts = detokenise(prepared, tokens)
         made = [Hypothesis(number, *one) for number, one in enumerate(zip(tokens, texts, strict=True))]
-        scores = test_scores(prepared, made)
+        scores = test_scores(prepared, made, spec_from_json(value["spec"]).decoding.unknown)
         digest = store.save_hypotheses(results, FIRST, made)
         on_arrays("sentences", lambda arrays: arrays.update(scores.statistics))(results)
         value = read(results, FIRST)

@@ -14,6 +14,7 @@ from harness.checking.batches import Expected, expected
 from harness.checking.figures import is_current
 from harness.checking.identity import shape_of
 from harness.checking.stored import NotTried, Stored
+from harness.checking.training_digests import before_digests
 from harness.data.consumed import STATISTICS
 from harness.evidence import array_digests
 from harness.reporting.fairness import drawing
@@ -80,7 +81,7 @@ def stream(stored: Stored) -> Iterator[str]:
     """The digests of the consumed batches are those of the batches that the seed makes of the corpus."""
     record = stored.known
     found = _expected(stored)
-    if stored.raw["schema"] == 1:
+    if before_digests(record):
         if record.fingerprints.get("stream") != found.flat:
             yield f"stream is not the digest of the batches of seed {record.spec.seed}"
         return

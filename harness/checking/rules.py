@@ -244,6 +244,16 @@ def without_corpus(results: Path, names: Sequence[str] | None = None) -> Checked
     return apply(found, comparing.comparisons(found, named=False), with_corpus=False)
 
 
+def failures(checked: Checked, *, most: int = 3) -> list[str]:
+    """Return a line for each rule that fails: its code, its name, and its first faults."""
+    found = []
+    for one in checked.failed:
+        told = lines(one)
+        more = f"; and {len(told) - most} more" if len(told) > most else ""
+        found.append(f"{one.rule.code} {one.rule.name}: {'; '.join(told[:most])}{more}")
+    return found
+
+
 def lines(outcome: Outcome) -> list[str]:
     """Return each fault of a rule in a line, with the run or the table that has it."""
     return [f"{one.where}: {one.what}" if one.where else one.what for one in outcome.findings]

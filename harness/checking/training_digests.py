@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from harness import store
+from harness.checking.identity import TRAINING_DIGESTS
 from harness.checking.stored import NotTried, Stored
-from harness.data.consumed import MARKS, WEIGHTS_MARK
-from harness.specs import RunRecord
+from harness.data.consumed import MARKS, STATISTICS, WEIGHTS_MARK
+from harness.specs import ADDED_FIELDS, RunRecord, to_json
 
 
 def complete(stored: Stored) -> Iterator[str]:
     """There is a digest of the batches and of the weights at each update that has one, and none occurs twice."""
     record = stored.known
-    if stored.raw["schema"] == 1:
-        raise NotTried("schema 1 has no such digests")
+    if before_digests(record):
+        raise NotTried("trained by an older version, which took none")
     if record.status not in store.FINISHED or not record.curve:
         raise NotTried("not completed")
     ends = {line.updates for line in record.curve}
@@ -27,6 +28,17 @@ def complete(stored: Stored) -> Iterator[str]:
     yield from _repeated("batches", batches)
     if record.status == "completed":  # the weights of a diverged run may be not a number from some update on
         yield from _repeated("weights_after", weights)
+
+
+def before_digests(record: RunRecord) -> bool:
+    """Return whether a run was trained before training took digests: schema 1, or scored again since.
+
+    Such runs have the settings that all runs had then, so no other run can pass for one.
+    """
+    spec = to_json(record.spec)
+    earlier = all(spec[part].get(name, value) == value for (part, name), value in ADDED_FIELDS.items() if spec[part])
+    new = {*TRAINING_DIGESTS} & record.fingerprints.keys() or {"updates_per_epoch", *STATISTICS} & record.sizes.keys()
+    return earlier and not new
 
 
 def _marks(name: str, found: Mapping[str, str], expected: set[int]) -> Iterator[str]:

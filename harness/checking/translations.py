@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.checking.figures import PERPLEXITIES
+from harness.checking.figures import PERPLEXITIES, is_current
 from harness.checking.identity import ROUNDING, equal
 from harness.checking.stored import NotTried, Stored
 from harness.scoring import perplexity_from_sums
+from impls.contract import SPECIAL_WORDS, UNK
 
 BATCH = 128
 """The sentences of an evaluation batch, which the tutorials' perplexity is a mean over."""
@@ -31,7 +32,7 @@ LONGEST = 60
 def text(stored: Stored) -> Iterator[str]:
     """The text of each translation is its tokens, detokenised."""
     from harness.data import reading
-    from harness.data.tokenizers import tokenizer
+    from harness.data.tokenizers import UNKNOWN_TEXT, tokenizer
 
     data = stored.completed.spec.data
     try:
@@ -46,7 +47,10 @@ def text(stored: Stored) -> Iterator[str]:
         texts = [tool.detokenise(one.tokens) for one in hypotheses]
     except ValueError as error:
         raise NotTried(str(error)) from error
-    wrong = [(one, made) for one, made in zip(hypotheses, texts, strict=True) if one.text != made]
+    # Before version 2 of records, `<unk>` stood in the text as it is.
+    old = not is_current(stored)
+    shown = [one.text.replace(SPECIAL_WORDS[UNK], UNKNOWN_TEXT) if old else one.text for one in hypotheses]
+    wrong = [(one, made) for one, made, own in zip(hypotheses, texts, shown, strict=True) if own != made]
     if wrong:
         one, made = wrong[0]
         yield (
