@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from harness import store
 from harness.checking import (
     built_in,
     comparing,
@@ -28,8 +29,6 @@ from harness.checking.stored import Memory, NotTried, Stored, read, run_names
 from harness.specs import Budget
 
 End = Literal["ok", "fail", "warn", "n/a"]
-PUBLISHED = "published"
-"""The name of a folder whose runs are published: the rules for published results apply to it and to folders in it."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,7 @@ def check(
 
     Raises: ValueError where there is no such run.
     """
-    memory = Memory(published=is_published(results) if published is None else published)
+    memory = Memory(published=store.is_published(results) if published is None else published)
     names = run_names(results)
     if prefixes:
         names = sorted({_find(names, prefix, results) for prefix in prefixes})
@@ -208,11 +207,6 @@ def check(
         if not found:
             raise ValueError(f"{results}: there is no run with the budget {budget!r} in it")
     return apply(found, comparing.comparisons(found, named=bool(prefixes)))
-
-
-def is_published(results: Path) -> bool:
-    """Return whether a folder holds published results: it is called "published", or is in a folder of that name."""
-    return PUBLISHED in results.resolve().parts[-2:]
 
 
 def apply(
@@ -239,7 +233,7 @@ def without_corpus(results: Path, names: Sequence[str] | None = None) -> Checked
 
     Raises: ValueError where there is no run.
     """
-    memory = Memory(published=is_published(results))
+    memory = Memory(published=store.is_published(results))
     found = [read(results, name, memory) for name in (run_names(results) if names is None else sorted(names))]
     return apply(found, comparing.comparisons(found, named=False), with_corpus=False)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from harness import files
+from harness import files, store
 from harness.commands import options
 from impls.contract import SPECIAL_WORDS
 
@@ -107,7 +107,7 @@ def _failures(sides: Sequence[Side], *, same_test: bool) -> list[str]:
     found = []
     for run in (run for side in sides for run in side.runs):
         results = run.folder.parent
-        memory = memories.setdefault(results, Memory(published=rules.is_published(results)))
+        memory = memories.setdefault(results, Memory(published=store.is_published(results)))
         found.append(read(results, run.folder.name, memory))
     codes = {"C51", "C53", *(["C50"] if same_test else [])}
     of_sides = [rule for rule in rules.OF_COMPARISONS if rule.code in codes]

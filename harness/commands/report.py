@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from harness import store
-from harness.checking.rules import PUBLISHED
 from harness.commands import options, reports
 
 
@@ -18,7 +17,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--without-corpus-text",
         action="store_true",
-        help=f"leave the test set's source and reference out of the page; always so for {PUBLISHED!r}",
+        help=f"leave the test set's source and reference out of the page; always so for {store.PUBLISHED!r}",
     )
     options.add_results(parser)
     parser.set_defaults(command=command)
