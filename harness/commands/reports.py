@@ -29,8 +29,6 @@ RATES = (
 """The figures of `RunRecord.speed` that other work on the machine changes."""
 
 
-
-
 def write(
     records: Sequence[RunRecord], results: Path, folder: Path, *, failures: Sequence[str], corpus_text: bool = True
 ) -> None:
