@@ -27,6 +27,9 @@ from harness.specs import RunRecord, Status, brief, canonical_json, record_from_
 from impls.contract import Arrays, Numbers
 
 RESULTS = Path("results/local")
+PUBLISHED = "published"
+"""The name of a folder whose runs are committed: Multi30k's terms keep its text out of pages made from them."""
+
 FINISHED = ("completed", "diverged")
 RECORD, HYPOTHESES, WEIGHTS, LOG = "record.json", "hypotheses.jsonl", "weights", "log.txt"
 SENTENCES, ATTENTION = "sentences.safetensors", "attention.safetensors"
@@ -63,6 +66,11 @@ def run_folder(results: Path, run_id: str) -> Path:
         shown = run_id if len(run_id) <= 80 else f"{run_id[:79]}…"
         raise ValueError(f"run {shown!r}: allowed is the name of a folder in {results}")
     return results / run_id
+
+
+def is_published(results: Path) -> bool:
+    """Return whether a folder holds published results: it is called "published", or is in a folder of that name."""
+    return PUBLISHED in results.resolve().parts[-2:]
 
 
 def own_folder(results: Path, run_id: str) -> Path:

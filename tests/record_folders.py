@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from small_runs import TINY, TRAINING, spec
+from small_runs import DATA, TINY, TRAINING, spec
 
 from harness import evidence, store
 from harness.curves import learning_rate
-from harness.data.batches import updates_per_epoch
+from harness.data import multi30k
+from harness.data.batches import evaluation_batches, updates_per_epoch
 from harness.data.consumed import expected_batches, weights_digest
-from harness.data.prepared import Prepared, detokenise, prepare
+from harness.data.prepared import Prepared, Split, detokenise, prepare
 from harness.measuring import test_scores
 from harness.scoring import perplexity_from_sums
-from harness.specs import DecodingSpec, EpochRecord, RunRecord, RunSpec
+from harness.specs import DataSpec, DecodingSpec, EpochRecord, RunRecord, RunSpec
 from harness.store import Hypothesis
 from impls import weights
 from impls.contract import Arrays, Numbers, Recipe
@@ -42,24 +45,27 @@ def write_set(results: Path, *, seeds: int = 2, **changes: Any) -> list[RunRecor
     return [write_run(results, folder_spec(variant, seed, **changes)) for variant in RECIPES for seed in range(seeds)]
 
 
-def write_run(results: Path, run: RunSpec) -> RunRecord:
-    """Write the folder of one completed run."""
-    prepared = prepare(run.data)
+def write_run(results: Path, run: RunSpec, prepared: Prepared | None = None, *, right: float = 0.8) -> RunRecord:
+    """Write the folder of one completed run, on `prepared` or else on what its settings name.
+
+    `right` is the share of right words in its translations.
+    """
+    prepared = prepared or prepare(run.data)
     noise = np.random.default_rng([run.seed, *run.variant.encode()])
     assert run.recipe is not None
     first = weights.initial(run.recipe, len(prepared.source_words), len(prepared.target_words), run.seed)
-    hypotheses = translations(prepared, noise)
+    hypotheses = translations(prepared, noise, right)
     scores = test_scores(prepared, hypotheses, run.decoding.unknown)
     sentences: Arrays = {
         "tokens": np.array([len(one) - 1 for one in prepared.test.target], np.int32),
         **scores.statistics,
     }
-    sentences["nats"] = sentences["tokens"] * noise.uniform(2.5, 4.5, len(hypotheses))
+    sentences["nats"] = sentences["tokens"] * noise.uniform(2.2, 3.9, len(hypotheses))
     loss = float(sentences["nats"].sum() / sentences["tokens"].sum())
     perplexities = {
         "test_loss": loss,
         "test_perplexity": float(perplexity_from_sums(sentences["nats"].sum(), sentences["tokens"].sum())),
-        "tutorial_perplexity": math.exp(loss - 0.02),
+        "tutorial_perplexity": tutorial_perplexity(prepared, sentences),
     }
     trained = {
         name: one + np.float32(0.01) * noise.standard_normal(one.shape, np.float32) for name, one in first.items()
@@ -77,7 +83,7 @@ def write_run(results: Path, run: RunSpec) -> RunRecord:
             "batches": consumed.marks,
             "stream": consumed.digest,
             "weights_after": {
-                str(line.updates): weights_digest(trained if line.epoch == 2 else {"other": np.array(line.epoch)})
+                str(line.updates): weights_digest(trained if line.epoch == 2 else {run.id: np.array(line.epoch)})
                 for line in curve
             },
             "weights": evidence.array_digests(first),
@@ -104,11 +110,44 @@ def write_run(results: Path, run: RunSpec) -> RunRecord:
     return record
 
 
-def translations(prepared: Prepared, noise: np.random.Generator) -> list[Hypothesis]:
-    """Return the references with a fifth of their words replaced."""
+def tutorial_perplexity(prepared: Prepared, sentences: Arrays) -> float:
+    """Return exp of the mean over evaluation batches of each batch's nats per target word."""
+    batches = [rows for _, rows in evaluation_batches(prepared.test)]
+    return math.exp(
+        math.fsum(sentences["nats"][one].sum() / sentences["tokens"][one].sum() for one in batches) / len(batches)
+    )
+
+
+def multi30k_prepared(data: DataSpec) -> Prepared:
+    """Return captions as if they were Multi30k: with its files' digests and its numbers of pairs."""
+    captions = prepare(DATA)
+    names = multi30k.names(data.direction, data.test_split)
+    files = {name: multi30k.DIGESTS[name] for pair in names.values() for name in pair}
+    pairs = {"train": 29_000, "validation": 1_014, "test": 1_000}
+    tests = ("test_source_text", "test_target_text", "test_target_tokens", "test_target_moses")
+    return replace(
+        captions,
+        data=data,
+        digests={**captions.digests, "files": files},
+        figures={**captions.figures, **{f"{name}_pairs": count for name, count in pairs.items()}},
+        **{
+            name: Split(*(repeated(side, count) for side in (found.source, found.target)), left_out=0, cut=0)
+            for name, count in pairs.items()
+            for found in [getattr(captions, name)]
+        },
+        **{name: tuple(repeated(getattr(captions, name), pairs["test"])) for name in tests},
+    )
+
+
+def repeated(values: Sequence[Any], count: int) -> list[Any]:
+    return list(itertools.islice(itertools.cycle(values), count))
+
+
+def translations(prepared: Prepared, noise: np.random.Generator, right: float) -> list[Hypothesis]:
+    """Return the references with some of their words replaced."""
     words = prepared.target_words
     tokens = [
-        tuple(word if noise.random() < 0.8 else words[int(noise.integers(4, len(words)))] for word in one)
+        tuple(word if noise.random() < right else words[int(noise.integers(4, len(words)))] for word in one)
         for one in prepared.test_target_tokens
     ]
     return [
@@ -150,7 +189,7 @@ def speeds(curve: tuple[EpochRecord, ...]) -> dict[str, float]:
     steady = sum(line.training_seconds for line in curve) - first
     tokens = sum(line.tokens for line in curve)
     return {
-        "total_seconds": sum(line.training_seconds + line.validation_seconds for line in curve) + 5,
+        "total_seconds": sum(line.training_seconds + line.validation_seconds for line in curve) + 15,
         "first_update_seconds": first,
         "training_tokens_per_second": tokens * (updates - 1) / updates / steady,
         "epoch_seconds": steady / (updates - 1) * curve[0].updates,

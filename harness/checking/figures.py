@@ -57,6 +57,8 @@ def updates(stored: Stored) -> Iterator[str]:
         raise NotTried("without an epoch")
     spec = record.spec
     each = updates_per_epoch(record)
+    if record.sizes.get("updates_per_epoch", each) != each:
+        yield f"sizes.updates_per_epoch={record.sizes['updates_per_epoch']:,.0f}, its settings make {each:,}"
     most = min(spec.training.epochs * each, spec.updates or math.inf)
     for number, line in enumerate(record.curve, start=1):
         if line.updates != min(number * each, most):

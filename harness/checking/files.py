@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,6 +12,8 @@ import numpy as np
 from harness import files, store
 from harness.checking.identity import equal, other_tensors, shape_of
 from harness.checking.stored import NotTried, Stored
+from harness.checking.training_digests import kept_digest
+from harness.data.consumed import weights_digest
 from harness.scoring import (
     ORDERS,
     SMOOTHING,
@@ -19,7 +23,6 @@ from harness.scoring import (
     unknown_tokens,
 )
 from harness.specs import RunRecord
-from harness.store import Hypothesis
 from impls.contract import Arrays
 
 OTHER_MACHINE = 1e-4
@@ -34,14 +37,22 @@ HALF_PRECISION = 0.01
 
 def translations(stored: Stored) -> Iterator[str]:
     """The translations are those that the record has the digest of."""
-    _hypotheses(stored, digest=True)
-    yield from ()
+    expected = stored.completed.fingerprints.get("hypotheses")
+    path = stored.folder / store.HYPOTHESES
+    if expected and os.path.lexists(path) and stored.digest(store.HYPOTHESES) != expected:
+        yield f"{path.name}: damaged (its SHA-256 is not {expected})"
+    known = stored.hypotheses
+    lines = files.read_bytes(path, store.HYPOTHESES_BYTES).removesuffix(b"\n").split(b"\n")
+    for number, (line, _) in enumerate(zip(lines, known, strict=True), start=1):
+        if json.loads(line).keys() != {"sentence", "text", "tokens"}:
+            yield f"{path.name}: line {number} has other fields than sentence, text and tokens"
+            return
 
 
 def sentences(stored: Stored) -> Iterator[str]:
     """There is one translation of each test sentence, in order, and none is longer than allowed."""
     record = stored.completed
-    found = _hypotheses(stored)
+    found = stored.hypotheses
     pairs, most = record.sizes.get("test_pairs"), record.spec.decoding.max_tokens
     if len(found) != pairs:
         yield f"{len(found):,} translations of {pairs or 0:,.0f} test sentences"
@@ -64,7 +75,7 @@ def sentences(stored: Stored) -> Iterator[str]:
 def counts(stored: Stored) -> Iterator[str]:
     """The counts of each sentence are those that the record has the digest of, and add up to its scores."""
     record = stored.completed
-    found = _counts(stored)
+    found = stored.sentences
     pairs = record.sizes.get("test_pairs")
     if len(found["nats"]) != pairs:
         yield f"counts of {len(found['nats']):,} sentences, of {pairs or 0:,.0f} test sentences"
@@ -100,7 +111,7 @@ def _orders(record: RunRecord, found: Arrays) -> Iterator[str]:
 def lengths(stored: Stored) -> Iterator[str]:
     """The counts of each sentence are of the stored translation of that sentence."""
     record = stored.completed
-    found, hypotheses = _counts(stored), _hypotheses(stored)
+    found, hypotheses = stored.sentences, stored.hypotheses
     if record.spec.data.has_subwords:
         raise NotTried("scored on other tokens than its own")
     words = [len(one.tokens) for one in hypotheses]
@@ -124,10 +135,13 @@ def weights(stored: Stored) -> Iterator[str]:
     if not path.exists() and not manifest.exists():
         raise NotTried("weights not stored")
     found = store.load_weights(stored.results, stored.name)
-    if files.file_digest(path) != record.fingerprints.get("trained_weights"):
+    if stored.digest(path.name) != record.fingerprints.get("trained_weights"):
         yield f"{path.name}: its SHA-256 is not the record's"
     initial = {name: shape_of(one) for name, one in (record.fingerprints.get("weights") or {}).items()}
     yield from other_tensors({name: one.shape for name, one in found.items()}, initial, "those it began with")
+    digest = kept_digest(record)
+    if digest is not None and weights_digest(found) != digest:
+        yield f"{path.name}: not the weights after epoch {record.chosen_epochs[0]}, which the record has the digest of"
     odd = [name for name, one in sorted(found.items()) if not np.isfinite(one).all()]
     if odd:
         yield f"{', '.join(odd[:4])}: not finite"
@@ -142,32 +156,9 @@ def attention(stored: Stored) -> Iterator[str]:
     if digest is None:
         raise ValueError(f"{store.ATTENTION} is there, and its digest is not in the record")
     found = store.load_attention(stored.results, stored.name, digest)
-    words = {one.sentence: len(one.tokens) for one in _hypotheses(stored)}
+    words = {one.sentence: len(one.tokens) for one in stored.hypotheses}
     for number, weights in found.items():
         if weights.shape[1] != words.get(number, -1) + 1:
             yield f"sentence {number}: {weights.shape[1]} rows, its translation has {words.get(number, 0)} words"
         elif not np.allclose(weights.sum(axis=-1, dtype=np.float64), 1, atol=HALF_PRECISION):
             yield f"sentence {number}: its attention does not add up to 1"
-
-
-def _hypotheses(stored: Stored, *, digest: bool = False) -> list[Hypothesis]:
-    record = stored.completed
-    expected = record.fingerprints.get("hypotheses") if digest else None
-    found = store.load_hypotheses(stored.results, stored.name, expected)
-    if digest:
-        path = stored.folder / store.HYPOTHESES
-        lines = files.read_bytes(path, store.HYPOTHESES_BYTES).removesuffix(b"\n").split(b"\n")
-        names = {tuple(files.parse_json(line)) for line in lines}
-        if names - {("sentence", "text", "tokens")}:
-            raise ValueError(f"{path.name}: allowed on a line is sentence, text and tokens alone")
-    return found
-
-
-def _counts(stored: Stored) -> Arrays:
-    record = stored.completed
-    digest = record.fingerprints.get("sentences")
-    if digest is None and not store.has_sentences(stored.results, stored.name):
-        raise NotTried(f"no {store.SENTENCES}: made by an older version")
-    if digest is None:
-        raise ValueError(f"{store.SENTENCES} is there, and its digest is not in the record")
-    return store.load_sentences(stored.results, stored.name, digest)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 from harness import store
 from harness.checking.stored import NotTried, Stored
-from harness.specs import RunRecord
+from harness.specs import ADDED_FIELDS, RunRecord
 from impls.weights import count, shapes
+
+SEALED_SCHEMA = 2
+"""Records from this schema on must have a seal; many of schema 1 were written before seals existed."""
+
+TRAINING_DIGESTS = ("batches", "weights_after")
+"""Fingerprints that training takes while it runs, from schema 2 on."""
 
 DIGESTS = ("source_vocabulary", "target_vocabulary", "tokenised")
 SIZES = ("parameters", "source_words", "target_words", "train_pairs", "validation_pairs", "test_pairs")
@@ -46,6 +50,18 @@ def fields(stored: Stored) -> Iterator[str]:
     if stored.unreadable:
         raise NotTried("no record can be read")
     yield from stored.misfits
+    if stored.raw["schema"] == 1:
+        yield from (f"{name}: schema 1 has no such field" for name in _later_fields(stored.raw))
+
+
+def _later_fields(raw: dict[str, Any]) -> Iterator[str]:
+    """Yield the fields of schema 2 that a record of schema 1 has."""
+    spec, fingerprints = raw.get("spec"), raw.get("fingerprints")
+    for part, name in ADDED_FIELDS:
+        settings = spec.get(part) if isinstance(spec, dict) else None
+        if isinstance(settings, dict) and name in settings:
+            yield f"spec.{part}.{name}"
+    yield from (f"fingerprints.{name}" for name in TRAINING_DIGESTS if name in (fingerprints or {}))
 
 
 def own_id(stored: Stored) -> Iterator[str]:
@@ -66,6 +82,9 @@ def seal(stored: Stored) -> Iterator[str]:
     if stored.unreadable:
         raise NotTried("no record can be read")
     if store.SEAL not in stored.raw:
+        if stored.raw.get("schema", 0) >= SEALED_SCHEMA:
+            yield f"no seal: records of schema {stored.raw['schema']} are sealed when they are written"
+            return
         raise NotTried("not sealed: made by an older version")
     if store.seal(stored.raw) != stored.raw[store.SEAL]:
         yield "edited since it was written: its digest is not its seal"
@@ -152,53 +171,6 @@ def commit(stored: Stored) -> Iterator[str]:
         yield f"commit.digest={found.get('digest')!r}: allowed is a commit's digest"
     elif not isinstance(found.get("dirty"), bool):
         yield f"commit.dirty={found.get('dirty')!r}: allowed is true or false"
-
-
-def times(stored: Stored) -> Iterator[str]:
-    """The start is a time, and seconds and rates are those of the epochs."""
-    record = stored.known
-    if not record.started and record.status not in store.FINISHED:
-        raise NotTried("broke off before it began")
-    try:
-        if datetime.fromisoformat(record.started).tzinfo is None:
-            yield f"started={record.started!r}: allowed is a time with its zone"
-    except ValueError:
-        yield f"started={record.started!r}: allowed is a time such as 2026-01-02T03:04:05+00:00"
-    for line in record.curve:
-        if not line.training_seconds > 0 or line.validation_seconds < 0:
-            yield f"epoch {line.epoch}: {line.training_seconds!r} and {line.validation_seconds!r} seconds"
-    seconds = math.fsum(line.training_seconds + line.validation_seconds for line in record.curve)
-    total = record.speed.get("total_seconds", math.inf)
-    if total < seconds * (1 - ROUNDING):
-        yield f"total_seconds={total:.1f}, and its epochs took {seconds:.1f}"
-    yield from _rates(record)
-
-
-def _rates(record: RunRecord) -> Iterator[str]:
-    """Yield the speeds that are not those of the curve.
-
-    The first update of each process counts in none of them, nor an update that compiles something.
-    """
-    speed, curve = record.speed, record.curve
-    if not curve:
-        return
-    median = statistics.median(line.validation_seconds for line in curve)
-    if not equal(speed.get("validation_seconds"), median):
-        yield f"validation_seconds={speed.get('validation_seconds')}, the median of its epochs is {median}"
-    if record.environment.get("resumed_after_epochs") or curve[-1].updates < 2:
-        return
-    spent, updates = math.fsum(line.training_seconds for line in curve), curve[-1].updates
-    most = spent - speed.get("first_update_seconds", 0.0)
-    least = max(0.0, most - speed.get("compilation_seconds", 0.0))
-    share = updates_per_epoch(record) / (updates - 1)
-    epoch = speed.get("epoch_seconds", math.nan)
-    if not least * share * (1 - ROUNDING) <= epoch <= most * share * (1 + ROUNDING):
-        yield f"epoch_seconds={epoch}, its epochs give {most * share}"
-    tokens = sum(line.tokens for line in curve)
-    first = record.spec.training.batch_size * record.spec.data.max_length
-    rate = speed.get("training_tokens_per_second", math.nan)
-    if least > 0 and not (tokens - first) / most * (1 - ROUNDING) <= rate <= tokens / least * (1 + ROUNDING):
-        yield f"training_tokens_per_second={rate:.1f}, its epochs give at most {tokens / least:.1f}"
 
 
 def updates_per_epoch(record: RunRecord) -> int:

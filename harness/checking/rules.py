@@ -1,4 +1,4 @@
-"""Every rule with its code, and what came of trying them on a set of runs."""
+"""All rules with their codes, and the results of applying them to a set of runs."""
 
 from __future__ import annotations
 
@@ -8,25 +8,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.checking import comparing, figures, files, identity, recomputing
+from harness import store
+from harness.checking import (
+    built_in,
+    comparing,
+    copies,
+    declared,
+    figures,
+    files,
+    identity,
+    plausibility,
+    publishing,
+    recomputing,
+    speeds,
+    training_digests,
+    translations,
+)
 from harness.checking.comparing import Comparison, agreement
 from harness.checking.stored import Memory, NotTried, Stored, read, run_names
 from harness.specs import Budget
 
-End = Literal["ok", "fail", "n/a"]
+End = Literal["ok", "fail", "warn", "n/a"]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A law that records keep: its code, which stays the same in every version, its name, and what tries it.
+    """Something that holds for records: its code, which stays the same in every version, its name, and its test.
 
-    `check` yields a line for each fault of a run or a comparison, or raises NotTried.
+    `check` yields a line for each fault of a run or a comparison, or raises NotTried. `needs_corpus` says whether it
+    needs the corpus; without one it is skipped.
     """
 
     code: str
     name: str
     check: Callable[[Any], Iterable[str]]
     law: str = ""
+    needs_corpus: bool = False
 
     @property
     def sentence(self) -> str:
@@ -42,10 +59,10 @@ OF_RUNS = (
     Rule("C05", "seal", identity.seal),
     Rule("C06", "status", identity.ended),
     Rule("C07", "contents", identity.contents),
-    Rule("C08", "digests", identity.digests),
+    Rule("C08", "fingerprints", identity.digests),
     Rule("C09", "environment", identity.environment),
     Rule("C10", "commit", identity.commit),
-    Rule("C11", "times", identity.times),
+    Rule("C11", "times", speeds.times),
     Rule("C12", "sizes", identity.sizes),
     Rule("C13", "parameters", identity.parameters),
     Rule("C14", "curve", figures.curve),
@@ -63,10 +80,20 @@ OF_RUNS = (
     Rule("C26", "counted words", files.lengths),
     Rule("C27", "weights", files.weights),
     Rule("C28", "seed's weights", recomputing.initial),
-    Rule("C29", "corpus", recomputing.corpus),
-    Rule("C30", "batches", recomputing.stream),
-    Rule("C31", "scores again", recomputing.scores),
+    Rule("C29", "corpus", recomputing.corpus, needs_corpus=True),
+    Rule("C30", "batches", recomputing.stream, needs_corpus=True),
+    Rule("C31", "scores again", recomputing.scores, needs_corpus=True),
     Rule("C32", "attention", files.attention),
+    Rule("C33", "publication", publishing.publishable),
+    Rule("C34", "known commit", publishing.known_commit),
+    Rule("C35", "corpus files", built_in.files),
+    Rule("C36", "corpus size", built_in.pairs),
+    Rule("C37", "detokenised", translations.text),
+    Rule("C38", "tutorial", translations.tutorial_perplexity),
+    Rule("C39", "speeds", speeds.speeds),
+    Rule("C60", "run digests", training_digests.complete),
+    Rule("C61", "tutorial again", translations.exact_tutorial_perplexity, needs_corpus=True),
+    Rule("C62", "corpus words", recomputing.words, needs_corpus=True),
 )
 OF_COMPARISONS = (
     Rule("C40", "same data", agreement("settings"), "Runs of a table have the same data settings."),
@@ -81,8 +108,16 @@ OF_COMPARISONS = (
     Rule("C49", "same start", agreement("weights"), "Controlled runs of a seed begin with the same shared tensors."),
     Rule("C50", "same test", comparing.words),
     Rule("C51", "replicas", comparing.replicas),
+    Rule("C52", "one difference", declared.differences),
+    Rule("C53", "copies", copies.copies),
 )
 RULES = (*OF_RUNS, *OF_COMPARISONS)
+WARNINGS_OF_RUNS = (
+    Rule("W01", "loss gap", plausibility.loss_gap),
+    Rule("W02", "BLEU of loss", plausibility.bleu_of_loss),
+)
+WARNINGS_OF_COMPARISONS = (Rule("W03", "missing seeds", plausibility.seeds),)
+WARNINGS = (*WARNINGS_OF_RUNS, *WARNINGS_OF_COMPARISONS)
 
 
 @dataclass(frozen=True)
@@ -95,7 +130,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a rule: how it ended, on how many it was tried, its faults, and why it was not tried on others."""
+    """The result of a rule: how it ended, on how many runs or tables it was tried, its faults, and why it was skipped.
+
+    `untried` maps each reason to the number of runs or tables on which the rule was skipped for it.
+    """
 
     rule: Rule
     end: End
@@ -106,40 +144,60 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of all rules on a set of runs."""
+    """The results of all rules on a set of runs. `warnings` are outcomes that never fail."""
 
     runs: tuple[str, ...]
     comparisons: tuple[Comparison, ...]
     outcomes: tuple[Outcome, ...]
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
+    warnings: tuple[Outcome, ...] = ()
 
     @property
     def failed(self) -> tuple[Outcome, ...]:
         return tuple(one for one in self.outcomes if one.end == "fail")
 
     @property
+    def skipped(self) -> tuple[Outcome, ...]:
+        """The rules that could be tried on no run or table."""
+        return tuple(one for one in self.outcomes if one.end == "n/a")
+
+    @property
     def verdict(self) -> str:
-        """What came of it in a sentence."""
-        runs = f"{len(self.runs)} run{'s' * (len(self.runs) != 1)}"
-        if self.failed:
-            names = ", ".join(f"{one.rule.code} {one.rule.name}" for one in self.failed)
-            return f"Not a fair comparison: {len(self.failed)} of {len(self.outcomes)} rules fail on {runs} ({names})."
-        passed = sum(one.end == "ok" for one in self.outcomes)
-        rules = f"{runs}: all {passed} rules that could be tried pass, {len(self.outcomes) - passed} could not be."
+        """The result in a few sentences: what failed, and how many rules were skipped, and which."""
+        runs, rules = _count(len(self.runs), "run"), _count(len(self.outcomes), "rule")
         tables = [one for one in self.comparisons if len(one.group.records) > 1]
-        if not tables:
-            return f"No fault, and no comparison, for no two runs share a table. {rules}"
-        return f"A fair comparison, in {len(tables)} table{'s' * (len(tables) != 1)}. {rules}"
+        if self.failed:
+            said = f"Failed: {len(self.failed)} of {rules} on {runs}: {_names(self.failed)}."
+        elif tables:
+            said = f"Passed: a fair comparison of {runs} in {_count(len(tables), 'table')}."
+        else:
+            said = f"Passed: {runs}, of which no two share a table."
+        partly = [one for one in self.outcomes if one.untried and one.end != "n/a" and one.rule in OF_RUNS]
+        if self.skipped:
+            said += f" {_count(len(self.skipped), 'rule')} skipped: {_names(self.skipped)}."
+        else:
+            said += " No rule skipped."
+        if partly:
+            said += f" {_count(len(partly), 'rule')} skipped on some runs: {_names(partly)}."
+        warned = [one for one in self.warnings if one.end == "warn"]
+        return said + (f" {_count(len(warned), 'warning')}: {_names(warned)}." if warned else "")
 
 
-def check(results: Path, *, prefixes: Sequence[str] = (), budget: Budget | None = None) -> Checked:
-    """Try every rule on the runs of `results`: all, or those whose ids begin as `prefixes` say, of one budget or both.
+def check(
+    results: Path,
+    *,
+    prefixes: Sequence[str] = (),
+    budget: Budget | None = None,
+    published: bool | None = None,
+) -> Checked:
+    """Apply every rule to runs of `results`: all, or those whose ids begin as `prefixes` say, of one budget or both.
 
     Runs that are named one by one are one table for each budget; all runs of a folder are the tables that reports make.
+    `published` says whether the rules for published results apply (None: where the folder is one of published results).
 
     Raises: ValueError where there is no such run.
     """
-    memory = Memory()
+    memory = Memory(published=store.is_published(results) if published is None else published)
     names = run_names(results)
     if prefixes:
         names = sorted({_find(names, prefix, results) for prefix in prefixes})
@@ -148,14 +206,51 @@ def check(results: Path, *, prefixes: Sequence[str] = (), budget: Budget | None 
         found = [one for one in found if one.record is None or one.record.spec.budget == budget]
         if not found:
             raise ValueError(f"{results}: there is no run with the budget {budget!r} in it")
-    tables = comparing.comparisons(found, named=bool(prefixes))
+    return apply(found, comparing.comparisons(found, named=bool(prefixes)))
+
+
+def apply(
+    found: Sequence[Stored],
+    tables: Sequence[Comparison],
+    *,
+    of_comparisons: Sequence[Rule] = OF_COMPARISONS,
+    with_corpus: bool = True,
+) -> Checked:
+    """Apply the rules to runs and to the tables that they share; without a corpus those that need none."""
+    runs = [(one.name, str(one.folder), one) for one in found]
     many = len(tables) > 1
-    outcomes = [_try(rule, [(one.name, str(one.folder), one) for one in found]) for rule in OF_RUNS]
-    outcomes += [
-        _try(rule, [(one.group.heading if many else "", "", one) for one in tables]) for rule in OF_COMPARISONS
-    ]
+    shared = [(one.group.heading if many else "", "", one) for one in tables]
+    outcomes = [apply_rule(rule, runs) for rule in OF_RUNS if with_corpus or not rule.needs_corpus]
+    outcomes += [apply_rule(rule, shared) for rule in of_comparisons]
+    warnings = [apply_rule(rule, runs, "warn") for rule in WARNINGS_OF_RUNS]
+    warnings += [apply_rule(rule, shared, "warn") for rule in WARNINGS_OF_COMPARISONS]
     remarks = [f"{one.group.heading}: {line}" if many else line for one in tables for line in comparing.remarks(one)]
-    return Checked(tuple(one.name for one in found), tables, tuple(outcomes), tuple(remarks))
+    return Checked(tuple(one.name for one in found), tuple(tables), tuple(outcomes), tuple(remarks), tuple(warnings))
+
+
+def without_corpus(results: Path, names: Sequence[str] | None = None) -> Checked:
+    """Apply the rules that need no corpus to runs as a report shows them: all of `results`, or those called `names`.
+
+    Raises: ValueError where there is no run.
+    """
+    memory = Memory(published=store.is_published(results))
+    found = [read(results, name, memory) for name in (run_names(results) if names is None else sorted(names))]
+    return apply(found, comparing.comparisons(found, named=False), with_corpus=False)
+
+
+def failures(checked: Checked, *, most: int = 3) -> list[str]:
+    """Return a line for each rule that fails: its code, its name, and its first faults."""
+    found = []
+    for one in checked.failed:
+        told = lines(one)
+        more = f"; and {len(told) - most} more" if len(told) > most else ""
+        found.append(f"{one.rule.code} {one.rule.name}: {'; '.join(told[:most])}{more}")
+    return found
+
+
+def lines(outcome: Outcome) -> list[str]:
+    """Return each fault of a rule in a line, with the run or the table that has it."""
+    return [f"{one.where}: {one.what}" if one.where else one.what for one in outcome.findings]
 
 
 def _find(names: Sequence[str], prefix: str, results: Path) -> str:
@@ -163,25 +258,33 @@ def _find(names: Sequence[str], prefix: str, results: Path) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ValueError(
-            f"run {prefix!r}: {len(found)} runs begin so ({', '.join(found[:4])}{', …' * (len(found) > 4)})"
-        )
+        shown = f"{', '.join(found[:4])}{', …' * (len(found) > 4)}"
+        raise ValueError(f"run {prefix!r}: the ids of {len(found)} runs begin so ({shown}): name one of them")
     raise ValueError(f"run {prefix!r}: there is none in {results}; see them with: python -m harness list")
 
 
-def _try(rule: Rule, subjects: Iterable[tuple[str, str, Stored | Comparison]]) -> Outcome:
+def apply_rule(rule: Rule, subjects: Iterable[tuple[str, str, Any]], fault: End = "fail") -> Outcome:
+    """Apply a rule to subjects, each with its name and its folder; `fault` is how the rule ends where one is faulty."""
     findings: list[Finding] = []
     untried: dict[str, int] = {}
     tried = 0
     for where, folder, subject in subjects:
         try:
-            lines = list(rule.check(subject))
+            found = list(rule.check(subject))
         except NotTried as reason:
             untried[str(reason)] = untried.get(str(reason), 0) + 1
             continue
         except (ValueError, OSError, ArithmeticError) as error:
-            lines = [" ".join(str(error).split()).replace(f"{folder}/", "")]
+            found = [" ".join(str(error).split()).replace(f"{folder}/", "")]
         tried += 1
-        findings += [Finding(where, line) for line in lines]
-    end: End = "fail" if findings else "ok" if tried else "n/a"
+        findings += [Finding(where, line) for line in found]
+    end: End = fault if findings else "ok" if tried else "n/a"
     return Outcome(rule, end, tried, tuple(findings), untried)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _names(outcomes: Sequence[Outcome]) -> str:
+    return ", ".join(f"{one.rule.code} {one.rule.name}" for one in outcomes)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from harness import checkpoints, files, store
-from harness.data.consumed import ConsumedBatches
+from harness.checking.batches import Expected
 from harness.specs import RECORD_SCHEMAS, DataSpec, RunRecord, brief, record_from_json
+from harness.store import Hypothesis
+from impls.contract import Arrays
 
 SEAL = store.SEAL
 
@@ -21,11 +23,21 @@ class NotTried(Exception):
 
 @dataclass
 class Memory:
-    """What several rules need and is dear: corpora by their settings and files, and the digests of drawn tensors."""
+    """The context of a check, and what several rules need and is slow to compute.
 
+    `published` says whether the rules for published results apply. The rest are caches: corpora by their settings and
+    files, digests of initial tensors, digests of batches, what git says of commits, and the files of each run, which
+    are read and hashed once.
+    """
+
+    published: bool = False
     prepared: dict[tuple[DataSpec, str], Any] = field(default_factory=dict)
     drawn: dict[tuple[object, ...], str] = field(default_factory=dict)
-    streams: dict[tuple[object, ...], ConsumedBatches] = field(default_factory=dict)
+    streams: dict[tuple[object, ...], Expected] = field(default_factory=dict)
+    commits: dict[str, Any] = field(default_factory=dict)
+    digests: dict[Path, str] = field(default_factory=dict)
+    hypotheses: dict[Path, list[Hypothesis]] = field(default_factory=dict)
+    sentences: dict[Path, Arrays] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,49 @@ class Stored:
         if self.known.status != "completed":
             raise NotTried("not completed")
         return self.known
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 of a file in the folder. Raises: as `harness.files.file_digest`."""
+        path = self.folder / name
+        if path not in self.memory.digests:
+            self.memory.digests[path] = files.file_digest(path)
+        return self.memory.digests[path]
+
+    @property
+    def hypotheses(self) -> list[Hypothesis]:
+        """The stored translations of a completed run. Raises: NotTried; ValueError for a damaged or missing file."""
+        if self.completed and self.folder not in self.memory.hypotheses:
+            self.memory.hypotheses[self.folder] = store.load_hypotheses(self.results, self.name)
+        return self.memory.hypotheses[self.folder]
+
+    @property
+    def whole(self) -> Stored:
+        """The same, where translations and counts can be read. Raises: NotTried where another rule reports why not."""
+        try:
+            if self.hypotheses and self.sentences:
+                return self
+        except (ValueError, OSError) as error:
+            raise NotTried("translations or counts cannot be read") from error
+        raise NotTried("no translations")
+
+    @property
+    def sentences(self) -> Arrays:
+        """The stored counts of each test sentence.
+
+        Raises: NotTried where an older version stored none; ValueError where the file is damaged, or not the one that
+        the record has the digest of.
+        """
+        digest = self.completed.fingerprints.get("sentences")
+        there = store.has_sentences(self.results, self.name)
+        if digest is None and not there:
+            raise NotTried(f"no {store.SENTENCES}: made by an older version")
+        if digest is None:
+            raise ValueError(f"{store.SENTENCES} exists, but the record has no digest of it")
+        if there and self.digest(store.SENTENCES) != digest:
+            raise ValueError(f"{store.SENTENCES}: damaged (its SHA-256 is not {digest})")
+        if self.folder not in self.memory.sentences:
+            self.memory.sentences[self.folder] = store.load_sentences(self.results, self.name)
+        return self.memory.sentences[self.folder]
 
 
 def read(results: Path, name: str, memory: Memory) -> Stored:
@@ -112,6 +167,9 @@ def _with(stored: Stored, **found: Any) -> Stored:
 def _misfits(record: RunRecord) -> Iterator[str]:
     """Yield what is wrong in the free parts of a record, so that rules may rely on what they are."""
     yield from store.misfits(record)
+    for name in ("resumed_after_epochs", "resumed_after_updates"):
+        if not isinstance(record.environment.get(name, []), list):
+            yield f"environment.{name}={brief(record.environment[name])}: expected a list of numbers"
     for name in ("machine", "commit"):
         value = record.environment.get(name)
         if value is not None and not isinstance(value, dict):

@@ -187,4 +187,6 @@ def _report(records: list[RunRecord], first: RunSpec, arguments: argparse.Namesp
         folder = arguments.reports / ablation_page.FOLDER
         page = ablation_page.write(analysis, folder)
         options.say(f"\nThe report, with what this does not show: {page}")
-        options.say(f"All runs, with curves and translations: {reports.write_html(records, arguments.results, folder)}")
+        failures = reports.check_records(arguments.results, records)
+        html = reports.write_html(records, arguments.results, folder, failures=failures)
+        options.say(f"All runs, with curves and translations: {html}")

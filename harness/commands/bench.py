@@ -128,4 +128,4 @@ def _report(records: list[RunRecord], results: Path, folder: Path) -> None:
 
     options.say()
     options.say(tables.terminal(records))
-    reports.write(records, results, folder)
+    reports.write(records, results, folder, failures=reports.check_records(results, records))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import typing
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from harness import files
+from harness import files, store
 from harness.commands import options
 from impls.contract import SPECIAL_WORDS
 
@@ -62,7 +63,10 @@ def add(commands: Any) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Compare the sides. Returns 0, or 1 where a condition of --fail-on holds or cannot be told."""
+    """Compare the sides.
+
+    Returns 0, or 1 where a condition of --fail-on holds or cannot be told, or a rule of `check` fails.
+    """
     from harness.comparing import agreement, comparison, conditions, reported, sides
 
     asked = [conditions.read(text) for text in arguments.fail_on]
@@ -76,7 +80,9 @@ def command(arguments: argparse.Namespace) -> int:
         with_text=not arguments.without_corpus_text,
         others=reported.other_rows(found, arguments.results),
     )
-    failed = [line for one in asked for line in conditions.holds(one, compared)]
+    failures = [f"check: {line}" for line in _failures(found, same_test=not allowed)]
+    compared = replace(compared, remarks=(*failures, *compared.remarks))
+    failed = [*failures, *(line for one in asked for line in conditions.holds(one, compared))]
     written = _written(compared, arguments.format)
     if arguments.output is None:
         options.say(written.removesuffix("\n"))
@@ -86,6 +92,27 @@ def command(arguments: argparse.Namespace) -> int:
     for line in failed:
         options.warn(line)
     return int(bool(failed))
+
+
+def _failures(sides: Sequence[Side], *, same_test: bool) -> list[str]:
+    """Return the rules of `check` that need no corpus and fail on the runs of these sides, a line each.
+
+    What the sides must have in common is checked before, where it can be allowed by name; `same_test` says whether
+    they were measured on the same sentences.
+    """
+    from harness.checking import comparing, rules
+    from harness.checking.stored import Memory, read
+
+    memories: dict[Path, Memory] = {}
+    found = []
+    for run in (run for side in sides for run in side.runs):
+        results = run.folder.parent
+        memory = memories.setdefault(results, Memory(published=store.is_published(results)))
+        found.append(read(results, run.folder.name, memory))
+    codes = {"C51", "C53", *(["C50"] if same_test else [])}
+    of_sides = [rule for rule in rules.OF_COMPARISONS if rule.code in codes]
+    tables = comparing.comparisons(found, named=True)
+    return rules.failures(rules.apply(found, tables, of_comparisons=of_sides, with_corpus=False))
 
 
 def _written(found: Comparison, form: Format) -> str:

@@ -17,14 +17,14 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--without-corpus-text",
         action="store_true",
-        help=f"leave the test set's source and reference out of the page; always so for {reports.PUBLISHED!r}",
+        help=f"leave the test set's source and reference out of the page; always so for {store.PUBLISHED!r}",
     )
     options.add_results(parser)
     parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Write the report of every record. Returns 0."""
+    """Write the report of every record. Returns 0, or 1 where a rule of `check` that needs no corpus fails."""
     records = store.records(arguments.results, complain=options.warn)
     if not records:
         raise ValueError(f"{arguments.results}: there is no record in it; make some with: python -m harness bench")
@@ -32,5 +32,6 @@ def command(arguments: argparse.Namespace) -> int:
 
     options.say(tables.terminal(records))
     with_text = not arguments.without_corpus_text
-    reports.write(records, arguments.results, arguments.reports, corpus_text=with_text)
-    return 0
+    failures = reports.check_records(arguments.results)
+    reports.write(records, arguments.results, arguments.reports, failures=failures, corpus_text=with_text)
+    return int(bool(failures))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness import store
 from harness.commands import options
 from harness.specs import DataSpec, RunRecord
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from harness.reporting.stored import Text
 
 
-PUBLISHED = "published"
-"""The name of a folder whose runs are committed: Multi30k's terms keep its text out of pages made from them."""
 BUSY_LOAD = 1.25
 """The load average for each core above which other work disturbed what was timed."""
 RATES = (
@@ -30,31 +29,46 @@ RATES = (
 """The figures of `RunRecord.speed` that other work on the machine changes."""
 
 
-def write(records: Sequence[RunRecord], results: Path, folder: Path, *, corpus_text: bool = True) -> None:
+def write(
+    records: Sequence[RunRecord], results: Path, folder: Path, *, failures: Sequence[str], corpus_text: bool = True
+) -> None:
     """Write `folder`/index.html and index.md, and say where they are.
 
-    `corpus_text` lets the HTML show source and reference, where the corpus of a run is on this machine and the runs are
-    not published.
+    `failures` are those of `check_records`. `corpus_text` lets the HTML show source and reference, where the corpus of
+    a run is on this machine and the runs are not published.
     """
     from harness.reporting import pages
 
-    if _is_published(results):
+    if store.is_published(results):
         records = [without_disturbed_rates(record) for record in records]
-    pages.write(records, folder, results=results)
-    page = write_html(records, results, folder, corpus_text=corpus_text)
+    pages.write(records, folder, results=results, failures=failures)
+    page = write_html(records, results, folder, failures=failures, corpus_text=corpus_text)
     options.say(f"The report: {page} (as Markdown: {folder / pages.PAGE})")
 
 
-def write_html(records: Sequence[RunRecord], results: Path, folder: Path, *, corpus_text: bool = True) -> Path:
-    """Write `folder`/index.html and return its path; `corpus_text` is that of `write`."""
+def write_html(
+    records: Sequence[RunRecord], results: Path, folder: Path, *, failures: Sequence[str], corpus_text: bool = True
+) -> Path:
+    """Write `folder`/index.html and return its path; `failures` and `corpus_text` are those of `write`."""
     from harness.reporting import html
 
-    shown = corpus_text and not _is_published(results)
-    return html.write(records, folder, results=results, texts=test_sets(records) if shown else {})
+    shown = corpus_text and not store.is_published(results)
+    texts = test_sets(records) if shown else {}
+    return html.write(records, folder, results=results, texts=texts, failures=failures)
 
 
-def _is_published(results: Path) -> bool:
-    return PUBLISHED in results.resolve().parts[-2:]
+def check_records(results: Path, records: Sequence[RunRecord] | None = None) -> list[str]:
+    """Apply the rules of `check` that need no corpus to all runs of `results`, or to those of these records.
+
+    Returns a line for each rule that fails, and writes it to standard error.
+    """
+    from harness.checking import rules
+
+    found = rules.without_corpus(results, None if records is None else [record.id for record in records])
+    failures = rules.failures(found)
+    for line in failures:
+        options.warn(f"check: {line}")
+    return failures
 
 
 def without_disturbed_rates(record: RunRecord) -> RunRecord:

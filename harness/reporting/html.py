@@ -71,12 +71,14 @@ def write(
     texts: Texts | None = None,
     command: str = "",
     method: Method = METHOD,
+    failures: Sequence[str] = (),
 ) -> Path:
     """Write `folder`/index.html and return its path.
 
     `results` is where the runs' folders lie: translations, sentence statistics, attention and weights are read there;
     without it the page shows the records alone. `texts` are the test sets whose source and reference the page may show:
-    none for a page that is published, where the corpus' terms forbid it.
+    none for a page that is published, where the corpus' terms forbid it. `failures` are the rules of `check` that fail,
+    a line each.
 
     Raises: ValueError where there are no records, or naming a damaged file.
     """
@@ -85,7 +87,7 @@ def write(
     if not found:
         raise ValueError("there are no run records to report: train something first")
     pilots = [record for record in records if record.spec.budget == "pilot"]
-    context = _context(found, pilots, results, texts or {}, command, method)
+    context = {**_context(found, pilots, results, texts or {}, command, method), "failures": failures}
     path = folder / PAGE
     files.write_bytes(path, render(context).encode("utf-8", "replace"))
     return path

@@ -88,10 +88,18 @@ class Section:
         return not self.differences
 
 
-def write(records: Iterable[RunRecord], folder: Path, *, results: Path | None = None, command: str = "") -> Path:
+def write(
+    records: Iterable[RunRecord],
+    folder: Path,
+    *,
+    results: Path | None = None,
+    command: str = "",
+    failures: Sequence[str] = (),
+) -> Path:
     """Write `folder`/index.md, its pictures under `folder`/figures and the CSV files; return the page's path.
 
-    `results` is where the runs' folders lie: the counts of each sentence, for intervals, are read there.
+    `results` is where the runs' folders lie: the counts of each sentence, for intervals, are read there. `failures` are
+    the rules of `check` that fail, a line each.
 
     Raises: ValueError where there are no records, or naming a damaged file.
     """
@@ -107,6 +115,7 @@ def write(records: Iterable[RunRecord], folder: Path, *, results: Path | None = 
         "symbols": SYMBOLS,
         "summary": summary(found),
         "warnings": warnings(found),
+        "failures": failures,
         "sections": _sections(found, pictures),
         "explanations": _explanations(pictures),
         "measured": [*DEFINITIONS, *provenance.measured(everything)],

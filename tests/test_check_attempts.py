@@ -1,0 +1,121 @@
+"""`check` reports attempts to publish false records: each by its rule, but for a few that no inspection can detect."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from check_attempts import ATTEMPTS, UNDETECTABLE, Attempt, Base, publish
+from record_edits import FIRST, read, write
+from record_folders import SCHEDULE, folder_spec, multi30k_prepared, write_run, write_set
+
+from harness import store
+from harness.checking.rules import Checked, check
+from harness.data import multi30k
+from harness.evidence import REPOSITORY
+from harness.specs import ADDED_FIELDS, DataSpec, DecodingSpec
+
+UNSEALED = ("no seal", "an edit under the old seal", "no seal in an old schema")
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[Base, Path]:
+    folder = tmp_path_factory.mktemp("bases")
+    write_set(folder / "captions")
+    return {"captions": folder / "captions", "multi30k": _multi30k(folder), "schema 1": _schema_1(folder)}
+
+
+def _multi30k(folder: Path) -> Path:
+    """Write a run that seems to be on Multi30k, whose sentences are captions."""
+    spec = folder_spec("learned_positions", 0, data=DataSpec(tokenizer="whitespace"))
+    write_run(folder / "multi30k", spec, multi30k_prepared(spec.data), right=0.45)
+    (folder / "multi30k" / spec.id).rename(folder / "multi30k" / FIRST)
+    return folder / "multi30k"
+
+
+def _schema_1(folder: Path) -> Path:
+    """Write a run as versions did before the fields and digests of schema 2."""
+    training = replace(SCHEDULE, batching=ADDED_FIELDS["training", "batching"])
+    decoding = DecodingSpec(max_tokens=40, unknown=ADDED_FIELDS["decoding", "unknown"])
+    record = write_run(folder / "schema 1", folder_spec("learned_positions", 0, training=training, decoding=decoding))
+    value = read(folder / "schema 1", record.id)
+    for part, name in ADDED_FIELDS:
+        del value["spec"][part][name]
+    for name in ("batches", "weights_after"):
+        del value["fingerprints"][name]
+    write(folder / "schema 1", record.id, {**value, "schema": 1})
+    (folder / "schema 1" / record.id).rename(folder / "schema 1" / FIRST)
+    return folder / "schema 1"
+
+
+def reported(found: Checked) -> set[str]:
+    return {one.rule.code for one in (*found.failed, *found.warnings) if one.end in ("fail", "warn")}
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_each_attempt_is_reported_by_its_rule(
+    bases: dict[Base, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    attempt = ATTEMPTS[name]
+    if attempt.code == "C34" and not whole_history():
+        pytest.skip("needs a git checkout with its history")
+    results = prepared_folder(bases, tmp_path, attempt)
+    before = reported(run_check(results, attempt, monkeypatch))
+    assert attempt.code not in before
+    attempt.mutate(results)
+    assert attempt.code in reported(run_check(results, attempt, monkeypatch))
+    if name not in UNSEALED:
+        for path in results.glob(f"*/{store.RECORD}"):
+            value = json.loads(path.read_text(encoding="utf-8"))
+            assert store.seal(value) == value[store.SEAL], "an attempt without a seal is reported for that alone"
+
+
+def whole_history() -> bool:
+    done = subprocess.run(
+        ["git", "-C", str(REPOSITORY), "rev-parse", "--is-shallow-repository"], capture_output=True, check=False
+    )
+    return done.stdout.strip() == b"false"
+
+
+def prepared_folder(bases: dict[Base, Path], folder: Path, attempt: Attempt) -> Path:
+    """Return a copy of the base of an attempt, its runs in folders of their ids."""
+    shutil.copytree(bases[attempt.base], folder / "results")
+    if attempt.published:
+        publish(folder / "results")
+    return folder / "results"
+
+
+def run_check(results: Path, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Checked:
+    with monkeypatch.context() as patch:
+        if not attempt.corpus:
+            patch.setattr("harness.data.prepared.at_hand", lambda record: None)
+        return check(results, published=attempt.published)
+
+
+@pytest.mark.parametrize("name", UNDETECTABLE)
+def test_what_is_said_to_be_undetectable_is_not_reported(bases: dict[Base, Path], tmp_path: Path, name: str) -> None:
+    mutate, reason = UNDETECTABLE[name]
+    assert reason.endswith(".")
+    shutil.copytree(bases["captions"], tmp_path / "results")
+    mutate(tmp_path / "results")
+    assert not reported(check(tmp_path / "results")), "this can be detected: move it to the other table"
+
+
+def test_there_are_enough_attempts_and_few_that_none_can_detect() -> None:
+    assert len(ATTEMPTS) + len(UNDETECTABLE) >= 60
+    assert len(UNDETECTABLE) <= 14
+    assert not ATTEMPTS.keys() & UNDETECTABLE.keys()
+
+
+def test_the_sizes_of_multi30k_are_those_of_its_files(multi30k_folder: Path) -> None:
+    from harness.checking.built_in import PAIRS
+
+    for split, pairs in PAIRS.items():
+        (text,) = multi30k.texts([f"{split}.en"]).values()
+        assert text.count(b"\n") == pairs

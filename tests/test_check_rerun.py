@@ -1,0 +1,137 @@
+"""`check --rerun`: training again gives the digests of a real run, and not those of an invented one."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from record_edits import OTHER, edit
+from record_folders import folder_spec, write_run
+from small_runs import TINY, TRAINING, spec
+
+from harness import training
+from harness.__main__ import main
+from harness.checking import rerunning
+from harness.checking.rerunning import Rerun
+from harness.checking.rules import apply_rule
+from harness.checking.stored import Memory, NotTried, read
+
+pytestmark = pytest.mark.usefixtures("cache", "processes")
+
+UPDATES = 56
+RUN = spec("learned_positions", TINY, training=replace(TRAINING, epochs=8), updates=UPDATES)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    results = tmp_path_factory.mktemp("made")
+    assert training.run(RUN, results).status == "completed"
+    return results
+
+
+@pytest.fixture
+def results(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "results")
+    return tmp_path / "results"
+
+
+def lines(results: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, str]:
+    main(["check", "--results", str(results), "--rerun", "1", *options])
+    return {line[:3]: line for line in capsys.readouterr().out.split("\n")}
+
+
+def test_a_real_run_gives_its_digests_and_its_loss_again(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = lines(results, capsys, "--rerun-epoch")
+    assert "ok (1 run)" in found["C70"]
+    assert "ok (1 run)" in found["C71"]
+    assert "ok (1 run)" in found["C72"]
+
+
+def test_other_batches_and_an_invented_loss_are_faults(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit("fingerprints.batches", lambda one: {**one, "10": OTHER}, run=RUN.id)(results)
+    edit("curve.0.training_loss", lambda one: one + 0.1, run=RUN.id)(results)
+    assert "batches up to update 10 are others" in lines(results, capsys)["C70"]
+    assert "FAIL" in lines(results, capsys, "--rerun-epoch")["C72"]
+
+
+def rerun(results: Path, **environment: Any) -> Rerun:
+    """Return what training again would give with the digests of the record, in its environment or another."""
+    stored = read(results, RUN.id, Memory())
+    record = stored.known
+    here = {**record.environment, "commit": {"digest": "c" * 40, "dirty": False}, **environment}
+    answer = {"batches": {}, "weights_after": {"50": OTHER}, "loss": 1.0, "environment": here}
+    return Rerun(stored, answer)
+
+
+def clean(results: Path) -> None:
+    edit("environment.commit", {"digest": "c" * 40, "dirty": False}, run=RUN.id)(results)
+
+
+def test_other_weights_are_a_fault_on_the_same_machine_and_commit(results: Path) -> None:
+    clean(results)
+    assert list(rerunning.weights(rerun(results))) == ["the weights after update 50 are others"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"machine": {"processor": "another"}}, "processor"),
+        ({"versions": {}}, "torch"),
+        ({"commit": {"digest": "d" * 40, "dirty": False}}, "digest"),
+        ({"commit": {"digest": "c" * 40, "dirty": True}}, "dirty"),
+    ],
+)
+def test_elsewhere_other_weights_tell_nothing(results: Path, environment: dict[str, Any], words: str) -> None:
+    clean(results)
+    with pytest.raises(NotTried, match=f"cannot tell: .*{words}"):
+        list(rerunning.weights(rerun(results, **environment)))
+
+
+def test_what_cannot_be_trained_here_is_skipped_with_the_reason(results: Path) -> None:
+    edit("spec.data.corpus", "multi30k", run=RUN.id)(results)
+    edit("spec.data.direction", "fr-de", run=RUN.id)(results)
+    found = rerunning._rerun(read(results, RUN.id, Memory()), 5)
+    assert found.failure.startswith("cannot be trained here: ")
+    assert "fr-de" in found.failure
+    outcome = apply_rule(rerunning.RULES[0], [("", "", found)])
+    assert outcome.end == "n/a"
+
+
+def test_a_model_from_outside_is_not_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = write_run(tmp_path, folder_spec("learned_positions", 0))
+    edit("spec.recipe", None, run=record.id)(tmp_path)
+    assert main(["check", "--results", str(tmp_path), "--rerun", "1"]) == 2
+    assert "no completed run of a built-in recipe" in capsys.readouterr().err
+
+
+def test_runs_are_chosen_by_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [write_run(tmp_path, folder_spec("learned_positions", seed)) for seed in range(3)]
+    chosen: list[str] = []
+
+    def note(stored: Any, updates: int) -> Rerun:
+        chosen.append(stored.name)
+        assert updates == records[0].curve[-1].updates  # fewer than 50
+        return Rerun(stored, {}, "not now")
+
+    monkeypatch.setattr(rerunning, "_rerun", note)
+    for _ in range(2):
+        main(["check", "--results", str(tmp_path), "--rerun", "2", "--rerun-seed", "1"])
+    assert chosen[:2] == chosen[2:]
+    assert len(set(chosen)) == 2
+    assert {record.id for record in records} >= set(chosen)
+
+
+def test_options_of_rerun_need_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--results", str(tmp_path), "--rerun-epoch"]) == 2
+    assert "--rerun N" in capsys.readouterr().err
+
+
+def test_help_says_what_no_inspection_detects(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for words in ("No inspection of records can detect", "losses", "seeds left out", "--rerun N", "cannot tell"):
+        assert words in text
