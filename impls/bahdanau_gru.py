@@ -13,6 +13,8 @@ perplexities near 24 and 28 BLEU, well behind the Transformers.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import nn
 from torch.nn.functional import linear
@@ -49,6 +51,14 @@ class State:
         if count < len(self.rows):
             self.rows = self.rows[:count]
             self.sources = Sources(*(one[:count] for one in self.sources.tensors))
+
+
+class Kernels(NamedTuple):
+    """Parts of the decoder's kernels: the state's in the energy, and the embedding's and the context's in the gates."""
+
+    asking: torch.Tensor
+    embedded: torch.Tensor
+    reading: torch.Tensor
 
 
 class Encoder(nn.Module):
@@ -127,7 +137,8 @@ class AttentionGru(nn.Module):
     def advance(self, state: State, last: torch.Tensor) -> torch.Tensor:
         """Feed the newest words [B] and return what `output` turns into the next words' logits, [B,3H+E]."""
         embedded = self.dropout(self.target_embedding(last))
-        return self._advance(state, embedded, self._gates(embedded), self._kernels())[0]
+        kernels = self._kernels()
+        return self._advance(state, embedded, self._gates(embedded, kernels), kernels)[0]
 
     def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         """Return what `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,3H+E]."""
@@ -155,37 +166,37 @@ class AttentionGru(nn.Module):
         kernels = self._kernels()
         features: list[torch.Tensor] = []
         seen: list[torch.Tensor] = []
-        for word, gate in zip(embedded.split(sizes), self._gates(embedded).split(sizes), strict=True):
+        for word, gate in zip(embedded.split(sizes), self._gates(embedded, kernels).split(sizes), strict=True):
             state.keep_first(len(word))
             if fed is not None and features and not fed[len(features)]:
                 with torch.no_grad():
                     own = self.output(features[-1][: len(word)]).argmax(dim=-1)
                 word = self.dropout(self.target_embedding(own))
-                gate = self._gates(word)
+                gate = self._gates(word, kernels)
             feature, weights = self._advance(state, word, gate, kernels)
             features.append(feature)
             seen.append(weights)
         return features, seen
 
-    def _gates(self, embedded: torch.Tensor) -> torch.Tensor:
+    def _gates(self, embedded: torch.Tensor, kernels: Kernels) -> torch.Tensor:
         """Return the embedding's share in the gates, for all positions in one product. Shapes: [...,E] to [...,3H]."""
-        return linear(embedded, self.decoder_input.weight[:, : self.embedding_width], self.decoder_input.bias)
+        return linear(embedded, kernels.embedded, self.decoder_input.bias)
 
-    def _kernels(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the state's share of the energy kernel and the context's of the gates', cut once for all steps."""
-        return self.attention.energy.weight[:, : self.width], self.decoder_input.weight[:, self.embedding_width :]
+    def _kernels(self) -> Kernels:
+        """Return the parts of two kernels, cut once for all steps."""
+        energy, gates = self.attention.energy.weight, self.decoder_input.weight
+        return Kernels(energy[:, : self.width], gates[:, : self.embedding_width], gates[:, self.embedding_width :])
 
     def _advance(
-        self, state: State, embedded: torch.Tensor, gates: torch.Tensor, kernels: tuple[torch.Tensor, torch.Tensor]
+        self, state: State, embedded: torch.Tensor, gates: torch.Tensor, kernels: Kernels
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """One step of the decoder. Shapes: [B,E], [B,3H] to [B,3H+E] and the weights on the source [B,S]."""
-        asking, reading = kernels
         visible, encoded, remembered = state.sources.tensors
         # Rows of one source look at it together.
-        asked = linear(state.rows, asking).unflatten(0, (len(encoded), -1))
+        asked = linear(state.rows, kernels.asking).unflatten(0, (len(encoded), -1))
         weights = self.attention(asked, remembered, visible)
         context = (weights @ encoded).flatten(0, 1)
-        reset, update, candidate = (gates + linear(context, reading)).chunk(3, dim=-1)
+        reset, update, candidate = (gates + linear(context, kernels.reading)).chunk(3, dim=-1)
         kept_reset, kept_update, kept_candidate = self.decoder_hidden(state.rows).chunk(3, dim=-1)
         update = torch.sigmoid(update + kept_update)
         candidate = torch.tanh(candidate + torch.sigmoid(reset + kept_reset) * kept_candidate)

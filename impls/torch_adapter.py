@@ -139,7 +139,7 @@ class TorchModel:
         return features, places[chosen]
 
     def _group_rows(self, batch: Batch) -> int:
-        """Return how many sentences are padded together: all of them on a GPU, where padding costs less than waiting."""
+        """Return how many sentences are padded together: all of them on a GPU, which is faster with few operations."""
         return GROUP_ROWS if self._device.type == "cpu" else len(batch.source)
 
     def _descend(

@@ -249,7 +249,7 @@ def _group(
 
 
 def _sorted(batch: Batch) -> tuple[Numbers, Numbers, Numbers]:
-    """Return the lengths of sources and targets, and the rows in ascending order of the longer side. Shapes: [B] each."""
+    """Return the lengths of sources and targets, and the rows in ascending order of length. Shapes: [B] each."""
     source, target = _lengths(batch.source), np.maximum(_lengths(batch.target_in), _lengths(batch.target_out))
     return source, target, np.lexsort((source, target, np.maximum(source, target)))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ import impls
 from impls import registry, torch_operations
 from impls.contract import EOS, PAD, SOS, Batch, Recipe, Training, TransformerRecipe
 from impls.torch_dropout import Dropout, Noise
-from impls.torch_operations import LOSS_ROWS, add_kept, attend, output_loss
+from impls.torch_operations import LOSS_ROWS, add_kept, attend_packed, output_loss
+from impls.torch_packing import pack
 
 HIDDEN = -1e9
 DOUBLE = torch.float64
@@ -31,39 +34,50 @@ def drawn(*shape: int) -> torch.Tensor:
     return torch.from_numpy(numbers).requires_grad_()
 
 
-def heads(length: int) -> torch.Tensor:
-    """Return heads as a projection gives them, not contiguous. Shapes: [2,3,length,4]."""
-    return drawn(2, length, 3, 4).detach().transpose(1, 2).requires_grad_()
-
-
-def attention_operands(dropped: bool) -> tuple[torch.Tensor | None, ...]:
-    visible = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)[:, None, None]
-    bias = torch.where(visible, 0.0, HIDDEN).to(DOUBLE)
-    kept = (torch.arange(2 * 3 * 3 * 5).view(2, 3, 3, 5) % 4 > 0).to(DOUBLE) / 0.75
-    return heads(3), heads(5), heads(5), bias, kept if dropped else None
-
-
-@pytest.mark.parametrize("dropped", [False, True])
-def test_attention_has_the_gradients_of_its_values(dropped: bool) -> None:
-    query, key, value, bias, kept = attention_operands(dropped)
-    assert torch.autograd.gradcheck(lambda *given: attend(*given, bias, kept), (query, key, value))
+def packed_operands(kind: str, dropped: bool) -> tuple[Any, ...]:
+    """Return what `attend_packed` takes: three heads of width 4, and five sentences in two groups."""
+    packing = pack(batch(3), heads=3, group_rows=3, place=torch.from_numpy)
+    words, source_words = len(packing.target.words), len(packing.source.words)
+    if kind == "cross":
+        projections, groups = (drawn(words, 12), drawn(source_words, 24)), packing.cross_groups
+    else:
+        groups = packing.target_groups if kind == "target" else packing.source_groups
+        projections = drawn(words if kind == "target" else source_words, 36), None
+    biases = [torch.where(group.visible, 0.0, HIDDEN) for group in groups]
+    numbers = [torch.arange(math.prod(group.shape)).view(group.shape) for group in groups]
+    kept = [(one % 4 > 0).to(DOUBLE) / 0.75 if dropped else None for one in numbers]
+    return *projections, groups, biases, kept
 
 
 @pytest.mark.parametrize("dropped", [False, True])
-def test_attention_equals_the_plain_formula(dropped: bool, plain: Callable[[], None]) -> None:
-    operands = attention_operands(dropped)
-    fast = attend(*operands)
+@pytest.mark.parametrize("kind", ["source", "target", "cross"])
+def test_attention_has_the_gradients_of_its_values(kind: str, dropped: bool) -> None:
+    *projections, groups, biases, kept = packed_operands(kind, dropped)
+    given = [one for one in projections if one is not None]
+
+    def attended(projected: torch.Tensor, memory: torch.Tensor | None = None) -> torch.Tensor:
+        return attend_packed(projected, memory, groups, biases, kept)
+
+    assert torch.autograd.gradcheck(attended, given, fast_mode=True)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("kind", ["source", "target", "cross"])
+def test_attention_equals_the_plain_formula(kind: str, dropped: bool, plain: Callable[[], None]) -> None:
+    operands = packed_operands(kind, dropped)
+    fast = attend_packed(*operands)
     plain()
-    torch.testing.assert_close(fast, attend(*operands), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(fast, attend_packed(*operands), rtol=1e-12, atol=1e-12)
 
 
-def test_large_scores_and_rows_that_see_nothing_stay_finite() -> None:
-    query, key, value, bias, _ = attention_operands(dropped=False)
-    hidden = torch.full_like(bias, HIDDEN)
-    assert torch.isfinite(attend(1e3 * query, 1e3 * key, value, bias, None)).all()
-    torch.testing.assert_close(
-        attend(0 * query, key, value, hidden, None), value.mean(dim=2, keepdim=True).expand(-1, -1, 3, -1)
-    )
+@pytest.mark.parametrize("served", [True, False])
+def test_large_scores_and_rows_that_see_nothing_stay_finite(served: bool, plain: Callable[[], None]) -> None:
+    if not served:
+        plain()
+    projected, memory, groups, biases, kept = packed_operands("cross", dropped=False)
+    assert torch.isfinite(attend_packed(1e3 * projected, 1e3 * memory, groups, biases, kept)).all()
+    hidden = [torch.full_like(bias, HIDDEN) for bias in biases]
+    assert torch.isfinite(attend_packed(projected, memory, groups, hidden, kept)).all()
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -1,0 +1,360 @@
+"""Packed rows: models compute what they compute on padded batches, and on real words alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import BASE, GRU, MAX_LENGTH, REFERENCE, SOURCE_WORDS, all_recipes, one_thread, target_words
+from torch import nn
+
+import impls
+from harness.subjects import padded
+from impls import torch_adapter, torch_packing
+from impls.contract import EOS, PAD, SOS, Arrays, Batch, Recipe, Training, TransformerRecipe
+from impls.torch_adapter import TorchModel
+from impls.torch_dropout import Dropout, Noise
+from impls.torch_graphs import GraphModel
+from impls.torch_operations import output_loss
+from impls.torch_packing import GROUP_ROWS, Group, pack, pack_by_position
+
+RECIPES = all_recipes()
+UNCLIPPED = Training(clip_norm=None, label_smoothing=0.1)
+CLOSE, EXACT = 1e-6, 1e-11
+"""Rounding of float32 and of float64, relative to the largest value."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+def random_batch(rows: int = 2 * GROUP_ROWS + 6, *, empty_row: bool = False, seed: int = 0) -> Batch:
+    """Return sentences of 1 to 20 words in no order: some without any word, one alone of full length.
+
+    With `empty_row` the last row is padding on both sides.
+    """
+    random = np.random.default_rng(seed)
+    words = [random.integers(4, SOURCE_WORDS, random.integers(0, 12)).tolist() for _ in range(rows)]
+    others = [random.integers(4, SOURCE_WORDS, random.integers(0, 12)).tolist() for _ in range(rows)]
+    words[5], others[3] = [6] * 20, [7] * 20
+    nothing: list[list[int]] = [[]] if empty_row else []
+    return Batch(
+        padded([*([SOS, *one, EOS] for one in words), *nothing]),
+        padded([*([SOS, *one] for one in others), *nothing]),
+        padded([*([*one, EOS] for one in others), *nothing]),
+    )
+
+
+def model(recipe: Recipe, training: Training = UNCLIPPED) -> TorchModel:
+    """Return a model without dropout whose weights are all away from 0."""
+    found = impls.build(replace(recipe, dropout=0.0), SOURCE_WORDS, target_words(recipe), training=training)
+    assert isinstance(found, TorchModel)
+    random = np.random.default_rng(1)
+    weights = found.weights()
+    for one in weights.values():
+        one += 0.05 * random.standard_normal(one.shape).astype(np.float32)
+    found.set_weights(weights)
+    return found
+
+
+def padded_nats(of: TorchModel, batch: Batch) -> np.ndarray[Any, Any]:
+    """Return what `token_nats` returns, from the logits, which are computed on padded batches."""
+    logits = torch.from_numpy(of.logits(batch.source, batch.target_in)).double()
+    target = torch.from_numpy(batch.target_out.astype(np.int64))[..., None]
+    nats = -torch.log_softmax(logits, dim=-1).gather(2, target)[..., 0].numpy()
+    return np.where(batch.target_out != PAD, nats, 0)
+
+
+def padded_gradients(of: TorchModel, batch: Batch) -> Arrays:
+    """Return the gradients of the mean objective, computed on the padded batch."""
+    of.module.eval()
+    features = of.module(torch.from_numpy(batch.source), torch.from_numpy(batch.target_in)).flatten(0, 1)
+    target = torch.from_numpy(batch.target_out.astype(np.int64)).flatten()
+    output, real = of.module.output, target != PAD
+    objective, _ = output_loss(features[real], output.weight, output.bias, target[real], UNCLIPPED.label_smoothing)
+    of.module.zero_grad()
+    (objective / batch.tokens).backward()
+    empty = {name: torch.zeros_like(slot.parameter) for name, slot in of._slots.items()}
+    found = {n: empty[n] if slot.parameter.grad is None else slot.parameter.grad for n, slot in of._slots.items()}
+    return {name: slot.read(found[name]) for name, slot in of._slots.items()}
+
+
+def packed_gradients(of: TorchModel, batch: Batch) -> Arrays:
+    of.train_step(batch, 0.0)
+    state = of.training_state()
+    return {name: state[f"first_moment/{name}"] / (1 - UNCLIPPED.beta1) for name in of.weights()}
+
+
+def differences(of: TorchModel, batch: Batch) -> tuple[float, float]:
+    """Return how far packed nats and gradients are from padded ones, each relative to the largest."""
+    plain = padded_nats(of, batch)
+    nats = float(np.abs(of.token_nats(batch) - plain).max() / np.abs(plain).max())
+    expected = padded_gradients(of, batch)
+    largest = max(float(np.abs(one).max()) for one in expected.values())
+    found = packed_gradients(of, batch)
+    return nats, max(float(np.abs(found[name] - one).max()) for name, one in expected.items()) / largest
+
+
+# Packed results are the padded ones -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_packed_losses_and_gradients_are_the_padded_ones(name: str) -> None:
+    nats, gradients = differences(model(RECIPES[name]), random_batch())
+    assert nats < CLOSE
+    # Without norms the activations grow from layer to layer, and rounding with them.
+    assert gradients < (10 * CLOSE if getattr(RECIPES[name], "norm", "") == "none" else CLOSE)
+
+
+COMBINED = [
+    replace(BASE, positions=positions, norm=norm, norm_order=order, ffn=ffn)
+    for positions in ("learned", "sinusoidal", "rotary", "alibi", "none")
+    for norm, order in (("layernorm", "post"), ("handmade", "pre"), ("rms", "post"), ("none", "pre"))
+    for ffn in ("linear", "conv1d", "gated")
+]
+
+
+@pytest.mark.parametrize("recipe", COMBINED, ids=lambda one: f"{one.positions}-{one.norm}-{one.norm_order}-{one.ffn}")
+def test_packed_features_are_the_padded_ones_in_double_precision(recipe: TransformerRecipe) -> None:
+    """Without the rounding of float32, so that any difference is one of formulas; with gradients of every weight."""
+    of, batch = model(recipe), random_batch(GROUP_ROWS + 3)
+    module = of.module.double().eval()
+    packing = pack(batch, heads=recipe.heads, group_rows=GROUP_ROWS, place=of.place)
+    real = torch.from_numpy(packing.places)
+    features = module(of.place(batch.source), of.place(batch.target_in)).flatten(0, 1)[real]
+    directions = torch.from_numpy(np.random.default_rng(0).standard_normal(features.shape))
+    weights = list(module.parameters())
+    packed = module.packed(packing)
+    assert float((packed - features).detach().abs().max()) < EXACT * float(features.detach().abs().max())
+    expected = torch.autograd.grad((features * directions).sum(), weights, allow_unused=True)
+    found = torch.autograd.grad((packed * directions).sum(), weights, allow_unused=True)
+    largest = max(float(one.abs().max()) for one in expected if one is not None)
+    for one, other in zip(found, expected, strict=True):
+        if other is not None:
+            assert float((one - other).abs().max()) < EXACT * largest
+
+
+@pytest.mark.parametrize("recipe", [BASE, GRU, REFERENCE], ids=["transformer", "gru", "torch_reference"])
+def test_rows_of_padding_and_of_one_word_change_nothing(recipe: Recipe) -> None:
+    of, bare, more = model(recipe), random_batch(30), random_batch(30, empty_row=True)
+    assert (bare.target_in[:, 1] == PAD).any(), "there is a sentence of one word, <sos>"
+    found = of.token_nats(more)
+    np.testing.assert_allclose(found[:-1], of.token_nats(bare), atol=CLOSE)
+    assert not found[-1].any()
+    expected = packed_gradients(model(recipe), bare)
+    for name, gradient in packed_gradients(of, more).items():
+        np.testing.assert_allclose(gradient, expected[name], atol=CLOSE, err_msg=name)
+
+
+@pytest.mark.parametrize("recipe", [BASE, GRU, REFERENCE], ids=["transformer", "gru", "torch_reference"])
+def test_one_sentence_and_padding_alone(recipe: Recipe) -> None:
+    one = Batch(*(ids[5:6] for ids in vars(random_batch()).values()))
+    of = model(recipe)
+    np.testing.assert_allclose(of.token_nats(one), padded_nats(of, one), atol=1e-5)
+    before = of.weights()
+    nothing = np.full((3, 4), PAD, np.int32)
+    of.train_step(Batch(nothing, nothing, nothing), 1e-3)
+    totals = of.take_totals()
+    assert (totals.nats, totals.tokens, totals.finite) == (0.0, 0, True)
+    assert all(np.array_equal(value, before[name]) for name, value in of.weights().items())
+
+
+@pytest.mark.parametrize("recipe", [BASE, REFERENCE], ids=["transformer", "torch_reference"])
+def test_the_size_of_the_groups_changes_nothing_but_rounding(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, found = random_batch(), []
+    for rows in (1, 7, GROUP_ROWS, 500):
+        monkeypatch.setattr(torch_adapter, "GROUP_ROWS", rows)
+        found.append(packed_gradients(model(recipe), batch))
+    for other in found[1:]:
+        for name, gradient in found[0].items():
+            np.testing.assert_allclose(other[name], gradient, atol=CLOSE, err_msg=name)
+
+
+def test_words_whose_next_word_is_not_to_be_predicted_are_left_out_of_the_loss() -> None:
+    batch = random_batch(9)
+    batch.target_out[2, 0] = batch.target_out[3, 4] = PAD
+    for recipe in (BASE, GRU, REFERENCE):
+        nats, gradients = differences(model(recipe), batch)
+        assert nats < CLOSE
+        assert gradients < CLOSE
+
+
+# Only real words are computed on --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", [BASE, replace(BASE, ffn="conv1d", norm="handmade")])
+def test_products_norms_and_dropout_see_real_words_alone(recipe: TransformerRecipe) -> None:
+    of, batch = model(recipe), random_batch()
+    source, target = int((batch.source != PAD).sum()), int((batch.target_in != PAD).sum())
+    seen: set[int] = set()
+
+    def see(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        seen.add(inputs[0].numel() // (recipe.ffn_width if inputs[0].shape[-1] == recipe.ffn_width else recipe.width))
+
+    for module in of.module.modules():
+        if isinstance(module, nn.Linear | nn.LayerNorm | nn.Conv1d | Dropout):
+            module.register_forward_pre_hook(see)
+    of.train_step(batch, 0.0)
+    conv_channels = {n * recipe.ffn_width // recipe.width for n in (source, target)}
+    assert seen <= {source, target} | conv_channels
+    assert {source, target} <= seen
+
+
+def test_the_decoder_of_the_gru_drops_sentences_that_have_ended() -> None:
+    of, batch = model(GRU), random_batch()
+    steps: list[int] = []
+    of.module.decoder_hidden.register_forward_pre_hook(lambda module, inputs: steps.append(len(inputs[0])))
+    of.train_step(batch, 0.0)
+    assert sum(steps) == (batch.target_in != PAD).sum()
+    assert steps == sorted(steps, reverse=True)
+
+
+def test_random_batches_pad_attention_little() -> None:
+    batch = random_batch(4 * GROUP_ROWS)
+    packing = pack(batch, heads=1, group_rows=GROUP_ROWS, place=torch.from_numpy)
+    scores = sum(group.shape[0] * group.shape[2] * group.shape[3] for group in packing.cross_groups)
+    assert scores < 0.45 * len(batch.source) * batch.source.shape[1] * batch.target_in.shape[1]
+
+
+# Layouts --------------------------------------------------------------------------------------------------------------
+
+
+def test_packed_words_and_positions_are_those_of_the_batch() -> None:
+    batch = random_batch()
+    packing = pack(batch, heads=2, group_rows=GROUP_ROWS, place=torch.from_numpy)
+    assert np.array_equal(np.sort(packing.places), np.flatnonzero(batch.target_in != PAD))
+    assert np.array_equal(packing.target.words, batch.target_in.reshape(-1)[packing.places])
+    assert np.array_equal(packing.target.positions, packing.places % batch.target_in.shape[1])
+    assert np.array_equal(np.sort(packing.source.words), np.sort(batch.source[batch.source != PAD]))
+    starts = packing.source.words[packing.source.positions == 0]
+    assert (starts == SOS).all()
+    assert len(starts) == len(batch.source)
+    by_position = pack_by_position(batch, place=torch.from_numpy)
+    assert np.array_equal(np.sort(by_position.places), np.sort(packing.places))
+    assert by_position.sizes == (batch.target_in != PAD).sum(axis=0).tolist()
+    assert np.array_equal(by_position.words, batch.target_in.reshape(-1)[by_position.places])
+
+
+# Planted faults -------------------------------------------------------------------------------------------------------
+
+
+def _shifted_positions(packing: Any) -> Any:
+    target = packing.target
+    return replace(packing, target=replace(target, positions=(target.positions + 1) % MAX_LENGTH))
+
+
+def _changed(name: str, change: Callable[[Group], Group]) -> Callable[[Any], Any]:
+    return lambda packing: replace(packing, **{name: [change(group) for group in getattr(packing, name)]})
+
+
+def _rolled(field: str) -> Callable[[Group], Group]:
+    return lambda group: group._replace(**{field: getattr(group, field).roll(1)})
+
+
+PLANTED: dict[str, Callable[[Any], Any]] = {
+    "positions shifted by one": _shifted_positions,
+    "places of the words shifted": lambda packing: replace(packing, places=np.roll(packing.places, 1)),
+    "sentences in another order": lambda packing: replace(
+        packing, source=replace(packing.source, words=packing.source.words.flip(0))
+    ),
+    **{
+        f"{name}: wrong {field}": _changed(name, _rolled(field))
+        for name in ("source_groups", "target_groups", "cross_groups")
+        for field in ("query", "key", "value", "output", "from_queries", "from_keys")
+    },
+    "padding of the source visible": _changed(
+        "source_groups", lambda group: group._replace(visible=torch.ones_like(group.visible))
+    ),
+    "padding of the source visible to the target": _changed(
+        "cross_groups", lambda group: group._replace(visible=torch.ones_like(group.visible))
+    ),
+    "later words visible": _changed(
+        "target_groups", lambda group: group._replace(visible=torch.ones_like(group.visible))
+    ),
+    "padding asks": _changed("target_groups", lambda group: group._replace(real=torch.ones_like(group.real))),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_wrong_index_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = torch_packing.pack
+    monkeypatch.setattr(torch_adapter, "pack", lambda *given, **settings: PLANTED[fault](right(*given, **settings)))
+    nats, gradients = differences(model(BASE), random_batch())
+    assert nats > 1e-3 or gradients > 1e-3
+
+
+@pytest.mark.parametrize("fault", ["words", "sizes", "lengths"])
+def test_a_wrong_layout_of_the_gru_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(batch: Batch, **settings: Any) -> Any:
+        found = pack_by_position(batch, **settings)
+        if fault == "sizes":
+            sizes = [*found.sizes[:-2], sum(found.sizes[-2:])]
+            return replace(found, sizes=sizes)
+        return replace(found, **{fault: getattr(found, fault).roll(1)})
+
+    monkeypatch.setattr(torch_adapter, "pack_by_position", wrong)
+    try:
+        nats, gradients = differences(model(GRU), random_batch())
+    except (RuntimeError, ValueError, IndexError):
+        return
+    assert nats > 1e-4 or gradients > 1e-3
+
+
+# Dropout --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["packed", "graphs"])
+def test_each_place_has_the_dropout_rate_of_its_own(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = replace(BASE, dropout=0.1, attention_dropout=0.2, activation_dropout=0.3)
+    drawn: list[tuple[int, float]] = []
+    kept = Noise.kept
+
+    def noted(self: Noise, shape: tuple[int, ...], rate: float) -> torch.Tensor:
+        drawn.append((int(np.prod(shape)), rate))
+        return kept(self, shape, rate)
+
+    monkeypatch.setattr(Noise, "kept", noted)
+    settings: dict[str, Any] = {"training": Training(batch_size=9), "seed": 0, "precision": "float32", "device": "cpu"}
+    classes = {"packed": torch_adapter.TransformerModel, "graphs": GraphModel}
+    of = torch_adapter.build_transformer(recipe, SOURCE_WORDS, SOURCE_WORDS, kind=classes[kind], **settings)
+    batch = random_batch(9)
+    of.train_step(batch, 1e-3)
+    words = {int((ids != PAD).sum()) for ids in (batch.source, batch.target_in)}
+    if kind == "graphs":
+        words = {len(batch.source) * 24}
+    for units, rate in drawn:
+        if rate == 0.1:
+            assert units // recipe.width in words
+        elif rate == 0.3:
+            assert units // recipe.ffn_width in words
+        else:
+            assert rate == 0.2
+            assert units % recipe.heads == 0
+    count = [sum(rate == one for _, rate in drawn) for one in (0.1, 0.2, 0.3)]
+    assert count == [2 + 5 * recipe.layers, 3 * recipe.layers, 2 * recipe.layers]
+
+
+def test_without_rates_of_their_own_all_places_have_the_same() -> None:
+    recipe = replace(BASE, dropout=0.25)
+    of = impls.build(recipe, SOURCE_WORDS, SOURCE_WORDS)
+    assert isinstance(of, TorchModel)
+    assert {one.rate for one in of.module.modules() if isinstance(one, Dropout)} == {0.25}
+    assert replace(REFERENCE, dropout=0.25).as_transformer().attention_rate == 0.25
+
+
+def test_a_rate_of_0_at_one_place_leaves_the_others() -> None:
+    """The same update with dropout at one place alone differs from that without any, and from the other places'."""
+    found = []
+    for rates in ((0, None, None), (0.3, 0, 0), (0, 0.3, None), (0, None, 0.3)):
+        dropout, attention, activation = rates
+        recipe = replace(BASE, dropout=dropout or 0.0, attention_dropout=attention, activation_dropout=activation)
+        of = impls.build(recipe, SOURCE_WORDS, SOURCE_WORDS, seed=1)
+        of.train_step(random_batch(9), 0.0)
+        found.append(of.take_totals().nats)
+    assert len(set(found)) == 4
