@@ -152,18 +152,10 @@ def test_readme_tells_what_the_document_of_speed_says() -> None:
     assert not [one for one in expected if one not in found]
 
 
-def test_readme_tells_the_ablation_s_effects() -> None:
-    with (REPORTS / "ablation" / "effects.csv").open(encoding="utf-8", newline="") as file:
-        effects = [line for line in csv.DictReader(file) if line["figure"] == "validation_loss"]
-    known = {
-        tuple(sorted((f"{abs(float(line[name])):.3f}" for name in ("low", "high")), key=float))
-        for line in effects
-        if line["low"]
-    }
+def test_readme_makes_no_claim_from_the_confounded_ablation() -> None:
     finding = (ROOT / "README.md").read_text(encoding="utf-8").split("**Which detail matters?**")[1].split("## ")[0]
-    told = re.findall(r"(\d\.\d{3})\s+to\s+(\d\.\d{3})", finding)
-    assert len(told) == 5
-    assert set(told) <= known
+    assert "confounded" in finding
+    assert "matter most" not in finding
 
 
 @pytest.mark.usefixtures("multi30k_folder")
