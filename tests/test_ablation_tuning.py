@@ -306,7 +306,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("harness.executor.execute", execute)
-    monkeypatch.setattr("harness.commands.reports.write_html", lambda *_: tmp_path / "index.html")
+    monkeypatch.setattr("harness.commands.reports.write_html", lambda *_, **__: tmp_path / "index.html")
     return found
 
 

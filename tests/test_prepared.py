@@ -449,9 +449,9 @@ def test_multi30k_with_spacy(multi30k_folder: Path, monkeypatch: pytest.MonkeyPa
         tool.detokenise(tokens) == " ".join(line.lower().split()) for tokens, line in zip(cut[1], lines, strict=True)
     )
     assert back / len(lines) > 0.998
-    for batching, most in (("length", 0.07), ("random", 0.6)):
+    for batching, most in (("length", (0.07, 0.045)), ("random", (0.55, 0.55))):
         shares = expected_batches(
             found.train, Training(batching=batching, batch_size=128), seed=0, updates=[227]
         ).statistics()
-        assert shares["source_padding_rate"] < most
-        assert shares["target_padding_rate"] < 0.7 * most
+        assert shares["source_padding_rate"] < most[0]
+        assert shares["target_padding_rate"] < most[1]
