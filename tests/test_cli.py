@@ -190,7 +190,7 @@ def test_bench_trains_measures_reports_and_goes_on(tmp_path: Path, monkeypatch: 
     reported: list[tuple[int, Path, Path]] = []
     monkeypatch.setattr(
         "harness.reporting.pages.write",
-        lambda records, folder, *, results: reported.append((len(list(records)), folder, results)),
+        lambda records, folder, *, results, failures: reported.append((len(list(records)), folder, results)),
     )
     assert main([*line, "--variant", "counting_model:build_breaking", "--seed", "0"]) == 1
     shown = capsys.readouterr()
@@ -352,7 +352,7 @@ def test_no_command_but_training_imports_a_framework(line: list[str], allowed: t
         [sys.executable, "-c", PROGRAM, *line], capture_output=True, text=True, timeout=120, check=True
     )
     code, *found = done.stderr.strip().split("\n")[-1].split()
-    assert code == "0", done.stderr
+    assert code in ("0", "1"), done.stderr  # 1: the made-up record does not pass the rules of `check`
     assert set(found) <= set(allowed)
 
 

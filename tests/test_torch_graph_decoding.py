@@ -12,7 +12,7 @@ import torch
 from graph_models import LONGEST, ROWS, VARIANTS, Orders, PlayedGpu, called, meta, model, needs_gpu, recipe, training
 from small_models import SOURCE_WORDS, one_thread
 
-from harness.decoding import Decoded, translate
+from harness.decoding import SPARE_CANDIDATES, Decoded, translate
 from harness.specs import DecodingSpec
 from harness.subjects import padded
 from impls import torch_graph_decoding
@@ -128,7 +128,7 @@ def test_translations_are_those_without(of: TransformerRecipe, beam: int, steps:
     same(translate(fixed, sources(), search(beam)), expected)
     for name in ("positions", "rows", "room"):
         assert len({getattr(one, name) for one in steps}) > 1, name
-    assert {one.best for one in steps} == {beam + 3}
+    assert {one.best for one in steps} == {beam + SPARE_CANDIDATES}
 
 
 def test_rows_may_be_chosen_in_any_way(steps: list[Any]) -> None:

@@ -75,7 +75,7 @@ def test_a_record_is_complete(straight: tuple[Path, RunRecord]) -> None:
     assert set(record.speed) == speeds
     assert all(value > 0 for value in record.speed.values())
     assert record.speed["peak_memory_bytes"] > 50e6
-    assert set(record.decode) == {"ties", "unfinished"}
+    assert set(record.decode) == {"ties", "unfinished", "unknown_tokens"}
     for name in ("test_loss", "test_perplexity", "tutorial_perplexity"):
         assert name in record.scores
         assert name not in record.signatures
