@@ -200,7 +200,7 @@ def test_bench_trains_measures_reports_and_goes_on(tmp_path: Path, monkeypatch: 
     assert "failed (RuntimeError: the planted fault; its log ends: " in capsys.readouterr().out
     assert main(["score"]) == 0
     assert capsys.readouterr().out.count("every score agrees") == 2
-    assert main(["report"]) == 0
+    assert main(["report"]) == 1  # `check` names the two failed runs
     assert reported == [
         (4, Path("reports/local/quick"), Path("results/local")),
         (4, Path("reports/local"), Path("results/local")),

@@ -306,7 +306,7 @@ def test_more_positions_than_there_are_is_refused(name: str) -> None:
     with pytest.raises(
         ValueError, match=f"max_tokens of {SMALL.max_length + 1} positions: .*max_length={SMALL.max_length}"
     ):
-        translated(peer, [long[:5]], max_tokens=24)
+        translated(peer, [long[:5]], max_tokens=SMALL.max_length)
 
 
 @pytest.mark.parametrize("name", CONVERTED)
