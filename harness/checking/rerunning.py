@@ -155,12 +155,12 @@ def _elsewhere(record: RunRecord, here: dict[str, Any]) -> str:
 
 def _rerun(stored: Stored, updates: int) -> Rerun:
     """Train a run again in a process of its own."""
-    spec = stored.known.spec
+    spec, files = stored.known.spec, stored.known.fingerprints.get("files") or {}
     paths: Sequence[str] = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, **worker_environment(spec), "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
         [sys.executable, "-m", "harness.checking.retraining"],
-        input=canonical_json({"spec": to_json(spec), "updates": updates}) + "\n",
+        input=canonical_json({"spec": to_json(spec), "updates": updates, "files": files}) + "\n",
         capture_output=True,
         env=environment,
         encoding="utf-8",

@@ -1,6 +1,7 @@
 """The process that trains a run again for its first updates, and reports the digests of its batches and weights.
 
-It reads one line of JSON from standard input (`spec`, `updates`) and writes one to standard output.
+It reads one line of JSON from standard input (`spec`, `updates`, and the digests of its `files`) and writes one to
+standard output.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any
 from harness.specs import RunSpec, spec_from_json
 
 
-def retrain(spec: RunSpec, updates: int) -> dict[str, Any]:
-    """Train a run from its beginning for so many updates.
+def retrain(spec: RunSpec, updates: int, digests: dict[str, Any]) -> dict[str, Any]:
+    """Train a run from its beginning for so many updates; `digests` are those of the files it was trained on.
 
     Returns:
         `batches` and `weights_after` as in the fingerprints of a record, by number of updates; `loss`, the mean
@@ -29,7 +30,7 @@ def retrain(spec: RunSpec, updates: int) -> dict[str, Any]:
     from harness.data.prepared import prepare
     from harness.training import build_model
 
-    prepared = prepare(spec.data)
+    prepared = prepare(spec.data, digests)
     model = build_model(spec, prepared)
     consumed, weights, epoch = ConsumedBatches(), {}, 0
     while consumed.updates < updates and len(prepared.train):
@@ -57,7 +58,7 @@ def main() -> int:
     os.dup2(2, 1)  # what libraries print must not get into the answer
     given = json.loads(sys.stdin.readline())
     try:
-        answer = retrain(spec_from_json(given["spec"]), int(given["updates"]))
+        answer = retrain(spec_from_json(given["spec"]), int(given["updates"]), given["files"])
     except ValueError as error:
         sys.stderr.write(f"{' '.join(str(error).split())}\n")
         return 2

@@ -123,7 +123,8 @@ def _resumed(record: RunRecord) -> Iterator[str]:
     if not record.environment.get("resumed_after_epochs") or rate is None or record.speed.get("compilations"):
         return
     tokens, spent = (math.fsum(getattr(line, name) for line in record.curve) for name in ("tokens", "training_seconds"))
-    most = tokens / (spent - record.speed.get("first_update_seconds", 0.0)) * (1 + RESUMED_SLACK)
+    steady = spent - record.speed.get("first_update_seconds", 0.0)
+    most = tokens / steady * (1 + RESUMED_SLACK) if steady > 0 else 0.0
     if not 0 < rate <= most:
         yield f"training_tokens_per_second={rate:.1f}, its epochs give at most {most:.1f}"
 
