@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_models import BASE, GRU, REFERENCE, all_recipes
+from small_models import BASE, GRU, MAX_LENGTH, REFERENCE, all_recipes
 
 import impls
 from harness.curves import sinusoids
@@ -30,7 +30,7 @@ def test_shapes_of_the_base() -> None:
     found = shapes(BASE, 37, 41)
     assert found["source.embedding"] == (37, 32)
     assert found["target.embedding"] == (41, 32)
-    assert found["source.positions"] == found["target.positions"] == (24, 32)
+    assert found["source.positions"] == found["target.positions"] == (MAX_LENGTH, 32)
     assert found["encoder.1.feed_forward.inner.kernel"] == (32, 48)
     assert found["encoder.1.feed_forward.outer.kernel"] == (48, 32)
     assert found["decoder.0.cross.norm.shift"] == (32,)
@@ -167,14 +167,20 @@ def test_rms_of_embeddings_is_what_the_initial_values_give_on_average(name: str)
 
 @pytest.mark.parametrize(
     ("positions", "expected"),
-    [("learned", math.sqrt(2 / (24 + 32))), ("sinusoidal", math.sqrt(0.5)), ("rotary", 0), ("alibi", 0), ("none", 0)],
+    [
+        ("learned", math.sqrt(2 / (MAX_LENGTH + 32))),
+        ("sinusoidal", math.sqrt(0.5)),
+        ("rotary", 0),
+        ("alibi", 0),
+        ("none", 0),
+    ],
 )
 def test_rms_of_positions_by_kind(positions: Any, expected: float) -> None:
     recipe = replace(BASE, positions=positions)
     found = embedding_rms(recipe, initial(recipe, 37, 41, seed=0))["position_rms"]
     assert found == pytest.approx(expected, rel=0.05)
     if positions == "sinusoidal":
-        assert found == pytest.approx(np.sqrt(np.square(sinusoids(24, 32)).mean()))
+        assert found == pytest.approx(np.sqrt(np.square(sinusoids(MAX_LENGTH, 32)).mean()))
 
 
 @pytest.mark.parametrize("scale", ["sqrt_width", "none"])
@@ -186,7 +192,7 @@ def test_rms_of_embeddings_is_that_of_the_vectors_the_model_adds(scale: Any, tyi
     model: Any = impls.build(recipe, 41, 41, seed=0)
     name = "target.embedding" if tying == "all" else "source.embedding"
     embedder = Embedder(recipe, torch.nn.Embedding.from_pretrained(torch.tensor(drawn[name])), torch.nn.Identity())
-    added = np.concatenate([embedder(torch.tensor([[word]])).numpy().ravel() for word in range(41)])
+    added = embedder(torch.arange(41), torch.zeros(41, dtype=torch.int64)).numpy()
     assert np.array_equal(model.weights()[name], drawn[name])
     found = embedding_rms(recipe, model.weights())["source_embedding_rms"]
     assert found == pytest.approx(np.sqrt(np.square(added).mean()), rel=1e-6)

@@ -23,6 +23,8 @@ def differences(comparison: Comparison) -> Iterator[str]:
     """Rows of a controlled table differ in their variant, or in one field, or are every combination of some fields."""
     if not comparison.controlled:
         raise NotTried("each is trained as its source trains it")
+    if comparison.group.budget == "tuned":
+        raise NotTried("a base that kept its learning rate stands in the controlled table")
     if len(comparison.group.rows) < 2:
         raise NotTried("one row alone")
     variants: dict[str, list[Row]] = {}
