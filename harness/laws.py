@@ -81,7 +81,7 @@ def check(
     this process and says so. `fast` tests smaller batches and fewer draws. A law that raises is broken, with the
     exception's first line as the detail.
     """
-    return _results(Subject(build, source_words, target_words, max_length, describe, fast=fast), laws)
+    return check_subject(Subject(build, source_words, target_words, max_length, describe, fast=fast), laws)
 
 
 def for_variant(
@@ -96,10 +96,11 @@ def for_variant(
 
     Raises: ValueError where there is no such variant, or it is neither a recipe nor a function that builds a model.
     """
-    return _results(named(variant, framework=framework, device=device, fast=fast), laws)
+    return check_subject(named(variant, framework=framework, device=device, fast=fast), laws)
 
 
-def _results(subject: Subject, laws: Collection[int] | None) -> Iterator[LawResult]:
+def check_subject(subject: Subject, laws: Collection[int] | None = None) -> Iterator[LawResult]:
+    """Test a subject against the laws numbered `laws` (None: all), one result at a time."""
     for law in LAWS:
         if laws is not None and law.number not in laws:
             continue

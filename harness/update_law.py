@@ -144,7 +144,8 @@ def _loss_gradient(subject: Subject, probe: Probe, grouped: Callable[[list[str]]
         logits = model.logits(probe.batch.source, probe.batch.target_in)
         return objective_nats(logits, probe.batch.target_out, training.label_smoothing) / probe.batch.tokens
 
-    for part, names in grouped(list(own)).items():
+    lost = {name: [name] for name in own if not gradient[name].any()}  # each alone, so that no other one hides it
+    for part, names in {**grouped([name for name in own if name not in lost]), **lost}.items():
         shift = _direction(gradient, names)
         found, tolerance, expected = sum(float((gradient[name] * one).sum()) for name, one in shift.items()), 0.0, 0.0
         for step in STEPS:

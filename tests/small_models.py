@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import impls
-from harness.subjects import Subject
+from harness.subjects import Subject, dropping
 from impls.contract import (
     GruRecipe,
     PlainRecipe,
@@ -64,7 +64,7 @@ def target_words(recipe: Recipe) -> int:
 def build(recipe: Recipe, *, training: Training | None = None, seed: int = 0, dropout: float = 0.0) -> Seq2SeqModel:
     """Build a small torch model."""
     return impls.build(
-        replace(recipe, dropout=dropout), SOURCE_WORDS, target_words(recipe), training=training, seed=seed
+        dropping(recipe, dropout), SOURCE_WORDS, target_words(recipe), training=training, seed=seed
     )
 
 

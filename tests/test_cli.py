@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -91,7 +92,7 @@ BAD = {
     "data --set recipe.width=3": "allowed here is data.FIELD=VALUE",
     "data --corpus multi30k": "MULTI30K_DIR",
     "translate": "--run",
-    "laws --law 14": "14: allowed is 1, 2",
+    "laws --law 15": "15: allowed is 1, 2",
     "laws --backend jax": "--backend jax: allowed is with --framework keras",
     "laws --framework keras --variant torch_reference": "framework 'keras' has no 'torch_reference'",
     "run paper --corpus captions --framework keras --backend jacks": "'jacks': allowed is tensorflow, jax, torch",
@@ -356,13 +357,31 @@ def test_no_command_but_training_imports_a_framework(line: list[str], allowed: t
     assert set(found) <= set(allowed)
 
 
-def test_laws_are_told_one_a_line(capsys: Any) -> None:
-    assert main(["laws", "--variant", "learned_positions", "--law", "8", "--law", "9"]) == 0
+def test_laws_are_told_one_a_line_with_their_seconds(capsys: Any) -> None:
+    assert main(["laws", "--variant", "learned_positions", "--law", "8", "--law", "9", "--fast"]) == 0
     lines = capsys.readouterr().out.strip().split("\n")
     assert lines[0] == "learned_positions:"
-    assert lines[1].strip().startswith("law 8")
-    assert lines[2].strip().startswith("law 9")
+    assert re.fullmatch(r"  law 8 round trip, \d+\.\d\d s … ok", lines[1])
+    assert re.fullmatch(r"  law 9 standstill, \d+\.\d\d s … ok", lines[2])
     assert lines[3] == "every law holds"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("NETWORK", "fails with TypeError"),
+        ("Network", "is a class"),
+        ("NUMBER", "is 3"),
+        ("failing_builder", "fails with RuntimeError: no such file"),
+        ("builder_of_nothing", "returns an object of type NoneType"),
+    ],
+)
+def test_what_is_no_variant_is_refused_in_one_line(name: str, words: str, capsys: Any) -> None:
+    assert main(["laws", "--variant", f"no_variants:{name}"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert f"'no_variants:{name}' {words}" in told
+    assert "recipe, or a" in told
 
 
 def test_data_describes_a_corpus(capsys: Any) -> None:

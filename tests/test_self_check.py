@@ -1,0 +1,139 @@
+"""Every training run begins with a check of its model, which notices faults, costs little and leaves no trace."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import realistic_faults as planted
+from faults import DecodingSeesPadding, Fault, SeesPadding, SeesTheNextWord, SmoothedNats
+from small_models import BASE, GRU, PLAIN, REFERENCE, SOURCE_WORDS, TARGET_WORDS, build, one_thread, subject
+from small_runs import spec
+
+import impls
+from harness import store, training
+from harness.data.batches import training_batches
+from harness.data.prepared import prepare
+from harness.expectations import same_bits
+from harness.self_check import SelfCheckFailed, check_model, dealt
+from harness.specs import DataSpec
+from harness.store import RunFailed
+from impls import registry
+from impls.contract import PAD, Batch, Seq2SeqModel, Training
+
+FAMILIES = {"transformer": BASE, "gru": GRU, "torch_reference": REFERENCE, "plain": PLAIN}
+BATCHES = [subject(BASE).real_batch(seed) for seed in range(3)]
+FAULTS: tuple[tuple[str, type[Fault]], ...] = (
+    ("law 1", SmoothedNats),
+    ("law 1", planted.NatsOfTheFirstWordsOnly),
+    ("law 3", SeesTheNextWord),
+    ("law 3", planted.LeakBeyondTwelve),
+    ("law 4", planted.NatsTooLowInLargeBatches),
+    ("law 4", planted.RowsMixedUpInLargeBatches),
+    ("law 4", SeesPadding),
+    ("law 4", planted.SeesFarPadding),
+    ("law 6", DecodingSeesPadding),
+    ("law 6", planted.DecodingSeesFarPadding),
+    ("law 6", planted.UnnormalisedBeyondTwelve),
+    ("law 6", planted.StuckBeyondTwelve),
+    ("law 6", planted.RepeatsAWordBeyondTwelve),
+    ("law 6", planted.NeighbourDecodedInLargeBatches),
+)
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+def check(model: Seq2SeqModel, batches: list[Batch] = BATCHES, precision: str = "float32") -> None:
+    check_model(model, batches, precision=precision, device="cpu")
+
+
+@pytest.mark.parametrize("recipe", FAMILIES.values(), ids=FAMILIES)
+def test_right_models_pass_and_keep_their_state(recipe: Any) -> None:
+    model = build(recipe, dropout=0.1)
+    check(model)
+    model.train_step(BATCHES[0], 1e-3)
+    before = model.training_state()
+    check(model)
+    same_bits("training state after the check", model.training_state(), before)
+    undisturbed = build(recipe, dropout=0.1)
+    for batch in BATCHES[:2]:
+        undisturbed.train_step(batch, 1e-3)
+    same_bits("training state after one more update", model.training_state(), undisturbed.training_state())
+
+
+@pytest.mark.parametrize("recipe", [BASE, GRU], ids=["transformer", "gru"])
+def test_right_models_pass_in_bfloat16(recipe: Any) -> None:
+    check(impls.build(recipe, SOURCE_WORDS, TARGET_WORDS, precision="bfloat16"), precision="bfloat16")
+
+
+@pytest.mark.parametrize(("law", "fault"), FAULTS, ids=[fault.__name__ for _, fault in FAULTS])
+def test_faults_are_found_in_models_with_their_first_weights(law: str, fault: type[Fault]) -> None:
+    model = fault(build(BASE), Training(), 0, 0.0)
+    with pytest.raises(SelfCheckFailed, match=f"self-check before training: {law} "):
+        check(model)  # type: ignore[arg-type]
+
+
+def test_numbers_that_are_not_finite_are_left_to_training() -> None:
+    model = build(BASE)
+    model.set_weights({name: one * np.float32(np.nan) for name, one in model.weights().items()})
+    check(model)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_sentences_are_dealt_so_that_lengths_are_mixed(count: int) -> None:
+    short, long = (Batch(*(np.full((4, width), 5, np.int32) for _ in range(3))) for width in (3, 9))
+    batches = [short, long, short][:count]
+    found = dealt(batches)
+    assert [len(batch.source) for batch in found] == [4] * count
+    lengths = [sorted((batch.source != PAD).sum(1).tolist()) for batch in found]
+    assert sum(lengths, []) .count(9) == 4 * (count > 1)
+    assert all(len(set(one)) == min(count, 2) for one in lengths)
+
+
+class _Late(planted.UnnormalisedBeyondTwelve):
+    class Decoding(planted.UnnormalisedBeyondTwelve.Decoding):
+        def found(self, candidates: Any) -> Any:
+            self.position += 100
+            return super().found(candidates)
+
+
+def test_a_run_with_a_faulty_model_ends_before_its_first_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = training.build_model
+    monkeypatch.setattr(training, "build_model", lambda *given: _Late(right(*given), Training(), 0, 0.0))
+    run = spec("learned_positions")
+    with pytest.raises(RunFailed):
+        training.run(run, tmp_path)
+    record = store.load_record(tmp_path, run.id)
+    assert record.status == "failed"
+    assert record.reason.startswith("SelfCheckFailed: self-check before training: law 6 (caching), cached steps")
+    assert not record.curve
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["learned_positions", "bahdanau_gru"])
+def test_the_check_costs_less_than_a_fiftieth_of_ten_epochs(variant: str, multi30k_folder: Path) -> None:
+    prepared, settings = prepare(DataSpec(corpus="multi30k")), Training()
+    words = len(prepared.source_words), len(prepared.target_words)
+    model = impls.build(registry.recipe(variant), *words, training=settings)
+    batches = list(itertools.islice(training_batches(prepared.train, settings, seed=0, epoch=0), 6))
+    began = time.process_time()
+    check(model, batches[:3])
+    checked = time.process_time()
+    for batch in batches[3:]:
+        model.train_step(batch, 5e-4)
+    update = (time.process_time() - checked) / 3
+    assert checked - began < 0.02 * 10 * len(prepared.train) / settings.batch_size * update
