@@ -63,9 +63,7 @@ def target_words(recipe: Recipe) -> int:
 
 def build(recipe: Recipe, *, training: Training | None = None, seed: int = 0, dropout: float = 0.0) -> Seq2SeqModel:
     """Build a small torch model."""
-    return impls.build(
-        dropping(recipe, dropout), SOURCE_WORDS, target_words(recipe), training=training, seed=seed
-    )
+    return impls.build(dropping(recipe, dropout), SOURCE_WORDS, target_words(recipe), training=training, seed=seed)
 
 
 def subject(recipe: Recipe) -> Subject:

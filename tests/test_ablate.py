@@ -26,6 +26,7 @@ from harness.reporting import ablation_page, ablation_words
 from harness.reporting.ablation import Analysis, FieldEffects, analyse
 from harness.reporting.ablation_tables import field_lines, signed, terminal, written
 from harness.reporting.contrasts import Contrast, Effect
+from harness.reporting.effects import Conclusion
 from harness.reporting.fairness import fairness
 from harness.reporting.groups import groups
 from harness.reporting.studies import studies
@@ -254,7 +255,7 @@ def test_an_effect_its_interval_and_its_p_by_hand() -> None:
     assert (gelu.p, gelu.p_holm) == (pytest.approx(p_gelu), pytest.approx(p_gelu))
     assert (tanh.p, tanh.p_holm) == (pytest.approx(p_tanh), pytest.approx(2 * p_tanh))
     assert (gelu.significant, tanh.significant) == (False, True)
-    assert gelu.least_p == tanh.least_p == 0.25
+    assert (gelu.conclusion, tanh.conclusion) == (Conclusion.INCONCLUSIVE, Conclusion.WORSE)
     assert gelu.contrast.seeds == (0, 1, 2)
 
 
@@ -283,16 +284,20 @@ def test_the_field_with_the_largest_effect_ranks_first_and_is_named_in_the_findi
         return 2 + sum(losses.get(word, 0.0) for word in words.values()) + noise(words, seed)
 
     star = [
-        *planted({"activation": ("gelu",)}, loss),
-        *planted({"positions": ("none",)}, loss),
-        *planted({"norm": ("layernorm", "rms")}, loss),
+        *planted({"activation": ("gelu",)}, loss, seeds=5),
+        *planted({"positions": ("none",)}, loss, seeds=5),
+        *planted({"norm": ("layernorm", "rms")}, loss, seeds=5),
     ]
     found = analysed(star)
     ranks = found.rankings["learned_positions"][LOSS]
     assert [rank.field for rank in ranks] == ["positions", "norm", "activation"]
     said = ablation_words.finding(found)[0]
-    assert "positions has the largest effect on the validation loss: none instead of learned changes it by −0." in said
+    most = "positions has the largest effect on the validation loss, assuming normally distributed seed noise: "
+    assert f"{most}none instead of learned changes it by −0." in said
     assert said.index("norm (rms") < said.index("activation (gelu")
+    few = ablation_words.finding(analysed([one for one in star if one.spec.seed < 4]))[0]
+    assert "has the largest effect" not in few
+    assert "Fewer than 5 seeds are too few for a claim. Largest effects on the validation loss: positions" in few
 
 
 CORNERS = {"positions": ("learned", "none"), "norm": ("layernorm", "rms"), "activation": ("relu", "tanh")}
@@ -347,7 +352,8 @@ def test_planted_interactions_are_found_where_they_are_and_averaged_over_the_oth
     found = pairs["positions=none with norm=rms"]
     assert found.mean == pytest.approx(np.mean(expected))
     assert found.mean == pytest.approx(0.4 + 0.2 / 2, abs=0.03)
-    assert found.p == pytest.approx(stats.ttest_1samp(expected, 0).pvalue)
+    assert found.p is not None
+    assert found.p < stats.ttest_1samp(expected, 0).pvalue, "8 rows estimate the variance together"
     assert found.contrast.combinations == 2
     assert found.significant
     assert pairs["positions=none with activation=tanh"].mean == pytest.approx(0.2 / 2, abs=0.03)
@@ -387,7 +393,8 @@ def test_a_diverged_run_is_shown_and_its_word_keeps_the_other_seeds() -> None:
     effect = of_word(found.studies[0].fields, "activation", "gelu")
     assert effect.contrast.seeds == (0, 1)
     assert effect.mean == pytest.approx(0.15)
-    assert effect.least_p == 0.5
+    assert (effect.low, effect.p, effect.conclusion) == (None, None, Conclusion.NOT_TESTED)
+    assert effect.values == pytest.approx((0.1, 0.2))
     assert of_word(found.studies[0].fields, "activation", "tanh").contrast.seeds == (0, 1, 2)
     (line,) = [one for one in field_lines(found.studies[0].study, found.studies[0].fields) if one.word == "gelu"]
     assert (line.status, line.seeds) == ("1 of 3 diverged", 2)
@@ -443,7 +450,7 @@ def test_a_seed_that_one_recipe_lacks_is_no_reason_to_refuse_the_others() -> Non
     fewer = [r for r in records if not (r.spec.seed == 2 and r.spec.recipe.activation == "tanh")]  # type: ignore[union-attr]
     whole = analysed(fewer)
     found = whole.studies[0]
-    assert re.search(r"changes it by \+0\.505 nats \(.*?\), of 2 seeds;", ablation_words.finding(whole)[0])
+    assert "tanh: +0.505 (seeds: +0.500; +0.510) ?, of 2 seeds" in ablation_words.finding(whole)[0]
     assert found.study.differences == ()
     assert of_word(found.fields, "activation", "tanh").contrast.seeds == (0, 1)
     assert of_word(found.fields, "activation", "gelu").contrast.seeds == (0, 1, 2)
@@ -487,7 +494,7 @@ def test_with_one_seed_nothing_is_significant_and_the_page_says_why() -> None:
     assert effect.mean == pytest.approx(0.5)
     assert (effect.low, effect.high, effect.significant) == (None, None, False)
     assert any("seed noise is unknown" in line for line in ablation_words.limits(found))
-    assert "with 1 seed" in ablation_words.finding(found)[0]
+    assert "Fewer than 5 seeds are too few for a claim." in ablation_words.finding(found)[0]
 
 
 def test_stored_sentences_widen_the_interval_of_a_score_and_are_named() -> None:
@@ -516,7 +523,14 @@ def test_stored_sentences_widen_the_interval_of_a_score_and_are_named() -> None:
 def test_limits_name_size_seeds_and_what_one_field_at_a_time_cannot_show() -> None:
     star = planted(ACTIVATIONS, lambda words, seed: 2 + RISES[words["activation"]][seed])
     said = "\n".join(ablation_words.limits(analysed(star)))
-    for words_ in ("width 256", "no p below 0.25", "one at a time", "learning rate", "Speed", "parameters"):
+    for words_ in (
+        "width 256",
+        "rest on 3 seeds, assuming normally distributed seed noise",
+        "one at a time",
+        "learning rate",
+        "Speed",
+        "parameters",
+    ):
         assert words_ in said
     crossed = planted(CORNERS, lambda words, seed: 2 + noise(words, seed))
     said = "\n".join(ablation_words.limits(analysed(crossed)))
@@ -531,10 +545,14 @@ def test_differences_have_a_sign_unless_they_round_to_zero(value: float | None, 
     assert signed(value, LOSS) == expected
 
 
-def test_what_is_not_significant_is_marked() -> None:
+def test_every_effect_carries_the_symbol_of_its_conclusion() -> None:
     contrast = Contrast((("norm", "rms"),), (("norm", "layernorm"),), {}, (0, 1), 1)
-    assert written(Effect(LOSS, contrast, 0.5, 0.4, 0.6, significant=True)) == "+0.500 (+0.400 to +0.600)"
-    assert written(Effect(LOSS, contrast, 0.5, -0.4, 0.6)) == "+0.500 (−0.400 to +0.600) ~"
+    tested = Effect(LOSS, contrast, 0.5, 0.4, 0.6, significant=True, tested="seeds")
+    assert written(tested) == "+0.500 (+0.400 to +0.600) ▼"
+    assert written(replace(tested, mean=-0.5, low=-0.6, high=-0.4)) == "−0.500 (−0.600 to −0.400) ▲"
+    assert written(replace(tested, low=-0.4, significant=False)) == "+0.500 (−0.400 to +0.600) ~"
+    assert written(replace(tested, low=None, high=None, tested="sentences")) == "+0.500 †"
+    assert written(Effect(LOSS, contrast, 0.5, values=(0.4, 0.6))) == "+0.500 (seeds: +0.400; +0.600) ?"
     assert written(Effect(LOSS, contrast)) == "–"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,7 @@ def test_sentences_are_dealt_so_that_lengths_are_mixed(count: int) -> None:
     found = dealt(batches)
     assert [len(batch.source) for batch in found] == [4] * count
     lengths = [sorted((batch.source != PAD).sum(1).tolist()) for batch in found]
-    assert sum(lengths, []) .count(9) == 4 * (count > 1)
+    assert sum(lengths, []).count(9) == 4 * (count > 1)
     assert all(len(set(one)) == min(count, 2) for one in lengths)
 
 
