@@ -174,8 +174,8 @@ class Masks:
         others = bias.copy()
         others[[SOURCE_WORD, SOS, int(LINE.target_out[0, 0])]] = 0
         largest = int(others.argmax())  # a word that is only in the output layer
-        features = gradients["target.embedding"][largest].astype(np.float64) / bias[largest]
-        return features * bias[word]
+        added: npt.NDArray[np.float64] = gradients["target.embedding"][largest] * (bias[word] / bias[largest])
+        return added
 
     def folded(self, update: int) -> Arrays:
         """Return weights with which an evaluation drops what an update dropped."""

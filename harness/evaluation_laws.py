@@ -84,7 +84,7 @@ def determinism(subject: Subject) -> str:
 
 
 def causality(subject: Subject) -> str:
-    """3: the logits at t depend on every source word and on target_in at t, each at its position; on nothing behind t."""
+    """3: the logits at t depend on every source word and on target_in up to t, each at its position, and nothing else."""
     model, batch = subject.shaken(), subject.batch()
     logits = model.logits(batch.source, batch.target_in)
     for position in range(batch.target_in.shape[1] - 1):
@@ -278,7 +278,7 @@ def _first(place: _Places, rows: _Places) -> int:
 
 
 def _positions(subject: Subject) -> None:
-    """Hold that words whose embeddings cancel their positions' vectors are the same to the model, wherever they stand."""
+    """Check that words whose embeddings cancel their position vectors look alike to the model at every position."""
     model = subject.shaken()
     recipe = model.recipe
     if isinstance(recipe, TorchReferenceRecipe):

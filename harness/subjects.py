@@ -41,7 +41,7 @@ BUILDER = "def build(source_words, target_words, *, training, seed, device, prec
 """The signature that a builder from outside has; `dropout` is optional."""
 
 Build = Callable[[Training, int, float], Seq2SeqModel]
-"""build(training, seed, dropout): a fresh model. A builder from outside without a `dropout` argument ignores the last."""
+"""build(training, seed, dropout): a fresh model. External builders without a `dropout` argument ignore the last."""
 
 LONGEST = 40
 """Positions of the longest sentences of a realistic batch: about as long as the longest of Multi30k."""

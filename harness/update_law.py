@@ -22,7 +22,7 @@ Reals = npt.NDArray[np.float64]
 Gradient = dict[str, Reals]
 
 ADAM = Training(beta1=0.8, beta2=0.95, epsilon=1e-3, label_smoothing=0.1)
-"""Not the defaults, so that a default in place of a setting shows; with an epsilon that is as large as gradients are."""
+"""Not the defaults, so that a default used in place of a setting shows; epsilon is as large as the gradients."""
 
 RATES = (1e-3, 3e-2, 2e-4)
 MOMENTS = 1e-4
@@ -39,7 +39,7 @@ FLOOR = 3e-4
 
 
 def update(subject: Subject) -> str:
-    """14: an update is one step of Adam along the clipped gradient of the mean loss, with dropout at the right rates."""
+    """14: an update is one Adam step along the clipped gradient of the mean loss, with dropout at the right rates."""
     _adam(subject)
     small, real = subject.probes()
     _loss_gradient(subject, small, by_sublayer if subject.fast else by_tensor)
@@ -161,7 +161,7 @@ def _direction(gradient: Gradient, names: list[str]) -> Gradient:
     generator, found = np.random.default_rng(len(names)), {}
     for name in names:
         along, across = gradient[name], generator.standard_normal(gradient[name].shape)
-        found[name] = sum(one / max(float(np.linalg.norm(one)), 1e-30) for one in (along, across))
+        found[name] = along / max(float(np.linalg.norm(along)), 1e-30) + across / float(np.linalg.norm(across))
     length = norm(found)
     return {name: one / length for name, one in found.items()}
 

@@ -15,6 +15,7 @@ from record_factory import record as made_up
 from harness import ablations, store, training, tuning
 from harness.__main__ import main, parser
 from harness.ablations import Grid
+from harness.checking.rules import check
 from harness.commands import ablate
 from harness.executor import Outcome
 from harness.reporting import ablation_page, ablation_tuning, ablation_words, html, tables
