@@ -84,7 +84,7 @@ def determinism(subject: Subject) -> str:
 
 
 def causality(subject: Subject) -> str:
-    """3: the logits at t depend on every source word and on target_in up to t, each at its position, and nothing else."""
+    """3: the logits at t depend on every source word and on target_in up to t, each at its position; no more."""
     model, batch = subject.shaken(), subject.batch()
     logits = model.logits(batch.source, batch.target_in)
     for position in range(batch.target_in.shape[1] - 1):

@@ -37,8 +37,8 @@ class State:
     updates took, and once these are done the `totals` that were taken from the model; until then the model has them.
     `kept` are the weights of the best epoch so far, or the float64 sum of those of the `chosen` epochs where these are
     averaged. `steady_…` leave out the first update of each process, which allocates, and those that compile.
-    `total_seconds` are those of all its processes. `load_averages` are the machine's one-minute load averages at the end
-    of each epoch. `environment` is that of the last process, `earlier` are those before it, each up to an update; a
+    `total_seconds` are those of all its processes. `load_averages` are the machine's one-minute load averages at each
+    epoch's end. `environment` is that of the last process, `earlier` are those before it, each up to an update; a
     checkpoint of an older version has neither.
     """
 
