@@ -21,7 +21,7 @@ from record_factory import record
 
 from harness import store
 from harness.__main__ import main
-from harness.reporting import html
+from harness.reporting import drawing, html, panels
 from harness.reporting.explorer import ALPHABET, LEADS, Side, explorer, marked, number_code
 from harness.reporting.groups import groups
 from harness.reporting.judging import distinct, judge, stored_sentences
@@ -195,6 +195,11 @@ def test_the_command_leaves_the_corpus_out_where_told_and_of_published_records(
         content = (tmp_path / name / "page" / "index.html").read_text(encoding="utf-8")
         found[name] = pages_factory.REFERENCE in content
     assert found == {"shown": True, "told": False, "published": False}
+
+
+def test_every_marker_has_a_swatch() -> None:
+    markers = {own.marker for own in drawing.STYLES.values()} | set(drawing.OUTSIDER_MARKERS)
+    assert markers == set(panels.SWATCH_MARKERS)
 
 
 def test_attention_is_the_stored_one_in_percent(stored: tuple[Path, list[RunRecord]], page: str) -> None:

@@ -19,8 +19,6 @@ BUDGETS = {
     "tuned": "Tuned learning rate",
     "pilot": "Pilots of the learning rate",
 }
-ALWAYS_SHOWN = ("controlled", "source")
-"""The budgets that have a table in every report, an empty one where they have no runs."""
 BATCHES = {"random": "random batches", "length": "batches of similar length", "tokens": "batches by tokens"}
 CORPORA = ("multi30k", "files", "captions")
 SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width", "max_length")
@@ -176,7 +174,7 @@ def notes(records: Iterable[RunRecord]) -> tuple[str, ...]:
 def shown_budgets(found: Iterable[Group]) -> dict[str, str]:
     """Return the budgets that a report of these groups shows, with their titles."""
     present = {group.budget for group in found}
-    return {name: title for name, title in BUDGETS.items() if name in ALWAYS_SHOWN or name in present}
+    return {name: title for name, title in BUDGETS.items() if name in present}
 
 
 def groups(records: Iterable[RunRecord], *, pilots: bool = False) -> tuple[Group, ...]:
