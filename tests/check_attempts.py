@@ -415,7 +415,7 @@ ATTEMPTS: dict[str, Attempt] = {
     "epsilon of the norms in one row": Attempt(trained(recipe={"norm_epsilon": 1e-3}), "C52"),
     "width of one row": Attempt(trained(recipe={"width": 32}), "C52"),
     "label smoothing of one row": Attempt(claim("training.label_smoothing", 0.1), "C45"),
-    "batches of one row": Attempt(trained(training=replace(SCHEDULE, batching="length")), "C45"),
+    "batches of one row": Attempt(trained(training=replace(SCHEDULE, batch_size=16)), "C45"),
     "the rate of one row": Attempt(claim("training.peak_rate", 0.02), "C45"),
     "the beam of one row": Attempt(claim("decoding.beam", 5), "C43"),
     "unknown words in one row": Attempt(claim("decoding.unknown", "allowed"), "C43"),
