@@ -190,3 +190,4 @@ def _report(records: list[RunRecord], first: RunSpec, arguments: argparse.Namesp
         failures = reports.check_records(arguments.results, records)
         html = reports.write_html(records, arguments.results, folder, failures=failures)
         options.say(f"All runs, with curves and translations: {html}")
+        reports.warn(failures)

@@ -32,7 +32,7 @@ RATES = (
 def write(
     records: Sequence[RunRecord], results: Path, folder: Path, *, failures: Sequence[str], corpus_text: bool = True
 ) -> None:
-    """Write `folder`/index.html and index.md, and say where they are.
+    """Write `folder`/index.html and index.md, say where they are, and write `failures` to standard error.
 
     `failures` are those of `check_records`. `corpus_text` lets the HTML show source and reference, where the corpus of
     a run is on this machine and the runs are not published.
@@ -44,6 +44,7 @@ def write(
     pages.write(records, folder, results=results, failures=failures)
     page = write_html(records, results, folder, failures=failures, corpus_text=corpus_text)
     options.say(f"The report: {page} (as Markdown: {folder / pages.PAGE})")
+    warn(failures)
 
 
 def write_html(
@@ -60,15 +61,17 @@ def write_html(
 def check_records(results: Path, records: Sequence[RunRecord] | None = None) -> list[str]:
     """Apply the rules of `check` that need no corpus to all runs of `results`, or to those of these records.
 
-    Returns a line for each rule that fails, and writes it to standard error.
+    Returns a line for each rule that fails.
     """
     from harness.checking import rules
 
-    found = rules.without_corpus(results, None if records is None else [record.id for record in records])
-    failures = rules.failures(found)
+    return rules.failures(rules.without_corpus(results, None if records is None else [record.id for record in records]))
+
+
+def warn(failures: Iterable[str]) -> None:
+    """Write the lines of `check_records` to standard error."""
     for line in failures:
         options.warn(f"check: {line}")
-    return failures
 
 
 def without_disturbed_rates(record: RunRecord) -> RunRecord:
