@@ -183,12 +183,7 @@ def test_the_command_leaves_the_corpus_out_where_told_and_of_published_records(
     published = tmp_path / "published"
     shutil.copytree(results, published)
     monkeypatch.setattr("harness.commands.reports.test_sets", lambda records: pages_factory.texts(30))
-<<<<<<< HEAD
-    monkeypatch.setattr("harness.reporting.pages.write", lambda records, folder, *, results, failures: None)
-    monkeypatch.setattr("harness.commands.reports.check_records", lambda *_: [])
-=======
     monkeypatch.setattr("harness.reporting.pages.write", lambda records, folder, results, failures: None)
->>>>>>> check
     calls = {"shown": [results], "told": [results, "--without-corpus-text"], "published": [published]}
     found = {}
     for name, (folder, *options) in calls.items():
