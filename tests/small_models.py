@@ -24,6 +24,7 @@ BASE = TransformerRecipe(width=32, layers=2, heads=2, ffn_width=48, max_length=M
 REFERENCE = TorchReferenceRecipe(width=32, layers=2, heads=2, ffn_width=48, max_length=MAX_LENGTH)
 PLAIN = PlainRecipe(width=32, layers=2, heads=2, ffn_width=48, max_length=MAX_LENGTH)
 GRU = GruRecipe(embedding_width=48, width=64)
+THREE_RATES = "three rates of dropout"
 
 COMBINATIONS: tuple[dict[str, Any], ...] = (
     {"head_width": 6, "heads": 3},
@@ -53,7 +54,8 @@ def transformer_recipes() -> dict[str, TransformerRecipe]:
 
 def all_recipes() -> dict[str, Recipe]:
     """Return small recipes of every family."""
-    return {**transformer_recipes(), "torch_reference": REFERENCE, "plain": PLAIN, "gru": GRU}
+    rates = replace(BASE, attention_dropout=0.15, activation_dropout=0.45)
+    return {**transformer_recipes(), THREE_RATES: rates, "torch_reference": REFERENCE, "plain": PLAIN, "gru": GRU}
 
 
 def target_words(recipe: Recipe) -> int:

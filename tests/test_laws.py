@@ -30,8 +30,7 @@ from harness.laws import LawResult, check, check_subject, for_variant
 from impls import registry
 from impls.contract import PAD, Recipe, Seq2SeqModel, Training
 
-RATES = replace(BASE, attention_dropout=0.15, activation_dropout=0.45)
-RECIPES = {**all_recipes(), "three rates of dropout": RATES}
+RECIPES = all_recipes()
 OUTSIDE_RECIPE = replace(BASE, positions="rotary")
 NOT_A_VARIANT = 3
 FAMILIES = {"transformer": BASE, "gru": GRU, "torch_reference": REFERENCE, "plain": PLAIN}

@@ -66,6 +66,7 @@ def test_right_models_pass_and_keep_their_state(recipe: Any) -> None:
     before = model.training_state()
     check(model)
     same_bits("training state after the check", model.training_state(), before)
+    model.train_step(BATCHES[1], 1e-3)
     undisturbed = build(recipe, dropout=0.1)
     for batch in BATCHES[:2]:
         undisturbed.train_step(batch, 1e-3)
@@ -113,7 +114,7 @@ def test_a_run_with_a_faulty_model_ends_before_its_first_update(
 ) -> None:
     right = training.build_model
     monkeypatch.setattr(training, "build_model", lambda *given: _Late(right(*given), Training(), 0, 0.0))
-    run = spec("learned_positions")
+    run = spec("counting_model:build")
     with pytest.raises(RunFailed):
         training.run(run, tmp_path)
     record = store.load_record(tmp_path, run.id)
