@@ -236,10 +236,13 @@ def _weight_shapes(subject: Subject, model: Seq2SeqModel) -> None:
 
 
 def cuts(lengths: npt.NDArray[np.intp], turn: int) -> _Places:
-    """Return a position for each sentence, below its length; another one at each turn, and each for some sentence."""
+    """Return a position for each sentence, below its length; over the turns, every position for some sentence."""
     order = np.argsort(-lengths, kind="stable")
+    slots = np.arange(len(order)) * ROUNDS + turn
+    last = lengths.max(initial=1) - 1
     places = np.empty(len(lengths), np.intp)
-    places[order] = (np.arange(len(order)) + turn * len(order)) % np.maximum(lengths[order], 1)
+    # From the last position downwards, the longest sentences first; then any.
+    places[order] = np.where(slots <= last, last - slots, slots) % np.maximum(lengths[order], 1)
     return places
 
 

@@ -162,8 +162,7 @@ def test_law_12_fails_on_a_search_that_errs(search: Callable[..., object], monke
     assert not result.passed
 
 
-@pytest.mark.parametrize("longest", [3, 14, 40])
-@pytest.mark.parametrize("sentences", [20, 64])
+@pytest.mark.parametrize(("sentences", "longest"), [(20, 3), (20, 14), (20, 24), (64, 3), (64, 14), (64, 40)])
 def test_the_changes_of_law_3_come_to_every_position(sentences: int, longest: int) -> None:
     lengths = np.full(sentences, longest)
     lengths[sentences // 4 :] = np.random.default_rng(0).integers(1, longest + 1, sentences - sentences // 4)

@@ -13,7 +13,7 @@ from small_models import BASE, GRU, MAX_LENGTH, REFERENCE, SOURCE_WORDS, all_rec
 from torch import nn
 
 import impls
-from harness.subjects import padded
+from harness.subjects import dropping, padded
 from impls import torch_adapter, torch_packing
 from impls.contract import EOS, PAD, SOS, Arrays, Batch, Recipe, Training, TransformerRecipe
 from impls.torch_adapter import TorchModel
@@ -53,7 +53,7 @@ def random_batch(rows: int = 2 * GROUP_ROWS + 6, *, empty_row: bool = False, see
 
 def model(recipe: Recipe, training: Training = UNCLIPPED) -> TorchModel:
     """Return a model without dropout whose weights are all away from 0."""
-    found = impls.build(replace(recipe, dropout=0.0), SOURCE_WORDS, target_words(recipe), training=training)
+    found = impls.build(dropping(recipe, 0.0), SOURCE_WORDS, target_words(recipe), training=training)
     assert isinstance(found, TorchModel)
     random = np.random.default_rng(1)
     weights = found.weights()
