@@ -258,10 +258,7 @@ def test_an_effect_its_interval_and_its_p_by_hand() -> None:
     assert (gelu.conclusion, tanh.conclusion) == (Conclusion.INCONCLUSIVE, Conclusion.WORSE)
     assert gelu.contrast.seeds == (0, 1, 2)
     shown = terminal(analysed(planted(ACTIVATIONS, lambda words, seed: 2 + RISES[words["activation"]][seed])))
-    found_with = (
-        r"finds with 80 % probability, assuming normally distributed seed noise: validation loss \d\.\d{3} nats"
-    )
-    assert re.search(found_with, shown)
+    assert "with 80 % probability, assuming normally distributed seed noise: validation loss 0." in shown
 
 
 def test_the_spread_is_from_the_best_word_to_the_worst_and_holds_for_all_pairs() -> None:
