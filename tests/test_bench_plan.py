@@ -17,7 +17,6 @@ from harness.commands import bench, planning
 from harness.reporting.judging import stored_sentences
 from harness.reporting.pilots import best_pilot
 from harness.reporting.statistics import Method
-from harness.specs import RunSpec
 from harness.suites import SUITES, VARIANTS
 from impls import registry
 

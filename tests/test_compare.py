@@ -180,20 +180,6 @@ def test_a_diverged_run_is_shown_and_empties_its_difference(results: Path) -> No
     assert "32.00" in line, "the mean of the completed runs"
 
 
-def test_three_sides_have_each_against_the_first_and_a_matrix(results: Path) -> None:
-    for seed, value in enumerate((20.0, 21.2, 21.8)):
-        written(results, "paper", seed, scores={"bleu_sacre": value})
-    shown = text(results, FIRST, SECOND, "paper")
-    assert "Quality: B against A" in shown
-    assert "Quality: C against A" in shown
-    start = shown.index("All pairs: sacreBLEU")
-    matrix = shown[start : shown.index("All pairs: chrF")]
-    assert re.search(r"^C\s+−10.00 ▼ worse\s+−11.3\d ▼ worse", matrix, re.MULTILINE)
-    assert re.search(r"^A\s+−1.33 ~ inconclusive\s+\+10.00 ▲ better", matrix, re.MULTILINE)
-    first = shown[shown.index("Quality: B against A") :]
-    assert re.search(r"^sacreBLEU ↑.*~ inconclusive", first, re.MULTILINE), "one table, one conclusion"
-
-
 # Which runs -----------------------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,12 @@ from harness.reporting.statistics import METHOD
 
 
 @pytest.fixture(autouse=True)
+def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apply no rule of `check`: these made-up records have no environment that could pass."""
+    monkeypatch.setattr("harness.commands.compare._failures", lambda *_, **__: [])
+
+
+@pytest.fixture(autouse=True)
 def _surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path_factory.getbasetemp() / "nothing"))
@@ -135,3 +141,25 @@ def test_fewer_than_five_seeds_claim_nothing_in_prose(tmp_path: Path) -> None:
     assert "fewer than 5 seeds are too few for a claim." in shown
     assert "significantly better" not in shown
     assert re.search(r"^sacreBLEU ↑.*▲ better", shown, re.MULTILINE), "the table tests them all the same"
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    for variant, figures in BLEU.items():
+        for seed, value in enumerate(figures):
+            written(tmp_path, variant, seed, scores={"bleu_sacre": value, "test_loss": 2.0 + 0.01 * seed})
+    return tmp_path
+
+
+def test_three_sides_have_each_against_the_first_and_a_matrix(results: Path) -> None:
+    for seed, value in enumerate((20.0, 21.2, 21.8)):
+        written(results, "paper", seed, scores={"bleu_sacre": value})
+    shown = text(results, FIRST, SECOND, "paper")
+    assert "Quality: B against A" in shown
+    assert "Quality: C against A" in shown
+    start = shown.index("All pairs: sacreBLEU")
+    matrix = shown[start : shown.index("All pairs: chrF")]
+    assert re.search(r"^C\s+−10.00 ▼ worse\s+−11.3\d ▼ worse", matrix, re.MULTILINE)
+    assert re.search(r"^A\s+−1.33 ~ inconclusive\s+\+10.00 ▲ better", matrix, re.MULTILINE)
+    first = shown[shown.index("Quality: B against A") :]
+    assert re.search(r"^sacreBLEU ↑.*~ inconclusive", first, re.MULTILINE), "one table, one conclusion"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,8 @@ from record_factory import record
 
 from harness import scoring
 from harness.reporting import inference
+from harness.reporting.ablation_tables import written
+from harness.reporting.contrasts import Contrast, Effect
 from harness.reporting.effects import ASSUMPTION, CLAIM_SEEDS, LEGEND, Conclusion, assumption, conclude
 from harness.reporting.groups import groups
 from harness.reporting.inference import all_pairs, infer, prior
@@ -253,6 +256,17 @@ def test_every_state_has_its_own_symbol_and_label() -> None:
     for (mean, tested, significant, less), expected in given.items():
         found = conclude(mean, tested, significant=significant, less_is_better=less)  # type: ignore[arg-type]
         assert found is expected
+
+
+def test_every_effect_carries_the_symbol_of_its_conclusion() -> None:
+    contrast = Contrast((("norm", "rms"),), (("norm", "layernorm"),), {}, (0, 1), 1)
+    tested = Effect("validation_loss", contrast, 0.5, 0.4, 0.6, significant=True, tested="seeds")
+    assert written(tested) == "+0.500 (+0.400 to +0.600) ▼"
+    assert written(replace(tested, mean=-0.5, low=-0.6, high=-0.4)) == "−0.500 (−0.600 to −0.400) ▲"
+    assert written(replace(tested, low=-0.4, significant=False)) == "+0.500 (−0.400 to +0.600) ~"
+    assert written(replace(tested, low=None, high=None, tested="sentences")) == "+0.500 †"
+    assert written(Effect("validation_loss", contrast, 0.5, values=(0.4, 0.6))) == "+0.500 (seeds: +0.400; +0.600) ?"
+    assert written(Effect("validation_loss", contrast)) == "–"
 
 
 def test_few_seeds_carry_the_assumption() -> None:

@@ -81,7 +81,8 @@ def test_right_models_pass_in_bfloat16(recipe: Any) -> None:
 @pytest.mark.parametrize(("law", "fault"), FAULTS, ids=[fault.__name__ for _, fault in FAULTS])
 def test_faults_are_found_in_models_with_their_first_weights(law: str, fault: type[Fault]) -> None:
     model = fault(build(BASE), Training(), 0, 0.0)
-    with pytest.raises(SelfCheckFailed, match=f"self-check before training: {law} "):
+    # A fault of the logits alone also shows in law 1: token_nats, which compute on packed rows, are then others.
+    with pytest.raises(SelfCheckFailed, match=rf"self-check before training: ({law}|law 1) "):
         check(model)  # type: ignore[arg-type]
 
 

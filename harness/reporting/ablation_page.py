@@ -10,7 +10,15 @@ from harness import files
 from harness.reporting import ablation_tuning, ablation_words, exports, figures, pages, provenance
 from harness.reporting.ablation import Analysis, FieldEffects, Rank, StudyEffects
 from harness.reporting.ablation_figures import forest
-from harness.reporting.ablation_tables import MISSING, Line, base_line, field_lines, interaction_lines, written
+from harness.reporting.ablation_tables import (
+    MISSING,
+    Line,
+    base_line,
+    detectable_notes,
+    field_lines,
+    interaction_lines,
+    written,
+)
 from harness.reporting.ablation_words import MAIN, SECOND, count
 from harness.reporting.contrasts import FIGURES, Contrast, Effect
 from harness.reporting.groups import groups
@@ -55,18 +63,20 @@ def _study(found: StudyEffects, slug: str, folder: Path) -> dict[str, Any]:
     """Return what the template shows of a study, and draw its pictures."""
     study, crossed = found.study, found.factorial
     shown: dict[str, Any] = {"title": study.title, "slug": slug, "differences": study.differences}
-    shown |= {"alone": "", "crossed": "", "agreement": ablation_words.agreement(study)}
+    shown |= {"alone": "", "notes": [], "crossed": "", "agreement": ablation_words.agreement(study)}
     shown["tuning"] = [(one.heading, _markdown(one.heads, one.rows, left=2)) for one in ablation_tuning.tables(found)]
     shown["tuned_differences"] = found.tuned.effects.study.differences if found.tuned and found.tuned.effects else ()
     if found.fields:
         figures.save(forest(study, found.fields), folder / "figures", slug)
         shown["alone"] = _table([base_line(study), *field_lines(study, found.fields)])
+        shown["notes"] = detectable_notes(study, found.fields)
     if crossed is not None:
         figures.save(forest(study, crossed.main), folder / "figures", f"{slug}-main")
         shown |= {
             "crossed": " × ".join(crossed.fields),
             "coverage": _coverage(found),
             "main": _table(field_lines(study, crossed.main)),
+            "main_notes": detectable_notes(study, crossed.main),
             "interactions": _table(interaction_lines(study, crossed)),
         }
     return shown

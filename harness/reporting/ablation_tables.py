@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.reporting.ablation import Analysis, Factorial, FieldEffects, StudyEffects
-from harness.reporting.contrasts import FIGURES, Effect
+from harness.reporting.contrasts import FIGURES, Effect, detectable
 from harness.reporting.effects import LEGEND, assumption
 from harness.reporting.groups import measure, plain
 from harness.reporting.studies import Cell, Study
@@ -147,15 +147,32 @@ def _study(found: StudyEffects) -> str:
     parts = [study.title]
     if found.fields:
         parts.append(_aligned([base_line(study), *field_lines(study, found.fields)]))
+        parts += detectable_notes(study, found.fields)
     if found.factorial is not None:
         crossed = " × ".join(found.factorial.fields)
         parts.append(f"Main effects in {crossed}:\n\n{_aligned(field_lines(study, found.factorial.main))}")
+        parts += detectable_notes(study, found.factorial.main)
         parts.append(f"Interactions in {crossed}:\n\n{_aligned(interaction_lines(study, found.factorial))}")
     parts.append(
         f"Differences from the base with 95 % intervals; after Holm's correction"
         f"{assumption(len(study.seeds))}: {LEGEND}."
     )
     return "\n\n".join(parts)
+
+
+def detectable_notes(study: Study, fields: Sequence[FieldEffects]) -> list[str]:
+    """Return in a sentence which true effects a table finds; nothing where it tests nothing over seeds."""
+    told = []
+    for name, figure in FIGURES.items():
+        effects = [effect for field in fields for effect in field.effects[name]]
+        least = detectable(study, effects) if effects else None
+        if least is not None:
+            told.append(f"{figure.title} {least:.{figure.digits}f}{' ' * bool(figure.unit)}{figure.unit}")
+    if not told:
+        return []
+    return [
+        f"True effects that this table finds with 80 % probability{assumption(len(study.seeds))}: {', '.join(told)}."
+    ]
 
 
 def _ends(cell: Cell) -> str:

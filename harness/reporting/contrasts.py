@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.reporting import statistics
+from harness.reporting import power, statistics
 from harness.reporting.effects import Conclusion, Tested, conclude
 from harness.reporting.groups import measure
 from harness.reporting.judging import Sentences, metric_of, sentence_sums
@@ -60,7 +60,7 @@ class Effect:
 
     Where no seed has all figures, all of it is None. `p` is that of the comparison on its own, `p_holm` that after
     Holm's correction for the other effects on the same figure in its table; `significant`: `p_holm` is below 0.05.
-    `values`, `tested`, `basis` and `above_zero` are those of `effects.Effect`.
+    The other fields are those of `effects.Effect`.
     """
 
     figure: str
@@ -75,6 +75,8 @@ class Effect:
     tested: Tested = "nothing"
     above_zero: float | None = None
     basis: str = "nothing"
+    standard_error: float | None = None
+    degrees: float | None = None
 
     @property
     def size(self) -> float:
@@ -134,7 +136,26 @@ def _effect(figure: str, contrast: Contrast, found: statistics.Effect | None, p_
         tested=found.tested,
         above_zero=found.above_zero,
         basis=found.basis,
+        standard_error=found.standard_error,
+        degrees=found.degrees,
     )
+
+
+def detectable(study: Study, effects: Sequence[Effect]) -> float | None:
+    """Return the true effect, around the base's figure, that a table finds significant with a probability of 80 %.
+
+    It is that of the effect with the median standard error; None where nothing is tested over seeds.
+    """
+    known = sorted((one.standard_error, one.degrees) for one in effects if one.standard_error and one.degrees)
+    base = study.cells[0]
+    levels = [measure(base.records[seed], effects[0].figure) for seed in base.completed] if known else []
+    found = [level for level in levels if level is not None]
+    if not known or not found:
+        return None
+    error, degrees = known[len(known) // 2]
+    least = power.detectable(error, degrees, sum(one.p is not None for one in effects))
+    scale = scale_of(effects[0].figure)
+    return float(scale.shown(least, scale.forward(sum(found) / len(found))))
 
 
 def _no_sentences(record: RunRecord) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from harness.reporting import boards
 from harness.reporting.ablation import Analysis, FieldEffects, StudyEffects, Tuned
-from harness.reporting.ablation_tables import MISSING, base_line, field_lines, interval, signed
+from harness.reporting.ablation_tables import MISSING, base_line, detectable_notes, field_lines, interval, signed
 from harness.reporting.ablation_tuning import how
 from harness.reporting.boards import Scale, bar
 from harness.reporting.contrasts import FIGURES, Effect
@@ -86,7 +86,12 @@ def _forest(found: StudyEffects, heading: str, fields: Sequence[FieldEffects]) -
     base = base_line(found.study)
     own = ", ".join(f"{FIGURES[name].title} {text}" for name, text in base.cells.items())
     titles = [figure.title + (", less is better" if figure.less_is_better else "") for figure in FIGURES.values()]
-    return Forest(heading, ["field (base)", "word", *titles, "seeds", "runs"], lines, [f"The base: {own}."])
+    return Forest(
+        heading,
+        ["field (base)", "word", *titles, "seeds", "runs"],
+        lines,
+        [f"The base: {own}.", *detectable_notes(found.study, fields)],
+    )
 
 
 def _cell(effect: Effect, scale: Scale) -> boards.Cell:
