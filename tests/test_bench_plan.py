@@ -124,7 +124,7 @@ def test_a_plan_without_a_pilot_says_how_to_make_one(tmp_path: Path, capsys: pyt
 
 
 def test_a_plan_falls_back_on_the_published_runs() -> None:
-    single = [replace(RunSpec(variant="learned_positions", recipe=registry.recipe("learned_positions")), seed=0)]
+    single = [record("learned_positions", 0).spec]
     found, records, where = planning._pilot(single, "bleu_sacre", Path("no such folder"))
     assert "the published runs in " in where
     assert found.noise.degrees >= 2
