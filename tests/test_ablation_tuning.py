@@ -278,7 +278,7 @@ def test_reports_show_tuned_runs_in_a_table_of_their_own_and_no_pilots(tmp_path:
     assert "learning rate tuned for each recipe" in shown
     assert "Learning rates (0.0005, 0.001, 0.002; pilots of 1 epoch" in shown
     untuned = [one for one in records if one.spec.budget == "controlled"]
-    assert list(shown_budgets(groups(untuned))) == ["controlled", "source"]
+    assert list(shown_budgets(groups(untuned))) == ["controlled"]
 
 
 def test_check_knows_that_pilots_have_a_seed_of_their_own_and_that_a_base_may_keep_its_rate() -> None:
