@@ -163,7 +163,7 @@ def rates(task: Task, folder: Path) -> Found:
     for name, chosen in DROPOUT_RATES.items():
         tried = subject(replace(small("base", layers=1), **chosen), framework_of(task))
         for part, kernels in MUTED.items():
-            model = tried.shaken(dropout=chosen.get("dropout", 0.0))
+            model = tried.shaken(dropout=chosen.get("dropout", 1e-9))  # 0 would turn off the other two rates as well
             weights = model.weights().items()
             model.set_weights({one: np.zeros_like(value) if one.endswith(kernels) else value for one, value in weights})
             found[f"{name}/{part}"] = losses(model, tried.batch(), 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from record_edits import OTHER, edit
 from record_folders import folder_spec, write_run
 from small_runs import TINY, TRAINING, spec
 
-from harness import training
+from harness import executor
 from harness.__main__ import main
 from harness.checking import rerunning
 from harness.checking.rerunning import Rerun
@@ -28,7 +29,8 @@ RUN = spec("learned_positions", TINY, training=replace(TRAINING, epochs=8), upda
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("made")
-    assert training.run(RUN, results).status == "completed"
+    outcome = executor.execute([RUN], results, jobs=1, stream=io.StringIO())  # in a process like that of `--rerun`
+    assert outcome.records[0].status == "completed"
     return results
 
 

@@ -107,8 +107,8 @@ def test_a_record_leads_to_no_other_text_of_this_machine(
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         assert said in error
-    untried = [reason for one in check(results).outcomes for reason in one.untried]
-    assert sum(said in reason for reason in untried) == 3
+    skipped = {one.rule.code for one in check(results).outcomes if any(said in reason for reason in one.untried)}
+    assert len(skipped) >= 3
     assert reports.test_sets([record]) == {}
     assert said in capsys.readouterr().out
     assert compare._corpus([Side("A", "a", (Run(record, results / record.id),))]) is None
