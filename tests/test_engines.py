@@ -22,7 +22,8 @@ import pytest
 from interrupted_bench import interrupted_and_gone_on
 from small_runs import DATA, TINY, UPDATES_PER_EPOCH, spec
 
-from harness import engines, evidence, executor, store
+from harness import evidence, executor, store
+from harness.engines import choice
 from harness.__main__ import main
 from harness.data import cache, handing, preparing
 from harness.data.prepared import prepare
@@ -292,7 +293,7 @@ def test_options_that_do_not_fit_are_refused_in_a_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for library in engines.LIBRARIES.values():
+    for library in choice.LIBRARIES.values():
         monkeypatch.setitem(sys.modules, library, None)
     given = ["--corpus", "captions", "--tokenizer", "whitespace", "--results", str(tmp_path / "results")]
     assert main([command, *given, *words.split()]) == 2

@@ -7,7 +7,7 @@ import sys
 import typing
 from typing import Any
 
-from harness import engines
+from harness.engines import choice
 from harness.executor import Outcome
 from harness.specs import RunSpec
 
@@ -16,7 +16,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose where runs are carried out."""
     group = parser.add_argument_group("many machines")
     group.add_argument(
-        "--engine", choices=typing.get_args(engines.Engine), default="local", help="where the runs are run (local)"
+        "--engine", choices=typing.get_args(choice.Engine), default="local", help="where the runs are run (local)"
     )
     group.add_argument(
         "--address", metavar="HOST:PORT", help="for --engine ray: of the cluster (RAY_ADDRESS, else this machine's own)"
@@ -42,7 +42,7 @@ def check(arguments: argparse.Namespace) -> None:
     if (arguments.address or "").startswith("ray://"):
         raise ValueError(f"--address {arguments.address}: allowed is HOST:PORT, on a machine of the cluster")
     _parameters(arguments)
-    engines.library(engine)
+    choice.library(engine)
 
 
 def check_devices(specs: list[RunSpec], engine: str) -> None:

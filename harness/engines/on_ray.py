@@ -18,7 +18,8 @@ from harness import executor, locks, store, terminal
 from harness.data import handing
 from harness.data.handing import Handed
 from harness.data.prepared import prepare
-from harness.engines import library, parcels
+from harness.engines import parcels
+from harness.engines.choice import library
 from harness.engines.parcels import Contents, Order
 from harness.executor import Outcome
 from harness.signals import Watch

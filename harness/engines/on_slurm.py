@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from harness import executor, files, locks, logs, store, terminal, workers
-from harness.engines import library, parcels
+from harness.engines import parcels
+from harness.engines.choice import library
 from harness.executor import Outcome
 from harness.signals import Watch
 from harness.specs import RunRecord, RunSpec, Status, canonical_json, spec_from_json, to_json
