@@ -21,9 +21,9 @@ from torch.nn.functional import linear
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from impls.contract import PAD, GruRecipe
+from impls.pytorch.kv_cache import Rows, Sources
+from impls.pytorch.torch_packing import PackedByPosition
 from impls.recipes import BAHDANAU_GRU, TRAININGS
-from impls.torch_caches import Rows, Sources
-from impls.torch_packing import PackedByPosition
 
 RECIPE = BAHDANAU_GRU
 TRAINING = TRAININGS["bahdanau_gru"]

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from impls.contract import PAD, TransformerRecipe
+from impls.pytorch.kv_cache import Rows
 from impls.recipes import PLAIN, TRAININGS
-from impls.torch_caches import Rows
 
 RECIPE = PLAIN
 TRAINING = TRAININGS["plain"]

@@ -14,14 +14,14 @@ from impls.contract import Backend, Recipe, Training
 from impls.recipes import RECIPES, TRAININGS
 
 BUILDERS: dict[tuple[str, str], str] = {
-    ("transformer", "torch"): "impls.torch_adapter:build_transformer",
-    ("gru", "torch"): "impls.torch_adapter:build_gru",
-    ("torch_reference", "torch"): "impls.torch_adapter:build_torch_reference",
-    ("plain", "torch"): "impls.plain_adapter:build",
-    ("transformer", "keras"): "impls.keras_adapter:build",
-    ("gru", "keras"): "impls.keras_adapter:build",
+    ("transformer", "torch"): "impls.pytorch.torch_adapter:build_transformer",
+    ("gru", "torch"): "impls.pytorch.torch_adapter:build_gru",
+    ("torch_reference", "torch"): "impls.pytorch.torch_adapter:build_torch_reference",
+    ("plain", "torch"): "impls.pytorch.plain_adapter:build",
+    ("transformer", "keras"): "impls.keras3.keras_adapter:build",
+    ("gru", "keras"): "impls.keras3.keras_adapter:build",
 }
-GRAPH_BUILDERS: dict[tuple[str, str], str] = {("transformer", "torch"): "impls.torch_graphs:build"}
+GRAPH_BUILDERS: dict[tuple[str, str], str] = {("transformer", "torch"): "impls.pytorch.cuda_graph_training:build"}
 """What builds models whose updates are captured as CUDA graphs."""
 
 INSTALL = {

@@ -20,8 +20,8 @@ from torch import nn
 from torch.nn.functional import linear
 
 from impls.contract import PAD, TorchReferenceRecipe
+from impls.pytorch.kv_cache import Rows
 from impls.recipes import TORCH_REFERENCE, TRAININGS
-from impls.torch_caches import Rows
 
 RECIPE = TORCH_REFERENCE
 TRAINING = TRAININGS["torch_reference"]

@@ -31,14 +31,14 @@ from record_edits import (
 )
 from record_folders import SCHEDULE, folder_spec, write_run
 
-from harness import store
-from harness.checking import batches
+from harness.audit import batch_reference
 from harness.data import multi30k
-from harness.data.prepared import detokenise, prepare
-from harness.evidence import commit
-from harness.measuring import test_scores
-from harness.specs import spec_from_json
-from harness.store import Hypothesis
+from harness.data.dataset import detokenise, prepare
+from harness.evaluation.evaluate import test_scores
+from harness.experiments.specs import spec_from_json
+from harness.processes.machine import commit
+from harness.storage import run_store
+from harness.storage.run_store import Hypothesis
 
 QUERY = "encoder.0.self.query.kernel"
 Base = Literal["captions", "multi30k", "schema 1"]
@@ -99,7 +99,7 @@ def set_loss(factor: float) -> Mutation:
             arrays["nats"] = arrays["nats"] * factor
 
         on_arrays("sentences", scale)(results)
-        arrays = store.load_sentences(results, FIRST)
+        arrays = run_store.load_sentences(results, FIRST)
         loss = float(arrays["nats"].sum() / arrays["tokens"].sum())
         edit("scores.test_loss", loss)(results)
         edit("scores.test_perplexity", math.exp(loss))(results)
@@ -127,12 +127,12 @@ def translated(change: Callable[[Hypothesis, tuple[str, ...]], tuple[str, ...]])
     def mutate(results: Path) -> None:
         value = read(results, FIRST)
         prepared = prepare(spec_from_json(value["spec"]).data)
-        found = store.load_hypotheses(results, FIRST)
+        found = run_store.load_hypotheses(results, FIRST)
         tokens = [change(one, tuple(words)) for one, words in zip(found, prepared.test_target_tokens, strict=True)]
         texts = detokenise(prepared, tokens)
         made = [Hypothesis(number, *one) for number, one in enumerate(zip(tokens, texts, strict=True))]
         scores = test_scores(prepared, made, spec_from_json(value["spec"]).decoding.unknown)
-        digest = store.save_hypotheses(results, FIRST, made)
+        digest = run_store.save_hypotheses(results, FIRST, made)
         on_arrays("sentences", lambda arrays: arrays.update(scores.statistics))(results)
         value = read(results, FIRST)
         value["fingerprints"]["hypotheses"] = digest
@@ -146,13 +146,13 @@ def raise_counts(name: str, column: int) -> Mutation:
     """Add matches to the counts of each sentence, and the score that they make."""
 
     def mutate(results: Path) -> None:
-        from harness.scoring import score_from_sums
+        from harness.evaluation.metrics import score_from_sums
 
         def more(arrays: dict[str, Any]) -> None:
             arrays[name][:, column] += 1
 
         on_arrays("sentences", more)(results)
-        sums = store.load_sentences(results, FIRST)[name].sum(axis=0)
+        sums = run_store.load_sentences(results, FIRST)[name].sum(axis=0)
         edit(f"scores.{name}", float(score_from_sums(name, sums)))(results)
 
     return mutate
@@ -206,13 +206,13 @@ def consumed(change: Callable[[list[list[int]]], list[list[int]]]) -> Mutation:
     def mutate(results: Path) -> None:
         value = read(results, FIRST)
         spec = spec_from_json(value["spec"])
-        epoch = batches._epoch
+        epoch = batch_reference._epoch
         try:
-            batches._epoch = lambda *settings: change(epoch(*settings))  # type: ignore[assignment]
+            batch_reference._epoch = lambda *settings: change(epoch(*settings))  # type: ignore[assignment]
             updates = [line["updates"] for line in value["curve"]]
-            found = batches.expected(prepare(spec.data).train, spec.training, seed=spec.seed, updates=updates)
+            found = batch_reference.expected(prepare(spec.data).train, spec.training, seed=spec.seed, updates=updates)
         finally:
-            batches._epoch = epoch
+            batch_reference._epoch = epoch
         value["fingerprints"]["batches"] = {str(mark): digest for mark, digest in found.marks.items()}
         value["fingerprints"]["stream"] = found.marks[max(found.marks)]
         value["sizes"] |= found.statistics
@@ -229,7 +229,7 @@ def change_an_id(results: Path) -> None:
     source = [np.array(ids) for ids in train.source]
     source[0][1] += 1
     updates = [line["updates"] for line in value["curve"]]
-    found = batches.expected(replace(train, source=source), spec.training, seed=spec.seed, updates=updates)
+    found = batch_reference.expected(replace(train, source=source), spec.training, seed=spec.seed, updates=updates)
     value["fingerprints"]["batches"] = {str(mark): digest for mark, digest in found.marks.items()}
     value["fingerprints"]["stream"] = found.marks[max(found.marks)]
     write(results, FIRST, value)
@@ -244,19 +244,19 @@ def take(*names: str, share: float = 1.0, noise: float = 0.0) -> Mutation:
     """Copy stored arrays of the first run's sentences to the second, or a part of them."""
 
     def mutate(results: Path) -> None:
-        mine, theirs = (dict(store.load_sentences(results, run)) for run in (SECOND, FIRST))
+        mine, theirs = (dict(run_store.load_sentences(results, run)) for run in (SECOND, FIRST))
         for name in names:
             part = slice(0, int(share * len(theirs[name])))
             copied = np.array(mine[name])
             copied[part] = theirs[name][part] * (1 + noise)
             mine[name] = copied
-        edit("fingerprints.sentences", store.save_sentences(results, SECOND, mine), run=SECOND)(results)
+        edit("fingerprints.sentences", run_store.save_sentences(results, SECOND, mine), run=SECOND)(results)
 
     return mutate
 
 
 def take_translations(results: Path) -> None:
-    shutil.copy(results / FIRST / store.HYPOTHESES, results / SECOND / store.HYPOTHESES)
+    shutil.copy(results / FIRST / run_store.HYPOTHESES, results / SECOND / run_store.HYPOTHESES)
     edit("fingerprints.hypotheses", read(results, FIRST)["fingerprints"]["hypotheses"], run=SECOND)(results)
 
 

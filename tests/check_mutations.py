@@ -26,8 +26,8 @@ from record_edits import (
     times,
 )
 
-from harness import store
-from harness.checking import rules
+from harness.audit import rules
+from harness.storage import run_store
 
 QUERY = "encoder.0.self.query.kernel"
 ONE_WORD = {"tokens": ["a"], "text": "a"}
@@ -207,7 +207,9 @@ WITH_CORPUS: dict[str, tuple[Mutation, set[str]]] = {
             on_arrays("sentences", put("chrf", None, add=3)),
             lambda results: edit(
                 "scores.chrf",
-                float(rules.files.score_from_sums("chrf", store.load_sentences(results, FIRST)["chrf"].sum(axis=0))),
+                float(
+                    rules.files.score_from_sums("chrf", run_store.load_sentences(results, FIRST)["chrf"].sum(axis=0))
+                ),
             )(results),
         ),
         {"C31"},

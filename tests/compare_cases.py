@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from record_factory import record
 
-from harness import store
-from harness.comparing import agreement, document, pages, sides
-from harness.comparing.comparison import Comparison, Corpus, compare
-from harness.specs import RunRecord
+from harness.analysis import comparability, selection
+from harness.analysis.comparison import Comparison, Corpus, compare
+from harness.experiments.specs import RunRecord
+from harness.reporting import comparison_report, document
+from harness.storage import run_store
 
 FIRST, SECOND = "learned_positions", "conv_ffn"
 BLEU = {FIRST: (30.0, 31.0, 32.0), SECOND: (31.0, 33.0, 33.0)}
@@ -23,16 +24,16 @@ def written(results: Path, variant: str, seed: int, **changes: Any) -> RunRecord
     """Store a record without anything beside it; changes are those of the record."""
     one = record(variant, seed)
     made_one = replace(one, **{**changes, "scores": {**one.scores, **changes.get("scores", {})}})
-    store.save_record(results, made_one)
+    run_store.save_record(results, made_one)
     return made_one
 
 
 def found(
     results: Path, *words: str, corpus: Corpus | None = None, allow: Sequence[str] = (), **more: Any
 ) -> Comparison:
-    chosen = sides.find(words or (FIRST, SECOND), results, complain=pytest.fail)
-    return compare(chosen, agreement.check(chosen, allow, complain=pytest.fail), corpus, examples=3, **more)
+    chosen = selection.find(words or (FIRST, SECOND), results, complain=pytest.fail)
+    return compare(chosen, comparability.check(chosen, allow, complain=pytest.fail), corpus, examples=3, **more)
 
 
 def text(results: Path, *words: str, **more: Any) -> str:
-    return document.terminal(pages.document(found(results, *words, **more)))
+    return document.terminal(comparison_report.document(found(results, *words, **more)))

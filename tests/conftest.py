@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from worker_tasks import Crew, Task
 
-from harness.data import tokenising
+from harness.data import tokenizer_process
 
 TESTS = Path(__file__).resolve().parent
 
@@ -41,7 +41,7 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokenise in this process: only for tokenizers that do not import spaCy."""
-    monkeypatch.setattr(tokenising, "_in_a_process", tokenising._answer)
+    monkeypatch.setattr(tokenizer_process, "_in_a_process", tokenizer_process._answer)
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.decoding import Decoded, translate
-from harness.specs import DecodingSpec
-from harness.subjects import Build
+from harness.conformance.models_under_test import Build
+from harness.evaluation.search import Decoded, translate
+from harness.experiments.specs import DecodingSpec
 from impls.contract import PAD, SOS, UNK, Arrays, Batch, Candidates, Ids, Numbers, Seq2SeqModel, Totals, Training
 
 

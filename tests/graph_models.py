@@ -13,11 +13,12 @@ from small_models import SOURCE_WORDS, TARGET_WORDS
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from impls import registry, torch_graphs
+from impls import registry
 from impls.contract import Training, TransformerRecipe
-from impls.torch_adapter import TorchModel, build_transformer
-from impls.torch_graph_decoding import Order
-from impls.torch_graphs import GraphModel
+from impls.pytorch import cuda_graph_training
+from impls.pytorch.cuda_graph_decoding import Order
+from impls.pytorch.cuda_graph_training import GraphModel
+from impls.pytorch.torch_adapter import TorchModel, build_transformer
 
 ROWS, LONGEST = 6, 14
 VARIANTS = ("learned_positions", "sinusoidal_handmade", "conv_ffn", "paper")
@@ -139,7 +140,7 @@ class PlayedGpu:
                 assert not isinstance(this, TorchModel) or all(one.grad is None for one in this._parameters)
                 self.capturing.orders.append(lambda: done(this, *others))
 
-        monkeypatch.setattr(torch_graphs, "cuda", self)
+        monkeypatch.setattr(cuda_graph_training, "cuda", self)
         monkeypatch.setattr(owner, name, ordered)
 
     def graph_pool_handle(self) -> object:

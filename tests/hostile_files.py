@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from record_folders import folder_spec, write_run
 
-from harness import files, store
+from harness.storage import files, run_store
 
 RUN = folder_spec("learned_positions", 0).id
 OTHER = folder_spec("paper", 0).id
@@ -60,7 +60,7 @@ def holding(name: str, content: bytes | Callable[[], bytes]) -> Plant:
         field = {"hypotheses.jsonl": "hypotheses", "weights.safetensors": "trained_weights"}.get(
             name, name.partition(".")[0]
         )
-        if name != store.RECORD:
+        if name != run_store.RECORD:
             edit("fingerprints", lambda found: {**found, field: digest})(run)
         if name == "weights.safetensors":
             edit("sha256", lambda found: digest, name="weights.json")(run)
@@ -68,7 +68,7 @@ def holding(name: str, content: bytes | Callable[[], bytes]) -> Plant:
     return plant
 
 
-def edit(path: str, change: Any, *, name: str = store.RECORD) -> Plant:
+def edit(path: str, change: Any, *, name: str = run_store.RECORD) -> Plant:
     """Change a field, and seal anew."""
 
     def plant(run: Path) -> None:
@@ -96,11 +96,11 @@ def said(find: bytes, instead: bytes) -> Plant:
     """Change the letters of a record, which has no seal then."""
 
     def plant(run: Path) -> None:
-        value = json.loads((run / store.RECORD).read_text(encoding="utf-8"))
+        value = json.loads((run / run_store.RECORD).read_text(encoding="utf-8"))
         del value["seal"]
         content = json.dumps(value).encode()
         assert find in content
-        (run / store.RECORD).write_bytes(content.replace(find, instead, 1))
+        (run / run_store.RECORD).write_bytes(content.replace(find, instead, 1))
 
     return plant
 
@@ -175,11 +175,11 @@ def sentences(**changes: Any) -> Plant:
     """Change stored counts, with all digests."""
 
     def plant(run: Path) -> None:
-        found = dict(store.load_sentences(run.parent, run.name))
+        found = dict(run_store.load_sentences(run.parent, run.name))
         found |= {name: change(found[name]) for name, change in changes.items()}
-        from harness import tensors
+        from harness.storage import tensors
 
-        digest = tensors.write(run / store.SENTENCES, found)
+        digest = tensors.write(run / run_store.SENTENCES, found)
         edit("fingerprints", lambda old: {**old, "sentences": digest})(run)
 
     return plant
@@ -187,8 +187,10 @@ def sentences(**changes: Any) -> Plant:
 
 def attention(value: float) -> Plant:
     def plant(run: Path) -> None:
-        maps = {number: np.full_like(one, value) for number, one in store.load_attention(run.parent, run.name).items()}
-        digest = store.save_attention(run.parent, run.name, maps)
+        maps = {
+            number: np.full_like(one, value) for number, one in run_store.load_attention(run.parent, run.name).items()
+        }
+        digest = run_store.save_attention(run.parent, run.name, maps)
         edit("fingerprints", lambda old: {**old, "attention": digest})(run)
 
     return plant
@@ -305,7 +307,7 @@ CASES: dict[str, Hostile] = {
     "a torch archive for weights": Hostile(
         holding(WEIGHTS, lambda: archive(data__pkl=PICKLE, version=b"3")), TRANSLATE, 2, "a header of"
     ),
-    "an archive of objects for counts": Hostile(holding(store.SENTENCES, object_array), COMPARE, 2, "a header of"),
+    "an archive of objects for counts": Hostile(holding(run_store.SENTENCES, object_array), COMPARE, 2, "a header of"),
     "an empty file for weights": Hostile(holding(WEIGHTS, b""), CHECK, 1, "not safetensors"),
     "a header beyond all": Hostile(holding(WEIGHTS, safetensors_file({}, b"", length=2**63)), CHECK, 1, "a header of"),
     "a header beyond the file": Hostile(

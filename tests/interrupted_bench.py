@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness import checkpoints, store
-from harness.specs import RunRecord
+from harness.experiments.specs import RunRecord
+from harness.storage import checkpoint_files, run_store
 
 TESTS = Path(__file__).resolve().parent
 EPOCHS = 8
@@ -46,9 +46,9 @@ def interrupted(results: Path, *words: str) -> list[RunRecord]:
     assert process.returncode == 130, seen + rest
     # submitit's own processes on this machine die of Ctrl-C, which stands for scancel there.
     assert "Traceback" not in rest or "cluster=local" in words
-    records = store.records(results)
+    records = run_store.records(results)
     assert [record.status for record in records] == ["interrupted"] * 2, rest
-    assert all(checkpoints.exists(results, record.id) for record in records)
+    assert all(checkpoint_files.exists(results, record.id) for record in records)
     return records
 
 
@@ -59,4 +59,4 @@ def interrupted_and_gone_on(results: Path, *words: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr.count("goes on after update") == 2
-    assert [record.status for record in store.records(results)] == ["completed"] * 2
+    assert [record.status for record in run_store.records(results)] == ["completed"] * 2

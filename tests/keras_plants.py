@@ -18,7 +18,7 @@ def planted(name: str) -> Iterator[None]:
     if not name:
         yield
         return
-    from impls.keras_program import program
+    from impls.keras3.compiled import program
 
     program.cache_clear()
     try:
@@ -33,7 +33,7 @@ def _mask_shifted(patch: pytest.MonkeyPatch) -> None:
     """Let each target position see the one behind it."""
     from keras import ops
 
-    from impls.keras_transformer import Network
+    from impls.keras3.keras_transformer import Network
 
     right = Network._self_bias
 
@@ -49,7 +49,7 @@ def _epsilon_of_keras(patch: pytest.MonkeyPatch) -> None:
     """Leave the norms the epsilon that Keras gives them."""
     from keras import layers
 
-    from impls import keras_transformer
+    from impls.keras3 import keras_transformer
 
     def wrong(recipe: Any, name: str) -> Any:
         assert recipe.norm == "layernorm"
@@ -61,14 +61,14 @@ def _epsilon_of_keras(patch: pytest.MonkeyPatch) -> None:
 def _gelu_by_tanh(patch: pytest.MonkeyPatch) -> None:
     from keras import ops
 
-    from impls import keras_transformer
+    from impls.keras3 import keras_transformer
 
     patch.setattr(keras_transformer, "activation", lambda word, x: ops.gelu(x, approximate=True))
 
 
 def _gates_swapped(patch: pytest.MonkeyPatch) -> None:
     """Take the gates of a GRU in Keras's order for ours."""
-    from impls.keras_program import Slot
+    from impls.keras3.compiled import Slot
 
     patch.setattr(Slot, "_swapped", lambda self, array: array)
 
@@ -77,7 +77,7 @@ def _adam_of_keras(patch: pytest.MonkeyPatch) -> None:
     """Add epsilon before the root is corrected, as Keras's Adam does (Kingma and Ba 2015, the end of section 2)."""
     from keras import ops
 
-    from impls import keras_program
+    from impls.keras3 import compiled
 
     def wrong(number: Any, slope: Any, weight: Any, first: Any, second: Any) -> Any:
         first = first + number.left1 * (slope - first)
@@ -85,12 +85,12 @@ def _adam_of_keras(patch: pytest.MonkeyPatch) -> None:
         step = number.step * number.correction
         return weight - step * first / (ops.sqrt(second) + number.epsilon), first, second
 
-    patch.setattr(keras_program, "_adam", wrong)
+    patch.setattr(compiled, "_adam", wrong)
 
 
 def _rows_shifted(patch: pytest.MonkeyPatch) -> None:
     """Take packed rows to stand one position further to the right than they do."""
-    from impls import keras_transformer
+    from impls.keras3 import keras_transformer
 
     right = keras_transformer.pack_positions
 

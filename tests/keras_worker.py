@@ -22,8 +22,8 @@ from small_models import MAX_LENGTH, SOURCE_WORDS, all_recipes, target_words
 from worker_tasks import PATIENCE_SECONDS, Task, answer, read
 
 import impls
-from harness.laws import LAWS, check_subject, for_variant
-from harness.subjects import SIZES, Subject, dropping, padded
+from harness.conformance.law_runner import LAWS, check_subject, for_variant
+from harness.conformance.models_under_test import SIZES, Subject, dropping, padded
 from impls import registry
 from impls.contract import EOS, PAD, SOS, Arrays, Batch, Recipe, Seq2SeqModel, Training
 
@@ -172,7 +172,7 @@ def rates(task: Task, folder: Path) -> Found:
 
 def packing(task: Task, folder: Path) -> Found:
     """Return what an update and `token_nats` compute on real positions alone, and on padding as well."""
-    from impls.keras_packing import Packing
+    from impls.keras3.keras_packing import Packing
 
     training = Training(clip_norm=None, label_smoothing=0.1, teacher_forcing=0.5)
     tried, found = subject(small(task.subject, layers=1), still=True), {}
@@ -193,7 +193,7 @@ def compilations(task: Task, folder: Path) -> Found:
 
     The lengths of the sentences are spread as those of Multi30k are. Nothing is compiled: shapes decide it.
     """
-    from impls.keras_backends import backend
+    from impls.keras3.backends import backend
 
     model = impls.build(replace(small("base", layers=1), max_length=100), 10, 10, framework="keras")
     generator, kinds, rows, tokens = np.random.default_rng(0), set(), 0, 0

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from small_runs import DATA, spec
 
-from harness import checkpoints, store
-from harness.files import file_digest
-from harness.specs import RunSpec, canonical_json, spec_from_json, to_json
-from harness.workers import worker_environment
+from harness.experiments.specs import RunSpec, canonical_json, spec_from_json, to_json
+from harness.processes.workers import worker_environment
+from harness.storage import checkpoint_files, run_store
+from harness.storage.files import file_digest
 from impls import registry
 from impls.contract import Training
 
@@ -38,18 +38,18 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 UPDATES = 14
 IMPORTED = {
-    "torch": ("impls.torch_adapter", "torch._dynamo", "sacremoses", "sacrebleu.metrics"),
-    "keras": ("impls.keras_adapter", "sacremoses", "sacrebleu.metrics"),
+    "torch": ("impls.pytorch.torch_adapter", "torch._dynamo", "sacremoses", "sacrebleu.metrics"),
+    "keras": ("impls.keras3.keras_adapter", "sacremoses", "sacrebleu.metrics"),
 }
 """What a run imports sooner or later: what is there before the fork, no run waits for, and no kill meets."""
 
 FILES = {
-    "hypotheses": store.HYPOTHESES,
-    "trained_weights": f"{store.WEIGHTS}.safetensors",
-    "sentences": store.SENTENCES,
-    "attention": store.ATTENTION,
+    "hypotheses": run_store.HYPOTHESES,
+    "trained_weights": f"{run_store.WEIGHTS}.safetensors",
+    "sentences": run_store.SENTENCES,
+    "attention": run_store.ATTENTION,
 }
-ENDED = {*FILES.values(), f"{store.WEIGHTS}.json", store.RECORD, store.LOG}
+ENDED = {*FILES.values(), f"{run_store.WEIGHTS}.json", run_store.RECORD, run_store.LOG}
 
 
 def tiny(variant: str, **changes: Any) -> RunSpec:
@@ -62,7 +62,7 @@ def tiny(variant: str, **changes: Any) -> RunSpec:
 
 def outcome(results: Path, run: RunSpec) -> dict[str, Any]:
     """Return all of a completed run but its times and its history; its files are what the record has digests of."""
-    record, folder = store.load_record(results, run.id), results / run.id
+    record, folder = run_store.load_record(results, run.id), results / run.id
     assert record is not None
     assert (record.status, record.reason) == ("completed", "")
     assert {path.name for path in folder.iterdir()} <= ENDED
@@ -135,7 +135,7 @@ def _serve(framework: str) -> None:
     os.dup2(2, 1)
     for name in IMPORTED[framework]:
         importlib.import_module(name)
-    from harness import training
+    from harness.training import train as training
 
     for line in sys.stdin:
         given = json.loads(line)
@@ -168,7 +168,7 @@ def _serve(framework: str) -> None:
 def generations(results: Path, run: RunSpec) -> list[dict[str, Any]]:
     """Return the notes of the checkpoints of a run, the newest first."""
     found = []
-    for path in (results / run.id).glob(f"{checkpoints.CHECKPOINT}-*.json"):
+    for path in (results / run.id).glob(f"{checkpoint_files.CHECKPOINT}-*.json"):
         found.append((int(path.stem.rpartition("-")[2]), json.loads(path.read_text())["notes"]))
     return [notes for _, notes in sorted(found, key=lambda pair: -pair[0])]
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 from record_factory import record
 
-from harness import scoring, store
-from harness.reporting.stored import Text
-from harness.specs import DataSpec, RunRecord
+from harness.evaluation import metrics
+from harness.experiments.specs import DataSpec, RunRecord
+from harness.reporting.run_files import Text
+from harness.storage import run_store
 
 WORDS = (
     "a",
@@ -35,21 +36,21 @@ SOURCE, REFERENCE = "quelltext", "referencetext"
 """Words that stand in every source and every reference, and nowhere else."""
 
 
-def sentences(count: int, noise: np.random.Generator) -> list[store.Hypothesis]:
+def sentences(count: int, noise: np.random.Generator) -> list[run_store.Hypothesis]:
     """Return translations of 5 to 14 made-up words."""
     found = []
     for number in range(count):
         tokens = tuple(WORDS[place] for place in noise.integers(0, len(WORDS), int(noise.integers(5, 15))))
-        found.append(store.Hypothesis(number, tokens, " ".join(tokens) + "."))
+        found.append(run_store.Hypothesis(number, tokens, " ".join(tokens) + "."))
     return found
 
 
-def made(variant: str, seed: int, count: int) -> list[store.Hypothesis]:
+def made(variant: str, seed: int, count: int) -> list[run_store.Hypothesis]:
     """Return the translations that `folder` stores for a run."""
     return sentences(count, np.random.default_rng([7, seed, *variant.encode()]))
 
 
-def put(results: Path, one: RunRecord, hypotheses: Sequence[store.Hypothesis]) -> RunRecord:
+def put(results: Path, one: RunRecord, hypotheses: Sequence[run_store.Hypothesis]) -> RunRecord:
     """Store a run's folder and return its record, with scores that its sentence statistics give and all digests."""
     noise = np.random.default_rng([one.spec.seed, *one.spec.variant.encode()])
     count = len(hypotheses)
@@ -59,20 +60,20 @@ def put(results: Path, one: RunRecord, hypotheses: Sequence[store.Hypothesis]) -
     arrays = {"nats": words * 1.6 + noise.normal(size=count), "tokens": words.astype(np.int32), "bleu_sacre": bleu}
     scores = {
         **one.scores,
-        "bleu_sacre": float(scoring.score_from_sums("bleu_sacre", bleu.sum(axis=0))),
-        "test_perplexity": float(scoring.perplexity_from_sums(arrays["nats"].sum(), arrays["tokens"].sum())),
+        "bleu_sacre": float(metrics.score_from_sums("bleu_sacre", bleu.sum(axis=0))),
+        "test_perplexity": float(metrics.perplexity_from_sums(arrays["nats"].sum(), arrays["tokens"].sum())),
     }
     maps = {}
     for hypothesis in hypotheses[:ATTENDED]:
         shape = (3, len(hypothesis.tokens) + 1)
         maps[hypothesis.sentence] = noise.dirichlet(np.ones(6), shape).astype(np.float16)
     digests = {
-        "hypotheses": store.save_hypotheses(results, one.id, hypotheses),
-        "sentences": store.save_sentences(results, one.id, arrays),
-        "attention": store.save_attention(results, one.id, maps),
+        "hypotheses": run_store.save_hypotheses(results, one.id, hypotheses),
+        "sentences": run_store.save_sentences(results, one.id, arrays),
+        "attention": run_store.save_attention(results, one.id, maps),
     }
     done = replace(one, scores=scores, fingerprints={**one.fingerprints, **digests})
-    store.save_record(results, done)
+    run_store.save_record(results, done)
     return done
 
 
@@ -86,7 +87,7 @@ def folder(
             one = record(variant, seed, budget=budget)
             if weights and seed == 0:
                 table = np.random.default_rng(0).normal(size=(20, 16)).astype(np.float32)
-                digest = store.save_weights(results, one.id, {"source.positions": table})
+                digest = run_store.save_weights(results, one.id, {"source.positions": table})
                 one = replace(one, fingerprints={**one.fingerprints, "trained_weights": digest})
             stored.append(put(results, one, made(variant, seed, count)))
     return stored

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 import impls
-from harness.curves import learning_rate
+from harness.data.batch_digest import ConsumedBatches
 from harness.data.batches import evaluation_batches, training_batches
-from harness.data.consumed import ConsumedBatches
-from harness.data.prepared import Prepared, prepare
-from harness.decoding import TIE_NATS, translate
-from harness.specs import DataSpec, DecodingSpec
-from harness.suites import reduced
+from harness.data.dataset import Prepared, prepare
+from harness.evaluation.search import TIE_NATS, translate
+from harness.experiments.specs import DataSpec, DecodingSpec
+from harness.experiments.suites import reduced
+from harness.training.schedules import learning_rate
 from impls import registry
 from impls.contract import PAD, Arrays, Batch, GruRecipe, Recipe, Seq2SeqModel, TorchReferenceRecipe, Training
 

@@ -10,13 +10,13 @@ from small_models import BASE, SOURCE_WORDS, TARGET_WORDS, target_words
 
 import impls
 from harness.data.batches import training_batches
-from harness.data.prepared import prepare
-from harness.decoding import translate
-from harness.specs import DataSpec, DecodingSpec, Unknown
+from harness.data.dataset import prepare
+from harness.evaluation.search import translate
+from harness.experiments.specs import DataSpec, DecodingSpec, Unknown
 from impls import weights as canonical
+from impls.baselines import baseline_registry
+from impls.baselines.protocol import LENGTH_PENALTY
 from impls.contract import EOS, PAD, SOS, UNK, Arrays, Batch, Ids, Recipe, Seq2SeqModel, Training, TransformerRecipe
-from impls.peers import registry
-from impls.peers.contract import LENGTH_PENALTY
 
 DATA = DataSpec(corpus="captions", tokenizer="whitespace", training_pairs=400)
 TRAINING = Training(peak_rate=3e-3)
@@ -39,7 +39,9 @@ class Taught:
         return self.model.weights()
 
     def peer(self, name: str, **changes: Any) -> Any:
-        return registry.build(name, self.recipe, *self.sizes, training=TRAINING, **{"weights": self.weights, **changes})
+        return baseline_registry.build(
+            name, self.recipe, *self.sizes, training=TRAINING, **{"weights": self.weights, **changes}
+        )
 
     def ours(
         self, *, beam: int = 1, max_tokens: int = 20, weights: Arrays | None = None, unknown: Unknown = "never"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from faults import Fault, FaultyDecoding
 
-from harness.decoding import Decoded, translate
-from harness.specs import DecodingSpec
+from harness.evaluation.search import Decoded, translate
+from harness.experiments.specs import DecodingSpec
 from impls.contract import PAD, UNK, Arrays, Batch, Candidates, Ids, Numbers, Totals
 
 MANY, FAR = 16, 12

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from record_folders import folder_spec
 
-from harness import files, store
-from harness.specs import canonical_json, spec_from_json
+from harness.experiments.specs import canonical_json, spec_from_json
+from harness.storage import files, run_store
 
 FIRST = folder_spec("learned_positions", 0).id
 SECOND = folder_spec("learned_positions", 1).id
@@ -30,7 +30,7 @@ def read(results: Path, run: str) -> dict[str, Any]:
 def write(results: Path, run: str, value: dict[str, Any], *, sealed: bool = True) -> None:
     """Write a record as somebody would who knows of the seal, or as somebody would who does not."""
     if sealed and "seal" in value:
-        value["seal"] = store.seal(value)
+        value["seal"] = run_store.seal(value)
     (results / run / "record.json").write_text(json.dumps(value, indent=1), encoding="utf-8")
 
 
@@ -100,8 +100,8 @@ def on_arrays(name: str, change: Callable[[dict[str, Any]], None]) -> Mutation:
 
     def mutate(results: Path) -> None:
         load, save, digest = {
-            "weights": (store.load_weights, store.save_weights, "trained_weights"),
-            "sentences": (store.load_sentences, store.save_sentences, "sentences"),
+            "weights": (run_store.load_weights, run_store.save_weights, "trained_weights"),
+            "sentences": (run_store.load_sentences, run_store.save_sentences, "sentences"),
         }[name]
         arrays = {key: np.array(one) for key, one in load(results, FIRST).items()}
         change(arrays)
@@ -114,8 +114,8 @@ def on_attention(change: Callable[[Any], Any]) -> Mutation:
     """Change the attention of the first sentence, and the digest with it."""
 
     def mutate(results: Path) -> None:
-        maps = store.load_attention(results, FIRST)
-        digest = store.save_attention(results, FIRST, {**maps, 0: change(maps[0])})
+        maps = run_store.load_attention(results, FIRST)
+        digest = run_store.save_attention(results, FIRST, {**maps, 0: change(maps[0])})
         edit("fingerprints.attention", digest)(results)
 
     return mutate

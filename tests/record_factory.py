@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.specs import DataSpec, EpochRecord, RunRecord, RunSpec
+from harness.experiments.specs import DataSpec, EpochRecord, RunRecord, RunSpec
 from impls.contract import Recipe, Training
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 

@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 from small_runs import DATA, TINY, TRAINING, spec
 
-from harness import evidence, store
-from harness.curves import learning_rate
 from harness.data import multi30k
+from harness.data.batch_digest import expected_batches, weights_digest
 from harness.data.batches import evaluation_batches, updates_per_epoch
-from harness.data.consumed import expected_batches, weights_digest
-from harness.data.prepared import Prepared, Split, detokenise, prepare
-from harness.measuring import test_scores
-from harness.scoring import perplexity_from_sums
-from harness.specs import DataSpec, DecodingSpec, EpochRecord, RunRecord, RunSpec
-from harness.store import Hypothesis
+from harness.data.dataset import Prepared, Split, detokenise, prepare
+from harness.evaluation.evaluate import test_scores
+from harness.evaluation.metrics import perplexity_from_sums
+from harness.experiments.specs import DataSpec, DecodingSpec, EpochRecord, RunRecord, RunSpec
+from harness.processes import machine
+from harness.storage import run_store
+from harness.storage.run_store import Hypothesis
+from harness.training.schedules import learning_rate
 from impls import weights
 from impls.contract import Arrays, Numbers, Recipe
 
@@ -86,11 +87,11 @@ def write_run(results: Path, run: RunSpec, prepared: Prepared | None = None, *, 
                 str(line.updates): weights_digest(trained if line.epoch == 2 else {run.id: np.array(line.epoch)})
                 for line in curve
             },
-            "weights": evidence.array_digests(first),
-            "hypotheses": store.save_hypotheses(results, run.id, hypotheses),
-            "trained_weights": store.save_weights(results, run.id, trained),
-            "sentences": store.save_sentences(results, run.id, sentences),
-            "attention": store.save_attention(results, run.id, attention(hypotheses[:3])),
+            "weights": machine.array_digests(first),
+            "hypotheses": run_store.save_hypotheses(results, run.id, hypotheses),
+            "trained_weights": run_store.save_weights(results, run.id, trained),
+            "sentences": run_store.save_sentences(results, run.id, sentences),
+            "attention": run_store.save_attention(results, run.id, attention(hypotheses[:3])),
         },
         environment=environment(run),
         sizes={
@@ -106,7 +107,7 @@ def write_run(results: Path, run: RunSpec, prepared: Prepared | None = None, *, 
         speed=speeds(curve),
         decode={"ties": 1, "unfinished": 0, "unknown_tokens": 0},
     )
-    store.save_record(results, record)
+    run_store.save_record(results, record)
     return record
 
 
@@ -203,7 +204,7 @@ def environment(run: RunSpec) -> dict[str, Any]:
     """Return an environment with the versions of this one, so that what is computed again may be held against it."""
     return {
         "python": "3.11.7",
-        "versions": {"torch": "2.13.0", **evidence.versions()},
+        "versions": {"torch": "2.13.0", **machine.versions()},
         "commit": {"digest": "a" * 40, "dirty": False},
         "machine": {"processor": "a processor", "cores": 2, "memory_bytes": 8e9, "system": "Linux"},
         "framework": run.framework,

@@ -28,12 +28,12 @@ PHASES: dict[str, tuple[str, str, int]] = {
     "tokenising": ("subprocess", "Popen.communicate", 1),
     "building": ("counting_model", "CountingModel.__init__", 1),
     "checking": ("counting_model", "CountingModel.logits", 1),
-    "resuming": ("harness.checkpoints", "load", 1),
+    "resuming": ("harness.storage.checkpoint_files", "load", 1),
     "compiling": ("counting_model", "CompilingModel._compile", 2),
     "training": ("counting_model", "CountingModel.train_step", 10),
-    "validating": ("harness.training", "evaluate", 2),
+    "validating": ("harness.training.train", "evaluate", 2),
     "translating": ("counting_model", "CompilingModel.begin_decoding", 4),
-    "storing": ("harness.store", "save_sentences", 1),
+    "storing": ("harness.storage.run_store", "save_sentences", 1),
 }
 NUMBERS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGHUP": signal.SIGHUP}
 
@@ -82,7 +82,7 @@ def main() -> int:
         for seconds in (0.5, 1.0):
             threading.Timer(seconds, send).start()
 
-    from harness.__main__ import main as harness
+    from harness.cli.main import main as harness
 
     if phase == "ignored":
         signal.signal(NUMBERS[name], signal.SIG_IGN)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import impls
-from harness.subjects import Subject, dropping
+from harness.conformance.models_under_test import Subject, dropping
 from impls.contract import (
     GruRecipe,
     PlainRecipe,

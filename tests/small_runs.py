@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.specs import DataSpec, DecodingSpec, RunSpec
+from harness.experiments.specs import DataSpec, DecodingSpec, RunSpec
 from impls.contract import Recipe, Training, TransformerRecipe
 
 DATA = DataSpec(corpus="captions", training_pairs=200, tokenizer="whitespace")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness import timing
-from harness.specs import DataSpec
-from harness.speed.document import (
+from harness.experiments.specs import DataSpec
+from harness.speed import timing
+from harness.speed.speed_document import (
     Breakdown,
     Comparison,
     Data,
@@ -24,7 +24,7 @@ from harness.speed.document import (
     Subject,
     Training,
 )
-from harness.timing import Samples
+from harness.speed.timing import Samples
 
 ROUNDS = 5
 OURS, OTHER, PLAIN, FAILED, MISSING = "learned_positions/torch", "paper/torch", "plain", "marian", "ctranslate2"

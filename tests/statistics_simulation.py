@@ -16,7 +16,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from harness.reporting.inference import all_pairs, infer, quadratic  # noqa: E402
+from harness.analysis.inference import all_pairs, infer, quadratic  # noqa: E402
 
 Array = np.ndarray[Any, Any]
 PAGE = ROOT / "docs" / "statistics-simulation.md"
@@ -155,7 +155,7 @@ def unequal(*, tables: int = DRAWS) -> list[tuple[str, list[Cell]]]:
 
 HEAD = f"""# How often the statistics err
 
-Bakeoff's method (`harness/reporting/inference.py`) applied to simulated tables without any true difference, in which
+Bakeoff's method (`harness/analysis/inference.py`) applied to simulated tables without any true difference, in which
 every significant difference is an error. The page is written by
 
     {COMMAND}

@@ -18,19 +18,21 @@ from markdown_it import MarkdownIt
 from record_factory import record as made_up
 from scipy import stats
 
-from harness import ablations, executor, store, suites
-from harness.__main__ import main, parser
-from harness.ablations import FACTORIAL, FIELDS, ONE_AT_A_TIME, Grid, cells, grids, words
-from harness.commands import ablate, bench
-from harness.reporting import ablation_page, ablation_words
-from harness.reporting.ablation import Analysis, FieldEffects, analyse
+from harness.analysis.ablation import Analysis, FieldEffects, analyse
+from harness.analysis.ablation_study import studies
+from harness.analysis.contrasts import Effect
+from harness.analysis.effects import Conclusion
+from harness.analysis.fairness import fairness
+from harness.analysis.grouping import groups
+from harness.cli import ablate, bench
+from harness.cli.main import main, parser
+from harness.execution import local
+from harness.experiments import ablation_grids, suites
+from harness.experiments.ablation_grids import FACTORIAL, FIELDS, ONE_AT_A_TIME, Grid, cells, grids, words
+from harness.experiments.specs import DataSpec, RunRecord, RunSpec
+from harness.reporting import ablation_report, ablation_text
 from harness.reporting.ablation_tables import field_lines, signed, terminal
-from harness.reporting.contrasts import Effect
-from harness.reporting.effects import Conclusion
-from harness.reporting.fairness import fairness
-from harness.reporting.groups import groups
-from harness.reporting.studies import studies
-from harness.specs import DataSpec, RunRecord, RunSpec
+from harness.storage import run_store
 from impls.contract import TransformerRecipe
 from impls.recipes import LEARNED_POSITIONS, PAPER, RECIPES
 
@@ -47,7 +49,7 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("MULTI30K_DIR", str(tmp_path_factory.mktemp("nothing") / "there"))
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("PYTHONPATH", str(Path(__file__).resolve().parent))
-        patch.setattr("harness.evidence.gpus", list)
+        patch.setattr("harness.processes.machine.gpus", list)
         yield
 
 
@@ -183,17 +185,17 @@ def test_a_grid_is_run_reported_and_then_only_what_is_missing(tmp_path: Path, mo
     page, results = Path("reports/local/ablation/index.md"), Path("results/local")
     assert str(page) in shown
     assert "seed noise is unknown" in page.read_text()
-    found = {one.spec.recipe.norm_order: one for one in store.records(results)}  # type: ignore[union-attr]
+    found = {one.spec.recipe.norm_order: one for one in run_store.records(results)}  # type: ignore[union-attr]
     assert [one.status for one in found.values()] == ["completed"] * 2
-    store.remove_record(results, found["pre"].id)
+    run_store.remove_record(results, found["pre"].id)
     ran: list[str] = []
-    execute = executor.execute
+    execute = local.execute
 
     def watched(specs: list[RunSpec], *arguments: Any, **named: Any) -> Any:
         ran.extend(spec.id for spec in specs)
         return execute(specs, *arguments, **named)
 
-    monkeypatch.setattr("harness.executor.execute", watched)
+    monkeypatch.setattr("harness.execution.local.execute", watched)
     assert main(line) == 0
     assert "1 of them is there already and is not run again." in capsys.readouterr().out
     assert ran == [found["pre"].id]
@@ -293,11 +295,11 @@ def test_the_field_with_the_largest_effect_ranks_first_and_is_named_in_the_findi
     found = analysed(star)
     ranks = found.rankings["learned_positions"][LOSS]
     assert [rank.field for rank in ranks] == ["positions", "norm", "activation"]
-    said = ablation_words.finding(found)[0]
+    said = ablation_text.finding(found)[0]
     most = "positions has the largest effect on the validation loss, assuming normally distributed seed noise: "
     assert f"{most}none instead of learned changes it by −0." in said
     assert said.index("norm (rms") < said.index("activation (gelu")
-    few = ablation_words.finding(analysed([one for one in star if one.spec.seed < 4]))[0]
+    few = ablation_text.finding(analysed([one for one in star if one.spec.seed < 4]))[0]
     assert "has the largest effect" not in few
     assert "Fewer than 5 seeds are too few for a claim. Largest effects on the validation loss: positions" in few
 
@@ -361,7 +363,7 @@ def test_planted_interactions_are_found_where_they_are_and_averaged_over_the_oth
     assert pairs["positions=none with activation=tanh"].mean == pytest.approx(0.2 / 2, abs=0.03)
     main = of_word(crossed.main, "positions", "none")
     assert main.mean == pytest.approx(0.5 + 0.4 / 2 + 0.2 / 4, abs=0.03)
-    said = "\n".join(ablation_words.finding(analysed(records)))
+    said = "\n".join(ablation_text.finding(analysed(records)))
     assert "the largest is that of positions=none with norm=rms" in said
 
 
@@ -401,7 +403,7 @@ def test_a_diverged_run_is_shown_and_its_word_keeps_the_other_seeds() -> None:
     (line,) = [one for one in field_lines(found.studies[0].study, found.studies[0].fields) if one.word == "gelu"]
     assert (line.status, line.seeds) == ("1 of 3 diverged", 2)
     assert "1 of 3 diverged" in terminal(found)
-    assert "activation=gelu (1 of 3 diverged)" in "\n".join(ablation_words.finding(found))
+    assert "activation=gelu (1 of 3 diverged)" in "\n".join(ablation_text.finding(found))
 
 
 def test_a_word_that_only_diverged_ranks_its_field_first(tmp_path: Path) -> None:
@@ -416,8 +418,8 @@ def test_a_word_that_only_diverged_ranks_its_field_first(tmp_path: Path) -> None
     ranks = found.rankings["learned_positions"][LOSS]
     assert [(rank.field, rank.lost) for rank in ranks] == [("norm", ("none",)), ("activation", ())]
     assert ranks[0].effect is None
-    assert "every run diverged: norm=none" in ablation_words.finding(found)[0]
-    page = ablation_page.write(found, tmp_path).read_text()
+    assert "every run diverged: norm=none" in ablation_text.finding(found)[0]
+    page = ablation_report.write(found, tmp_path).read_text()
     assert "| 1 | norm | none: diverged |" in page
     assert "| 3 of 3 diverged |" in page
 
@@ -440,11 +442,11 @@ def test_runs_that_are_not_comparable_are_refused_by_name(
     (study,) = found.studies
     assert any(expected in line for line in study.study.differences)
     assert (study.fields, study.factorial) == ((), None)
-    page = ablation_page.write(found, tmp_path).read_text()
+    page = ablation_report.write(found, tmp_path).read_text()
     assert "not comparable" in page
     assert expected.split(":")[0] in page
     assert "not comparable" in terminal(found)
-    assert ablation_words.limits(found) == []
+    assert ablation_text.limits(found) == []
 
 
 def test_a_seed_that_one_recipe_lacks_is_no_reason_to_refuse_the_others() -> None:
@@ -452,7 +454,7 @@ def test_a_seed_that_one_recipe_lacks_is_no_reason_to_refuse_the_others() -> Non
     fewer = [r for r in records if not (r.spec.seed == 2 and r.spec.recipe.activation == "tanh")]  # type: ignore[union-attr]
     whole = analysed(fewer)
     found = whole.studies[0]
-    assert "tanh: +0.505 (seeds: +0.500; +0.510) ?, of 2 seeds" in ablation_words.finding(whole)[0]
+    assert "tanh: +0.505 (seeds: +0.500; +0.510) ?, of 2 seeds" in ablation_text.finding(whole)[0]
     assert found.study.differences == ()
     assert of_word(found.fields, "activation", "tanh").contrast.seeds == (0, 1)
     assert of_word(found.fields, "activation", "gelu").contrast.seeds == (0, 1, 2)
@@ -495,8 +497,8 @@ def test_with_one_seed_nothing_is_significant_and_the_page_says_why() -> None:
     effect = of_word(found.studies[0].fields, "activation", "tanh")
     assert effect.mean == pytest.approx(0.5)
     assert (effect.low, effect.high, effect.significant) == (None, None, False)
-    assert any("seed noise is unknown" in line for line in ablation_words.limits(found))
-    assert "Fewer than 5 seeds are too few for a claim." in ablation_words.finding(found)[0]
+    assert any("seed noise is unknown" in line for line in ablation_text.limits(found))
+    assert "Fewer than 5 seeds are too few for a claim." in ablation_text.finding(found)[0]
 
 
 def test_stored_sentences_widen_the_interval_of_a_score_and_are_named() -> None:
@@ -524,7 +526,7 @@ def test_stored_sentences_widen_the_interval_of_a_score_and_are_named() -> None:
 
 def test_limits_name_size_seeds_and_what_one_field_at_a_time_cannot_show() -> None:
     star = planted(ACTIVATIONS, lambda words, seed: 2 + RISES[words["activation"]][seed])
-    said = "\n".join(ablation_words.limits(analysed(star)))
+    said = "\n".join(ablation_text.limits(analysed(star)))
     for words_ in (
         "width 256",
         "rest on 3 seeds, assuming normally distributed seed noise",
@@ -535,7 +537,7 @@ def test_limits_name_size_seeds_and_what_one_field_at_a_time_cannot_show() -> No
     ):
         assert words_ in said
     crossed = planted(CORNERS, lambda words, seed: 2 + noise(words, seed))
-    said = "\n".join(ablation_words.limits(analysed(crossed)))
+    said = "\n".join(ablation_text.limits(analysed(crossed)))
     assert "one at a time" not in said
     assert "three fields" in said
 
@@ -550,7 +552,7 @@ def test_differences_have_a_sign_unless_they_round_to_zero(value: float | None, 
 def test_the_page_its_pictures_and_its_data_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     records = planted(CORNERS, lambda words, seed: added(words, seed) + noise(words, seed))
     for folder, order in (("one", records), ("two", records[::-1])):
-        ablation_page.write(analysed(order), tmp_path / folder, command="python -m harness ablate --factorial")
+        ablation_report.write(analysed(order), tmp_path / folder, command="python -m harness ablate --factorial")
     names = sorted(str(path.relative_to(tmp_path / "one")) for path in (tmp_path / "one").rglob("*") if path.is_file())
     assert {"index.md", "effects.csv", "runs.csv", "figures/study-1.svg", "figures/study-1-main.png"} <= set(names)
     for name in names:
@@ -574,7 +576,7 @@ def test_a_hostile_variant_name_is_shown_and_does_nothing(tmp_path: Path) -> Non
         for one in ("relu", "gelu")
         for seed in (0, 1)
     ]
-    page = ablation_page.write(analysed(records), tmp_path, command="python -m harness ablate").read_text()
+    page = ablation_report.write(analysed(records), tmp_path, command="python -m harness ablate").read_text()
     shown = MarkdownIt("commonmark").enable("table").render(page)
     assert "<b>" not in shown
     assert 'href="http' not in shown
@@ -586,11 +588,11 @@ def test_a_hostile_variant_name_is_shown_and_does_nothing(tmp_path: Path) -> Non
 def test_nothing_to_compare_is_said_and_not_written(tmp_path: Path) -> None:
     found = analysed([record(LEARNED_POSITIONS, seed, 2.0) for seed in range(3)])
     assert found.studies == ()
-    assert ablation_words.finding(found) == [
+    assert ablation_text.finding(found) == [
         "No ablation: no two runs differ in nothing but the words of their recipes."
     ]
     with pytest.raises(ValueError, match="there is no ablation to report"):
-        ablation_page.write(found, tmp_path)
+        ablation_report.write(found, tmp_path)
 
 
 def test_a_base_that_cannot_take_a_word_is_refused() -> None:
@@ -598,4 +600,4 @@ def test_a_base_that_cannot_take_a_word_is_refused() -> None:
     with pytest.raises(ValueError, match="even number .*where positions='rotary'"):
         cells(Grid(("positions",)), run_spec(narrow))
     with pytest.raises(ValueError, match="has no field 'positions'"):
-        ablations.check_base("bahdanau_gru", suites.resolve("bahdanau_gru")[0])
+        ablation_grids.check_base("bahdanau_gru", suites.resolve("bahdanau_gru")[0])

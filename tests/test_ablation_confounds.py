@@ -12,16 +12,17 @@ import pytest
 from record_factory import record as made_up
 from small_runs import TINY, spec
 
-from harness import store, training
-from harness.checking.rules import check
-from harness.data.prepared import prepare
-from harness.reporting import ablation_page, ablation_words, html
-from harness.reporting.ablation import Analysis, analyse
-from harness.reporting.confounds import confounds, embedding_ratio
-from harness.reporting.fairness import fairness
-from harness.reporting.groups import groups
-from harness.reporting.studies import studies
-from harness.specs import RunRecord
+from harness.analysis.ablation import Analysis, analyse
+from harness.analysis.ablation_study import studies
+from harness.analysis.confounds import confounds, embedding_ratio
+from harness.analysis.fairness import fairness
+from harness.analysis.grouping import groups
+from harness.audit.rules import check
+from harness.data.dataset import prepare
+from harness.experiments.specs import RunRecord
+from harness.reporting import ablation_report, ablation_text, render_html
+from harness.storage import run_store
+from harness.training import train
 from impls import weights
 from impls.contract import Training
 from impls.recipes import LEARNED_POSITIONS
@@ -52,7 +53,7 @@ def analysed(records: list[RunRecord]) -> Analysis:
 
 
 def said(records: list[RunRecord]) -> str:
-    return "\n".join(ablation_words.finding(analysed(records)))
+    return "\n".join(ablation_text.finding(analysed(records)))
 
 
 # The size of embeddings beside positions ------------------------------------------------------------------------------
@@ -67,8 +68,8 @@ def test_a_field_that_changes_the_ratio_is_warned_of_wherever_effects_are_shown(
     assert one.ratios == expected
     assert f"{one.ratios['sinusoidal']:.2f} with sinusoidal, {one.ratios['learned']:.2f} with learned" in said(records)
     assert WARNING in said(records)
-    assert WARNING in ablation_page.write(found, tmp_path).read_text()
-    assert WARNING in html.write(records, tmp_path).read_text()
+    assert WARNING in ablation_report.write(found, tmp_path).read_text()
+    assert WARNING in render_html.write(records, tmp_path).read_text()
 
 
 def test_none_rotary_and_alibi_have_no_ratio_and_other_fields_change_none() -> None:
@@ -110,10 +111,10 @@ def test_a_trained_run_stores_the_sizes_and_check_computes_them_again(
 ) -> None:
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("harness.evidence.commit", lambda: {"digest": "a" * 40, "dirty": False})
+    monkeypatch.setattr("harness.processes.machine.commit", lambda: {"digest": "a" * 40, "dirty": False})
     results = tmp_path / "results"
     settings = spec("learned_positions", replace(TINY, positions="sinusoidal", embedding_init="width"), updates=2)
-    trained = training.run(settings, results)
+    trained = train.run(settings, results)
     prepared = prepare(settings.data)
     assert settings.recipe is not None
     drawn = weights.initial(settings.recipe, len(prepared.source_words), len(prepared.target_words), 0)
@@ -121,9 +122,11 @@ def test_a_trained_run_stores_the_sizes_and_check_computes_them_again(
     assert trained.sizes["position_rms"] == pytest.approx(0.5**0.5)
     assert not check(results).failed
     for name in RMS:
-        store.save_record(results, replace(trained, sizes={**trained.sizes, name: trained.sizes[name] * 1.01}))
+        run_store.save_record(results, replace(trained, sizes={**trained.sizes, name: trained.sizes[name] * 1.01}))
         assert {one.rule.code for one in check(results).failed} == {"C28"}
-    store.save_record(results, replace(trained, sizes={n: v for n, v in trained.sizes.items() if n != "position_rms"}))
+    run_store.save_record(
+        results, replace(trained, sizes={n: v for n, v in trained.sizes.items() if n != "position_rms"})
+    )
     assert {one.rule.code for one in check(results).failed} == {"C28"}
 
 
@@ -139,14 +142,14 @@ def test_batching_is_compared_although_batches_and_updates_differ_between_its_le
     assert study.study.base["batching"] == "random"
     assert study.fields[0].words == LEVELS
     assert all(effect.mean is not None for effect in study.fields[0].effects["validation_loss"])
-    page = ablation_page.write(found, tmp_path).read_text()
+    page = ablation_report.write(found, tmp_path).read_text()
     held = (
         "Batching is compared at equal epochs (10): every level sees each training pair once per epoch. The number of "
     )
     held += "updates differs: 2,270 with random, 2,270 with length, 610 with tokens."
     assert held in page
     assert "training settings apart from batching" in page
-    assert "training settings apart from batching" not in ablation_words.agreement(
+    assert "training settings apart from batching" not in ablation_text.agreement(
         analysed(grid({"norm": ("layernorm", "rms")})).studies[0].study
     )
 

@@ -12,21 +12,25 @@ import pandas as pd
 import pytest
 from record_factory import record as made_up
 
-from harness import ablations, store, training, tuning
-from harness.__main__ import main, parser
-from harness.ablations import Grid
-from harness.checking import declared, plausibility
-from harness.checking.comparing import Comparison
-from harness.checking.rules import check
-from harness.checking.stored import NotTried
-from harness.commands import ablate
-from harness.executor import Outcome
-from harness.reporting import ablation_page, ablation_tuning, ablation_words, html, tables
-from harness.reporting.ablation import StudyEffects, analyse
-from harness.reporting.fairness import unfair
-from harness.reporting.groups import groups, shown_budgets
-from harness.specs import RunRecord, RunSpec
-from harness.tuning import PILOT_SEED, Choice, choose, pilots, tuned
+from harness.analysis.ablation import StudyEffects, analyse
+from harness.analysis.fairness import unfair
+from harness.analysis.grouping import groups, shown_budgets
+from harness.audit import plausibility_rules, row_difference_rules
+from harness.audit.rules import check
+from harness.audit.run_folder import NotTried
+from harness.audit.table_rules import Comparison
+from harness.cli import ablate
+from harness.cli.main import main, parser
+from harness.execution import rate_tuning
+from harness.execution.local import Outcome
+from harness.execution.rate_tuning import PILOT_SEED, Choice, choose, pilots, tuned
+from harness.experiments import ablation_grids
+from harness.experiments.ablation_grids import Grid
+from harness.experiments.specs import RunRecord, RunSpec
+from harness.reporting import ablation_report, ablation_text, ablation_tuning, render_html
+from harness.reporting import bench_tables as tables
+from harness.storage import run_store
+from harness.training import train
 from impls.contract import Training, TransformerRecipe
 from impls.recipes import LEARNED_POSITIONS
 
@@ -45,7 +49,7 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setattr("harness.evidence.gpus", list)
+        patch.setattr("harness.processes.machine.gpus", list)
         yield
 
 
@@ -64,15 +68,19 @@ def test_pilots_are_the_beginning_of_the_run_at_other_rates_and_another_seed() -
         assert (one.budget, one.seed, one.updates) == ("pilot", PILOT_SEED, 40)
         assert one.training == replace(spec.training, epochs=4, averaged_epochs=0, peak_rate=one.training.peak_rate)
         assert (one.recipe, one.data, one.decoding) == (spec.recipe, spec.data, spec.decoding)
-        assert tuning.cell_key(one) == tuning.cell_key(spec) == tuning.cell_key(replace(spec, seed=0, updates=None))
+        assert (
+            rate_tuning.cell_key(one)
+            == rate_tuning.cell_key(spec)
+            == rate_tuning.cell_key(replace(spec, seed=0, updates=None))
+        )
     assert {one.training.epochs for one in pilots(spec, RATES, 2)} == {2}
     with pytest.raises(ValueError, match="--pilot-epochs 11: give at most 10"):
         pilots(spec, RATES, 11)
 
 
 def test_no_two_cells_share_their_pilots() -> None:
-    everything = [cell for grid in ablations.ONE_AT_A_TIME for cell in ablations.cells(grid, run_spec())]
-    assert len({tuning.cell_key(one) for one in everything}) == len({one.id for one in everything})
+    everything = [cell for grid in ablation_grids.ONE_AT_A_TIME for cell in ablation_grids.cells(grid, run_spec())]
+    assert len({rate_tuning.cell_key(one) for one in everything}) == len({one.id for one in everything})
 
 
 def pilot(rate: float, losses: Sequence[float], status: Any = "completed", **changes: Any) -> RunRecord:
@@ -118,11 +126,11 @@ def test_a_choice_waits_for_all_pilots() -> None:
     planned = pilots(run_spec(), RATES)
     records = [pilot(rate, [3.0] * 4) for rate in RATES]
     assert [one.id for one in records] == [one.id for one in planned]
-    assert tuning.complete(planned, records)
-    assert not tuning.complete(planned, records[:2])
+    assert rate_tuning.complete(planned, records)
+    assert not rate_tuning.complete(planned, records[:2])
     failed = [*records[:2], replace(records[2], status="failed")]
-    assert not tuning.complete(planned, failed)
-    assert not ablate.Plan(None, [run_spec()], {tuning.cell_key(run_spec()): planned}).tuned(failed)  # type: ignore[arg-type]
+    assert not rate_tuning.complete(planned, failed)
+    assert not ablate.Plan(None, [run_spec()], {rate_tuning.cell_key(run_spec()): planned}).tuned(failed)  # type: ignore[arg-type]
 
 
 def test_the_tuned_run_differs_in_the_rate_alone_and_is_the_run_itself_at_its_own_rate() -> None:
@@ -190,17 +198,17 @@ def test_tuned_and_untuned_effects_stand_side_by_side_with_their_rates(tmp_path:
     assert found.tuned.effects is not None
     assert found.tuned.effects.study.differences == ()
     analysis = analyse(records, lambda one: None)
-    said = "\n".join(ablation_words.finding(analysis))
+    said = "\n".join(ablation_text.finding(analysis))
     assert "With the learning rate chosen for each recipe (0.0005, 0.001, 0.002; pilots of 1 epoch, seed 1000" in said
     assert "The estimate changes its sign for positions=sinusoidal." in said
     assert "the best learning rate is the lowest of the grid for positions=none (0.0005)." in said
     assert "the best learning rate is the highest of the grid for positions=sinusoidal (0.002)." in said
-    assert "none was tuned" not in "\n".join(ablation_words.limits(analysis))
-    page = ablation_page.write(analysis, tmp_path).read_text()
+    assert "none was tuned" not in "\n".join(ablation_text.limits(analysis))
+    page = ablation_report.write(analysis, tmp_path).read_text()
     for shown in (page.replace("&#126;", "~"), ablation_tuning.terminal(analysis)):
         assert re.search(r"sinusoidal\W+0\.002\W+\+0\.5.*−0\.2", shown)
         assert re.search(r"positions=none\W+3\.000\W+4\.000\W+5\.000\W+0\.0005\W+lowest", shown)
-    lines = pd.read_csv(tmp_path / ablation_page.EFFECTS)
+    lines = pd.read_csv(tmp_path / ablation_report.EFFECTS)
     chosen = lines[(lines.figure == LOSS) & (lines.changed == "positions=sinusoidal") & (lines.kind == "word")]
     assert dict(zip(chosen.learning_rates, chosen.effect.round(1), strict=True)) == {"untuned": 0.5, "tuned": -0.2}
     assert sum(record.id in page for record in records) == len(records)
@@ -225,7 +233,7 @@ def test_only_the_rate_may_differ_between_tuned_runs(tmp_path: Path) -> None:
         assert any(expected in line for line in found.tuned.effects.study.differences)
         assert not found.tuned.effects.fields
         assert any(expected in str(line) for line in unfair(damaged, "tuned"))
-        page = ablation_page.write(analyse(damaged, lambda one: None), tmp_path).read_text()
+        page = ablation_report.write(analyse(damaged, lambda one: None), tmp_path).read_text()
         assert "No tuned table: these runs are not comparable." in page
     # Another setting makes another spec, which is not the tuned run of this cell.
     told = replace(bad.spec, training=replace(bad.spec.training, beta2=0.98))
@@ -246,7 +254,7 @@ def test_a_level_without_its_tuned_run_is_named_and_without_the_base_there_are_n
     assert found is not None
     assert found.missing == ("base", "positions=sinusoidal")
     assert found.effects is None
-    said = "\n".join(ablation_words.finding(analyse(without, lambda one: None)))
+    said = "\n".join(ablation_text.finding(analyse(without, lambda one: None)))
     assert "Not tuned, because pilots or runs at the chosen rate are missing: positions=sinusoidal." in said
 
 
@@ -256,13 +264,13 @@ def test_pilots_that_never_reach_their_rate_or_all_diverge_are_warned_of() -> No
         replace(one, spec=replace(one.spec, training=replace(one.spec.training, warmup_updates=4_000)))
         for one in records
     ]
-    said = "\n".join(ablation_words.finding(analyse([replace(one, id=one.spec.id) for one in slow], lambda one: None)))
+    said = "\n".join(ablation_text.finding(analyse([replace(one, id=one.spec.id) for one in slow], lambda one: None)))
     assert "the pilots end after 227 updates, within the warm-up of 4,000" in said
     gone = [
         replace(one, status="diverged") if (one.spec.budget, positions(one)) == ("pilot", "none") else one
         for one in records
     ]
-    said = "\n".join(ablation_words.finding(analyse(gone, lambda one: None)))
+    said = "\n".join(ablation_text.finding(analyse(gone, lambda one: None)))
     assert "every pilot diverged for positions=none" in said
 
 
@@ -271,7 +279,7 @@ def test_reports_show_tuned_runs_in_a_table_of_their_own_and_no_pilots(tmp_path:
     assert [group.budget for group in groups(records)] == ["controlled", "tuned"]
     assert [group.budget for group in groups(records, pilots=True)] == ["controlled", "tuned", "pilot"]
     assert [unfair(group.records, group.budget) for group in groups(records, pilots=True)] == [[], [], []]
-    shown = html.write(records, tmp_path).read_text()
+    shown = render_html.write(records, tmp_path).read_text()
     for text in (tables.terminal(records), shown):
         assert "Tuned learning rate:" in text
         assert "-pilot-s1000-" not in text
@@ -285,11 +293,11 @@ def test_check_knows_that_pilots_have_a_seed_of_their_own_and_that_a_base_may_ke
     tables = {group.budget: Comparison(group, (), ()) for group in groups(levels(), pilots=True)}
     assert tables.keys() == {"controlled", "tuned", "pilot"}
     with pytest.raises(NotTried, match="stands in the controlled table"):
-        list(declared.differences(tables["tuned"]))
+        list(row_difference_rules.differences(tables["tuned"]))
     with pytest.raises(NotTried, match="a seed of their own"):
-        list(plausibility.seeds(tables["pilot"]))
-    assert [list(declared.differences(tables[budget])) for budget in ("controlled", "pilot")] == [[], []]
-    assert [list(plausibility.seeds(tables[budget])) for budget in ("controlled", "tuned")] == [[], []]
+        list(plausibility_rules.seeds(tables["pilot"]))
+    assert [list(row_difference_rules.differences(tables[budget])) for budget in ("controlled", "pilot")] == [[], []]
+    assert [list(plausibility_rules.seeds(tables[budget])) for budget in ("controlled", "tuned")] == [[], []]
 
 
 def test_tuning_crosses_with_a_factorial() -> None:
@@ -317,17 +325,17 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
     def execute(specs: Sequence[RunSpec], results: Path, **_: Any) -> Outcome:
         found.extend(spec.id for spec in specs)
-        return Outcome([training.run(spec, results) for spec in specs])
+        return Outcome([train.run(spec, results) for spec in specs])
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.executor.execute", execute)
-    monkeypatch.setattr("harness.commands.reports.write_html", lambda *_, **__: tmp_path / "index.html")
+    monkeypatch.setattr("harness.execution.local.execute", execute)
+    monkeypatch.setattr("harness.cli.report_options.write_html", lambda *_, **__: tmp_path / "index.html")
     return found
 
 
 def stored() -> dict[str, list[RunRecord]]:
     found: dict[str, list[RunRecord]] = {}
-    for one in store.records(Path("results/local")):
+    for one in run_store.records(Path("results/local")):
         found.setdefault(one.spec.budget, []).append(one)
     return found
 
@@ -343,7 +351,7 @@ def test_every_recipe_gets_its_rate_and_what_is_there_is_not_run_again(ran: list
     assert {budget: len(same) for budget, same in found.items()} == COUNTS
     assert {one.spec.seed for one in found["pilot"]} == {PILOT_SEED}
     for one in found["tuned"]:
-        same = [other for other in found["pilot"] if tuning.cell_key(other.spec) == tuning.cell_key(one.spec)]
+        same = [other for other in found["pilot"] if rate_tuning.cell_key(other.spec) == rate_tuning.cell_key(one.spec)]
         assert one.spec.training.peak_rate == choose(same).rate != Training().peak_rate
     page = Path("reports/local/ablation/index.md")
     before, everything = page.read_bytes(), list(ran)
@@ -352,7 +360,7 @@ def test_every_recipe_gets_its_rate_and_what_is_there_is_not_run_again(ran: list
     assert len(candidates) == 6 + 2 + 2 * 2
     gone = [found["pilot"][0].id, found["tuned"][-1].id, found["controlled"][1].id]
     for run in gone:
-        store.remove_record(Path("results/local"), run)
+        run_store.remove_record(Path("results/local"), run)
     ran.clear()
     assert main(LINE) == 0
     assert sorted(ran) == sorted(gone)
@@ -450,5 +458,5 @@ def test_the_budgets_of_tuning_are_made_by_ablate_alone(command: str, budget: st
 
 
 def test_tying_is_tuned_with_its_joint_vocabulary() -> None:
-    cells = ablations.cells(Grid(("tying",)), run_spec())
+    cells = ablation_grids.cells(Grid(("tying",)), run_spec())
     assert {one.data.vocabulary for cell in cells for one in pilots(cell, RATES)} == {"joint"}

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from small_runs import TINY, spec
 
-from harness import store, training
-from harness.data.prepared import prepare
-from harness.measuring import ATTENDED
-from harness.measuring import test_attention as attention_of
-from harness.training import build_model
-from harness.workers import worker_environment
+from harness.data.dataset import prepare
+from harness.evaluation.evaluate import ATTENDED
+from harness.evaluation.evaluate import test_attention as attention_of
+from harness.processes.workers import worker_environment
+from harness.storage import run_store
+from harness.training import train
+from harness.training.train import build_model
 from impls.contract import SOS
 
 RUN = "a-run"
@@ -27,17 +28,17 @@ def maps(*numbers: int) -> dict[int, np.ndarray]:
 
 def test_what_is_stored_is_read_in_the_order_of_the_sentences(tmp_path: Path) -> None:
     given = maps(10, 2, 0)
-    digest = store.save_attention(tmp_path, RUN, given)
-    found = store.load_attention(tmp_path, RUN, digest)
+    digest = run_store.save_attention(tmp_path, RUN, given)
+    found = run_store.load_attention(tmp_path, RUN, digest)
     assert list(found) == [0, 2, 10]
     for number, one in found.items():
         np.testing.assert_array_equal(one, given[number])
-    assert store.has_attention(tmp_path, RUN)
+    assert run_store.has_attention(tmp_path, RUN)
 
 
 def test_a_run_without_has_none(tmp_path: Path) -> None:
-    assert store.load_attention(tmp_path, RUN) == {}
-    assert not store.has_attention(tmp_path, RUN)
+    assert run_store.load_attention(tmp_path, RUN) == {}
+    assert not run_store.has_attention(tmp_path, RUN)
 
 
 @pytest.mark.parametrize(
@@ -45,16 +46,16 @@ def test_a_run_without_has_none(tmp_path: Path) -> None:
 )
 def test_other_types_and_shapes_are_refused_before_anything_is_written(tmp_path: Path, wrong: np.ndarray) -> None:
     with pytest.raises(ValueError, match=re.escape("allowed is a sentence number, float16 [layers,T,S]")):
-        store.save_attention(tmp_path, RUN, {0: wrong})
+        run_store.save_attention(tmp_path, RUN, {0: wrong})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    digest = store.save_attention(tmp_path, RUN, maps(0))
-    path = tmp_path / RUN / store.ATTENTION
+    digest = run_store.save_attention(tmp_path, RUN, maps(0))
+    path = tmp_path / RUN / run_store.ATTENTION
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
     with pytest.raises(ValueError, match=re.escape(str(path))):
-        store.load_attention(tmp_path, RUN, digest)
+        run_store.load_attention(tmp_path, RUN, digest)
 
 
 def test_a_run_stores_the_mean_over_heads_of_its_first_sentences(
@@ -62,15 +63,15 @@ def test_a_run_stores_the_mean_over_heads_of_its_first_sentences(
 ) -> None:
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     chosen = spec("learned_positions", TINY, updates=2)
-    record = training.run(chosen, tmp_path)
-    found = store.load_attention(tmp_path, record.id, record.fingerprints["attention"])
+    record = train.run(chosen, tmp_path)
+    found = run_store.load_attention(tmp_path, record.id, record.fingerprints["attention"])
     assert list(found) == list(range(ATTENDED))
     prepared = prepare(chosen.data)
     for name, value in worker_environment(chosen).items():
         monkeypatch.setenv(name, value)
     model = build_model(chosen, prepared)
-    model.set_weights(store.load_weights(tmp_path, record.id))
-    hypotheses = store.load_hypotheses(tmp_path, record.id)
+    model.set_weights(run_store.load_weights(tmp_path, record.id))
+    hypotheses = run_store.load_hypotheses(tmp_path, record.id)
     ids = {word: number for number, word in enumerate(prepared.target_words)}
     for number, stored in found.items():
         tokens = [ids[token] for token in hypotheses[number].tokens]

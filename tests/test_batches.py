@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.data import batches
-from harness.data.consumed import ConsumedBatches, expected_batches, weights_digest
+from harness.data.batch_digest import ConsumedBatches, expected_batches, weights_digest
 from harness.data.vocabulary import Split
 from impls.contract import EOS, PAD, SOS, Batch, Training
 

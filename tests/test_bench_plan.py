@@ -11,13 +11,13 @@ import pages_factory
 import pytest
 from record_factory import record
 
-from harness import store
-from harness.__main__ import main, parser
-from harness.commands import bench, planning
-from harness.reporting.judging import stored_sentences
-from harness.reporting.pilots import best_pilot
-from harness.reporting.statistics import Method
-from harness.suites import SUITES, VARIANTS
+from harness.analysis.leaderboard import stored_sentences
+from harness.analysis.pilots import best_pilot
+from harness.analysis.statistics import Method
+from harness.cli import bench, seed_plan
+from harness.cli.main import main, parser
+from harness.experiments.suites import SUITES, VARIANTS
+from harness.storage import run_store
 from impls import registry
 
 
@@ -60,7 +60,7 @@ def test_a_framework_that_is_missing_is_left_out_and_said(
 
 @pytest.fixture
 def nothing_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "PUBLISHED", tmp_path / "nothing")
+    monkeypatch.setattr(seed_plan, "PUBLISHED", tmp_path / "nothing")
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
 
 
@@ -89,7 +89,7 @@ def pilot(results: Path, deviation: float, seeds: int = 4) -> None:
                 bleu = {"bleu_sacre": 35 + deviation * noise.standard_normal()}
                 made = record(spec.variant, seed)
                 speed = {**made.speed, "total_seconds": 600.0}
-                store.save_record(results, replace(made, id=one.id, spec=one, scores=bleu, speed=speed))
+                run_store.save_record(results, replace(made, id=one.id, spec=one, scores=bleu, speed=speed))
 
 
 @pytest.mark.usefixtures("nothing_published")
@@ -125,7 +125,7 @@ def test_a_plan_without_a_pilot_says_how_to_make_one(tmp_path: Path, capsys: pyt
 
 def test_a_plan_falls_back_on_the_published_runs() -> None:
     single = [record("learned_positions", 0).spec]
-    found, records, where = planning._pilot(single, "bleu_sacre", Path("no such folder"))
+    found, records, where = seed_plan._pilot(single, "bleu_sacre", Path("no such folder"))
     assert "the published runs in " in where
     assert found.noise.degrees >= 2
     assert records

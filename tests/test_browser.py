@@ -15,11 +15,11 @@ import speed_factory
 from hostile_text import HOSTILE
 from record_factory import record
 
-from harness import store
-from harness.reporting import html, speed_page
-from harness.reporting.statistics import Method
-from harness.reporting.stored import Text
-from harness.specs import RunRecord
+from harness.analysis.statistics import Method
+from harness.experiments.specs import RunRecord
+from harness.reporting import render_html, speed_report
+from harness.reporting.run_files import Text
+from harness.storage import run_store
 
 pytestmark = pytest.mark.browser
 playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install '.[browser]'")
@@ -117,7 +117,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place, one) for place, one in enumerate(records) if (one.spec.variant, one.spec.seed) == ("conv_ffn", 2)
     )
     records[place] = replace(lost, status="diverged", reason="loss is nan", scores={}, curve=lost.curve[:2])
-    return html.write(
+    return render_html.write(
         records, tmp_path_factory.mktemp("report"), results=results, texts=pages_factory.texts(COUNT), method=QUICK
     )
 
@@ -330,7 +330,7 @@ def hostile_records(results: Path) -> list[RunRecord]:
             signatures={**one.signatures, "chrf": one.signatures["chrf"]},
         )
         tokens = (text, *others[:3])
-        hypotheses = [store.Hypothesis(number, tokens, " ".join(tokens)) for number in range(2)]
+        hypotheses = [run_store.Hypothesis(number, tokens, " ".join(tokens)) for number in range(2)]
         made.append(pages_factory.put(results, one, hypotheses))
     failed = record("paper")
     made.append(replace(failed, status="failed", reason=HOSTILE[0], scores={}, curve=()))
@@ -341,7 +341,7 @@ def hostile_records(results: Path) -> list[RunRecord]:
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("hostile")
     records = hostile_records(results)
-    return html.write(records, results / "page", results=results, texts=hostile_texts(), method=QUICK)
+    return render_html.write(records, results / "page", results=results, texts=hostile_texts(), method=QUICK)
 
 
 def hostile_texts() -> Any:
@@ -373,7 +373,7 @@ def test_hostile_text_shows_as_text_and_runs_nothing(hostile: Path, opened: Open
 
 @pytest.fixture(scope="module")
 def speed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return speed_page.write(speed_factory.document(), tmp_path_factory.mktemp("speed"))
+    return speed_report.write(speed_factory.document(), tmp_path_factory.mktemp("speed"))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

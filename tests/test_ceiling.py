@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import executor, suites, training
-from harness.specs import DataSpec, RunSpec, override
-from harness.suites import SUITES, VARIANTS
+from harness.execution import local
+from harness.experiments import suites
+from harness.experiments.specs import DataSpec, RunSpec, override
+from harness.experiments.suites import SUITES, VARIANTS
+from harness.training import train
 
 TRANSFORMER = ("recipe.layers=2", "recipe.heads=4", "training.peak_rate=1e-3")
 GRU = ("recipe.dropout=0.2", "training.peak_rate=3e-3")
@@ -31,7 +33,7 @@ def captions(variant: str) -> RunSpec:
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_reaches_95_within_five_minutes(variant: str, tmp_path: Path) -> None:
-    record = training.run(captions(variant), tmp_path)
+    record = train.run(captions(variant), tmp_path)
     assert record.status == "completed"
     assert record.scores["bleu_tutorial"] is not None
     assert record.scores["bleu_tutorial"] >= 95
@@ -43,7 +45,7 @@ def test_every_variant_reaches_95_within_five_minutes(variant: str, tmp_path: Pa
 def test_every_variant_reaches_95_in_keras(variant: str, tmp_path: Path) -> None:
     """In a process of its own, which holds TensorFlow where this one may hold torch."""
     spec = replace(captions(variant), framework="keras")
-    (record,) = executor.execute([spec], tmp_path, jobs=1, stream=sys.stderr).records
+    (record,) = local.execute([spec], tmp_path, jobs=1, stream=sys.stderr).records
     assert (record.status, record.environment["backend"]) == ("completed", "tensorflow")
     sys.stdout.write(f"{variant}: BLEU {record.scores['bleu_tutorial']}, {record.speed['total_seconds']:.0f} s\n")
     assert record.scores["bleu_tutorial"] is not None

@@ -19,11 +19,12 @@ from record_factory import record as made_up
 from record_folders import folder_spec, write_run, write_set
 from small_runs import TINY, TRAINING, spec
 
-from harness import store, training
-from harness.__main__ import main
-from harness.checking.rules import RULES, WARNINGS, Checked, check
+from harness.audit.rules import RULES, WARNINGS, Checked, check
+from harness.cli.main import main
 from harness.data import multi30k
-from harness.data.prepared import at_hand
+from harness.data.dataset import at_hand
+from harness.storage import run_store
+from harness.training import train
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,7 +51,7 @@ def results(valid: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _no_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.data.prepared.at_hand", lambda data: None)
+    monkeypatch.setattr("harness.data.dataset.at_hand", lambda data: None)
 
 
 def failed(found: Checked) -> set[str]:
@@ -184,7 +185,7 @@ def test_a_diverged_run_is_named_and_no_fault(results: Path) -> None:
 
 @pytest.mark.usefixtures("_no_corpus")
 def test_an_unfinished_run_is_missed(results: Path) -> None:
-    with store.open_log(results, "paper-unfinished") as log:
+    with run_store.open_log(results, "paper-unfinished") as log:
         log.write(b"began\n")
     (results / ".hidden").mkdir()
     assert failed(check(results)) == {"C01", "C06"}
@@ -268,10 +269,10 @@ def test_an_empty_folder_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("variant", ["learned_positions", "counting_model:build"])
 def test_a_run_that_was_trained_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
-    monkeypatch.setattr("harness.evidence.commit", lambda: {"digest": "a" * 40, "dirty": False})
+    monkeypatch.setattr("harness.processes.machine.commit", lambda: {"digest": "a" * 40, "dirty": False})
     settings = replace(TRAINING, averaged_epochs=2, label_smoothing=0.1)
     recipe = None if ":" in variant else TINY
-    record = training.run(spec(variant, recipe, training=settings, updates=12), tmp_path)
+    record = train.run(spec(variant, recipe, training=settings, updates=12), tmp_path)
     assert record.status == "completed"
     found = check(tmp_path)
     assert not found.failed, found.failed
@@ -282,7 +283,7 @@ def test_a_run_that_was_trained_passes(tmp_path: Path, monkeypatch: pytest.Monke
 def test_it_loads_no_framework_and_no_tables(valid: Path) -> None:
     heavy = {"torch", "tensorflow", "jax", "keras", "spacy", "pandas", "matplotlib"}
     code = (
-        "import sys\nfrom harness.__main__ import main\n"
+        "import sys\nfrom harness.cli.main import main\n"
         f"assert main(['check', '--results', {str(valid)!r}]) == 0\n"
         f"print('LOADED', sorted({heavy!r} & set(sys.modules)))\n"
     )

@@ -13,11 +13,11 @@ from check_attempts import ATTEMPTS, UNDETECTABLE, Attempt, Base, publish
 from record_edits import FIRST, read, write
 from record_folders import SCHEDULE, folder_spec, multi30k_prepared, write_run, write_set
 
-from harness import store
-from harness.checking.rules import Checked, check
+from harness.audit.rules import Checked, check
 from harness.data import multi30k
-from harness.evidence import REPOSITORY
-from harness.specs import ADDED_FIELDS, DataSpec, DecodingSpec
+from harness.experiments.specs import ADDED_FIELDS, DataSpec, DecodingSpec
+from harness.processes.machine import REPOSITORY
+from harness.storage import run_store
 
 UNSEALED = ("no seal", "an edit under the old seal", "no seal in an old schema")
 
@@ -71,9 +71,11 @@ def test_each_attempt_is_reported_by_its_rule(
     attempt.mutate(results)
     assert attempt.code in reported(run_check(results, attempt, monkeypatch))
     if name not in UNSEALED:
-        for path in results.glob(f"*/{store.RECORD}"):
+        for path in results.glob(f"*/{run_store.RECORD}"):
             value = json.loads(path.read_text(encoding="utf-8"))
-            assert store.seal(value) == value[store.SEAL], "an attempt without a seal is reported for that alone"
+            assert run_store.seal(value) == value[run_store.SEAL], (
+                "an attempt without a seal is reported for that alone"
+            )
 
 
 def whole_history() -> bool:
@@ -94,7 +96,7 @@ def prepared_folder(bases: dict[Base, Path], folder: Path, attempt: Attempt) -> 
 def run_check(results: Path, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Checked:
     with monkeypatch.context() as patch:
         if not attempt.corpus:
-            patch.setattr("harness.data.prepared.at_hand", lambda record: None)
+            patch.setattr("harness.data.dataset.at_hand", lambda record: None)
         return check(results, published=attempt.published)
 
 
@@ -114,7 +116,7 @@ def test_there_are_enough_attempts_and_few_that_none_can_detect() -> None:
 
 
 def test_the_sizes_of_multi30k_are_those_of_its_files(multi30k_folder: Path) -> None:
-    from harness.checking.built_in import PAIRS
+    from harness.audit.corpus_rules import PAIRS
 
     for split, pairs in PAIRS.items():
         (text,) = multi30k.texts([f"{split}.en"]).values()

@@ -12,9 +12,9 @@ from check_attempts import take
 from record_edits import FIRST, SECOND, edit
 from record_folders import write_set
 
-from harness import files, store
-from harness.__main__ import main
-from harness.checking import rules
+from harness.audit import rules
+from harness.cli.main import main
+from harness.storage import files, run_store
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -87,13 +87,15 @@ def test_neither_reads_the_corpus_nor_a_file_twice(valid: Path, monkeypatch: pyt
         hashed[path] += 1
         return digest(path, *settings)
 
-    monkeypatch.setattr("harness.data.prepared.at_hand", lambda record: pytest.fail("it reads the corpus"))
-    monkeypatch.setattr("harness.checking.stored.files.file_digest", count)
+    monkeypatch.setattr("harness.data.dataset.at_hand", lambda record: pytest.fail("it reads the corpus"))
+    monkeypatch.setattr("harness.audit.run_folder.files.file_digest", count)
     loaded: Counter[str] = Counter()
     for name in ("load_hypotheses", "load_sentences"):
-        load = getattr(store, name)
+        load = getattr(run_store, name)
         monkeypatch.setattr(
-            store, name, lambda results, run, *more, load=load, name=name: loaded.update([name]) or load(results, run)
+            run_store,
+            name,
+            lambda results, run, *more, load=load, name=name: loaded.update([name]) or load(results, run),
         )
     found = rules.without_corpus(valid)
     assert not found.failed

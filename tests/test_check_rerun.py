@@ -13,12 +13,12 @@ from record_edits import OTHER, edit
 from record_folders import folder_spec, write_run
 from small_runs import TINY, TRAINING, spec
 
-from harness import executor
-from harness.__main__ import main
-from harness.checking import rerunning
-from harness.checking.rerunning import Rerun
-from harness.checking.rules import apply_rule
-from harness.checking.stored import Memory, NotTried, read
+from harness.audit import rerun_rules
+from harness.audit.rerun_rules import Rerun
+from harness.audit.rules import apply_rule
+from harness.audit.run_folder import Memory, NotTried, read
+from harness.cli.main import main
+from harness.execution import local
 
 pytestmark = pytest.mark.usefixtures("cache", "processes")
 
@@ -29,7 +29,7 @@ RUN = spec("learned_positions", TINY, training=replace(TRAINING, epochs=8), upda
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("made")
-    outcome = executor.execute([RUN], results, jobs=1, stream=io.StringIO())  # in a process like that of `--rerun`
+    outcome = local.execute([RUN], results, jobs=1, stream=io.StringIO())  # in a process like that of `--rerun`
     assert outcome.records[0].status == "completed"
     return results
 
@@ -74,7 +74,7 @@ def clean(results: Path) -> None:
 
 def test_other_weights_are_a_fault_on_the_same_machine_and_commit(results: Path) -> None:
     clean(results)
-    assert list(rerunning.weights(rerun(results))) == ["the weights after update 50 are others"]
+    assert list(rerun_rules.weights(rerun(results))) == ["the weights after update 50 are others"]
 
 
 @pytest.mark.parametrize(
@@ -89,16 +89,16 @@ def test_other_weights_are_a_fault_on_the_same_machine_and_commit(results: Path)
 def test_elsewhere_other_weights_tell_nothing(results: Path, environment: dict[str, Any], words: str) -> None:
     clean(results)
     with pytest.raises(NotTried, match=f"cannot tell: .*{words}"):
-        list(rerunning.weights(rerun(results, **environment)))
+        list(rerun_rules.weights(rerun(results, **environment)))
 
 
 def test_what_cannot_be_trained_here_is_skipped_with_the_reason(results: Path) -> None:
     edit("spec.data.corpus", "multi30k", run=RUN.id)(results)
     edit("spec.data.direction", "fr-de", run=RUN.id)(results)
-    found = rerunning._rerun(read(results, RUN.id, Memory()), 5)
+    found = rerun_rules._rerun(read(results, RUN.id, Memory()), 5)
     assert found.failure.startswith("cannot be trained here: ")
     assert "fr-de" in found.failure
-    outcome = apply_rule(rerunning.RULES[0], [("", "", found)])
+    outcome = apply_rule(rerun_rules.RULES[0], [("", "", found)])
     assert outcome.end == "n/a"
 
 
@@ -118,7 +118,7 @@ def test_runs_are_chosen_by_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert updates == records[0].curve[-1].updates  # fewer than 50
         return Rerun(stored, {}, "not now")
 
-    monkeypatch.setattr(rerunning, "_rerun", note)
+    monkeypatch.setattr(rerun_rules, "_rerun", note)
     for _ in range(2):
         main(["check", "--results", str(tmp_path), "--rerun", "2", "--rerun-seed", "1"])
     assert chosen[:2] == chosen[2:]

@@ -16,10 +16,12 @@ import pytest
 from record_factory import record as made_up
 from small_runs import TINY, spec
 
-from harness import decoding, files, store, training
-from harness.__main__ import main
-from harness.data import reading
-from harness.specs import DecodingSpec, RunRecord
+from harness.cli.main import main
+from harness.data import text_files
+from harness.evaluation import search
+from harness.experiments.specs import DecodingSpec, RunRecord
+from harness.storage import files, run_store
+from harness.training import train
 from impls.contract import UNK
 
 TESTS = Path(__file__).resolve().parent
@@ -42,13 +44,13 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every command write into an empty folder, and see which processors there are but no GPU."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.evidence.gpus", list)
+    monkeypatch.setattr("harness.processes.machine.gpus", list)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
     results = tmp_path_factory.mktemp("results")
-    return results, training.run(spec("learned_positions", TINY, updates=2), results)
+    return results, train.run(spec("learned_positions", TINY, updates=2), results)
 
 
 def written(folder: Path) -> list[str]:
@@ -170,7 +172,7 @@ def test_without_multi30k_the_run_is_on_captions_and_says_so(tmp_path: Path, cap
     shown = capsys.readouterr().out
     assert "Multi30k cannot be had: MULTI30K_DIR" in shown
     assert "figures are for captions" in shown
-    record = store.records(tmp_path / "results" / "local")[0]
+    record = run_store.records(tmp_path / "results" / "local")[0]
     assert record.spec.data.corpus == "captions"
     assert record.note.startswith("Multi30k could not be had: MULTI30K_DIR")
     assert record.command == shlex.join(["python", "-m", "harness", *line])
@@ -190,7 +192,7 @@ def test_bench_trains_measures_reports_and_goes_on(tmp_path: Path, monkeypatch: 
     assert str(Path("reports/local/quick/index.md")) in shown.out
     reported: list[tuple[int, Path, Path]] = []
     monkeypatch.setattr(
-        "harness.reporting.pages.write",
+        "harness.reporting.bench_report.write",
         lambda records, folder, *, results, failures: reported.append((len(list(records)), folder, results)),
     )
     assert main([*line, "--variant", "counting_model:build_breaking", "--seed", "0"]) == 1
@@ -218,7 +220,7 @@ def test_score_finds_a_figure_that_was_changed(trained: tuple[Path, RunRecord], 
     (tmp_path / record.id).mkdir()
     for name in ("hypotheses.jsonl", "weights.json", "weights.safetensors"):
         (tmp_path / record.id / name).write_bytes((path / name).read_bytes())
-    store.save_record(tmp_path, replace(record, scores={**record.scores, "chrf": 99.0}))
+    run_store.save_record(tmp_path, replace(record, scores={**record.scores, "chrf": 99.0}))
     assert main(["score", "--results", str(tmp_path)]) == 1
     assert "the record says 99.0" in capsys.readouterr().out
     (tmp_path / record.id / "hypotheses.jsonl").write_bytes(b'{"sentence":0,"text":"","tokens":[]}\n')
@@ -239,7 +241,7 @@ def test_translate_takes_words_a_file_and_standard_input(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Ein Hund läuft .".encode())))
     assert main(command) == 0
     assert capsys.readouterr().out == lines[1] + "\n"
-    monkeypatch.setattr(reading, "PIECE_LINES", 2)
+    monkeypatch.setattr(text_files, "PIECE_LINES", 2)
     text = f"Ein Hund\n\n\n\n{'Ein ' * 120}\n".encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
     assert main(command) == 0
@@ -259,11 +261,11 @@ def test_translate_chooses_unknown_words_where_they_are_allowed(
 ) -> None:
     asked: list[DecodingSpec] = []
 
-    def translate(model: Any, sources: Any, spec: DecodingSpec) -> decoding.Decoded:
+    def translate(model: Any, sources: Any, spec: DecodingSpec) -> search.Decoded:
         asked.append(spec)
-        return decoding.Decoded((decoding.Translation((UNK, 4), 0.0, True),), 0, 0)
+        return search.Decoded((search.Translation((UNK, 4), 0.0, True),), 0, 0)
 
-    monkeypatch.setattr(decoding, "translate", translate)
+    monkeypatch.setattr(search, "translate", translate)
     results, record = trained
     chosen = [] if unknown is None else ["--unknown", unknown]
     assert main(["translate", "--results", str(results), "--run", record.id, "Ein Hund", *chosen]) == 0
@@ -308,7 +310,7 @@ def test_translate_refuses(trained: tuple[Path, RunRecord], words: list[str], ex
 
 def test_weights_that_were_changed_are_not_used(trained: tuple[Path, RunRecord], tmp_path: Path, capsys: Any) -> None:
     results, record = trained
-    store.save_record(tmp_path, record)
+    run_store.save_record(tmp_path, record)
     for name in ("weights.json", "weights.safetensors"):
         content = bytearray((results / record.id / name).read_bytes())
         content[-1] ^= name.endswith("safetensors")
@@ -328,7 +330,7 @@ def test_a_foreign_record_is_named_and_passed_over(tmp_path: Path, capsys: Any) 
 
 PROGRAM = f"""
 import sys
-from harness.__main__ import main
+from harness.cli.main import main
 try:
     code = main(sys.argv[1:])
 except SystemExit as end:
@@ -349,7 +351,7 @@ print(code, *found, file=sys.stderr)
     ids=lambda line: " ".join(line),
 )
 def test_no_command_but_training_imports_a_framework(line: list[str], allowed: tuple[str, ...]) -> None:
-    store.save_record(Path("records"), made_up("learned_positions"))
+    run_store.save_record(Path("records"), made_up("learned_positions"))
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *line], capture_output=True, text=True, timeout=120, check=True
     )

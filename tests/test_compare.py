@@ -21,23 +21,16 @@ from pages_factory import made, put
 from record_factory import digest, record
 from record_folders import write_set
 
-from harness import store
-from harness.__main__ import main
-from harness.comparing import (
-    agreement,
-    conditions,
-    data,
-    document,
-    pages,
-    sentences,
-    sides,
-    subsets,
-)
-from harness.comparing.comparison import Corpus
-from harness.comparing.document import Heading, Lines, Table
-from harness.comparing.sides import Side
-from harness.reporting.effects import Conclusion
-from harness.store import Hypothesis
+from harness.analysis import comparability, example_sentences, selection, subsets
+from harness.analysis.comparison import Corpus
+from harness.analysis.effects import Conclusion
+from harness.analysis.selection import Side
+from harness.cli import fail_on
+from harness.cli.main import main
+from harness.reporting import comparison_data, comparison_report, document
+from harness.reporting.document import Heading, Lines, Table
+from harness.storage import run_store
+from harness.storage.run_store import Hypothesis
 from impls.recipes import RECIPES
 
 HOSTILE = (
@@ -52,7 +45,7 @@ HOSTILE = (
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Apply no rule of `check`: these made-up records have no environment that could pass."""
-    monkeypatch.setattr("harness.commands.compare._failures", lambda *_, **__: [])
+    monkeypatch.setattr("harness.cli.compare._failures", lambda *_, **__: [])
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +113,7 @@ def test_which_way_is_better_is_the_figures_own(
 def test_orders_of_bleu_come_from_the_counts_of_sentences() -> None:
     from sacrebleu.metrics.bleu import BLEU as Sacre
 
-    from harness.comparing.figures import _of_order
+    from harness.analysis.comparison_metrics import _of_order
 
     counts, totals = [40, 22, 9, 3], [50, 45, 40, 35]
     sums = np.array([[50, 55, *counts, *totals]], float)
@@ -146,13 +139,13 @@ def test_speed_and_size_are_shown_and_never_called_significant(tmp_path: Path) -
     assert difference.significant, "without a planted difference this shows nothing"
     assert rate.conclusion(difference) is Conclusion.NOT_TESTED
     assert rate.unjudged == "measured on different machines"
-    shown = document.terminal(pages.document(whole))
+    shown = document.terminal(comparison_report.document(whole))
     line = next(line for line in shown.split("\n") if line.startswith("training tokens/s"))
     assert "2.001" in line
     assert line.endswith("?")
     assert "A was measured on: one; threads: 2." in shown
     assert "B was measured on: another; threads: 2." in shown
-    written_data = json.loads(data.to_json(whole))
+    written_data = json.loads(comparison_data.to_json(whole))
     told = next(one for one in written_data["figures"] if one["name"] == "training_tokens_per_second")
     assert told["differences"][0]["significant"] is False
     assert told["differences"][0]["conclusion"] == "not tested"
@@ -187,26 +180,26 @@ def test_sides_are_variants_runs_and_files(results: Path, tmp_path_factory: pyte
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     outside = written(elsewhere, "paper", 0)
     run = record(FIRST, 1).id
-    chosen = sides.find(
+    chosen = selection.find(
         [SECOND, run[:-4], str(elsewhere / outside.id), f"{FIRST}@seed=2"], results, complain=pytest.fail
     )
     assert [side.letter for side in chosen] == ["A", "B", "C", "D"]
     assert [side.seeds for side in chosen] == [(0, 1, 2), (1,), (0,), (2,)]
     assert [side.label for side in chosen] == [SECOND, f"{FIRST}, seed 1", "paper", f"{FIRST}, seed 2"]
-    (first, *_) = sides.find([str(elsewhere / outside.id / "record.json"), SECOND], results, complain=pytest.fail)
+    (first, *_) = selection.find([str(elsewhere / outside.id / "record.json"), SECOND], results, complain=pytest.fail)
     assert first.records[0].id == outside.id
 
 
 def test_a_variant_with_several_rows_is_refused_with_words_that_choose(results: Path) -> None:
     for position in ("alibi", "none"):
         recipe = replace(RECIPES[FIRST], positions=position)  # type: ignore[arg-type]
-        store.save_record(results, record(FIRST, 0, recipe=recipe))
+        run_store.save_record(results, record(FIRST, 0, recipe=recipe))
     with pytest.raises(ValueError, match="3 rows of runs") as refused:
-        sides.find([FIRST, SECOND], results, complain=pytest.fail)
+        selection.find([FIRST, SECOND], results, complain=pytest.fail)
     ways = re.findall(r"'(learned_positions@[^']+)'", str(refused.value))
     assert len(ways) == 3
     for way in ways:
-        (side, _) = sides.find([way, SECOND], results, complain=pytest.fail)
+        (side, _) = selection.find([way, SECOND], results, complain=pytest.fail)
         assert f"recipe.positions={side.records[0].spec.recipe.positions}".endswith(way.partition("@")[2])  # type: ignore[union-attr]
 
 
@@ -243,7 +236,7 @@ def test_runs_that_differ_are_refused_by_name_until_each_is_allowed(
         training = replace(one.spec.training, peak_rate=0.5)
         spec = replace(one.spec, training=training)
         changed = {**one.fingerprints, "stream": digest("other", seed)}
-        store.save_record(results, replace(one, id=spec.id, spec=spec, fingerprints=changed))
+        run_store.save_record(results, replace(one, id=spec.id, spec=spec, fingerprints=changed))
     arguments = ["compare", FIRST, "paper", "--results", str(results)]
     assert main(arguments) == 2
     error = capsys.readouterr().err
@@ -277,12 +270,12 @@ def test_runs_of_both_budgets_need_leave_and_other_words_are_not_compared(result
     for seed in range(3):
         one = record(FIRST, seed, budget="source")
         changed = {**one.fingerprints, "target_vocabulary": digest("other words")}
-        store.save_record(results, replace(one, fingerprints=changed))
+        run_store.save_record(results, replace(one, fingerprints=changed))
     words = (f"{FIRST}@budget=controlled", f"{FIRST}@budget=source")
     with pytest.raises(ValueError, match=r"budget \(controlled in A; source in B\)"):
         found(results, *words)
-    chosen = sides.find(words, results, complain=pytest.fail)
-    names = [one.name for one in agreement.disagreements(chosen)]
+    chosen = selection.find(words, results, complain=pytest.fail)
+    names = [one.name for one in comparability.disagreements(chosen)]
     whole = found(results, *words, allow=names)
     perplexity, bleu = whole.figure("test_perplexity"), whole.figure("bleu_sacre")
     assert perplexity is not None
@@ -325,7 +318,7 @@ def little(results: Path, tmp: Path) -> list[Side]:
         for seed in range(2):
             spoken = [Hypothesis(number, words, " ".join(words)) for number, words in enumerate(lines)]
             put(tmp, record(variant, seed), spoken)
-    return list(sides.find([FIRST, SECOND], tmp, complain=pytest.fail))
+    return list(selection.find([FIRST, SECOND], tmp, complain=pytest.fail))
 
 
 def test_words_are_scored_by_how_often_training_has_them(
@@ -348,7 +341,7 @@ def test_words_are_scored_by_how_often_training_has_them(
 
 def test_ngrams_count_what_both_have_right(results: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     first, second = little(results, tmp_path_factory.mktemp("little"))
-    made_grams = sentences.ngrams((first, second), (0, 1), REFERENCES, count=50)
+    made_grams = example_sentences.ngrams((first, second), (0, 1), REFERENCES, count=50)
     assert made_grams is not None
     more, less = ({one.words: (one.first, one.second, one.share, one.seeds) for one in own} for own in made_grams)
     assert more == dict.fromkeys(("cat", "runs", "a cat", "cat runs", "a cat runs"), (0, 2, 0.75, 2))
@@ -365,7 +358,7 @@ def test_sentences_are_told_by_their_own_scores(results: Path, tmp_path_factory:
     counts[1, :, 1] = [4, 4, 4, 3, 2, 1, 4, 3, 2, 1]
     counts[1, 0, 2] = [4, 4, 4, 3, 2, 1, 4, 3, 2, 1]
     counts[0, :, 0] = [4, 4, 4, 3, 2, 1, 4, 3, 2, 1]
-    chosen = sentences.most_different(
+    chosen = example_sentences.most_different(
         (pair[0], pair[1]),
         (0, 1),
         (counts[0], counts[1]),
@@ -431,7 +424,7 @@ def test_text_of_the_corpus_is_shown_where_it_is_here_and_wanted(
 
 
 def test_csv_reads_back_with_every_difference(results: Path) -> None:
-    lines = list(csv.DictReader(io.StringIO(data.to_csv(found(results)))))
+    lines = list(csv.DictReader(io.StringIO(comparison_data.to_csv(found(results)))))
     assert all(None not in line and None not in line.values() for line in lines)
     (bleu,) = [line for line in lines if (line["section"], line["name"]) == ("figure", "bleu_sacre")]
     assert (bleu["first"], bleu["second"], bleu["significant"], bleu["n"]) == ("A", "B", "0", "3")
@@ -444,7 +437,7 @@ def test_csv_reads_back_with_every_difference(results: Path) -> None:
 def test_json_reads_back_with_schema_and_all_pairs(results: Path) -> None:
     for seed in range(3):
         written(results, "paper", seed)
-    whole = json.loads(data.to_json(found(results, FIRST, SECOND, "paper")))
+    whole = json.loads(comparison_data.to_json(found(results, FIRST, SECOND, "paper")))
     assert whole["schema"] == 2
     assert [side["letter"] for side in whole["sides"]] == ["A", "B", "C"]
     (bleu,) = [one for one in whole["figures"] if one["name"] == "bleu_sacre"]
@@ -524,7 +517,7 @@ def test_the_output_file_holds_what_the_terminal_would(results: Path, capsys: py
 
 def test_comparing_loads_no_framework_and_nothing_that_draws(results: Path) -> None:
     code = (
-        "import sys\nfrom harness.__main__ import main\n"
+        "import sys\nfrom harness.cli.main import main\n"
         f"assert main(['compare', {FIRST!r}, {SECOND!r}, '--results', {str(results)!r}]) in (0, 1)\n"
         "heavy = {'torch', 'tensorflow', 'jax', 'keras', 'spacy', 'matplotlib', 'pandas'}\n"
         "print('LOADED', sorted(heavy & set(sys.modules)))\n"
@@ -565,9 +558,9 @@ def test_worse_wants_a_significant_difference(tmp_path: Path) -> None:
         written(tmp_path, FIRST, seed, scores={"bleu_sacre": 30.0, "chrf": 50.0})
         written(tmp_path, SECOND, seed, scores={"bleu_sacre": 29.0 + 0.1 * seed, "chrf": 49.0 + 2 * (seed == 1)})
     whole = found(tmp_path)
-    assert len(conditions.holds(conditions.read("bleu_sacre:worse"), whole)) == 1
-    assert not conditions.holds(conditions.read("chrf:worse"), whole)
-    assert not conditions.holds(conditions.read("bleu_sacre:worse"), found(tmp_path, SECOND, FIRST))
+    assert len(fail_on.holds(fail_on.read("bleu_sacre:worse"), whole)) == 1
+    assert not fail_on.holds(fail_on.read("chrf:worse"), whole)
+    assert not fail_on.holds(fail_on.read("bleu_sacre:worse"), found(tmp_path, SECOND, FIRST))
 
 
 def test_a_condition_that_cannot_be_told_fails(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -588,10 +581,10 @@ def test_a_condition_that_cannot_be_told_fails(results: Path, capsys: pytest.Cap
 )
 def test_a_condition_that_says_nothing_is_refused(expression: str, told: str) -> None:
     with pytest.raises(ValueError, match=re.escape(told)):
-        conditions.read(expression)
+        fail_on.read(expression)
 
 
 def test_worse_is_refused_where_it_could_never_hold(results: Path) -> None:
     whole = found(results, f"{FIRST}@seed=0", f"{SECOND}@seed=0")
     with pytest.raises(ValueError, match="1 seed in common, but a test needs 3"):
-        conditions.holds(conditions.read("bleu_sacre:worse"), whole)
+        fail_on.holds(fail_on.read("bleu_sacre:worse"), whole)

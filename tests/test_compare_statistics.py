@@ -12,19 +12,21 @@ from compare_cases import BLEU, FIRST, SECOND, found, text, written
 from pages_factory import made, put
 from record_factory import record
 
-from harness import scoring, store
-from harness.__main__ import main
-from harness.comparing import numbers, reported, sides
-from harness.comparing.comparison import compare
-from harness.reporting.groups import groups
-from harness.reporting.judging import judge, stored_sentences
-from harness.reporting.statistics import METHOD
+from harness.analysis import report_table, selection
+from harness.analysis.comparison import compare
+from harness.analysis.grouping import groups
+from harness.analysis.leaderboard import judge, stored_sentences
+from harness.analysis.statistics import METHOD
+from harness.cli.main import main
+from harness.evaluation import metrics
+from harness.reporting import formatting
+from harness.storage import run_store
 
 
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Apply no rule of `check`: these made-up records have no environment that could pass."""
-    monkeypatch.setattr("harness.commands.compare._failures", lambda *_, **__: [])
+    monkeypatch.setattr("harness.cli.compare._failures", lambda *_, **__: [])
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +34,7 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path_factory.getbasetemp() / "nothing"))
     # These made-up records have no environment that could pass the rules of `check`.
-    monkeypatch.setattr("harness.commands.compare._failures", lambda *_, **__: [])
+    monkeypatch.setattr("harness.cli.compare._failures", lambda *_, **__: [])
 
 
 def test_one_seed_is_called_one_seed(tmp_path: Path) -> None:
@@ -54,13 +56,13 @@ def test_one_seed_that_differs_on_the_sentences_has_its_own_symbol(tmp_path: Pat
     spoken = made(FIRST, 0, 60)
     put(tmp_path, record(FIRST, 0), spoken)
     two = put(tmp_path, record(SECOND, 0), spoken)
-    arrays = store.load_sentences(tmp_path, two.id, two.fingerprints["sentences"])
+    arrays = run_store.load_sentences(tmp_path, two.id, two.fingerprints["sentences"])
     counts = arrays["bleu_sacre"].copy()
     counts[:, 2:6] = np.maximum(counts[:, 2:6] - 2, 0)
-    digest_of = store.save_sentences(tmp_path, two.id, {**arrays, "bleu_sacre": counts})
-    worse = float(scoring.score_from_sums("bleu_sacre", counts.sum(axis=0)))
+    digest_of = run_store.save_sentences(tmp_path, two.id, {**arrays, "bleu_sacre": counts})
+    worse = float(metrics.score_from_sums("bleu_sacre", counts.sum(axis=0)))
     fingerprints = {**two.fingerprints, "sentences": digest_of}
-    store.save_record(tmp_path, replace(two, scores={**two.scores, "bleu_sacre": worse}, fingerprints=fingerprints))
+    run_store.save_record(tmp_path, replace(two, scores={**two.scores, "bleu_sacre": worse}, fingerprints=fingerprints))
     shown = text(tmp_path)
     line = next(line for line in shown.split("\n") if line.startswith("sacreBLEU ↑"))
     assert re.search(r" † +– +sentences +1$", line)
@@ -103,13 +105,13 @@ def test_a_pair_is_judged_as_in_the_report_and_both_p_values_are_printed(
         for seed in range(5):
             value = 30.0 + 0.45 * place + 0.3 * noise.standard_normal()
             written(tmp_path, variant, seed, scores={"bleu_sacre": value, "chrf": 50.0 + seed})
-    chosen = sides.find((FIRST, SECOND), tmp_path, complain=pytest.fail)
-    others = reported.other_rows(chosen, tmp_path)
+    chosen = selection.find((FIRST, SECOND), tmp_path, complain=pytest.fail)
+    others = report_table.other_rows(chosen, tmp_path)
     assert [one.label for one in others] == ["paper", "torch_reference"]
     whole = compare(chosen, (), None, examples=0, others=others).figure("bleu_sacre")
     assert whole is not None
     pair = whole.difference("B", "A")
-    (group,) = groups(store.records(tmp_path))
+    (group,) = groups(run_store.records(tmp_path))
     labels = [row.label for row in group.rows]
     report = judge(group, labels, stored_sentences(tmp_path), method=METHOD)["bleu_sacre"]
     same = report.comparisons.between(SECOND, FIRST)
@@ -122,9 +124,7 @@ def test_a_pair_is_judged_as_in_the_report_and_both_p_values_are_printed(
     assert pair.p < pair.p_holm
     assert main(["compare", FIRST, SECOND, "--results", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    told = (
-        rf"p {numbers.chance(pair.p)} on its own, {numbers.chance(pair.p_holm)} within the 6 comparisons of the report"
-    )
+    told = rf"p {formatting.chance(pair.p)} on its own, {formatting.chance(pair.p_holm)} within the 6 comparisons of the report"
     assert told in shown
     assert "assuming normally distributed seed noise" in shown
     alone = compare(chosen, (), None, examples=0).figure("bleu_sacre")

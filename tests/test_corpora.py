@@ -13,7 +13,7 @@ from fault_server import TEXTS, WANTED, Server, install, running
 
 from harness.data import cache, corpora, multi30k
 from harness.data.corpora import DataUnavailable
-from harness.specs import DataSpec, FileSpec
+from harness.experiments.specs import DataSpec, FileSpec
 
 # The user's own files -------------------------------------------------------------------------------------------------
 

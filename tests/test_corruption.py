@@ -13,10 +13,10 @@ import pytest
 from record_factory import record
 from small_runs import spec
 
-from harness import checkpoints, store
 from harness.data import cache
-from harness.specs import to_json
-from harness.store import Hypothesis
+from harness.experiments.specs import to_json
+from harness.storage import checkpoint_files, run_store
+from harness.storage.run_store import Hypothesis
 
 SPEC = spec()
 RECORD = replace(record("learned_positions", 0), id=SPEC.id, spec=SPEC)
@@ -44,37 +44,37 @@ class Kind:
 
 
 def written_record(folder: Path) -> tuple[Path, Callable[[], Any]]:
-    return store.save_record(folder, RECORD), lambda: to_json(store.load_record(folder, SPEC.id))
+    return run_store.save_record(folder, RECORD), lambda: to_json(run_store.load_record(folder, SPEC.id))
 
 
 def written_hypotheses(folder: Path) -> tuple[Path, Callable[[], Any]]:
-    digest = store.save_hypotheses(folder, "run", HYPOTHESES)
-    return folder / "run" / store.HYPOTHESES, lambda: store.load_hypotheses(folder, "run", digest)
+    digest = run_store.save_hypotheses(folder, "run", HYPOTHESES)
+    return folder / "run" / run_store.HYPOTHESES, lambda: run_store.load_hypotheses(folder, "run", digest)
 
 
 def written_sentences(folder: Path) -> tuple[Path, Callable[[], Any]]:
-    digest = store.save_sentences(folder, "run", COUNTS)
-    return folder / "run" / store.SENTENCES, lambda: plain(store.load_sentences(folder, "run", digest))
+    digest = run_store.save_sentences(folder, "run", COUNTS)
+    return folder / "run" / run_store.SENTENCES, lambda: plain(run_store.load_sentences(folder, "run", digest))
 
 
 def written_attention(folder: Path) -> tuple[Path, Callable[[], Any]]:
-    digest = store.save_attention(folder, "run", MAPS)
-    return folder / "run" / store.ATTENTION, lambda: plain(store.load_attention(folder, "run", digest))
+    digest = run_store.save_attention(folder, "run", MAPS)
+    return folder / "run" / run_store.ATTENTION, lambda: plain(run_store.load_attention(folder, "run", digest))
 
 
 def written_weights(folder: Path) -> tuple[Path, Callable[[], Any]]:
-    store.save_weights(folder, "run", WEIGHTS)
-    return folder / "run" / "weights.safetensors", lambda: plain(store.load_weights(folder, "run"))
+    run_store.save_weights(folder, "run", WEIGHTS)
+    return folder / "run" / "weights.safetensors", lambda: plain(run_store.load_weights(folder, "run"))
 
 
 def written_manifest(folder: Path) -> tuple[Path, Callable[[], Any]]:
-    digest = store.save_weights(folder, "run", WEIGHTS)
-    return folder / "run" / "weights.json", lambda: plain(store.load_weights(folder, "run", digest))
+    digest = run_store.save_weights(folder, "run", WEIGHTS)
+    return folder / "run" / "weights.json", lambda: plain(run_store.load_weights(folder, "run", digest))
 
 
 def written_checkpoint(suffix: str) -> Callable[[Path], tuple[Path, Callable[[], Any]]]:
     def write(folder: Path) -> tuple[Path, Callable[[], Any]]:
-        checkpoints.save(folder, "run", WEIGHTS, NOTES)
+        checkpoint_files.save(folder, "run", WEIGHTS, NOTES)
         (path,) = (folder / "run").glob(f"*{suffix}")
         kept = {one: one.read_bytes() for one in (folder / "run").iterdir() if one != path}
 
@@ -82,7 +82,7 @@ def written_checkpoint(suffix: str) -> Callable[[Path], tuple[Path, Callable[[],
             for one, content in kept.items():
                 one.write_bytes(content)  # a generation that cannot be used is removed whole
             told: list[str] = []
-            found = checkpoints.load(folder, "run", lambda state, notes: (plain(state), notes), told.append)
+            found = checkpoint_files.load(folder, "run", lambda state, notes: (plain(state), notes), told.append)
             if told:
                 assert found is None
                 raise ValueError(told[0])
@@ -171,13 +171,15 @@ def test_a_thousand_damages_are_noticed(tmp_path: Path, kind: str) -> None:
 
 
 def test_every_single_bit_of_a_small_record_is_vouched_for(tmp_path: Path) -> None:
-    path = store.save_record(tmp_path, replace(RECORD, curve=(), fingerprints={}, environment={}, scores={}, sizes={}))
-    content, right = path.read_bytes(), store.load_record(tmp_path, SPEC.id)
+    path = run_store.save_record(
+        tmp_path, replace(RECORD, curve=(), fingerprints={}, environment={}, scores={}, sizes={})
+    )
+    content, right = path.read_bytes(), run_store.load_record(tmp_path, SPEC.id)
     passed = []
     for place in range(0, len(content), 3):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :])
         try:
-            found = store.load_record(tmp_path, SPEC.id)
+            found = run_store.load_record(tmp_path, SPEC.id)
         except ValueError:
             continue
         assert found == right
@@ -186,22 +188,22 @@ def test_every_single_bit_of_a_small_record_is_vouched_for(tmp_path: Path) -> No
 
 
 def test_a_damaged_record_is_told_and_is_no_result(tmp_path: Path) -> None:
-    path = store.save_record(tmp_path, RECORD)
+    path = run_store.save_record(tmp_path, RECORD)
     path.write_bytes(path.read_bytes().replace(b'"seed": 0', b'"seed": 1', 1))
     told: list[str] = []
-    assert store.records(tmp_path, complain=told.append) == []
-    assert store.finished(tmp_path, SPEC.id, complain=told.append) is None
+    assert run_store.records(tmp_path, complain=told.append) == []
+    assert run_store.finished(tmp_path, SPEC.id, complain=told.append) is None
     assert len(told) == 2
     assert all(f"{path}: its seal is not that of its content" in line for line in told)
     with pytest.raises(ValueError, match="its seal"):
-        store.find(tmp_path, SPEC.id[:12])
+        run_store.find(tmp_path, SPEC.id[:12])
     with pytest.raises(ValueError, match="its seal"):
-        store.add_fingerprint(tmp_path, SPEC.id, "sentences", "0" * 64)
+        run_store.add_fingerprint(tmp_path, SPEC.id, "sentences", "0" * 64)
 
 
 def test_weights_that_are_not_the_records_are_refused(tmp_path: Path) -> None:
-    digest = store.save_weights(tmp_path, "run", WEIGHTS)
-    store.save_weights(tmp_path, "run", {**WEIGHTS, "b": -WEIGHTS["b"]})
-    store.load_weights(tmp_path, "run")
+    digest = run_store.save_weights(tmp_path, "run", WEIGHTS)
+    run_store.save_weights(tmp_path, "run", {**WEIGHTS, "b": -WEIGHTS["b"]})
+    run_store.load_weights(tmp_path, "run")
     with pytest.raises(ValueError, match="not those that the record has the SHA-256 of"):
-        store.load_weights(tmp_path, "run", digest)
+        run_store.load_weights(tmp_path, "run", digest)

@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from harness import curves
+from harness.training import schedules
 from impls.contract import Activation, Training
 from impls.recipes import TRAININGS
 
@@ -18,12 +18,12 @@ PAPER = Training(schedule="inverse_sqrt", peak_rate=1e-3, warmup_updates=1_000)
 
 def test_a_constant_rate_is_constant() -> None:
     training = Training(peak_rate=5e-4)
-    assert {curves.learning_rate(training, update) for update in (1, 2, 999, 10**6)} == {5e-4}
+    assert {schedules.learning_rate(training, update) for update in (1, 2, 999, 10**6)} == {5e-4}
 
 
 def test_a_constant_rate_warms_up_in_a_straight_line() -> None:
     training = Training(peak_rate=2e-3, warmup_updates=4)
-    rates = [curves.learning_rate(training, update) for update in (1, 2, 3, 4, 5, 100)]
+    rates = [schedules.learning_rate(training, update) for update in (1, 2, 3, 4, 5, 100)]
     assert rates == pytest.approx([5e-4, 1e-3, 1.5e-3, 2e-3, 2e-3, 2e-3])
 
 
@@ -32,29 +32,29 @@ def test_the_inverse_square_root_is_equation_3_of_vaswani_et_al() -> None:
     training = Training(schedule="inverse_sqrt", peak_rate=(width * warmup) ** -0.5, warmup_updates=warmup)
     for update in (1, 17, warmup - 1, warmup, warmup + 1, 5_000):
         expected = width**-0.5 * min(update**-0.5, update * warmup**-1.5)
-        assert curves.learning_rate(training, update) == pytest.approx(expected, rel=1e-12)
+        assert schedules.learning_rate(training, update) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", TRAININGS)
 def test_no_source_exceeds_its_peak_and_each_reaches_it(name: str) -> None:
     training = TRAININGS[name]
-    rates = [curves.learning_rate(training, update) for update in range(1, 2_000)]
+    rates = [schedules.learning_rate(training, update) for update in range(1, 2_000)]
     assert max(rates) == pytest.approx(training.peak_rate, rel=1e-12)
     assert rates.index(max(rates)) + 1 == max(training.warmup_updates, 1)
 
 
 def test_a_peak_of_zero_stays_zero() -> None:
-    assert curves.learning_rate(replace(PAPER, peak_rate=0.0), 3) == 0.0
+    assert schedules.learning_rate(replace(PAPER, peak_rate=0.0), 3) == 0.0
 
 
 @pytest.mark.parametrize("update", [0, -1])
 def test_updates_count_from_one(update: int) -> None:
     with pytest.raises(ValueError, match=rf"update={update}: allowed is a whole number of at least 1"):
-        curves.learning_rate(PAPER, update)
+        schedules.learning_rate(PAPER, update)
 
 
 def test_sinusoids_are_the_formula_with_sine_and_cosine_interleaved() -> None:
-    table = curves.sinusoids(7, 6)
+    table = schedules.sinusoids(7, 6)
     assert table.shape == (7, 6)
     for position in range(7):
         for pair in range(3):
@@ -64,7 +64,7 @@ def test_sinusoids_are_the_formula_with_sine_and_cosine_interleaved() -> None:
 
 
 def test_a_shift_of_positions_is_a_rotation() -> None:
-    table = curves.sinusoids(50, 8)
+    table = schedules.sinusoids(50, 8)
     products = table @ table.T
     assert np.diag(products, 5) == pytest.approx(products[0, 5])
 
@@ -79,31 +79,33 @@ def test_a_shift_of_positions_is_a_rotation() -> None:
 )
 def test_bad_sizes_of_sinusoids_are_named(positions: int, width: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        curves.sinusoids(positions, width)
+        schedules.sinusoids(positions, width)
 
 
 def test_activations_at_points_worked_by_hand() -> None:
-    assert curves.activation("relu", [-2.0, 0.0, 3.0]).tolist() == [0, 0, 3]
-    assert curves.activation("gelu", [-1.0, 0.0, 1.0]) == pytest.approx([-0.15865525393, 0, 0.84134474607])
-    assert curves.activation("silu", [-1.0, 0.0, 1.0]) == pytest.approx([-1 / (1 + math.e), 0, math.e / (1 + math.e)])
-    assert curves.activation("tanh", 1.0) == pytest.approx((math.e**2 - 1) / (math.e**2 + 1))
+    assert schedules.activation("relu", [-2.0, 0.0, 3.0]).tolist() == [0, 0, 3]
+    assert schedules.activation("gelu", [-1.0, 0.0, 1.0]) == pytest.approx([-0.15865525393, 0, 0.84134474607])
+    assert schedules.activation("silu", [-1.0, 0.0, 1.0]) == pytest.approx(
+        [-1 / (1 + math.e), 0, math.e / (1 + math.e)]
+    )
+    assert schedules.activation("tanh", 1.0) == pytest.approx((math.e**2 - 1) / (math.e**2 + 1))
 
 
 @pytest.mark.parametrize("name", get_args(Activation))
 def test_derivatives_are_the_slopes_of_the_activations(name: str) -> None:
     x, step = np.linspace(-5, 5, 100), 1e-6  # an even count: 0, where relu has no slope, is not among them
-    slopes = (curves.activation(name, x + step) - curves.activation(name, x - step)) / (2 * step)
-    assert curves.activation_derivative(name, x) == pytest.approx(slopes, abs=1e-8)
+    slopes = (schedules.activation(name, x + step) - schedules.activation(name, x - step)) / (2 * step)
+    assert schedules.activation_derivative(name, x) == pytest.approx(slopes, abs=1e-8)
 
 
 @pytest.mark.parametrize("name", get_args(Activation))
 def test_activations_stay_finite_far_out(name: str) -> None:
     x = np.array([-1e4, 1e4])
-    assert np.isfinite(curves.activation(name, x)).all()
-    assert np.isfinite(curves.activation_derivative(name, x)).all()
+    assert np.isfinite(schedules.activation(name, x)).all()
+    assert np.isfinite(schedules.activation_derivative(name, x)).all()
 
 
-@pytest.mark.parametrize("function", [curves.activation, curves.activation_derivative])
+@pytest.mark.parametrize("function", [schedules.activation, schedules.activation_derivative])
 def test_an_unknown_activation_is_named(function: object) -> None:
     with pytest.raises(ValueError, match="activation='mish': allowed is relu, gelu, silu, tanh"):
         function("mish", 0.0)  # type: ignore[operator]
@@ -111,7 +113,7 @@ def test_an_unknown_activation_is_named(function: object) -> None:
 
 def test_masks_follow_their_rule_cell_by_cell() -> None:
     sources, targets = [2, 4, 1], [3, 1, 2]
-    found = curves.masks(sources, targets)
+    found = schedules.masks(sources, targets)
     assert (found.encoder.shape, found.decoder.shape, found.cross.shape) == ((3, 4), (3, 3, 3), (3, 3, 4))
     for sentence, (source, target) in enumerate(zip(sources, targets, strict=True)):
         for key in range(4):
@@ -123,7 +125,7 @@ def test_masks_follow_their_rule_cell_by_cell() -> None:
 
 
 def test_every_query_sees_something() -> None:
-    found = curves.masks([1, 5], [6, 1])
+    found = schedules.masks([1, 5], [6, 1])
     assert found.decoder.any(-1).all()
     assert found.cross.any(-1).all()
 
@@ -131,4 +133,4 @@ def test_every_query_sees_something() -> None:
 @pytest.mark.parametrize(("sources", "targets"), [([1, 2], [1]), ([], []), ([0], [1]), ([1.5], [1]), ([[1]], [[1]])])
 def test_bad_lengths_are_refused(sources: list[object], targets: list[object]) -> None:
     with pytest.raises(ValueError, match="allowed is two equally long lists of whole numbers of at least 1"):
-        curves.masks(sources, targets)  # type: ignore[arg-type]
+        schedules.masks(sources, targets)  # type: ignore[arg-type]

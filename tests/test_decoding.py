@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from table_model import TableModel, Words, from_prefixes, from_seed
 
-from harness.decoding import Decoded, beam_search, greedy, length_penalties, suppressed, translate
-from harness.specs import DecodingSpec, LengthFormula
+from harness.evaluation.search import Decoded, beam_search, greedy, length_penalties, suppressed, translate
+from harness.experiments.specs import DecodingSpec, LengthFormula
 from impls.contract import EOS, PAD, SOS, UNK, Candidates, Ids
 
 A, B, C = 4, 5, 6
@@ -154,7 +154,7 @@ def test_a_bound_that_ignores_the_length_would_change_translations(
         def __getitem__(self, place: Any) -> Any:
             return 1.0 if place == spec.max_tokens + 1 else super().__getitem__(place)
 
-    monkeypatch.setattr("harness.decoding.length_penalties", lambda given: length_penalties(given).view(Wrong))
+    monkeypatch.setattr("harness.evaluation.search.length_penalties", lambda given: length_penalties(given).view(Wrong))
     assert translate(model, asked, spec).translations != right
 
 

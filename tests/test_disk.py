@@ -22,9 +22,9 @@ import pytest
 from record_factory import record
 from small_runs import spec
 
-from harness import checkpoints, files, store
-from harness.reporting import drawing, exports
-from harness.store import Hypothesis
+from harness.reporting import csv_export, plot_style
+from harness.storage import checkpoint_files, files, run_store
+from harness.storage.run_store import Hypothesis
 
 SPEC = spec()
 RECORD = replace(record("learned_positions", 0), id=SPEC.id, spec=SPEC)
@@ -36,34 +36,34 @@ NOISE = np.random.default_rng(0).standard_normal((40, 50)).astype(np.float32)
 
 
 def put_record(folder: Path, turn: int) -> None:
-    store.save_record(folder, replace(RECORD, note=f"{turn}"))
+    run_store.save_record(folder, replace(RECORD, note=f"{turn}"))
 
 
 def put_hypotheses(folder: Path, turn: int) -> None:
-    store.save_hypotheses(folder, SPEC.id, [Hypothesis(n, ("a", f"{turn}"), f"A {turn}.") for n in range(99)])
+    run_store.save_hypotheses(folder, SPEC.id, [Hypothesis(n, ("a", f"{turn}"), f"A {turn}.") for n in range(99)])
 
 
 def put_sentences(folder: Path, turn: int) -> None:
     counts = np.full((99, 4), turn, np.int32)
-    store.save_sentences(
+    run_store.save_sentences(
         folder, SPEC.id, {"nats": np.full(99, float(turn)), "tokens": np.ones(99, np.int32), "chrf": counts}
     )
 
 
 def put_attention(folder: Path, turn: int) -> None:
-    store.save_attention(folder, SPEC.id, {0: np.full((3, 20, 20), turn / 8, np.float16)})
+    run_store.save_attention(folder, SPEC.id, {0: np.full((3, 20, 20), turn / 8, np.float16)})
 
 
 def put_weights(folder: Path, turn: int) -> None:
-    store.save_weights(folder, SPEC.id, {"a": NOISE + np.float32(turn)})
+    run_store.save_weights(folder, SPEC.id, {"a": NOISE + np.float32(turn)})
 
 
 def put_checkpoint(folder: Path, turn: int) -> None:
-    checkpoints.save(folder, SPEC.id, {"a": NOISE + np.float32(turn)}, {"epochs": turn})
+    checkpoint_files.save(folder, SPEC.id, {"a": NOISE + np.float32(turn)}, {"epochs": turn})
 
 
 def put_table(folder: Path, turn: int) -> None:
-    exports.table([{"run": f"run {n}", "turn": turn} for n in range(400)], folder / SPEC.id / "runs.csv")
+    csv_export.table([{"run": f"run {n}", "turn": turn} for n in range(400)], folder / SPEC.id / "runs.csv")
 
 
 def put_page(folder: Path, turn: int) -> None:
@@ -71,9 +71,9 @@ def put_page(folder: Path, turn: int) -> None:
 
 
 def put_picture(folder: Path, turn: int) -> None:
-    figure, axes = drawing.figure(3, 2)
+    figure, axes = plot_style.figure(3, 2)
     axes.flat[0].plot([turn, 1, 2])
-    drawing.write(figure, folder / SPEC.id / "picture.png")
+    plot_style.write(figure, folder / SPEC.id / "picture.png")
 
 
 KINDS: dict[str, Callable[[Path, int], None]] = {
@@ -184,7 +184,7 @@ def test_a_file_system_that_flushes_no_folder_will_do(
 ) -> None:
     failing("fsync", number, call=2)(monkeypatch)
     put_record(tmp_path, 1)
-    assert store.load_record(tmp_path, SPEC.id) is not None
+    assert run_store.load_record(tmp_path, SPEC.id) is not None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -238,12 +238,12 @@ def test_a_stored_file_is_not_written_through_a_link(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="is a link: allowed is a folder to write in"):
             put(results, 1)
     with pytest.raises(ValueError, match="is a link"):
-        store.open_log(results, SPEC.id)
+        run_store.open_log(results, SPEC.id)
     assert contents(outside) == {}
     (tmp_path / "link").symlink_to(results)
     (results / SPEC.id).unlink()
     put_record(tmp_path / "link", 1)
-    assert store.load_record(tmp_path / "link", SPEC.id) == store.load_record(results, SPEC.id)
+    assert run_store.load_record(tmp_path / "link", SPEC.id) == run_store.load_record(results, SPEC.id)
 
 
 # Killed processes -----------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_signals_do_not_break_a_write(tmp_path: Path) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    found = store.load_record(tmp_path, SPEC.id)
+    found = run_store.load_record(tmp_path, SPEC.id)
     assert found is not None
     assert found.note == "99"
     assert list(contents(tmp_path)) == [f"{SPEC.id}/record.json"]
@@ -339,7 +339,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(small_disk: Path, kind
 
 
 def test_a_report_on_a_full_disk_is_one_line_with_path_and_reason(small_disk: Path, tmp_path: Path) -> None:
-    store.save_record(tmp_path / "results", RECORD)
+    run_store.save_record(tmp_path / "results", RECORD)
     output = small_disk / "old.csv"
     output.write_bytes(b"old")
     fill(small_disk / "ballast")
@@ -391,7 +391,7 @@ def test_limits_of_the_system_leave_the_old_file(tmp_path: Path, limit: str, rea
     code = LIMITED.replace("SET", limit)
     found = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert found.stdout == f"{tmp_path}/run/weights.safetensors {reason}\n", found.stderr
-    assert store.load_weights(tmp_path, "run")["a"].tolist() == [0.0] * 9
+    assert run_store.load_weights(tmp_path, "run")["a"].tolist() == [0.0] * 9
     assert sorted(contents(tmp_path)) == ["run/weights.json", "run/weights.safetensors"]
 
 

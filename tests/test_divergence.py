@@ -14,11 +14,12 @@ import pytest
 from faults import Fault
 from killed_runs import generations, tiny
 
-from harness import files, store, training
-from harness.__main__ import main
-from harness.progress import Event
-from harness.signals import Watch
-from harness.specs import RunSpec
+from harness.cli.main import main
+from harness.experiments.specs import RunSpec
+from harness.processes.progress import Event
+from harness.processes.signals import Watch
+from harness.storage import files, run_store
+from harness.training import train
 from impls import registry
 from impls.contract import SOS, Arrays, Batch, Totals
 
@@ -109,8 +110,8 @@ def run_of(variant: str, name: str) -> RunSpec:
 
 def plant_in(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     if name in PLANTS:
-        build = training.build_model
-        monkeypatch.setattr(training, "build_model", lambda *given: Planted(build(*given), PLANTS[name]))
+        build = train.build_model
+        monkeypatch.setattr(train, "build_model", lambda *given: Planted(build(*given), PLANTS[name]))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -123,18 +124,18 @@ def test_what_is_not_finite_ends_in_a_record_that_says_so(
 ) -> None:
     plant_in(monkeypatch, name)
     run = run_of(variant, name)
-    record = training.run(run, tmp_path, checkpoint_seconds=1e-9)
+    record = train.run(run, tmp_path, checkpoint_seconds=1e-9)
     assert record.status == "diverged"
     expected = PLANTS[name].reason if name in PLANTS else r"epoch [12]: .*"
     assert re.fullmatch(expected, record.reason), record.reason
     last = int(record.reason[6])
     assert [one.updates for one in record.curve] == [EPOCH_UPDATES * epoch for epoch in range(1, last + 1)]
     assert record.scores == {}
-    path = tmp_path / run.id / store.RECORD
+    path = tmp_path / run.id / run_store.RECORD
     files.read_json(path)
     assert not re.search("NaN|Infinity", path.read_text())
-    assert [one.name for one in path.parent.iterdir()] == [store.RECORD]
-    assert training.run(run, tmp_path) == record
+    assert [one.name for one in path.parent.iterdir()] == [run_store.RECORD]
+    assert train.run(run, tmp_path) == record
 
 
 def test_there_are_nine_cases() -> None:
@@ -142,21 +143,21 @@ def test_there_are_nine_cases() -> None:
 
 
 def test_what_is_not_finite_survives_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
     run, name = run_of(VARIANT, "a moment is NaN"), "a moment is NaN"
     with monkeypatch.context() as patch:
         plant_in(patch, name)
-        whole = training.run(run, tmp_path / "whole")
+        whole = train.run(run, tmp_path / "whole")
         watch = Watch()
 
         def tell(event: Event) -> None:
             if event.stage == "training" and event.updates == 5:
                 watch.note(15)
 
-        broken = training.run(run, tmp_path, progress=tell, watch=watch)
+        broken = train.run(run, tmp_path, progress=tell, watch=watch)
     assert broken.reason == "interrupted by SIGTERM after 5 of 14 updates"
     assert generations(tmp_path, run)[0]["updates"] == 5
-    resumed = training.run(run, tmp_path)
+    resumed = train.run(run, tmp_path)
     assert (resumed.status, resumed.reason) == ("diverged", whole.reason)
     assert resumed.environment["resumed_after_updates"] == [5]
     for found, expected in zip(resumed.curve, whole.curve, strict=True):
@@ -175,25 +176,25 @@ def test_kept_weights_that_no_loss_saw_are_looked_at_too(
         return changed
 
     plant = Plant(weights(far), "", update=2)
-    build = training.build_model
-    monkeypatch.setattr(training, "build_model", lambda *given: Planted(build(*given), plant))
-    record = training.run(tiny(VARIANT), tmp_path)
+    build = train.build_model
+    monkeypatch.setattr(train, "build_model", lambda *given: Planted(build(*given), plant))
+    record = train.run(tiny(VARIANT), tmp_path)
     assert record.status == "diverged"
     assert record.reason == "epoch 2: the weights kept are not finite: target.positions"
 
 
 def test_a_test_loss_without_perplexity_is_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = training.measure
+    measure = train.measure
 
     def hopeless(*given: Any, **more: Any) -> Any:
         found = measure(*given, **more)
         return replace(found, scores={**found.scores, "test_loss": 701.0})
 
-    monkeypatch.setattr(training, "measure", hopeless)
-    record = training.run(tiny(VARIANT), tmp_path)
+    monkeypatch.setattr(train, "measure", hopeless)
+    record = train.run(tiny(VARIANT), tmp_path)
     assert (record.status, record.scores) == ("diverged", {})
     assert record.reason == "epoch 2: the test loss is not finite, or beyond 700 nats"
-    assert [one.name for one in (tmp_path / record.id).iterdir()] == [store.RECORD]
+    assert [one.name for one in (tmp_path / record.id).iterdir()] == [run_store.RECORD]
 
 
 @pytest.mark.faults
@@ -207,9 +208,9 @@ def test_a_diverged_run_is_told_by_the_exit_code_and_stands_in_the_report(
     command += f" --results {results} --set training.schedule=constant --set training.warmup_updates=0"
     assert main([*command.split(), "--set", "training.peak_rate=1e30", "--set", "training.clip_norm=None"]) == 1
     assert ": diverged: epoch 1: " in capsys.readouterr().out
-    (record,) = store.records(results)
+    (record,) = run_store.records(results)
     assert main(["report", "--results", str(results), "--reports", str(tmp_path / "reports")]) == 0
     shown = "".join(path.read_text() for path in (tmp_path / "reports").rglob("index.md"))
     assert "diverged" in shown
     assert record.reason in shown
-    json.loads((results / record.id / store.RECORD).read_text())
+    json.loads((results / record.id / run_store.RECORD).read_text())

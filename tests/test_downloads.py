@@ -46,11 +46,11 @@ from fault_server import (
     whole,
 )
 
-from harness.__main__ import main
-from harness.commands import data as data_command
-from harness.data import cache, corpora, downloading, multi30k
+from harness.cli import data as data_command
+from harness.cli.main import main
+from harness.data import cache, corpora, download, multi30k
 from harness.data.corpora import DataUnavailable
-from harness.specs import DataSpec
+from harness.experiments.specs import DataSpec
 
 README = Path(__file__).parent.parent / "README.md"
 SILENT = 1.0
@@ -62,8 +62,8 @@ MARGIN = 6.0
 @pytest.fixture(autouse=True)
 def _small_multi30k(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(monkeypatch, tmp_path / "cache")
-    monkeypatch.setattr(downloading, "SILENT_SECONDS", SILENT)
-    monkeypatch.setattr(downloading, "TOTAL_SECONDS", TOTAL)
+    monkeypatch.setattr(download, "SILENT_SECONDS", SILENT)
+    monkeypatch.setattr(download, "TOTAL_SECONDS", TOTAL)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ FAULTS = {
 @pytest.fixture
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multi30k, "LARGEST_TEXT_BYTES", 100_000)
-    monkeypatch.setattr(downloading, "LARGEST_DOWNLOAD_BYTES", 50_000)
+    monkeypatch.setattr(download, "LARGEST_DOWNLOAD_BYTES", 50_000)
 
 
 @pytest.mark.usefixtures("_small_limits")
@@ -266,7 +266,7 @@ def test_no_network_is_said_soon(
 
 def test_all_files_together_have_a_limit(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     """A server that is slow but not too slow for each of its files is given up too."""
-    monkeypatch.setattr(downloading, "TOTAL_SECONDS", 1.5)
+    monkeypatch.setattr(download, "TOTAL_SECONDS", 1.5)
 
     def slow(packed: bytes) -> Answer:
         def answer(handler: Any) -> None:
@@ -286,7 +286,7 @@ def test_all_files_together_have_a_limit(monkeypatch: pytest.MonkeyPatch, server
 
 def test_the_limits_are_those_that_are_stated(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.undo()
-    assert (downloading.SILENT_SECONDS, downloading.TOTAL_SECONDS, downloading.PIECE_BYTES) == (9, 180, 8 * 1024)
+    assert (download.SILENT_SECONDS, download.TOTAL_SECONDS, download.PIECE_BYTES) == (9, 180, 8 * 1024)
     stated = "less than 8 KiB in 9 seconds", "180 seconds"
     with pytest.raises(SystemExit):
         main(["data", "--help"])
@@ -390,7 +390,7 @@ def test_no_space_is_said_and_leaves_no_half_file(
 
 LOAD = f"""
 from harness.data import corpora, multi30k
-from harness.specs import DataSpec
+from harness.experiments.specs import DataSpec
 multi30k.DIGESTS = {DIGESTS!r}
 assert corpora.load(DataSpec()).digests == {{name: multi30k.DIGESTS[name] for name in {WANTED!r}}}
 """

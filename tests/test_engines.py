@@ -22,16 +22,17 @@ import pytest
 from interrupted_bench import interrupted_and_gone_on
 from small_runs import DATA, TINY, UPDATES_PER_EPOCH, spec
 
-from harness import evidence, executor, store
-from harness.engines import choice
-from harness.__main__ import main
-from harness.data import cache, handing, preparing
-from harness.data.prepared import prepare
-from harness.engines import on_ray, on_slurm, parcels
-from harness.engines.parcels import Contents
-from harness.progress import Event
-from harness.signals import Watch
-from harness.specs import DataSpec, FileSpec, RunRecord, RunSpec, to_json
+from harness.cli.main import main
+from harness.data import cache, preprocess
+from harness.data.dataset import prepare
+from harness.execution import corpus_transfer, engines, ray_launcher, slurm_launcher, transfer
+from harness.execution import local as executor
+from harness.execution.transfer import Contents
+from harness.experiments.specs import DataSpec, FileSpec, RunRecord, RunSpec, to_json
+from harness.processes import machine
+from harness.processes.progress import Event
+from harness.processes.signals import Watch
+from harness.storage import run_store
 
 TESTS = Path(__file__).resolve().parent
 SETTINGS: dict[str, Any] = {"command": "the command", "note": "a note", "terms": executor.Terms()}
@@ -60,12 +61,12 @@ def assert_same(found: dict[str, RunRecord], results: Path, expected: dict[str, 
     """The records are the same, and the files that came back are those that the records have the digests of."""
     assert {run: said(record) for run, record in found.items()} == {run: said(one) for run, one in expected.items()}
     for run, record in found.items():
-        assert store.load_record(results, run) == record
+        assert run_store.load_record(results, run) == record
         if record.status == "completed":
-            assert len(store.load_hypotheses(results, run, record.fingerprints["hypotheses"])) == 500
+            assert len(run_store.load_hypotheses(results, run, record.fingerprints["hypotheses"])) == 500
             weights = (results / run / "weights.safetensors").read_bytes()
             assert hashlib.sha256(weights).hexdigest() == record.fingerprints["trained_weights"]
-            assert record.environment["versions"] == evidence.versions()
+            assert record.environment["versions"] == machine.versions()
             assert record.environment["commit"] == expected[run].environment["commit"]
 
 
@@ -76,13 +77,13 @@ def assert_same(found: dict[str, RunRecord], results: Path, expected: dict[str, 
 def delivered(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSpec, Contents, list[str]]:
     """A run that was fulfilled in this process, as a node does, with what came of it and what it said."""
     one, lines = spec(), list[str]()
-    sent = parcels.order(one, tmp_path_factory.mktemp("none"), SETTINGS)
-    return one, parcels.fulfil(sent, handing.pack(one.data, prepare(one.data).key), lines.append), lines
+    sent = transfer.order(one, tmp_path_factory.mktemp("none"), SETTINGS)
+    return one, transfer.fulfil(sent, corpus_transfer.pack(one.data, prepare(one.data).key), lines.append), lines
 
 
 def test_what_comes_back_is_what_local_leaves(delivered: tuple[RunSpec, Contents, list[str]], tmp_path: Path) -> None:
     one, contents, lines = delivered
-    found = parcels.accept(tmp_path / "gathered", one, contents)
+    found = transfer.accept(tmp_path / "gathered", one, contents)
     expected = local([one], tmp_path / "local")
     assert_same({one.id: found}, tmp_path / "gathered", expected)
     assert (found.command, found.note) == ("the command", "a note")
@@ -104,32 +105,32 @@ def edit(content: bytes, **changes: Any) -> bytes:
 TAMPERED: dict[str, tuple[Callable[[Contents], Contents], str]] = {
     **{
         f"{name} {how}": (lambda found, name=name, change=change: {**found, name: change(found[name])}, name)
-        for name in (*parcels.HASHED.values(), store.RECORD, parcels.MANIFEST)
+        for name in (*transfer.HASHED.values(), run_store.RECORD, transfer.MANIFEST)
         for how, change in (("truncated", lambda content: content[:-7]), ("flipped", flip), ("empty", lambda _: b""))
-        if (name, how) != (parcels.MANIFEST, "flipped")
+        if (name, how) != (transfer.MANIFEST, "flipped")
     },
     **{
         f"{name} missing": (lambda found, name=name: {k: v for k, v in found.items() if k != name}, name)
-        for name in (*parcels.HASHED.values(), store.RECORD, parcels.MANIFEST)
+        for name in (*transfer.HASHED.values(), run_store.RECORD, transfer.MANIFEST)
     },
     "manifest of others": (
-        lambda found: {**found, parcels.MANIFEST: edit(found[parcels.MANIFEST], sha256="0" * 64)},
+        lambda found: {**found, transfer.MANIFEST: edit(found[transfer.MANIFEST], sha256="0" * 64)},
         "other weights",
     ),
     "edited record": (
-        lambda found: {**found, store.RECORD: edit(found[store.RECORD], note="another")},
+        lambda found: {**found, run_store.RECORD: edit(found[run_store.RECORD], note="another")},
         "its seal is not that of its content",
     ),
     "unsealed record": (
         lambda found: {
             **found,
-            store.RECORD: json.dumps(
-                {k: v for k, v in json.loads(found[store.RECORD]).items() if k != store.SEAL}
+            run_store.RECORD: json.dumps(
+                {k: v for k, v in json.loads(found[run_store.RECORD]).items() if k != run_store.SEAL}
             ).encode(),
         },
         "record.json: damaged",
     ),
-    "deep record": (lambda found: {**found, store.RECORD: b"[" * 100_000}, "record.json: damaged"),
+    "deep record": (lambda found: {**found, run_store.RECORD: b"[" * 100_000}, "record.json: damaged"),
     "outside": (lambda found: {**found, "../evil.txt": b"x"}, "'../evil.txt': allowed is"),
     "absolute": (lambda found: {**found, "/tmp/checkpoint.json": b"x"}, "'/tmp/checkpoint.json': allowed is"),
     "foreign": (lambda found: {**found, "run.lock": b"x"}, "'run.lock': allowed is"),
@@ -144,26 +145,26 @@ def test_what_is_wrong_is_refused_and_nothing_is_written(
     tmp_path: Path,
 ) -> None:
     one, contents, _ = delivered
-    before = parcels.without(tmp_path, one, "failed", "an older failure", SETTINGS)
+    before = transfer.without(tmp_path, one, "failed", "an older failure", SETTINGS)
     with pytest.raises(ValueError, match=".") as refused:
-        parcels.accept(tmp_path, one, change(contents))
+        transfer.accept(tmp_path, one, change(contents))
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert store.load_record(tmp_path, one.id) == before
+    assert run_store.load_record(tmp_path, one.id) == before
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()] == [
-        Path(one.id, store.RECORD)
+        Path(one.id, run_store.RECORD)
     ]
 
 
 def test_the_record_of_another_run_is_refused(delivered: tuple[RunSpec, Contents, list[str]], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="it is of the run .*-s0-.*: allowed is .*-s1-"):
-        parcels.accept(tmp_path, spec(seed=1), delivered[1])
+        transfer.accept(tmp_path, spec(seed=1), delivered[1])
     assert not list(tmp_path.iterdir())
 
 
 def interrupt(one: RunSpec, results: Path, *, after_epochs: int) -> None:
     """Leave an interrupted run with its checkpoint in `results`."""
-    from harness import training
+    from harness.training import train
 
     with Watch() as watch:
 
@@ -171,17 +172,17 @@ def interrupt(one: RunSpec, results: Path, *, after_epochs: int) -> None:
             if f"epoch {after_epochs}/" in event.remark:
                 watch.note(signal.SIGTERM)
 
-        record = training.run(one, results, progress=progress, watch=watch)
+        record = train.run(one, results, progress=progress, watch=watch)
     assert (record.status, len(record.curve)) == ("interrupted", after_epochs)
 
 
 def test_an_interrupted_run_goes_on_elsewhere(tmp_path: Path) -> None:
     one, lines = spec(), list[str]()
     interrupt(one, tmp_path / "here", after_epochs=1)
-    sent = parcels.order(one, tmp_path / "here", SETTINGS)
+    sent = transfer.order(one, tmp_path / "here", SETTINGS)
     assert sent.checkpoint
-    contents = parcels.fulfil(sent, handing.pack(one.data, prepare(one.data).key), lines.append)
-    found = parcels.accept(tmp_path / "here", one, contents)
+    contents = transfer.fulfil(sent, corpus_transfer.pack(one.data, prepare(one.data).key), lines.append)
+    found = transfer.accept(tmp_path / "here", one, contents)
     assert any(f"goes on after update {UPDATES_PER_EPOCH} of" in line for line in lines), lines
     assert not any(f"{one.id}: epoch 1/3" in line for line in lines)
     assert_same({one.id: found}, tmp_path / "here", local([one], tmp_path / "local"))
@@ -205,9 +206,9 @@ def test_what_an_interrupted_run_goes_on_from_comes_back(tmp_path: Path) -> None
         if ": epoch 1/2" in line:
             signal.raise_signal(signal.SIGINT)  # as Ray does to cancel a task
 
-    sent = parcels.order(one, tmp_path / "nowhere", SETTINGS)
-    contents = parcels.fulfil(sent, handing.pack(one.data, prepare(one.data).key), tell)
-    assert parcels.accept(tmp_path / "here", one, contents).status == "interrupted"
+    sent = transfer.order(one, tmp_path / "nowhere", SETTINGS)
+    contents = transfer.fulfil(sent, corpus_transfer.pack(one.data, prepare(one.data).key), tell)
+    assert transfer.accept(tmp_path / "here", one, contents).status == "interrupted"
     stream = io.StringIO()
     record = executor.execute([one], tmp_path / "here", jobs=1, stream=stream, **SETTINGS).records[0]
     assert "goes on after update" in stream.getvalue()
@@ -220,15 +221,15 @@ def test_a_corpus_that_was_handed_over_needs_no_text(tmp_path: Path, monkeypatch
     files = FileSpec(**{f"{name}_source": str(tmp_path / name) for name in ("train", "validation", "test")})
     data = DataSpec(corpus="files", tokenizer="whitespace", files=files)
     expected = prepare(data)
-    handed = handing.pack(data, expected.key)
+    handed = corpus_transfer.pack(data, expected.key)
     for name in ("train", "validation", "test"):
         (tmp_path / name).unlink()
     with pytest.raises((ValueError, OSError)):
         prepare(data)
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "node"))
     # Neither does another version of a tokenizer on that machine matter: the ids are the sender's.
-    monkeypatch.setattr(preparing, "_versions", lambda data: {"sacremoses": "another"})
-    handing.unpack(data, handed)
+    monkeypatch.setattr(preprocess, "_versions", lambda data: {"sacremoses": "another"})
+    corpus_transfer.unpack(data, handed)
     found = prepare(data)
     assert (found.key, found.digests, found.figures) == (expected.key, expected.digests, expected.figures)
     (entry,) = cache.folder().glob("handed/*")
@@ -239,17 +240,17 @@ def test_a_corpus_that_was_handed_over_needs_no_text(tmp_path: Path, monkeypatch
 
 def test_a_corpus_that_is_gone_cannot_be_handed_over() -> None:
     with pytest.raises(ValueError, match="the prepared corpus captions is gone from the cache folder"):
-        handing.pack(DATA, "0" * 64)
+        corpus_transfer.pack(DATA, "0" * 64)
 
 
 def test_the_commit_travels_with_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "REPOSITORY", tmp_path)
-    assert evidence.commit() is None
-    monkeypatch.setenv(evidence.COMMIT, '{"digest": "abc", "dirty": true}')
-    assert evidence.commit() == {"digest": "abc", "dirty": True}
+    monkeypatch.setattr(machine, "REPOSITORY", tmp_path)
+    assert machine.commit() is None
+    monkeypatch.setenv(machine.COMMIT, '{"digest": "abc", "dirty": true}')
+    assert machine.commit() == {"digest": "abc", "dirty": True}
     for damaged in ("", "[]", "{}", "no JSON"):
-        monkeypatch.setenv(evidence.COMMIT, damaged)
-        assert evidence.commit() is None
+        monkeypatch.setenv(machine.COMMIT, damaged)
+        assert machine.commit() is None
 
 
 def test_code_travels_with_the_modules_of_variants_from_outside(
@@ -260,7 +261,7 @@ def test_code_travels_with_the_modules_of_variants_from_outside(
     (tmp_path / "package" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     variants = ["alone:BUILD", "package.inner:BUILD", "paper"]
-    found = on_ray._code([dataclasses.replace(spec(), variant=variant) for variant in variants])
+    found = ray_launcher._code([dataclasses.replace(spec(), variant=variant) for variant in variants])
     root = TESTS.parent
     expected = {root / "harness", root / "impls", tmp_path / "alone.py", tmp_path / "package"}
     assert {Path(one) for one in found} == expected
@@ -293,7 +294,7 @@ def test_options_that_do_not_fit_are_refused_in_a_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for library in choice.LIBRARIES.values():
+    for library in engines.LIBRARIES.values():
         monkeypatch.setitem(sys.modules, library, None)
     given = ["--corpus", "captions", "--tokenizer", "whitespace", "--results", str(tmp_path / "results")]
     assert main([command, *given, *words.split()]) == 2
@@ -310,7 +311,7 @@ def test_no_ray_cluster_is_a_line(address: str, named: str, tmp_path: Path, monk
     if named == "variable":
         monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(ValueError, match=f"--engine ray --address {address}: .*: allowed is the HOST:PORT"):
-        on_ray.execute(
+        ray_launcher.execute(
             [spec()],
             tmp_path,
             address=address if named == "option" else "auto",
@@ -341,19 +342,19 @@ def test_slurm_is_missed_in_a_line(
 
 
 def test_nothing_waits_where_the_jobs_of_slurm_are_written(tmp_path: Path) -> None:
-    first, second = (on_slurm._folder(tmp_path) for _ in range(2))
+    first, second = (slurm_launcher._folder(tmp_path) for _ in range(2))
     assert first != second
-    assert first.parent == second.parent == tmp_path / on_slurm.FOLDER
+    assert first.parent == second.parent == tmp_path / slurm_launcher.FOLDER
     (tmp_path / "results").mkdir()
-    (tmp_path / "results" / on_slurm.FOLDER).symlink_to(tmp_path)
+    (tmp_path / "results" / slurm_launcher.FOLDER).symlink_to(tmp_path)
     with pytest.raises(ValueError, match="is a link: allowed is a folder to write in"):
-        on_slurm._folder(tmp_path / "results")
+        slurm_launcher._folder(tmp_path / "results")
 
 
 def test_parameters_of_slurm_are_submitit_s_or_sbatch_s() -> None:
     pytest.importorskip("submitit", reason="needs submitit: pip install '.[slurm]'")
     given = {"partition": "long", "time": "30", "reservation": "class"}
-    assert on_slurm._parameters(given) == {
+    assert slurm_launcher._parameters(given) == {
         "slurm_partition": "long",
         "slurm_time": 30,
         "slurm_additional_parameters": {"reservation": "class"},
@@ -410,7 +411,7 @@ def test_ray_ends_with_the_records_of_local_though_a_node_is_killed(cluster: Any
 
     stream = Noticing(both_nodes_are_at_it, lambda: cluster.remove_node(killed, allow_graceful=False))
     results = tmp_path / "ray"
-    outcome = on_ray.execute([*slow, *quick], results, address=cluster.address, stream=stream, settings=SETTINGS)
+    outcome = ray_launcher.execute([*slow, *quick], results, address=cluster.address, stream=stream, settings=SETTINGS)
     assert stream.done, stream.getvalue()
     assert "try 2: Ray lost the one before" in stream.getvalue()
     assert not outcome.interrupted
@@ -431,20 +432,20 @@ def test_ray_runs_the_code_that_was_sent(cluster: Any, tmp_path: Path, monkeypat
     (tmp_path / "from_outside.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     one, stream = spec("from_outside:build"), io.StringIO()
-    outcome = on_ray.execute([one], tmp_path / "ray", address=cluster.address, stream=stream, settings=SETTINGS)
+    outcome = ray_launcher.execute([one], tmp_path / "ray", address=cluster.address, stream=stream, settings=SETTINGS)
     reason = outcome.records[0].reason
     assert reason.count("py_modules_files") >= 2, reason
     assert str(TESTS.parent / "harness") not in reason.split(";")[0]
     assert " 1" in reason.split(";")[0]
     assert "failed" in stream.getvalue()
-    assert "RuntimeError" in store.log_path(tmp_path / "ray", one.id).read_text()
+    assert "RuntimeError" in run_store.log_path(tmp_path / "ray", one.id).read_text()
 
 
 @pytest.mark.faults
 def test_ctrl_c_ends_the_runs_on_ray_in_order_and_the_command_goes_on_later(cluster: Any, tmp_path: Path) -> None:
     results = tmp_path / "results"
     interrupted_and_gone_on(results, "--engine", "ray", "--address", cluster.address)
-    for record in store.records(results):
+    for record in run_store.records(results):
         fresh = local([record.spec], tmp_path / "local")[record.id]
         assert {**said(record), "command": "", "note": ""} == {**said(fresh), "command": "", "note": ""}
 
@@ -460,7 +461,7 @@ def test_submitit_ends_with_the_records_of_local_though_a_job_is_preempted(
     jobs: dict[str, Any] = {}
     submit = submitit.AutoExecutor.submit
 
-    def noticed(self: Any, job: on_slurm.Job) -> Any:
+    def noticed(self: Any, job: slurm_launcher.Job) -> Any:
         return jobs.setdefault(json.loads(job.spec)["variant"], submit(self, job))
 
     def preempt() -> None:
@@ -472,7 +473,7 @@ def test_submitit_ends_with_the_records_of_local_though_a_job_is_preempted(
     stream = Noticing(lambda shown: f"{slow.id}: epoch 1/3" in shown, preempt)
     results = tmp_path / "slurm"
     given = {"cluster": "local", "partition": "any"}
-    outcome = on_slurm.execute(specs, results, parameters=given, stream=stream, settings=SETTINGS)
+    outcome = slurm_launcher.execute(specs, results, parameters=given, stream=stream, settings=SETTINGS)
     assert stream.done
     assert f"{slow.id}: goes on after update" in stream.getvalue()
     found = {record.id: record for record in outcome.records}

@@ -14,13 +14,16 @@ import pytest
 from interrupted_bench import interrupted
 from small_runs import TINY, spec
 
-from harness import checkpoints, executor, forecast, store, suites, workers
-from harness.commands import many
-from harness.data.prepared import prepare
-from harness.forecast import Estimate, Forecast
-from harness.progress import Display, Event, describe, duration, from_line, to_line
-from harness.specs import DataSpec, RunRecord, RunSpec
-from harness.verdicts import LOST_PROCESSES, Records, Running, Task
+from harness.cli import sweep
+from harness.data.dataset import prepare
+from harness.execution import eta, local
+from harness.execution.eta import Estimate, Forecast
+from harness.execution.retry_policy import LOST_PROCESSES, Records, Running, Task
+from harness.experiments import suites
+from harness.experiments.specs import DataSpec, RunRecord, RunSpec
+from harness.processes import workers
+from harness.processes.progress import Display, Event, describe, duration, from_line, to_line
+from harness.storage import checkpoint_files, run_store
 from impls import registry
 from impls.recipes import TUTORIAL
 
@@ -34,7 +37,7 @@ def test_a_run_that_fails_stays_where_it_is(tmp_path: Path) -> None:
     variants = ("build", "build_breaking", "build_dying", "build_nothing")
     specs = [spec(f"counting_model:{name}") for name in variants]
     stream = io.StringIO()
-    outcome = executor.execute(specs, tmp_path, jobs=2, stream=stream, command="the command", note="a note")
+    outcome = local.execute(specs, tmp_path, jobs=2, stream=stream, command="the command", note="a note")
     found = {record.spec.variant.partition(":")[2]: record for record in outcome.records}
     assert {name: record.status for name, record in found.items()} == {
         "build": "completed",
@@ -48,9 +51,9 @@ def test_a_run_that_fails_stays_where_it_is(tmp_path: Path) -> None:
     assert "the last words" in found["build_dying"].reason
     assert "gives a str: allowed is a Seq2SeqModel" in found["build_nothing"].reason
     for record in outcome.records:
-        assert store.load_record(tmp_path, record.id) == record
+        assert run_store.load_record(tmp_path, record.id) == record
         assert (record.command, record.note) == ("the command", "a note")
-    log = store.log_path(tmp_path, found["build_breaking"].id).read_text()
+    log = run_store.log_path(tmp_path, found["build_breaking"].id).read_text()
     assert "Traceback" in log
     shown = stream.getvalue()
     assert "failed: RuntimeError: the planted fault" in shown
@@ -61,7 +64,7 @@ def test_a_run_that_fails_stays_where_it_is(tmp_path: Path) -> None:
 
 def test_a_run_has_its_environment(tmp_path: Path) -> None:
     one = spec(threads=3)
-    record = executor.execute([one], tmp_path, jobs=1, stream=io.StringIO()).records[0]
+    record = local.execute([one], tmp_path, jobs=1, stream=io.StringIO()).records[0]
     variables = record.environment["variables"]
     assert variables["OMP_NUM_THREADS"] == variables["MKL_NUM_THREADS"] == "3"
     assert variables["MALLOC_MMAP_MAX_"] == workers.worker_environment(one)["MALLOC_MMAP_MAX_"]
@@ -78,8 +81,8 @@ class Judged:
 
     def judge(self, code: int, printed: str = "", **left: Any) -> RunRecord | None:
         if left:
-            store.save_record(self.results, RunRecord(id=self.spec.id, spec=self.spec, **left))
-        with store.open_log(self.results, self.spec.id) as log:
+            run_store.save_record(self.results, RunRecord(id=self.spec.id, spec=self.spec, **left))
+        with run_store.open_log(self.results, self.spec.id) as log:
             log.write(printed.encode())
         return Records(self.results, {}, 1, self.said.append).judge(self.running, code, last=False)
 
@@ -98,16 +101,16 @@ def test_a_run_that_is_interrupted_to_the_last_says_how_often_it_was_lost(tmp_pa
     record = Judged(tmp_path, lost=1).judge(143, status="interrupted", reason="interrupted by SIGTERM")
     assert record is not None
     assert (record.status, record.environment[LOST_PROCESSES]) == ("interrupted", ["killed by SIGKILL"])
-    assert store.load_record(tmp_path, record.id) == record
+    assert run_store.load_record(tmp_path, record.id) == record
 
 
 def test_a_process_that_is_killed_once_its_record_is_there_leaves_no_checkpoint(tmp_path: Path) -> None:
     judged = Judged(tmp_path)
-    checkpoints.save(tmp_path, judged.spec.id, {}, {})
+    checkpoint_files.save(tmp_path, judged.spec.id, {}, {})
     record = judged.judge(-9, status="diverged", reason="epoch 1")
     assert record is not None
     assert record.status == "diverged"
-    assert not checkpoints.exists(tmp_path, record.id)
+    assert not checkpoint_files.exists(tmp_path, record.id)
     assert judged.said[0].endswith("after its record was written")
 
 
@@ -230,30 +233,30 @@ def test_a_forecast_counts_only_what_is_left_of_a_resumed_run(monkeypatch: pytes
 
 
 def test_what_is_left_of_a_run_is_what_its_checkpoint_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecast, "machine_rate", lambda: 1e9)
+    monkeypatch.setattr(eta, "machine_rate", lambda: 1e9)
     run = spec()
-    assert many.forecast_runs([run], tmp_path, 1).done == {run.id: 0.0}
-    checkpoints.save(tmp_path, run.id, {}, {"updates": 3})
-    checkpoints.save(tmp_path, run.id, {}, {"updates": 7})
-    assert many.forecast_runs([run], tmp_path, 1).done == {run.id: 7 / 21}
+    assert sweep.forecast_runs([run], tmp_path, 1).done == {run.id: 0.0}
+    checkpoint_files.save(tmp_path, run.id, {}, {"updates": 3})
+    checkpoint_files.save(tmp_path, run.id, {}, {"updates": 7})
+    assert sweep.forecast_runs([run], tmp_path, 1).done == {run.id: 7 / 21}
     (tmp_path / run.id / "checkpoint-2.json").write_bytes(b"half")
-    assert many.forecast_runs([run], tmp_path, 1).done == {run.id: 3 / 21}
+    assert sweep.forecast_runs([run], tmp_path, 1).done == {run.id: 3 / 21}
 
 
 def test_a_forecast_grows_with_the_work() -> None:
     prepared = prepare(spec().data)
 
     def seconds(one: RunSpec) -> float:
-        return forecast.estimate(one, prepared, 1e9).seconds()
+        return eta.estimate(one, prepared, 1e9).seconds()
 
     base = spec("learned_positions", TINY)
     assert seconds(spec("learned_positions", registry.recipe("learned_positions"))) > seconds(base)
     assert seconds(spec("paper", registry.recipe("paper"), training=TUTORIAL)) > seconds(spec("paper", TINY))
     assert seconds(spec("learned_positions", TINY, updates=2)) < seconds(base)
     assert seconds(spec()) > 0
-    assert forecast.estimate(base, prepared, 1e9).seconds(0.5) < seconds(base)
-    assert forecast.estimate(base, prepared, 1e9).seconds(1.0) > forecast.START_SECONDS
-    assert forecast.machine_rate(0.05) > 1e6
+    assert eta.estimate(base, prepared, 1e9).seconds(0.5) < seconds(base)
+    assert eta.estimate(base, prepared, 1e9).seconds(1.0) > eta.START_SECONDS
+    assert eta.machine_rate(0.05) > 1e6
 
 
 @pytest.mark.parametrize("suite", suites.SUITES.values(), ids=lambda suite: suite.name)

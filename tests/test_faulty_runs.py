@@ -21,11 +21,13 @@ import faulty_models
 import pytest
 from small_runs import DATA, spec
 
-from harness import endings, executor, locks, logs, store, workers
-from harness.data.prepared import prepare
-from harness.executor import Outcome, Terms
-from harness.specs import RunRecord, RunSpec
-from harness.verdicts import LOST_PROCESSES
+from harness.data.dataset import prepare
+from harness.execution import local
+from harness.execution.local import Outcome, Terms
+from harness.execution.retry_policy import LOST_PROCESSES
+from harness.experiments.specs import RunRecord, RunSpec
+from harness.processes import exit_status, workers
+from harness.storage import locks, logs, run_store
 
 TESTS = Path(__file__).resolve().parent
 QUICK = Terms(silence_seconds=60.0, grace_seconds=1.0)
@@ -49,7 +51,7 @@ class Place:
         self.shown = io.StringIO()
 
     def execute(self, specs: Sequence[RunSpec], *, jobs: int = 2, terms: Terms = QUICK) -> Outcome:
-        return executor.execute(specs, self.results, jobs=jobs, stream=self.shown, terms=terms)
+        return local.execute(specs, self.results, jobs=jobs, stream=self.shown, terms=terms)
 
     def one(self, kind: str, *, terms: Terms = QUICK) -> RunRecord:
         """Run a model beside a sound one, which has to be completed, and return the record of the first."""
@@ -59,7 +61,7 @@ class Place:
         assert len(records) == 2
         assert records.pop(faulty("sound", seed=9).id).status == "completed"
         (record,) = records.values()
-        assert record == store.load_record(self.results, first.id)
+        assert record == run_store.load_record(self.results, first.id)
         assert self.locks() == []
         return record
 
@@ -194,7 +196,7 @@ def leaves_half_a_record(place: Place) -> None:
 def fails_anew(place: Place) -> None:
     """What an earlier process said of the run is not taken for what this one says."""
     one = faulty("leaving")
-    store.save_record(place.results, RunRecord(id=one.id, spec=one, status="failed", reason="long ago"))
+    run_store.save_record(place.results, RunRecord(id=one.id, spec=one, status="failed", reason="long ago"))
     assert place.one("leaving").reason.startswith("its process ended with code 0")
 
 
@@ -208,7 +210,7 @@ def leaves_a_child(place: Place) -> None:
 def floods_its_log(place: Place) -> None:
     record = place.one("flooding")
     assert record.status == "completed"
-    log = store.log_path(place.results, record.id)
+    log = run_store.log_path(place.results, record.id)
     assert log.stat().st_size < logs.LOG_BYTES + 2_000_000
     text = log.read_bytes()
     assert b"longer than 8,000,000 bytes" in text
@@ -257,7 +259,7 @@ def is_asked_to_end_by_somebody(place: Place) -> None:
 def is_killed_for_its_memory(place: Place) -> None:
     counter = place.notes / "counter"
     counter.write_text("low 0\noom 3\noom_kill 3\n")
-    place.patch.setattr(endings, "_counters", lambda: [counter])
+    place.patch.setattr(exit_status, "_counters", lambda: [counter])
     record = place.one("killed_for_memory", terms=replace(QUICK, retries=0))
     assert record.status == "failed"
     assert record.reason.startswith("killed by SIGKILL: memory ran out, says the system")
@@ -307,14 +309,14 @@ def cannot_be_started(place: Place) -> None:
 
 
 def leaves_its_record_nowhere(place: Place) -> None:
-    save = store.save_record
+    save = run_store.save_record
 
     def refuse(results: Path, record: RunRecord) -> Path:
         if "raising" in record.id:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "record.json")
         return save(results, record)
 
-    place.patch.setattr(store, "save_record", refuse)
+    place.patch.setattr(run_store, "save_record", refuse)
     outcome = place.execute([faulty("raising"), faulty("killed_once")])
     assert sorted(record.status for record in outcome.records) == ["completed", "failed"]
     assert "its record cannot be written: [Errno 28] No space left on device" in place.shown.getvalue()
@@ -327,7 +329,7 @@ def opens_too_many_files(place: Place) -> None:
         place.execute([faulty("sound", seed=seed) for seed in range(13)], jobs=200)
     raised = []
     place.patch.setattr(resource, "setrlimit", lambda which, limits: raised.append(limits))
-    executor.check_descriptors(12)
+    local.check_descriptors(12)
     assert raised == [(100, 100)]
 
 
@@ -356,7 +358,7 @@ with locks.hold(results, run):
     if end == "dies":
         os.kill(os.getpid(), 9)
     from small_runs import spec
-    from harness.specs import RunRecord
+    from harness.experiments.specs import RunRecord
     one = spec("faulty_models:build_sound")
     store.save_record(results, RunRecord(id=one.id, spec=one, status="diverged", note="the other's"))
 """
@@ -422,7 +424,7 @@ def is_run_by_hand_at_the_same_time(place: Place) -> None:
     command += [str(place.results), "--set", "updates=3"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent, check=True)
     run = next(line for line in done.stdout.splitlines() if line.startswith("faulty_models")).partition(":")[0]
-    store.remove_record(place.results, run)
+    run_store.remove_record(place.results, run)
     with locks.hold(place.results, run):
         done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent, check=False)
     assert done.returncode == 2
@@ -436,7 +438,7 @@ def has_two_runners(place: Place) -> None:
     shown = [one.communicate(timeout=PATIENCE_SECONDS)[0] for one in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), shown
     assert place.trained() == {"Sound-0": 1, "Sound-1": 1, "Sound-2": 1}
-    assert len(store.records(place.results)) == 3
+    assert len(run_store.records(place.results)) == 3
     assert "is being run by process" in "".join(shown)
     assert place.locks() == []
 
@@ -463,7 +465,7 @@ def ends_on(place: Place, number: int) -> None:
     assert process.returncode == 128 + number
     assert "Traceback" not in rest
     assert "0 of 3 runs are done, 2 begun, 1 not. The same command goes on from here." in rest
-    records = store.records(place.results)
+    records = run_store.records(place.results)
     assert [record.status for record in records] == ["interrupted"] * 2
     assert all("of 21 updates" in record.reason for record in records)
     trained = [one for seed in range(2) for one in place.processes(f"Sound-{seed}")]
@@ -478,7 +480,7 @@ def goes_on_where_half_a_grid_was_left(place: Place) -> None:
     outcome = place.execute([done, failed, interrupted], terms=replace(QUICK, retries=0))
     found = {record.id: record.status for record in outcome.records}
     assert found == {done.id: "completed", failed.id: "failed", interrupted.id: "interrupted"}
-    before = (place.results / done.id / store.RECORD).stat()
+    before = (place.results / done.id / run_store.RECORD).stat()
     outcome = place.execute([done, failed, interrupted, new])
     assert {record.id: record.status for record in outcome.records} == {
         done.id: "completed",
@@ -487,7 +489,7 @@ def goes_on_where_half_a_grid_was_left(place: Place) -> None:
         new.id: "failed",
     }
     assert place.trained() == {"Sound-0": 1, "KilledOnce-0": 2, "AskedOnce-0": 2, "OutOfMemory-0": 1}
-    after = (place.results / done.id / store.RECORD).stat()
+    after = (place.results / done.id / run_store.RECORD).stat()
     assert (after.st_mtime_ns, after.st_ino) == (before.st_mtime_ns, before.st_ino)
 
 
@@ -499,7 +501,7 @@ def ends_with_its_runner(place: Place) -> None:
     trained = [one for seed in range(2) for one in place.processes(f"Sound-{seed}")]
     assert len(trained) == 2
     assert all(gone(one) for one in trained)
-    records = store.records(place.results)
+    records = run_store.records(place.results)
     assert [record.status for record in records] == ["interrupted"] * 2
     with place.runner() as process:
         shown = process.communicate(timeout=PATIENCE_SECONDS)[0]
@@ -589,7 +591,7 @@ CASES: dict[str, Callable[[Place], None]] = {
         ends_with_its_runner_though_it_hangs,
         ends_at_once_on_a_second_ctrl_c,
     )
-} | {f"ends_on_{number.name}": lambda place, number=number: ends_on(place, number) for number in endings.LOST[1:]}
+} | {f"ends_on_{number.name}": lambda place, number=number: ends_on(place, number) for number in exit_status.LOST[1:]}
 
 SAMPLE = (
     "aborts",

@@ -15,13 +15,13 @@ from hostile_text import HOSTILE
 from markdown_it import MarkdownIt
 from record_factory import record
 
-from harness import store, terminal
-from harness.__main__ import main
-from harness.commands import options
-from harness.comparing import document
-from harness.progress import Display, Event
-from harness.reporting import exports, pages
-from harness.specs import RunRecord
+from harness import text as terminal
+from harness.cli import options
+from harness.cli.main import main
+from harness.experiments.specs import RunRecord
+from harness.processes.progress import Display, Event
+from harness.reporting import bench_report, csv_export, document
+from harness.storage import run_store
 from impls.recipes import RECIPES
 
 OBEYED = (
@@ -75,8 +75,8 @@ def test_all_other_text_is_shown_as_it_is() -> None:
 @pytest.mark.parametrize("text", OBEYED)
 def test_list_shows_reasons_with_nothing_to_obey(tmp_path: Path, text: str, capsys: Any) -> None:
     one = named("learned_positions", 0, status="failed", reason=text)
-    store.save_record(tmp_path, one)
-    store.save_record(tmp_path, replace(one, id=f"x{text.translate({0: None, 47: None, 92: None})}\nRuns: none"))
+    run_store.save_record(tmp_path, one)
+    run_store.save_record(tmp_path, replace(one, id=f"x{text.translate({0: None, 47: None, 92: None})}\nRuns: none"))
     assert main(["list", "--results", str(tmp_path)]) == 0
     shown = capsys.readouterr()
     assert not obeyed(shown.out + shown.err)
@@ -85,7 +85,9 @@ def test_list_shows_reasons_with_nothing_to_obey(tmp_path: Path, text: str, caps
 
 def test_tables_of_hostile_names_hold_nothing_to_obey(tmp_path: Path, capsys: Any) -> None:
     for place, text in enumerate([*OBEYED, *HOSTILE]):
-        store.save_record(tmp_path, named(text, place, **({"status": "failed", "reason": text} if place % 2 else {})))
+        run_store.save_record(
+            tmp_path, named(text, place, **({"status": "failed", "reason": text} if place % 2 else {}))
+        )
     assert main(["list", "--results", str(tmp_path)]) == 0
     assert main(["check", "--json", "--results", str(tmp_path)]) == 1
     assert not obeyed(capsys.readouterr().out)
@@ -118,18 +120,18 @@ def test_no_cell_of_text_is_a_formula_and_numbers_stay_numbers(tmp_path: Path) -
     found = [
         named(text, place, scores={**record().scores, "chrf": -1.5, text: 2.5}) for place, text in enumerate(FORMULAS)
     ]
-    exports.save(found, tmp_path)
-    for name in (exports.RUNS, exports.CURVES):
+    csv_export.save(found, tmp_path)
+    for name in (csv_export.RUNS, csv_export.CURVES):
         content = (tmp_path / name).read_text(encoding="utf-8")
         heads, *lines = csv.reader(io.StringIO(content))
         for cell in [*heads, *(cell for line in lines for cell in line)]:
             assert not cell.startswith(("\t", "\r", "\n", " "))
-            if cell.startswith(exports.FORMULA):
+            if cell.startswith(csv_export.FORMULA):
                 float(cell)
-        assert len(lines) == (len(FORMULAS) if name == exports.RUNS else sum(len(one.curve) for one in found))
-    (place,) = [place for place, head in enumerate(csv_lines(tmp_path / exports.RUNS)[0]) if head == "chrf"]
-    assert {line[place] for line in csv_lines(tmp_path / exports.RUNS)[1:]} == {"-1.5"}
-    assert all(line[1].startswith("'") for line in csv_lines(tmp_path / exports.RUNS)[1:])
+        assert len(lines) == (len(FORMULAS) if name == csv_export.RUNS else sum(len(one.curve) for one in found))
+    (place,) = [place for place, head in enumerate(csv_lines(tmp_path / csv_export.RUNS)[0]) if head == "chrf"]
+    assert {line[place] for line in csv_lines(tmp_path / csv_export.RUNS)[1:]} == {"-1.5"}
+    assert all(line[1].startswith("'") for line in csv_lines(tmp_path / csv_export.RUNS)[1:])
 
 
 def csv_lines(path: Path) -> list[list[str]]:
@@ -140,11 +142,11 @@ def csv_lines(path: Path) -> list[list[str]]:
 
 
 def test_the_markdown_report_holds_hostile_text_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.reporting.drawing.write", lambda drawn, path: None)  # pictures are other tests'
+    monkeypatch.setattr("harness.reporting.plot_style.write", lambda drawn, path: None)  # pictures are other tests'
     texts = [" ".join(HOSTILE[start::3]) for start in range(3)]
     found = [named(text, place) for place, text in enumerate(texts)]
     found[2] = replace(found[2], status="failed", reason=texts[2], scores={}, curve=())
-    page = pages.write(found, tmp_path).read_text(encoding="utf-8")
+    page = bench_report.write(found, tmp_path).read_text(encoding="utf-8")
     shown = MarkdownIt("commonmark").enable("table").render(page)
     tags = set(re.findall(r"<\s*/?\s*([a-zA-Z!][\w-]*)", shown))
     assert tags <= TAGS

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from small_runs import spec
 
-from harness import evidence, executor, store
-from harness.__main__ import parser
-from harness.commands import many
-from harness.forecast import Forecast
-from harness.verdicts import Running, Task
-from harness.workers import worker_environment
+from harness.cli import sweep
+from harness.cli.main import parser
+from harness.execution import local
+from harness.execution.eta import Forecast
+from harness.execution.retry_policy import Running, Task
+from harness.processes import machine
+from harness.processes.workers import worker_environment
+from harness.storage import run_store
 
 NVIDIA_SMI = """#!/bin/sh
 # Two different GPUs, by UUID or by number.
@@ -41,12 +43,12 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def visible(words: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", words)
-    return evidence.gpus()
+    return machine.gpus()
 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_gpus_are_those_that_cuda_would_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert evidence.gpus() == ["GPU-one", "GPU-two"]
+    assert machine.gpus() == ["GPU-one", "GPU-two"]
     assert visible("1", monkeypatch) == ["1"]
     assert visible(" 2, 0 ", monkeypatch) == ["2", "0"]
     assert visible("GPU-two,-1,GPU-one", monkeypatch) == ["GPU-two"]
@@ -56,19 +58,19 @@ def test_gpus_are_those_that_cuda_would_see(monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_the_driver_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert evidence.gpus() == []
+    assert machine.gpus() == []
 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_a_record_names_the_gpu_that_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
     first, other = "The first GPU", "The other GPU"
-    assert [evidence.machine(device)["gpu"] for device in ("cuda", "cuda:0", "cuda:1")] == [first, first, other]
-    assert evidence.machine("cuda:one")["gpu"] == first  # the framework says what is wrong with that word
-    assert "gpu" not in evidence.machine("cpu")
+    assert [machine.machine(device)["gpu"] for device in ("cuda", "cuda:0", "cuda:1")] == [first, first, other]
+    assert machine.machine("cuda:one")["gpu"] == first  # the framework says what is wrong with that word
+    assert "gpu" not in machine.machine("cpu")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-two,GPU-one")
-    assert [evidence.machine(device)["gpu"] for device in ("cuda", "cuda:1")] == [other, first]
+    assert [machine.machine(device)["gpu"] for device in ("cuda", "cuda:1")] == [other, first]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert evidence.machine("cuda")["gpu"] is None
+    assert machine.machine("cuda")["gpu"] is None
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -87,20 +89,20 @@ def test_as_many_runs_go_at_once_as_there_are_gpus(
 ) -> None:
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(evidence, "cores", lambda: 5)
+    monkeypatch.setattr(machine, "cores", lambda: 5)
     told: dict[str, Any] = {}
-    monkeypatch.setattr(executor, "execute", lambda *_, **settings: told.update(settings) or executor.Outcome())
+    monkeypatch.setattr(local, "execute", lambda *_, **settings: told.update(settings) or local.Outcome())
     given = parser().parse_args(["bench", "--results", str(tmp_path)], argparse.Namespace(typed=""))
-    many.execute([spec(device=device)], [], given)
+    sweep.execute([spec(device=device)], [], given)
     assert (told["jobs"], told["gpus"]) == (jobs, gpus)
 
 
 def seen(tmp_path: Path, device: str, **settings: Any) -> list[str]:
     """Run four runs at once and return what GPUs each saw."""
     specs = [spec("counting_model:build_seeing", device=device, seed=seed) for seed in range(4)]
-    outcome = executor.execute(specs, tmp_path, jobs=4, stream=io.StringIO(), **settings)
+    outcome = local.execute(specs, tmp_path, jobs=4, stream=io.StringIO(), **settings)
     assert [record.status for record in outcome.records] == ["completed"] * 4
-    logs = [store.log_path(tmp_path, one.id).read_text() for one in specs]
+    logs = [run_store.log_path(tmp_path, one.id).read_text() for one in specs]
     return [next(line for line in log.splitlines() if line.startswith("sees ")) for log in logs]
 
 
@@ -122,7 +124,7 @@ def test_each_run_sees_the_least_busy_gpu(
 
 def test_a_gpu_whose_run_has_ended_is_free_again(tmp_path: Path) -> None:
     gpus = ["GPU-one", "GPU-two"]
-    crew = executor._Crew([], tmp_path, io.StringIO(), Forecast({}, 2), executor.Terms(), {}, gpus)
+    crew = local._Crew([], tmp_path, io.StringIO(), Forecast({}, 2), local.Terms(), {}, gpus)
     worker: Any = None
     run = spec(device="cuda")
     for taken, expected in (([], "GPU-one"), (["GPU-one"], "GPU-two"), (["GPU-two"], "GPU-one"), (gpus, "GPU-one")):

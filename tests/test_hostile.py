@@ -15,9 +15,10 @@ import pytest
 from hostile_files import CANARY, CASES, PICKLE, RUN, SECRET, write_valid
 from small_runs import spec
 
-from harness import store, training
-from harness.commands import options
-from harness.data.prepared import prepare
+from harness.cli import options
+from harness.data.dataset import prepare
+from harness.storage import run_store
+from harness.training import train
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 30.0
@@ -99,12 +100,12 @@ def test_a_builder_from_outside_is_imported_where_that_is_allowed(tmp_path: Path
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
         patch.setenv("OMP_NUM_THREADS", "1")
-        made = training.run(spec(), tmp_path)
+        made = train.run(spec(), tmp_path)
         prepared = prepare(made.spec.data)
         with pytest.raises(ValueError, match="which is not of this program: allowed with --import-builder"):
             options.stored_model(made, tmp_path, prepared, device="cpu")
         model = options.stored_model(made, tmp_path, prepared, device="cpu", import_builder=True)
-    stored = store.load_weights(tmp_path, made.id)
+    stored = run_store.load_weights(tmp_path, made.id)
     assert {name: one.tobytes() for name, one in model.weights().items()} == {
         name: one.tobytes() for name, one in stored.items()
     }

@@ -19,16 +19,17 @@ import pages_factory
 import pytest
 from record_factory import record
 
-from harness import store
-from harness.__main__ import main
-from harness.reporting import drawing, html, panels
-from harness.reporting.explorer import ALPHABET, LEADS, Side, explorer, marked, number_code
-from harness.reporting.groups import groups
-from harness.reporting.judging import distinct, judge, stored_sentences
-from harness.reporting.statistics import Method
+from harness.analysis.grouping import groups
+from harness.analysis.leaderboard import distinct, judge, stored_sentences
+from harness.analysis.statistics import Method
+from harness.cli.main import main
+from harness.experiments.specs import RunRecord
+from harness.experiments.suites import FULL_VARIANTS
+from harness.reporting import curve_panels as panels
+from harness.reporting import plot_style, render_html
+from harness.reporting.translation_explorer import ALPHABET, LEADS, Side, explorer, marked, number_code
 from harness.reporting.verdict import verdict
-from harness.specs import RunRecord
-from harness.suites import FULL_VARIANTS
+from harness.storage import run_store
 
 QUICK = Method(resamples=50, trials=50)
 TWO = ("learned_positions", "bahdanau_gru")
@@ -68,7 +69,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[RunReco
 def page(stored: tuple[Path, list[RunRecord]], tmp_path_factory: pytest.TempPathFactory) -> str:
     results, records = stored
     folder = tmp_path_factory.mktemp("report")
-    made = html.write(records, folder, results=results, texts=pages_factory.texts(30), method=QUICK)
+    made = render_html.write(records, folder, results=results, texts=pages_factory.texts(30), method=QUICK)
     assert [path.name for path in folder.iterdir()] == ["index.html"]
     return made.read_text(encoding="utf-8")
 
@@ -89,7 +90,7 @@ def test_every_section_is_there_in_order_and_in_the_contents(page: str) -> None:
 
 
 def test_without_run_folders_there_are_no_empty_sections(tmp_path: Path) -> None:
-    page = html.write([record()], tmp_path, method=QUICK).read_text(encoding="utf-8")
+    page = render_html.write([record()], tmp_path, method=QUICK).read_text(encoding="utf-8")
     found = re.findall(r'<section id="(\w+)"', page)
     assert found == ["verdict", "leaderboard", "curves", "speed", "model", "reproducing", "citing"]
     assert found == re.findall(r'<li><a href="#(\w+)">', page)
@@ -122,7 +123,7 @@ def test_a_page_of_eight_variants_three_seeds_and_a_thousand_sentences_is_under_
     variants = (*FULL_VARIANTS, "mine:ROTARY")
     assert len(variants) == 8
     records = pages_factory.folder(tmp_path, variants, seeds=3, count=1_000)
-    made = html.write(records, tmp_path, results=tmp_path, texts=pages_factory.texts(1_000), method=QUICK)
+    made = render_html.write(records, tmp_path, results=tmp_path, texts=pages_factory.texts(1_000), method=QUICK)
     assert 300_000 < made.stat().st_size < 2_000_000
     (found,) = data(made.read_text(encoding="utf-8"), "data")[:1]
     assert len(found["sides"]) == 24
@@ -141,7 +142,7 @@ def test_translations_source_and_reference_come_out_as_they_went_in(
         (side,) = (
             each for each in found["sides"] if (each["label"], each["seed"]) == (one.spec.variant, one.spec.seed)
         )
-        hypotheses = store.load_hypotheses(results, one.id)
+        hypotheses = run_store.load_hypotheses(results, one.id)
         assert [unpacked(line, found) for line in side["text"]] == [each.text for each in hypotheses]
     assert unpacked(found["source"][3], found) == f"{pages_factory.SOURCE} nummer 3"
     assert unpacked(found["reference"][3], found) == f"{pages_factory.REFERENCE} number 3"
@@ -167,7 +168,7 @@ def test_no_text_of_the_corpus_stands_in_a_page_that_is_to_be_without(
     stored: tuple[Path, list[RunRecord]], page: str, tmp_path: Path
 ) -> None:
     results, records = stored
-    without = html.write(records, tmp_path, results=results, method=QUICK).read_text(encoding="utf-8")
+    without = render_html.write(records, tmp_path, results=results, method=QUICK).read_text(encoding="utf-8")
     for word in (pages_factory.SOURCE, pages_factory.REFERENCE):
         assert word in page
         assert word not in without
@@ -182,8 +183,8 @@ def test_the_command_leaves_the_corpus_out_where_told_and_of_published_records(
     results, _ = stored
     published = tmp_path / "published"
     shutil.copytree(results, published)
-    monkeypatch.setattr("harness.commands.reports.test_sets", lambda records: pages_factory.texts(30))
-    monkeypatch.setattr("harness.reporting.pages.write", lambda records, folder, results, failures: None)
+    monkeypatch.setattr("harness.cli.report_options.test_sets", lambda records: pages_factory.texts(30))
+    monkeypatch.setattr("harness.reporting.bench_report.write", lambda records, folder, results, failures: None)
     calls = {"shown": [results], "told": [results, "--without-corpus-text"], "published": [published]}
     found = {}
     for name, (folder, *options) in calls.items():
@@ -197,7 +198,7 @@ def test_the_command_leaves_the_corpus_out_where_told_and_of_published_records(
 
 
 def test_every_marker_has_a_swatch() -> None:
-    markers = {own.marker for own in drawing.STYLES.values()} | set(drawing.OUTSIDER_MARKERS)
+    markers = {own.marker for own in plot_style.STYLES.values()} | set(plot_style.OUTSIDER_MARKERS)
     assert markers == set(panels.SWATCH_MARKERS)
 
 
@@ -206,7 +207,7 @@ def test_attention_is_the_stored_one_in_percent(stored: tuple[Path, list[RunReco
     (found,) = [one for one in data(page, "data") if isinstance(one, list)]
     assert found[0]["label"] == "learned_positions, seed 0"
     first = found[0]["sentences"][1]
-    weights = store.load_attention(results, records[0].id)[1]
+    weights = run_store.load_attention(results, records[0].id)[1]
     digits = first["layers"][2]
     shares = [int(digits[place : place + 2]) for place in range(0, len(digits), 2)]
     assert shares == [min(99, round(100 * float(one))) for one in weights[2].ravel()]
@@ -216,7 +217,7 @@ def test_attention_is_the_stored_one_in_percent(stored: tuple[Path, list[RunReco
 
 def test_learnt_positions_are_drawn_where_weights_are_stored(page: str, tmp_path: Path) -> None:
     assert "Learnt positions of learned_positions, seed 0" in page
-    without = html.write([record()], tmp_path, results=tmp_path, method=QUICK).read_text(encoding="utf-8")
+    without = render_html.write([record()], tmp_path, results=tmp_path, method=QUICK).read_text(encoding="utf-8")
     assert "Learnt positions" not in without
 
 
@@ -338,7 +339,7 @@ def test_the_verdict_is_two_honest_sentences() -> None:
 def test_unfair_runs_are_refused_and_named(tmp_path: Path) -> None:
     first, second = (record(name) for name in TWO)
     unfair = replace(second, fingerprints={**second.fingerprints, "tokenised": "1" * 64})
-    page = html.write([first, unfair], tmp_path, method=QUICK).read_text(encoding="utf-8")
+    page = render_html.write([first, unfair], tmp_path, method=QUICK).read_text(encoding="utf-8")
     assert "differ in 1 point where they must agree" in page
     assert "<li>tokenised: " in page
     assert '<section id="curves"' not in page
@@ -347,16 +348,16 @@ def test_unfair_runs_are_refused_and_named(tmp_path: Path) -> None:
 
 def test_no_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there are no run records to report"):
-        html.write([], tmp_path)
+        render_html.write([], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     records = pages_factory.folder(tmp_path, TWO, seeds=1, count=3)
-    path = tmp_path / records[0].id / store.HYPOTHESES
+    path = tmp_path / records[0].id / run_store.HYPOTHESES
     path.write_text("{}\n", encoding="utf-8")
     with pytest.raises(ValueError, match=re.escape(str(path))):
-        html.write(records, tmp_path / "page", results=tmp_path, method=QUICK)
+        render_html.write(records, tmp_path / "page", results=tmp_path, method=QUICK)
 
 
 # The same each time ---------------------------------------------------------------------------------------------------
@@ -371,7 +372,7 @@ def test_the_same_records_give_the_same_bytes_whatever_the_order_and_the_hash_se
         "import pages_factory\n"
         "from harness import store\n"
         "from harness.reporting import html\n"
-        "from harness.reporting.statistics import Method\n"
+        "from harness.analysis.statistics import Method\n"
         "results = pathlib.Path(sys.argv[1])\n"
         "records = sorted(store.records(results), key=lambda one: hash(one.id))\n"
         "html.write(records, pathlib.Path(sys.argv[2]), results=results, texts=pages_factory.texts(30),\n"

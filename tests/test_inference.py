@@ -17,17 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_factory import record
 
-from harness import scoring
-from harness.reporting import inference
+from harness.analysis import inference
+from harness.analysis.contrasts import Contrast, Effect
+from harness.analysis.effects import ASSUMPTION, CLAIM_SEEDS, LEGEND, Conclusion, assumption, conclude
+from harness.analysis.grouping import groups
+from harness.analysis.inference import all_pairs, infer, prior
+from harness.analysis.leaderboard import Judged, judge, stored_sentences
+from harness.analysis.power import Noise, detectable, detectable_with, seeds_needed, upper_bound
+from harness.analysis.scales import IDENTITY, LOG, LOGIT, scale_of
+from harness.analysis.statistics import METHOD, Evidence, Method, against
+from harness.evaluation import metrics
 from harness.reporting.ablation_tables import written
-from harness.reporting.contrasts import Contrast, Effect
-from harness.reporting.effects import ASSUMPTION, CLAIM_SEEDS, LEGEND, Conclusion, assumption, conclude
-from harness.reporting.groups import groups
-from harness.reporting.inference import all_pairs, infer, prior
-from harness.reporting.judging import Judged, judge, stored_sentences
-from harness.reporting.power import Noise, detectable, detectable_with, seeds_needed, upper_bound
-from harness.reporting.scales import IDENTITY, LOG, LOGIT, scale_of
-from harness.reporting.statistics import METHOD, Evidence, Method, against
 
 Array = np.ndarray[Any, Any]
 PAIR = np.array([[1.0, -1.0]])
@@ -168,7 +168,7 @@ def test_every_figure_has_its_natural_scale(figure: str, scale: object) -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0, 100), min_size=3, max_size=6), st.lists(st.floats(0, 100), min_size=3, max_size=6))
 def test_intervals_stay_in_the_valid_range(first: list[float], second: list[float]) -> None:
-    from harness.reporting.statistics import compare_all, interval
+    from harness.analysis.statistics import compare_all, interval
 
     n = min(len(first), len(second))
     rows = [Evidence(name, tuple(range(n)), tuple(one[:n])) for name, one in (("a", first), ("b", second))]
@@ -183,7 +183,7 @@ def test_intervals_stay_in_the_valid_range(first: list[float], second: list[floa
 
 
 def test_a_wide_interval_of_bleu_and_perplexity_is_not_cut_but_bent() -> None:
-    from harness.reporting.statistics import interval
+    from harness.analysis.statistics import interval
 
     bleu = interval(Evidence("a", (0, 1, 2), (60.0, 70.0, 90.0)), scale=LOGIT)
     perplexity = interval(Evidence("a", (0, 1, 2), (3.0, 9.0, 30.0)), scale=LOG)
@@ -403,7 +403,7 @@ def counts_of(draw: np.random.Generator, n: int, sentences: int, easier: float) 
 @pytest.mark.parametrize("n", [3, 5, 8])
 def test_bleu_itself_keeps_to_size_and_power(n: int) -> None:
     """Counts of sentences, bootstrapped as real ones are, on the logit scale."""
-    bleu = partial(scoring.bleu_from_sums, smoothing="none")
+    bleu = partial(metrics.bleu_from_sums, smoothing="none")
     repetitions, draw = 1500, np.random.default_rng(n)
     false, values, planted = 0, [], []
     for seed in range(repetitions):

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import store
-from harness.specs import RunRecord
+from harness.experiments.specs import RunRecord
+from harness.storage import run_store
 from impls.registry import INSTALL
 
 TESTS = Path(__file__).resolve().parent
@@ -87,7 +87,7 @@ def command(folder: Path, *words: str, hidden: tuple[str, ...] = ()) -> Done:
     line = [sys.executable, "-m", "harness", *words]
     done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     told = [json.loads(path.read_text(encoding="utf-8")) for path in loaded.iterdir()]
-    records = store.records(results, complain=lambda text: None) if results.is_dir() else []
+    records = run_store.records(results, complain=lambda text: None) if results.is_dir() else []
     return Done(done.returncode, done.stdout, done.stderr, [set(one["loaded"]) for one in told], records)
 
 

@@ -24,9 +24,9 @@ from small_models import (
 from update_faults import UPDATES
 
 import impls
-from harness import evaluation_laws, laws, subjects, training_laws
-from harness.expectations import Broken
-from harness.laws import LawResult, check, check_subject, for_variant
+from harness.conformance import evaluation_laws, law_runner, models_under_test, training_laws
+from harness.conformance.assertions import Broken
+from harness.conformance.law_runner import LawResult, check, check_subject, for_variant
 from impls import registry
 from impls.contract import PAD, Recipe, Seq2SeqModel, Training
 
@@ -151,7 +151,7 @@ def test_laws_fail_on_faults_of_large_batches_long_sentences_and_updates(number:
 def test_every_law_has_a_fault() -> None:
     guarded = {number for number, _ in FAULTS} | ({12} if SEARCHES else set())
     assert guarded == set(range(1, 14))
-    assert {number for number, _ in LATE} == {law.number for law in laws.LAWS} == set(range(1, 15))
+    assert {number for number, _ in LATE} == {law.number for law in law_runner.LAWS} == set(range(1, 15))
     assert len({fault.__name__ for _, fault in LATE}) == len(LATE) > 80
 
 
@@ -210,15 +210,15 @@ def test_something_else_than_a_recipe_or_a_builder_is_refused() -> None:
 def test_the_new_process_has_as_many_threads_and_says_why_it_failed() -> None:
     import torch
 
-    assert subjects.threads() == {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    assert models_under_test.threads() == {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     assert torch.get_num_threads() == 1
     describe = '{"variant": "no_such_variant"}'
     with pytest.raises(RuntimeError, match="ValueError: there is no variant 'no_such_variant'"):
-        subjects.resumed_in_new_process(describe, {})
+        models_under_test.resumed_in_new_process(describe, {})
 
 
 def test_a_number_that_is_not_a_number_is_never_close() -> None:
-    from harness.expectations import close, same_bits
+    from harness.conformance.assertions import close, same_bits
 
     with pytest.raises(Broken, match="off by nan"):
         close("logits", np.array([np.nan]), np.array([np.nan]))

@@ -18,66 +18,102 @@ HEAVY = FRAMEWORKS | {"spacy", "matplotlib"}
 FILES = sorted(path.relative_to(ROOT) for folder in ("impls", "harness") for path in (ROOT / folder).rglob("*.py"))
 
 NOTHING_ELSE: set[str] = set()
-KERAS_NETWORKS = {"impls.keras_transformer", "impls.keras_gru"}
-KERAS_PARTS = {"impls.keras_packing", "impls.keras_positions"}
-KERAS = {*KERAS_NETWORKS, *KERAS_PARTS, "impls.keras_backends", "impls.keras_program", "impls.keras_adapter"}
-PEER_MAY = {"impls.contract", "impls.peers.contract", "impls.peers.canonical"}
-TORCH_PARTS = {"impls.torch_packing", "impls.torch_operations", "impls.torch_dropout"}
-NUMPY_PEERS = ["impls.peers", "impls.peers.contract", "impls.peers.registry", "impls.peers.canonical"]
+KERAS_NETWORKS = {"impls.keras3.keras_transformer", "impls.keras3.gru"}
+KERAS_PARTS = {"impls.keras3.keras_packing", "impls.keras3.keras_positions"}
+KERAS = {*KERAS_NETWORKS, *KERAS_PARTS, "impls.keras3.backends", "impls.keras3.compiled", "impls.keras3.keras_adapter"}
+PEER_MAY = {"impls.contract", "impls.baselines.protocol", "impls.baselines.baseline_weights"}
+TORCH_PARTS = {"impls.pytorch.torch_packing", "impls.pytorch.cpu_kernels", "impls.pytorch.dropout"}
+NUMPY_PEERS = [
+    "impls.peers",
+    "impls.baselines.protocol",
+    "impls.baselines.baseline_registry",
+    "impls.baselines.baseline_weights",
+]
 ALLOWED = {
     "impls": {"impls.contract", "impls.registry"},
     "impls.contract": NOTHING_ELSE,
     "impls.weights": {"impls.contract"},
     "impls.recipes": {"impls.contract"},
     "impls.registry": {"impls.contract", "impls.recipes"},
-    "impls.torch_packing": {"impls.contract"},
-    "impls.torch_operations": {"impls.torch_packing"},
-    "impls.torch_dropout": {"impls.torch_operations"},
-    "impls.torch_caches": NOTHING_ELSE,
-    "impls.plain_adapter": {
-        *("impls.contract", "impls.weights", "impls.plain", "impls.torch_adapter", "impls.torch_dropout"),
+    "impls.pytorch.torch_packing": {"impls.contract"},
+    "impls.pytorch.cpu_kernels": {"impls.pytorch.torch_packing"},
+    "impls.pytorch.dropout": {"impls.pytorch.cpu_kernels"},
+    "impls.pytorch.kv_cache": NOTHING_ELSE,
+    "impls.pytorch.plain_adapter": {
+        *("impls.contract", "impls.weights", "impls.plain", "impls.pytorch.torch_adapter", "impls.pytorch.dropout"),
     },
-    "impls.torch_weight_names": {"impls.contract"},
-    "impls.torch_attention": {"impls.contract", "impls.torch_caches", *TORCH_PARTS},
-    "impls.torch_adapter": {"impls.contract", "impls.weights", "impls.torch_weight_names", *TORCH_PARTS},
-    "impls.torch_graph_decoding": {"impls.contract", "impls.torch_adapter", "impls.torch_caches", "impls.transformer"},
-    "impls.torch_graphs": {"impls.contract", "impls.torch_adapter", "impls.torch_graph_decoding"},
-    "impls.keras_program": {
-        *("impls.contract", "impls.weights", "impls.keras_backends", "impls.keras_packing"),
+    "impls.pytorch.weight_names": {"impls.contract"},
+    "impls.pytorch.attention": {"impls.contract", "impls.pytorch.kv_cache", *TORCH_PARTS},
+    "impls.pytorch.torch_adapter": {"impls.contract", "impls.weights", "impls.pytorch.weight_names", *TORCH_PARTS},
+    "impls.pytorch.cuda_graph_decoding": {
+        "impls.contract",
+        "impls.pytorch.torch_adapter",
+        "impls.pytorch.kv_cache",
+        "impls.pytorch.torch_transformer",
+    },
+    "impls.pytorch.cuda_graph_training": {
+        "impls.contract",
+        "impls.pytorch.torch_adapter",
+        "impls.pytorch.cuda_graph_decoding",
+    },
+    "impls.keras3.compiled": {
+        *("impls.contract", "impls.weights", "impls.keras3.backends", "impls.keras3.keras_packing"),
         *KERAS_NETWORKS,
     },
-    "impls.keras_adapter": {
-        *("impls.contract", "impls.weights", "impls.keras_backends", "impls.keras_packing", "impls.keras_program"),
+    "impls.keras3.keras_adapter": {
+        *(
+            "impls.contract",
+            "impls.weights",
+            "impls.keras3.backends",
+            "impls.keras3.keras_packing",
+            "impls.keras3.compiled",
+        ),
     },
-    "impls.keras_transformer": {"impls.contract", "impls.keras_packing", "impls.keras_positions"},
-    "impls.keras_gru": {"impls.contract", "impls.keras_packing"},
-    "impls.keras_backends": {"impls.contract"},
+    "impls.keras3.keras_transformer": {"impls.contract", "impls.keras3.keras_packing", "impls.keras3.keras_positions"},
+    "impls.keras3.gru": {"impls.contract", "impls.keras3.keras_packing"},
+    "impls.keras3.backends": {"impls.contract"},
     **dict.fromkeys(KERAS_PARTS, NOTHING_ELSE),
-    "impls.transformer": {"impls.contract", "impls.torch_attention", "impls.torch_caches", *TORCH_PARTS},
+    "impls.pytorch.torch_transformer": {
+        "impls.contract",
+        "impls.pytorch.attention",
+        "impls.pytorch.kv_cache",
+        *TORCH_PARTS,
+    },
     "impls.peers": NOTHING_ELSE,
-    "impls.peers.contract": {"impls.contract"},
-    "impls.peers.registry": {"impls.contract", "impls.peers.contract"},
-    "impls.peers.canonical": {"impls.contract", "impls.weights"},
-    "impls.peers.loop": {"impls.contract", "impls.peers.canonical"},
-    "impls.peers.one_by_one": {"impls.contract", "impls.peers.contract"},
-    "impls.peers.plain": {*PEER_MAY, "impls.plain", "impls.peers.loop", "impls.peers.one_by_one"},
-    "impls.peers.nn_transformer": {*PEER_MAY, "impls.peers.loop"},
-    "impls.peers.marian": {*PEER_MAY, "impls.peers.loop"},
-    "impls.peers.ctranslate2": PEER_MAY,
+    "impls.baselines.protocol": {"impls.contract"},
+    "impls.baselines.baseline_registry": {"impls.contract", "impls.baselines.protocol"},
+    "impls.baselines.baseline_weights": {"impls.contract", "impls.weights"},
+    "impls.baselines.training_loop": {"impls.contract", "impls.baselines.baseline_weights"},
+    "impls.baselines.naive_search": {"impls.contract", "impls.baselines.protocol"},
+    "impls.baselines.tutorial": {
+        *PEER_MAY,
+        "impls.plain",
+        "impls.baselines.training_loop",
+        "impls.baselines.naive_search",
+    },
+    "impls.baselines.torch_nn": {*PEER_MAY, "impls.baselines.training_loop"},
+    "impls.baselines.marian": {*PEER_MAY, "impls.baselines.training_loop"},
+    "impls.baselines.ctranslate2": PEER_MAY,
 }
-VARIANT_MAY = {"impls.contract", "impls.recipes", "impls.torch_caches", "impls.torch_packing"}
+VARIANT_MAY = {"impls.contract", "impls.recipes", "impls.pytorch.kv_cache", "impls.pytorch.torch_packing"}
 HARNESS_MAY = {"impls", "impls.contract", "impls.weights", "impls.recipes", "impls.registry"}
-HARNESS_MAY |= {"impls.peers.contract", "impls.peers.registry"}
+HARNESS_MAY |= {"impls.baselines.protocol", "impls.baselines.baseline_registry"}
 REPORTING_MAY = {"impls.contract", "impls.recipes", "impls.weights"}
-REPORTING_HARNESS = {"harness.specs", "harness.files", "harness.store", "harness.scoring", "harness.curves"}
+REPORTING_HARNESS = {
+    "harness.experiments.specs",
+    "harness.storage.files",
+    "harness.storage.run_store",
+    "harness.evaluation.metrics",
+    "harness.training.schedules",
+}
 REPORTING_HARNESS |= {
-    "harness.tuning",
-    "harness.timing",
-    "harness.speed.document",
-    "harness.speed.stored",
+    "harness.execution.rate_tuning",
+    "harness.speed.timing",
+    "harness.speed.speed_document",
+    "harness.speed.document_store",
     "harness.speed.checked",
 }
-PARTS = {"impls.transformer", "impls.torch_adapter"}
+PARTS = {"impls.pytorch.torch_transformer", "impls.pytorch.torch_adapter"}
 """The files that put the variants' parts together, and so may import the variants."""
 
 
@@ -120,7 +156,11 @@ def ours(modules: Iterator[str], package: str) -> set[str]:
 
 def test_variants_are_there_to_be_checked() -> None:
     assert {"impls.learned_positions", "impls.bahdanau_gru", "impls.torch_reference"} <= VARIANTS
-    assert {"harness.specs", "harness.laws", "impls.torch_adapter"} <= MODULES.keys()
+    assert {
+        "harness.experiments.specs",
+        "harness.conformance.law_runner",
+        "impls.pytorch.torch_adapter",
+    } <= MODULES.keys()
 
 
 def test_nested_imports_are_told_from_those_at_import_time() -> None:
@@ -136,7 +176,7 @@ def test_models_import_what_the_design_allows(module: str) -> None:
     if module in VARIANTS:
         assert found <= VARIANT_MAY
     else:
-        allowed = ALLOWED[module] | (VARIANTS | {"impls.transformer"} if module in PARTS else set())
+        allowed = ALLOWED[module] | (VARIANTS | {"impls.pytorch.torch_transformer"} if module in PARTS else set())
         assert found <= allowed
     assert "harness" not in tops(imports(path, nested=True))
 
@@ -161,7 +201,7 @@ def test_keras_models_import_keras_alone(module: str) -> None:
     assert not at_import & (FRAMEWORKS - {"keras"})
     if module in KERAS_NETWORKS | KERAS_PARTS:
         assert later <= {"keras", "numpy", "impls"} | set(sys.stdlib_module_names)
-    elif module != "impls.keras_backends":
+    elif module != "impls.keras3.backends":
         assert not later & (FRAMEWORKS - {"keras"})
 
 

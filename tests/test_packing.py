@@ -13,14 +13,14 @@ from small_models import BASE, GRU, MAX_LENGTH, REFERENCE, SOURCE_WORDS, all_rec
 from torch import nn
 
 import impls
-from harness.subjects import dropping, padded
-from impls import torch_adapter, torch_packing
+from harness.conformance.models_under_test import dropping, padded
 from impls.contract import EOS, PAD, SOS, Arrays, Batch, Recipe, Training, TransformerRecipe
-from impls.torch_adapter import TorchModel
-from impls.torch_dropout import Dropout, Noise
-from impls.torch_graphs import GraphModel
-from impls.torch_operations import output_loss
-from impls.torch_packing import GROUP_ROWS, Group, pack, pack_by_position
+from impls.pytorch import torch_adapter, torch_packing
+from impls.pytorch.cpu_kernels import output_loss
+from impls.pytorch.cuda_graph_training import GraphModel
+from impls.pytorch.dropout import Dropout, Noise
+from impls.pytorch.torch_adapter import TorchModel
+from impls.pytorch.torch_packing import GROUP_ROWS, Group, pack, pack_by_position
 
 RECIPES = all_recipes()
 UNCLIPPED = Training(clip_norm=None, label_smoothing=0.1)

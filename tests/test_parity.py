@@ -107,7 +107,7 @@ def test_epsilon_is_part_of_the_norm() -> None:
 def test_rotary_keeps_norms_and_sees_distances_alone(first: int, second: int, moved: int, seed: int) -> None:
     import torch
 
-    from impls.torch_attention import rotate
+    from impls.pytorch.attention import rotate
 
     query, key = torch.from_numpy(np.random.default_rng(seed).standard_normal((2, 1, 1, 1, 8)))
 
@@ -133,7 +133,7 @@ def test_positions_are_what_tells_orders_apart(positions: Any, moves: bool) -> N
 def test_alibi_slopes_are_those_of_the_paper() -> None:
     import torch
 
-    from impls.torch_attention import linear_biases
+    from impls.pytorch.attention import linear_biases
 
     bias = linear_biases(8, torch.arange(4), torch.arange(6))
     assert bias.shape == (1, 8, 4, 6)

@@ -27,14 +27,14 @@ from peer_cases import (
 from small_models import GRU, REFERENCE, SOURCE_WORDS, one_thread, target_words, transformer_recipes
 
 from harness.data.batches import training_batches
-from harness.data.prepared import prepare
-from harness.decoding import suppressed, translate
-from harness.specs import DataSpec, DecodingSpec
+from harness.data.dataset import prepare
+from harness.evaluation.search import suppressed, translate
+from harness.experiments.specs import DataSpec, DecodingSpec
 from impls import weights as canonical
+from impls.baselines import baseline_registry
+from impls.baselines.baseline_weights import TUTORIAL
+from impls.baselines.protocol import Decodes, Trains
 from impls.contract import PAD, SOS, UNK, Batch, Ids, Training
-from impls.peers import registry
-from impls.peers.canonical import TUTORIAL
-from impls.peers.contract import Decodes, Trains
 from impls.recipes import LEARNED_POSITIONS
 from impls.recipes import TUTORIAL as TUTORIAL_TRAINING
 
@@ -60,7 +60,7 @@ def taught() -> Taught:
 
 
 def needs(name: str) -> str:
-    reason = registry.missing(name)
+    reason = baseline_registry.missing(name)
     if reason:
         pytest.skip(reason)
     return name
@@ -68,25 +68,25 @@ def needs(name: str) -> str:
 
 def build(name: str, recipe: Any = SMALL, **changes: Any) -> Any:
     settings: dict[str, Any] = {"training": TRAINING, "weights": canonical.initial(recipe, *SIZES, 0), **changes}
-    return registry.build(needs(name), recipe, *SIZES, **settings)
+    return baseline_registry.build(needs(name), recipe, *SIZES, **settings)
 
 
 # The registry ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", baseline_registry.names())
 def test_a_peer_says_what_it_needs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = registry.PEERS[name].packages[-1]
+    package = baseline_registry.PEERS[name].packages[-1]
     monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == package else True)
-    reason = registry.missing(name)
+    reason = baseline_registry.missing(name)
     assert reason.startswith(f"{package!r} is not installed: python -m pip install 'bakeoff[")
     with pytest.raises(ValueError, match=f"{package!r} is not installed"):
-        registry.build(name, SMALL, *SIZES, training=TRAINING, weights={})
+        baseline_registry.build(name, SMALL, *SIZES, training=TRAINING, weights={})
 
 
 def test_an_unknown_peer_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ValueError, match=r"no peer 'mariam'; did you mean 'marian'\? \(allowed is plain, "):
-        registry.missing("mariam")
+        baseline_registry.missing("mariam")
 
 
 @pytest.mark.parametrize(("name", "trains"), [("plain", 1), ("nn_transformer", 1), ("marian", 1), ("ctranslate2", 0)])
@@ -98,7 +98,7 @@ def test_peers_are_what_they_promise(name: str, trains: int) -> None:
     peer.synchronize()
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", baseline_registry.names())
 def test_weights_that_do_not_fit_are_refused(name: str) -> None:
     weights = canonical.initial(SMALL, *SIZES, 0)
     weights["output.bias"] = weights["output.bias"][1:]
@@ -128,7 +128,7 @@ def test_a_recipe_that_ctranslate2_cannot_compute_is_refused(changes: dict[str, 
         build("ctranslate2", replace(SMALL, **changes), weights={})
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", baseline_registry.names())
 def test_other_families_and_head_widths_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="with a 'gru' recipe: allowed is a Transformer's"):
         build(name, GRU, weights={})
@@ -143,7 +143,7 @@ def test_what_the_loop_and_marian_cannot_do_is_refused() -> None:
         build("marian", replace(SMALL, norm_epsilon=0.1))
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", baseline_registry.names())
 def test_a_device_that_is_not_there_is_refused_in_one_line(name: str) -> None:
     with pytest.raises(ValueError, match=r"^device 'cuda:99' cannot be had here: .+$"):
         build(name, device="cuda:99")
@@ -239,7 +239,7 @@ def test_a_hundred_losses_are_ours_at_the_tutorial_s_size(multi30k_folder: Any) 
     training = replace(TUTORIAL_TRAINING, peak_rate=1e-4, epsilon=STEADY_EPSILON)
     expected = our_updates(recipe, sizes, batches, weights, training).losses
     for name in ("plain", "nn_transformer"):
-        peer: Any = registry.build(name, recipe, *sizes, training=training, weights=weights)
+        peer: Any = baseline_registry.build(name, recipe, *sizes, training=training, weights=weights)
         found = losses(peer, batches, training.peak_rate)
         np.testing.assert_allclose(found, expected, rtol=1e-4, err_msg=name)
 
@@ -255,7 +255,7 @@ def translated(
     return found
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", baseline_registry.names())
 def test_greedy_translations_are_ours(name: str, taught: Taught) -> None:
     needs(name)
     expected = taught.ours()
@@ -263,7 +263,7 @@ def test_greedy_translations_are_ours(name: str, taught: Taught) -> None:
     assert translated(taught.peer(name), taught.sources) == expected
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", baseline_registry.names())
 def test_translations_are_cut_where_ours_are(name: str, taught: Taught) -> None:
     needs(name)
     expected = taught.ours(max_tokens=3)
@@ -272,7 +272,7 @@ def test_translations_are_cut_where_ours_are(name: str, taught: Taught) -> None:
 
 
 @pytest.mark.parametrize("unknown", ["never", "allowed"])
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", baseline_registry.names())
 def test_padding_and_start_are_never_chosen_and_unknown_where_it_is_allowed(
     name: str, unknown: Any, taught: Taught
 ) -> None:
@@ -286,7 +286,7 @@ def test_padding_and_start_are_never_chosen_and_unknown_where_it_is_allowed(
     assert translated(taught.peer(name, weights=weights), taught.sources, never=never) == expected
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", baseline_registry.names())
 def test_a_sentence_that_is_nothing_and_no_sentence(name: str, taught: Taught) -> None:
     needs(name)
     empty = replace(taught, sources=[np.array([SOS, 3], np.int32)])
@@ -296,7 +296,7 @@ def test_a_sentence_that_is_nothing_and_no_sentence(name: str, taught: Taught) -
     assert translated(taught.peer(name), []) == []
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", baseline_registry.names())
 def test_more_positions_than_there_are_is_refused(name: str) -> None:
     peer, long = build(name), np.array([SOS, *[5] * SMALL.max_length, 3], np.int32)
     with pytest.raises(
@@ -318,7 +318,7 @@ def test_every_recipe_that_ctranslate2_can_compute_is_converted(name: str) -> No
     sources = [np.array([SOS, *random.integers(4, SOURCE_WORDS, n), 3], np.int32) for n in range(1, 13)]
     spec = DecodingSpec(beam=1, max_tokens=12)
     expected = [list(one.tokens) for one in translate(with_weights(recipe, sizes, weights), sources, spec).translations]
-    peer = registry.build("ctranslate2", recipe, *sizes, training=TRAINING, weights=weights)
+    peer = baseline_registry.build("ctranslate2", recipe, *sizes, training=TRAINING, weights=weights)
     assert translated(peer, sources, max_tokens=12) == expected
 
 

@@ -14,9 +14,9 @@ from small_models import BASE, PLAIN, SOURCE_WORDS, TARGET_WORDS, one_thread, su
 from small_runs import spec
 
 import impls
-from harness import training
-from harness.specs import spec_from_json, to_json
-from harness.suites import SUITES
+from harness.experiments.specs import spec_from_json, to_json
+from harness.experiments.suites import SUITES
+from harness.training import train as training
 from impls import registry
 from impls.contract import PAD, Recipe, Seq2SeqModel, Training
 from impls.recipes import LEARNED_POSITIONS, TUTORIAL
@@ -76,7 +76,7 @@ def test_nothing_in_it_is_optimised(monkeypatch: pytest.MonkeyPatch) -> None:
             seen.append(x.flatten(0, -2).shape[0])
         return real(x, weight, bias)
 
-    optimised = ("impls.torch_operations", "impls.torch_packing")
+    optimised = ("impls.pytorch.cpu_kernels", "impls.pytorch.torch_packing")
     for module in [one for name, one in sys.modules.items() if name.startswith("impls.")]:
         for name, value in list(vars(module).items()):
             if callable(value) and getattr(value, "__module__", "") in optimised:

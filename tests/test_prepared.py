@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.data import cache, corpora, preparing, tokenising, vocabulary
-from harness.data.consumed import expected_batches
+from harness.data import cache, corpora, preprocess, tokenizer_process, vocabulary
+from harness.data.batch_digest import expected_batches
 from harness.data.corpora import DataUnavailable
-from harness.data.prepared import (
+from harness.data.dataset import (
     Prepared,
     describe,
     detokenise,
@@ -27,7 +27,7 @@ from harness.data.prepared import (
     unavailable,
 )
 from harness.data.tokenizers import tokenizer
-from harness.specs import DataSpec, FileSpec, canonical_json
+from harness.experiments.specs import DataSpec, FileSpec, canonical_json
 from impls.contract import EOS, SOS, SPECIAL_WORDS, UNK, Training
 
 TRAIN = (
@@ -154,7 +154,7 @@ def test_vocabularies_are_torchtexts() -> None:
 def test_the_second_time_nothing_is_tokenised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = small(tmp_path)
     once = prepare(data)
-    monkeypatch.setattr(tokenising, "_in_a_process", None)
+    monkeypatch.setattr(tokenizer_process, "_in_a_process", None)
     assert same(prepare(data), once)
     shutil.copytree(tmp_path / "cache", tmp_path / "carried")
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "carried"))
@@ -219,14 +219,14 @@ def test_arrays_that_unfold_are_refused() -> None:
     packed = io.BytesIO()
     np.savez_compressed(packed, train_source_ids=np.zeros(1 << 20, np.int32))
     with pytest.raises(ValueError, match=r"ids\.npz: allowed are arrays that are not compressed"):
-        preparing.splits_of(packed.getvalue(), {})
+        preprocess.splits_of(packed.getvalue(), {})
 
 
 def test_the_key_is_of_all_that_determines_the_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     multi30k = DataSpec()
 
     def key(data: DataSpec) -> str:
-        return preparing.key(preparing.identity(data, corpora.signature(data) or corpora.load(data).digests))
+        return preprocess.key(preprocess.identity(data, corpora.signature(data) or corpora.load(data).digests))
 
     changed = {
         "corpus": replace(multi30k, corpus="captions"),
@@ -257,7 +257,7 @@ def test_the_key_is_of_all_that_determines_the_ids(tmp_path: Path, monkeypatch: 
     assert key(replace(merged, minimum_frequency=9, vocabulary_size=900, seed=1)) == key(merged)
     assert key(replace(WORDS, seed=1)) != key(WORDS)
     assert key(small(tmp_path, test="a\tb\n")) != keys["files"]
-    monkeypatch.setattr(preparing.importlib.metadata, "version", lambda library: "0.0.1")
+    monkeypatch.setattr(preprocess.importlib.metadata, "version", lambda library: "0.0.1")
     assert key(multi30k) != keys["none"]
 
 
@@ -274,27 +274,27 @@ def test_a_carried_cache_serves_without_the_library(tmp_path: Path, monkeypatch:
 
     def version(library: str) -> str:
         if library not in installed:
-            raise preparing.importlib.metadata.PackageNotFoundError(library)
+            raise preprocess.importlib.metadata.PackageNotFoundError(library)
         return installed[library]
 
-    monkeypatch.setattr(preparing.importlib.metadata, "version", version)
+    monkeypatch.setattr(preprocess.importlib.metadata, "version", version)
     once = prepare(data)
     prepare(replace(data, minimum_frequency=1))
-    process, missing = tokenising._in_a_process, ValueError("sacremoses is not installed")
+    process, missing = tokenizer_process._in_a_process, ValueError("sacremoses is not installed")
 
     def refuse(_: object) -> None:
         raise missing
 
-    monkeypatch.setattr(tokenising, "_in_a_process", refuse)
+    monkeypatch.setattr(tokenizer_process, "_in_a_process", refuse)
     installed.clear()
     assert same(prepare(data), once)
     with pytest.raises(ValueError, match="is not installed"):
         prepare(replace(data, case="kept"))
     installed["sacremoses"] = "0.2"
-    monkeypatch.setattr(tokenising, "_in_a_process", process)
+    monkeypatch.setattr(tokenizer_process, "_in_a_process", process)
     assert prepare(data).key != once.key
     installed.clear()
-    monkeypatch.setattr(tokenising, "_in_a_process", refuse)
+    monkeypatch.setattr(tokenizer_process, "_in_a_process", refuse)
     with pytest.raises(ValueError, match="is not installed"):
         prepare(data)
 
@@ -307,10 +307,10 @@ def test_multi30k_in_the_cache_needs_no_text(monkeypatch: pytest.MonkeyPatch) ->
     assert "127.0.0.1:9" in str(unavailable(data))
     with pytest.raises(DataUnavailable, match="127.0.0.1:9"):
         prepare(data)
-    identity = preparing.identity(data, corpora.signature(data) or {})
+    identity = preprocess.identity(data, corpora.signature(data) or {})
     captions = corpora.load(WORDS)
-    description, files = preparing.make(data, captions, identity)
-    cache.write_entry(cache.folder() / "prepared" / preparing.key(identity), description, files)
+    description, files = preprocess.make(data, captions, identity)
+    cache.write_entry(cache.folder() / "prepared" / preprocess.key(identity), description, files)
     assert unavailable(data) is None
     assert len(prepare(data).train) == len(captions.splits["train"][0])
     assert unavailable(WORDS) is None
@@ -319,7 +319,7 @@ def test_multi30k_in_the_cache_needs_no_text(monkeypatch: pytest.MonkeyPatch) ->
 def test_processes_that_prepare_at_once_agree(tmp_path: Path) -> None:
     small(tmp_path)
     code = (
-        "import sys; from harness.data.prepared import prepare; from harness.specs import DataSpec, FileSpec\n"
+        "import sys; from harness.data.dataset import prepare; from harness.experiments.specs import DataSpec, FileSpec\n"
         "names = FileSpec(**{f'{n}_source': f'{sys.argv[1]}/{n}.tsv' for n in ('train', 'validation', 'test')})\n"
         "print(prepare(DataSpec(corpus='files', files=names, tokenizer='whitespace')).digests['tokenised'])\n"
     )
@@ -344,8 +344,8 @@ def test_spacy_end_to_end_without_importing_it(tmp_path: Path) -> None:
     code = """
 import sys
 from harness.data import batches
-from harness.data.prepared import describe, detokenise, encode, moses_tokens, prepare, score_tokens
-from harness.specs import DataSpec, FileSpec
+from harness.data.dataset import describe, detokenise, encode, moses_tokens, prepare, score_tokens
+from harness.experiments.specs import DataSpec, FileSpec
 names = FileSpec(**{f"{n}_source": f"{sys.argv[1]}/{n}.tsv" for n in ("train", "validation", "test")})
 data = DataSpec(corpus="files", files=names, max_length=6)
 for _ in range(2):
@@ -431,13 +431,13 @@ def test_multi30k_with_spacy(multi30k_folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
     data = DataSpec()
     cut: list[list[list[str]]] = []
-    tokenise = tokenising.tokenise
+    tokenise = tokenizer_process.tokenise
 
-    def listen(jobs: list[tokenising.Job]) -> list[list[list[str]]]:
+    def listen(jobs: list[tokenizer_process.Job]) -> list[list[list[str]]]:
         cut[:] = tokenise(jobs)
         return cut
 
-    monkeypatch.setattr(tokenising, "tokenise", listen)
+    monkeypatch.setattr(tokenizer_process, "tokenise", listen)
     found = prepare(data)
     assert [len(found.source_words), len(found.target_words)] == [7_853, 5_893]
     assert [len(found.train), len(found.validation), len(found.test)] == [29_000, 1_014, 1_000]

@@ -12,20 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import store
-from harness.__main__ import main, parser
-from harness.commands import ablate, bench, run
-from harness.rescoring import NOTE
-from harness.scoring import perplexity_from_sums, score_from_sums
-from harness.specs import ADDED_FIELDS, RunRecord
-from harness.speed import stored
+from harness.cli import ablate, bench, run
+from harness.cli.main import main, parser
+from harness.evaluation.metrics import perplexity_from_sums, score_from_sums
+from harness.evaluation.rescoring import NOTE
+from harness.experiments.specs import ADDED_FIELDS, RunRecord
+from harness.speed import document_store
+from harness.storage import run_store
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT / "results" / "published"
 REPORTS = ROOT / "reports" / "published"
-RECORDS = store.records(PUBLISHED)
+RECORDS = run_store.records(PUBLISHED)
 ABLATION = PUBLISHED / "ablation"
-FOLDERS = {PUBLISHED: RECORDS, ABLATION: store.records(ABLATION)}
+FOLDERS = {PUBLISHED: RECORDS, ABLATION: run_store.records(ABLATION)}
 SPEED = sorted(PUBLISHED.glob("speed-*.json"))
 EARLIER = [f"--set={part}.{name}={value}" for (part, name), value in ADDED_FIELDS.items() if value is not None]
 """What the commands of records that were scored again meant when they were run."""
@@ -42,16 +42,16 @@ def test_every_folder_holds_a_record_translations_and_counts_alone(folder: Path)
     )
     for record in records:
         there = {path.name for path in (folder / record.id).iterdir() if not path.name.startswith("weights")}
-        assert there - {store.ATTENTION} == {store.RECORD, store.HYPOTHESES, store.SENTENCES}
-        store.load_hypotheses(folder, record.id, record.fingerprints["hypotheses"])
-        lines = (folder / record.id / store.HYPOTHESES).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        assert there - {run_store.ATTENTION} == {run_store.RECORD, run_store.HYPOTHESES, run_store.SENTENCES}
+        run_store.load_hypotheses(folder, record.id, record.fingerprints["hypotheses"])
+        lines = (folder / record.id / run_store.HYPOTHESES).read_text(encoding="utf-8").removesuffix("\n").split("\n")
         assert {tuple(json.loads(line)) for line in lines} == {("sentence", "text", "tokens")}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_stored_sentences_give_the_scores(folder: Path) -> None:
     for record in FOLDERS[folder]:
-        arrays = store.load_sentences(folder, record.id, record.fingerprints["sentences"])
+        arrays = run_store.load_sentences(folder, record.id, record.fingerprints["sentences"])
         perplexity = perplexity_from_sums(arrays.pop("nats").sum(), arrays.pop("tokens").sum())
         assert perplexity == pytest.approx(record.scores["test_perplexity"], rel=1e-4)
         assert {"bleu_tutorial", "bleu_tokenised", "bleu_sacre", "chrf"} == set(arrays)
@@ -134,7 +134,7 @@ def test_readme_shows_the_records() -> None:
 
 
 def test_readme_tells_what_the_document_of_speed_says() -> None:
-    document = stored.load(*SPEED)
+    document = document_store.load(*SPEED)
     ours = document.subject("learned_positions/torch")
     assert ours.training is not None
     assert ours.training.limit_share is not None

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.__main__ import parser
-from harness.suites import SUITES, VARIANTS
+from harness.cli.main import parser
+from harness.experiments.suites import SUITES, VARIANTS
 from impls import registry, weights
 
 ROOT = Path(__file__).parent.parent

@@ -19,12 +19,12 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from record_factory import narrow, record
 
-from harness.commands.reports import without_disturbed_rates
-from harness.reporting import drawing, figures, pages, tables
-from harness.reporting.fairness import unfair
-from harness.reporting.groups import groups, rows
-from harness.reporting.markup import code, text
-from harness.specs import DataSpec, RunRecord
+from harness.analysis.fairness import unfair
+from harness.analysis.grouping import groups, rows
+from harness.cli.report_options import without_disturbed_rates
+from harness.experiments.specs import DataSpec, RunRecord
+from harness.reporting import bench_report, bench_tables, plot_style, run_plots
+from harness.reporting.markdown import code, text
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
 HOSTILE = "evil.mod:$\\frac{x}_y$_a_|<b>`t`|[l](http://x.y)"
@@ -48,7 +48,7 @@ def broken(one: RunRecord, status: Any = "failed", **kept: Any) -> RunRecord:
 
 
 def test_identical_runs_are_fair() -> None:
-    assert tables.fairness(runs(*RECIPES)) == []
+    assert bench_tables.fairness(runs(*RECIPES)) == []
 
 
 def spec_change(**changes: Any) -> Callable[[RunRecord], RunRecord]:
@@ -105,43 +105,43 @@ def test_each_difference_is_found_named_and_refused(name: str) -> None:
     change, expected = DIFFERENCES[name]
     found = runs("learned_positions", "sinusoidal_handmade", "paper")
     changed = [*found[:-1], change(found[-1])]
-    lines = tables.fairness(changed)
+    lines = bench_tables.fairness(changed)
     assert any(re.search(expected, line) for line in lines), lines
     if len(groups(changed)) == 1:
-        assert "not comparable" in tables.terminal(changed)
-        assert "tokens/s" not in tables.terminal(changed)
+        assert "not comparable" in bench_tables.terminal(changed)
+        assert "tokens/s" not in bench_tables.terminal(changed)
 
 
 def test_a_single_difference_gives_a_single_line() -> None:
     found = runs(*RECIPES)
-    lines = tables.fairness([*found[:-1], with_print(found[-1], source_vocabulary="1" * 64)])
+    lines = bench_tables.fairness([*found[:-1], with_print(found[-1], source_vocabulary="1" * 64)])
     assert len(lines) == 1
     assert "torch_reference" in lines[0]
 
 
 def test_tensors_of_other_shapes_and_other_draws_are_not_compared() -> None:
     found = runs("learned_positions", "sinusoidal_handmade")
-    assert tables.fairness([*found[:-1], tensor_change("128x256:" + "0" * 64)(found[-1])]) == []
+    assert bench_tables.fairness([*found[:-1], tensor_change("128x256:" + "0" * 64)(found[-1])]) == []
     names = [one.fingerprints["weights"]["source.embedding"] for one in found]
     assert names[0] != names[2], "a normal and a Xavier embedding differ by design"
 
 
 def test_teacher_forcing_matters_to_recurrent_decoders_only() -> None:
     found = runs("learned_positions", "paper")
-    assert tables.fairness([*found[:2], *map(training_change(teacher_forcing=0.5), found[2:])]) == []
+    assert bench_tables.fairness([*found[:2], *map(training_change(teacher_forcing=0.5), found[2:])]) == []
 
 
 def test_runs_that_did_not_complete_are_checked_as_far_as_they_got() -> None:
     found = runs()
-    assert tables.fairness([*found[:-1], replace(broken(found[-1]), fingerprints={})]) == []
-    assert tables.fairness([*found[:-1], with_print(broken(found[-1]), tokenised="1" * 64)]) != []
+    assert bench_tables.fairness([*found[:-1], replace(broken(found[-1]), fingerprints={})]) == []
+    assert bench_tables.fairness([*found[:-1], with_print(broken(found[-1]), tokenised="1" * 64)]) != []
 
 
 def test_many_tensors_are_one_line() -> None:
     names = {f"encoder.{layer}.self.query.kernel": "256x256:" + "a" * 64 for layer in range(30)}
     found = [with_print(one, weights=names) for one in runs("learned_positions", "paper", seeds=1)]
     other = {name: digest.replace("a", "b") for name, digest in names.items()}
-    lines = tables.fairness([found[0], with_print(found[1], weights=other)])
+    lines = bench_tables.fairness([found[0], with_print(found[1], weights=other)])
     assert len(lines) == 1
     assert "and 22 more" in lines[0]
 
@@ -149,7 +149,7 @@ def test_many_tensors_are_one_line() -> None:
 def test_source_budgets_may_differ_in_training_but_not_in_data_or_signatures() -> None:
     found = runs(*RECIPES, seeds=1, budget="source")
     assert unfair(found, "source") == []
-    assert tables.fairness(found) == [], "the check of controlled runs leaves them alone"
+    assert bench_tables.fairness(found) == [], "the check of controlled runs leaves them alone"
     assert unfair([*found[:-1], with_print(found[-1], files={"train.de": "0" * 64})], "source")
     assert unfair([*found[:-1], replace(found[-1], signatures={"bleu_sacre": "tok:intl"})], "source")
     other = replace(found[-1], signatures={**found[-1].signatures, "bleu_tutorial": "tok:subwords"})
@@ -161,19 +161,19 @@ def test_source_budgets_may_differ_in_training_but_not_in_data_or_signatures() -
 
 def test_the_terminal_table_shows_means_and_deviations() -> None:
     found = [replace(one, scores={"bleu_tutorial": 35.0 + one.spec.seed}) for one in runs("paper", seeds=3)]
-    table = tables.terminal(found)
+    table = bench_tables.terminal(found)
     assert "36.00 ± 1.00" in table
     assert "seed noise" not in table
 
 
 def test_one_seed_says_that_noise_is_unknown() -> None:
-    assert "seed noise is unknown" in tables.terminal(runs(seeds=1))
-    assert "±" not in tables.terminal(runs(seeds=1))
+    assert "seed noise is unknown" in bench_tables.terminal(runs(seeds=1))
+    assert "±" not in bench_tables.terminal(runs(seeds=1))
 
 
 def test_columns_are_aligned() -> None:
     found = [*runs("paper", seeds=2), *runs("conv_ffn", "bahdanau_gru", seeds=2)]
-    lines = [line for line in tables.terminal(found).split("\n") if re.match(r"paper|conv_ffn|bahdanau", line)]
+    lines = [line for line in bench_tables.terminal(found).split("\n") if re.match(r"paper|conv_ffn|bahdanau", line)]
     block = lines[:3]
     assert len({tuple(hit.start() for hit in re.finditer("±", line)) for line in block}) == 1
 
@@ -192,7 +192,7 @@ def test_unlike_runs_never_share_a_table() -> None:
     made = groups(found)
     assert len(made) == len(found)
     assert len({group.heading for group in made}) == len(found)
-    assert sum("data.training_pairs" in line for line in tables.fairness(found)) == 1
+    assert sum("data.training_pairs" in line for line in bench_tables.fairness(found)) == 1
 
 
 def test_the_longest_trained_table_comes_first() -> None:
@@ -216,16 +216,16 @@ def test_published_pages_leave_out_rates_measured_on_a_busy_machine(load: float 
 
 def test_quick_runs_are_not_comparable_with_published_figures() -> None:
     quick = record(data=DataSpec(training_pairs=10_000), recipe=narrow(RECIPES["learned_positions"]))
-    table = tables.terminal([quick])
+    table = bench_tables.terminal([quick])
     assert "Not comparable with published figures: 10,000 training pairs only; reduced size (width 128)" in table
-    assert "Not comparable" not in tables.terminal([record()])
-    assert "Not comparable" in tables.terminal([record(training=replace(TUTORIAL, epochs=2))])
-    assert "trained otherwise than by its source" in tables.terminal([record("paper")])
+    assert "Not comparable" not in bench_tables.terminal([record()])
+    assert "Not comparable" in bench_tables.terminal([record(training=replace(TUTORIAL, epochs=2))])
+    assert "trained otherwise than by its source" in bench_tables.terminal([record("paper")])
 
 
 def test_the_embedded_corpus_is_named_with_the_reason() -> None:
     one = replace(record(data=DataSpec(corpus="captions")), note="Multi30k could not be had: no network")
-    for shown in (tables.terminal([one]), tables.markdown([one])):
+    for shown in (bench_tables.terminal([one]), bench_tables.markdown([one])):
         assert "not Multi30k" in shown
         assert "Multi30k could not be had: no network" in shown
 
@@ -233,22 +233,22 @@ def test_the_embedded_corpus_is_named_with_the_reason() -> None:
 @pytest.mark.parametrize("status", ["failed", "diverged", "interrupted"])
 def test_runs_that_did_not_complete_are_shown(status: str) -> None:
     found = runs()
-    table = tables.terminal([*found[:-1], broken(found[-1], status, curve=found[-1].curve[:3])])
+    table = bench_tables.terminal([*found[:-1], broken(found[-1], status, curve=found[-1].curve[:3])])
     assert f"1 completed, 1 {status}" in table
     assert f"bahdanau_gru, seed 1: {status} after 3 epochs: out of memory" in table
-    assert status in tables.markdown([broken(found[0], status)])
+    assert status in bench_tables.markdown([broken(found[0], status)])
 
 
 def test_missing_and_empty_figures_are_dashes() -> None:
     found = runs(seeds=1)
     bare = replace(found[0], scores={"bleu_sacre": None}, speed={}, sizes={}, curve=())
-    assert re.search(r"learned_positions +1 .*–", tables.terminal([broken(bare), found[1]]))
-    assert tables.terminal([]) == tables.markdown([]) == "There are no runs yet."
+    assert re.search(r"learned_positions +1 .*–", bench_tables.terminal([broken(bare), found[1]]))
+    assert bench_tables.terminal([]) == bench_tables.markdown([]) == "There are no runs yet."
 
 
 def test_large_perplexities_keep_few_digits() -> None:
     found = [replace(record(), scores={"test_perplexity": value}) for value in (5.31642, 812.25, 3.2e6)]
-    shown = [tables.terminal([one]) for one in found]
+    shown = [bench_tables.terminal([one]) for one in found]
     assert [word in table for word, table in zip(("5.316", "812.2", "3,200,000"), shown, strict=True)] == [True] * 3
 
 
@@ -265,7 +265,7 @@ def test_settings_tell_rows_of_one_variant_apart() -> None:
 def test_another_vocabulary_is_marked_in_the_source_table() -> None:
     found = runs("learned_positions", "paper", "conv_ffn", seeds=1, budget="source")
     found[2] = with_print(found[2], target_vocabulary="1" * 64)
-    table = tables.terminal(found)
+    table = bench_tables.terminal(found)
     assert "another vocabulary than most rows" in table
     lines = [line for line in table.split("\n") if "*" in line and not line.startswith("*")]
     assert lines
@@ -273,7 +273,7 @@ def test_another_vocabulary_is_marked_in_the_source_table() -> None:
 
 
 def test_markdown_has_the_orders_of_bleu_and_the_speed() -> None:
-    shown = tables.markdown(runs())
+    shown = bench_tables.markdown(runs())
     for word in ("cumulative BLEU-4", "individual BLEU-1", "peak memory MiB", "training tokens/s"):
         assert word in shown
 
@@ -304,7 +304,7 @@ def test_text_is_shown_as_it_is(hostile: str) -> None:
 
 def pixels(made: Figure) -> Any:
     buffer = io.BytesIO()
-    drawing.styled(made.savefig)(buffer, format="png", dpi=50)
+    plot_style.styled(made.savefig)(buffer, format="png", dpi=50)
     buffer.seek(0)
     return imread(buffer)[..., :3]
 
@@ -325,20 +325,20 @@ AWKWARD = [
 ]
 
 
-@pytest.mark.parametrize("name", figures.RECORD_FIGURES)
+@pytest.mark.parametrize("name", run_plots.RECORD_FIGURES)
 @pytest.mark.parametrize("found", [MANY, AWKWARD, [broken(record())]], ids=["many", "awkward", "nothing"])
 def test_pictures_of_records_are_drawn(name: str, found: list[RunRecord]) -> None:
-    image = pixels(figures.RECORD_FIGURES[name][1](rows(found)))
+    image = pixels(run_plots.RECORD_FIGURES[name][1](rows(found)))
     assert is_drawn(image)
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        figures.sinusoid_table,
-        lambda: figures.learning_rates(TRAININGS),
-        figures.padded_masks,
-        figures.activations,
+        run_plots.sinusoid_table,
+        lambda: run_plots.learning_rates(TRAININGS),
+        run_plots.padded_masks,
+        run_plots.activations,
     ],
     ids=["sinusoids", "rates", "masks", "activations"],
 )
@@ -347,16 +347,16 @@ def test_pictures_of_the_models_are_drawn(made: Callable[[], Figure]) -> None:
 
 
 def test_a_variant_looks_the_same_everywhere_and_no_two_look_alike() -> None:
-    styles = [drawing.style(name) for name in RECIPES]
+    styles = [plot_style.style(name) for name in RECIPES]
     for part in ("colour", "marker", "dashes"):
         assert len({str(getattr(one, part)) for one in styles}) == len(RECIPES)
-    alone, among = drawing.row_styles(rows(MANY[3:4])), drawing.row_styles(rows(MANY))
+    alone, among = plot_style.row_styles(rows(MANY[3:4])), plot_style.row_styles(rows(MANY))
     assert alone[0] == among[3]
-    assert drawing.style("pkg.mod:NAME") == drawing.style("pkg.mod:NAME")
+    assert plot_style.style("pkg.mod:NAME") == plot_style.style("pkg.mod:NAME")
 
 
 def test_hostile_labels_are_no_formulas() -> None:
-    made = figures.bleu(rows([record(HOSTILE)]))
+    made = run_plots.bleu(rows([record(HOSTILE)]))
     labels = [label.get_text() for label in made.axes[0].get_yticklabels()]
     assert "$" in labels[0]
     assert not any(label.get_parse_math() for label in made.axes[0].get_yticklabels())
@@ -364,18 +364,18 @@ def test_hostile_labels_are_no_formulas() -> None:
 
 def test_labels_never_overlap() -> None:
     for wanted in ([0.5] * 7, [0.0, 0.01, 0.9, 0.91, 0.92, 0.93, 1.0], list(np.linspace(1, 0, 7))):
-        places = drawing.spread(wanted, [0.1] * 7, 0.0, 1.0)
+        places = plot_style.spread(wanted, [0.1] * 7, 0.0, 1.0)
         ordered = sorted(places)
         assert min(np.diff(ordered)) > 0.1 - 1e-9
         assert ordered[0] >= 0.05 - 1e-9
         assert ordered[-1] <= 0.95 + 1e-9
         assert np.argsort(places, kind="stable").tolist() == np.argsort(wanted, kind="stable").tolist()
-    assert drawing.spread([0.2, 0.8], [0.1, 0.1], 0.0, 1.0) == pytest.approx([0.2, 0.8])
+    assert plot_style.spread([0.2, 0.8], [0.1, 0.1], 0.0, 1.0) == pytest.approx([0.2, 0.8])
 
 
 def test_a_label_has_at_most_two_lines() -> None:
     for label in ("short", "learned_positions, conv_ffn, torch_reference", "x" * 40, "y" * 500):
-        lines = drawing.short(label).split("\n")
+        lines = plot_style.short(label).split("\n")
         assert len(lines) <= 2
         assert max(map(len, lines)) <= 31
 
@@ -383,9 +383,9 @@ def test_a_label_has_at_most_two_lines() -> None:
 def test_the_user_s_own_matplotlib_settings_do_not_matter() -> None:
     import matplotlib as mpl
 
-    before = pixels(figures.parameters(rows(MANY[:2])))
+    before = pixels(run_plots.parameters(rows(MANY[:2])))
     with mpl.rc_context({"lines.linewidth": 9, "font.size": 30, "axes.facecolor": "red"}):
-        after = pixels(figures.parameters(rows(MANY[:2])))
+        after = pixels(run_plots.parameters(rows(MANY[:2])))
         assert mpl.rcParams["font.size"] == 30
     assert (before == after).all()
 
@@ -394,16 +394,16 @@ def test_the_user_s_own_matplotlib_settings_do_not_matter() -> None:
 def test_attention_is_drawn_head_by_head(layers: int, heads: int, tmp_path: Path) -> None:
     source, target = ["<sos>", "ein", "$x_y$", "<eos>"], ["a", "ünïcode", ""]
     weights = np.random.default_rng(0).dirichlet(np.ones(4), (layers, heads, 3)).astype(np.float32)
-    figures.attention_heat_map(weights, source, target, tmp_path / "heads.png")
+    run_plots.attention_heat_map(weights, source, target, tmp_path / "heads.png")
     assert is_drawn(imread(tmp_path / "heads.png")[..., :3])
 
 
 def test_attention_of_the_wrong_shape_or_ending_is_refused(tmp_path: Path) -> None:
     weights = np.ones((1, 1, 2, 3))
     with pytest.raises(ValueError, match=r"weights of shape \(1, 1, 2, 3\): allowed is .*4 target tokens, 3 source"):
-        figures.attention_heat_map(weights, list("abc"), list("abcd"), tmp_path / "x.png")
+        run_plots.attention_heat_map(weights, list("abc"), list("abcd"), tmp_path / "x.png")
     with pytest.raises(ValueError, match=r"picture 'x.gif': allowed is a name that ends in .png, .svg or .pdf"):
-        figures.attention_heat_map(weights, list("abc"), list("ab"), tmp_path / "x.gif")
+        run_plots.attention_heat_map(weights, list("abc"), list("ab"), tmp_path / "x.gif")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -421,7 +421,7 @@ def page_records() -> list[RunRecord]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    return pages.write(page_records(), folder, command="python -m harness bench")
+    return bench_report.write(page_records(), folder, command="python -m harness bench")
 
 
 def test_the_page_names_the_corpus_the_command_and_each_run(page: Path) -> None:
@@ -442,7 +442,7 @@ def test_the_page_names_the_corpus_the_command_and_each_run(page: Path) -> None:
 
 def test_links_of_the_page_lead_to_pictures_that_are_not_blank(page: Path) -> None:
     links = re.findall(r"\]\((figures/[^)]+)\)", re.sub(r"`[^\n]*`", "", page.read_text(encoding="utf-8")))
-    assert len(links) == 2 * (len(figures.RECORD_FIGURES) + 4)
+    assert len(links) == 2 * (len(run_plots.RECORD_FIGURES) + 4)
     for link in links:
         assert (page.parent / link).stat().st_size > 2_000
         if link.endswith(".png"):
@@ -492,9 +492,9 @@ def test_the_same_records_give_the_same_bytes_in_any_order_and_process(page: Pat
 
 
 def test_unfair_runs_get_no_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_explanations", lambda folder: [])
+    monkeypatch.setattr(bench_report, "_explanations", lambda folder: [])
     found = runs(seeds=1)
-    made = pages.write([found[0], with_print(found[1], tokenised="1" * 64)], tmp_path)
+    made = bench_report.write([found[0], with_print(found[1], tokenised="1" * 64)], tmp_path)
     content = made.read_text(encoding="utf-8")
     assert "No pictures: these runs are not comparable" in content
     assert "tokenised: " in content
@@ -503,5 +503,5 @@ def test_unfair_runs_get_no_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_no_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there are no run records to report"):
-        pages.write([], tmp_path)
+        bench_report.write([], tmp_path)
     assert list(tmp_path.iterdir()) == []

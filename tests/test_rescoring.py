@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from record_folders import SCHEDULE, folder_spec, write_run
 
-from harness import files, store
-from harness.__main__ import main
-from harness.data.prepared import Prepared, moses_tokens, of_run, prepare
-from harness.measuring import test_scores as scores_of
-from harness.rescoring import NOTE
-from harness.scoring import as_version_1, score
-from harness.specs import ADDED_FIELDS, DecodingSpec, RunRecord
-from harness.store import Hypothesis
+from harness.cli.main import main
+from harness.data.dataset import Prepared, moses_tokens, of_run, prepare
+from harness.evaluation.evaluate import test_scores as scores_of
+from harness.evaluation.metrics import as_version_1, score
+from harness.evaluation.rescoring import NOTE
+from harness.experiments.specs import ADDED_FIELDS, DecodingSpec, RunRecord
+from harness.storage import files, run_store
+from harness.storage.run_store import Hypothesis
 from impls.contract import SPECIAL_WORDS, UNK
 
 PUBLISHED = Path(__file__).parent.parent / "results" / "published"
@@ -37,23 +37,23 @@ UNKNOWN = SPECIAL_WORDS[UNK]
 
 def edited(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change a record that has no seal."""
-    value = json.loads((folder / store.RECORD).read_text(encoding="utf-8"))
-    value.pop(store.SEAL, None)
+    value = json.loads((folder / run_store.RECORD).read_text(encoding="utf-8"))
+    value.pop(run_store.SEAL, None)
     change(value)
-    files.write_json(folder / store.RECORD, value)
+    files.write_json(folder / run_store.RECORD, value)
 
 
 def as_earlier(results: Path, record: RunRecord, prepared: Prepared) -> RunRecord:
     """Store a run as version 1 did: unknown words spelled out in the text, fewer fields and scores, no seal."""
     hypotheses = [
         Hypothesis(one.sentence, (UNKNOWN, *one.tokens[1:]), f"{UNKNOWN} {one.text}") if one.sentence % 3 == 0 else one
-        for one in store.load_hypotheses(results, record.id)
+        for one in run_store.load_hypotheses(results, record.id)
     ]
     scores = as_version_1(scores_of(prepared, hypotheses, "allowed"))
-    sentences = store.load_sentences(results, record.id)
+    sentences = run_store.load_sentences(results, record.id)
     digests = {
-        "hypotheses": store.save_hypotheses(results, record.id, hypotheses),
-        "sentences": store.save_sentences(results, record.id, {**sentences, **scores.statistics}),
+        "hypotheses": run_store.save_hypotheses(results, record.id, hypotheses),
+        "sentences": run_store.save_sentences(results, record.id, {**sentences, **scores.statistics}),
     }
 
     def change(value: dict[str, Any]) -> None:
@@ -65,8 +65,8 @@ def as_earlier(results: Path, record: RunRecord, prepared: Prepared) -> RunRecor
         value["signatures"] = scores.signatures
         value["fingerprints"] |= digests
 
-    edited(store.run_folder(results, record.id), change)
-    found = store.load_record(results, record.id)
+    edited(run_store.run_folder(results, record.id), change)
+    found = run_store.load_record(results, record.id)
     assert found is not None
     return found
 
@@ -102,27 +102,27 @@ def test_rescoring_writes_text_scores_counts_and_seal_from_the_tokens(
     results: Path, earlier: tuple[Path, RunRecord], capsys: Any
 ) -> None:
     before, folder = earlier[1], results / RUN.id
-    tokens = [one.tokens for one in store.load_hypotheses(results, RUN.id)]
-    old = json.loads((folder / store.RECORD).read_text(encoding="utf-8"))
-    losses = store.load_sentences(results, RUN.id)
+    tokens = [one.tokens for one in run_store.load_hypotheses(results, RUN.id)]
+    old = json.loads((folder / run_store.RECORD).read_text(encoding="utf-8"))
+    losses = run_store.load_sentences(results, RUN.id)
     assert rescore(results) == 0
     count = sum(one.count(UNKNOWN) for one in tokens)
     assert f"{count:,} texts changed, {count:,} unknown tokens" in capsys.readouterr().out
 
-    new = json.loads((folder / store.RECORD).read_text(encoding="utf-8"))
+    new = json.loads((folder / run_store.RECORD).read_text(encoding="utf-8"))
     assert new["schema"] == 2
-    assert new[store.SEAL] == store.seal(new)
-    changed = {"schema", "spec", "note", "fingerprints", "scores", "signatures", "decode", store.SEAL}
+    assert new[run_store.SEAL] == run_store.seal(new)
+    changed = {"schema", "spec", "note", "fingerprints", "scores", "signatures", "decode", run_store.SEAL}
     assert {name for name in new if new[name] != old.get(name)} == changed
     assert {name for name, one in new["fingerprints"].items() if one != old["fingerprints"][name]} == {
         "hypotheses",
         "sentences",
     }
-    record = store.load_record(results, RUN.id)
+    record = run_store.load_record(results, RUN.id)
     assert record is not None
     assert (record.id, record.spec, record.note) == (RUN.id, RUN, NOTE)
     assert record.environment == before.environment
-    hypotheses = store.load_hypotheses(results, RUN.id, record.fingerprints["hypotheses"])
+    hypotheses = run_store.load_hypotheses(results, RUN.id, record.fingerprints["hypotheses"])
     assert [one.tokens for one in hypotheses] == tokens
     assert not any(UNKNOWN in one.text for one in hypotheses)
     assert sum(one.text.count("⁇") for one in hypotheses) == record.decode["unknown_tokens"] == count
@@ -131,7 +131,7 @@ def test_rescoring_writes_text_scores_counts_and_seal_from_the_tokens(
     assert record.signatures == expected.signatures
     assert record.scores["bleu_tutorial"] == before.scores["bleu_tutorial"]
     assert record.scores["bleu_sacre"] > before.scores["bleu_sacre"]  # type: ignore[operator]
-    arrays = store.load_sentences(results, RUN.id, record.fingerprints["sentences"])
+    arrays = run_store.load_sentences(results, RUN.id, record.fingerprints["sentences"])
     for name, one in (losses | expected.statistics).items():
         assert np.array_equal(arrays[name], one)
     assert main(["check", "--results", str(results)]) == 0, capsys.readouterr().out
@@ -188,7 +188,7 @@ def test_a_run_whose_scores_are_not_its_own_is_not_rescored(
 
 
 def test_other_translations_are_not_rescored(results: Path, capsys: Any) -> None:
-    path = results / RUN.id / store.HYPOTHESES
+    path = results / RUN.id / run_store.HYPOTHESES
     path.write_bytes(path.read_bytes().replace(b"a", b"b", 1))
     assert rescore(results) == 2
     assert "hypotheses.jsonl" in capsys.readouterr().err
@@ -208,14 +208,14 @@ STAND_INS = ("ꙮ", "☐", "ß", "¤")
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_published_records_say_what_became_of_unknown_words(folder: Path) -> None:
-    for record in store.records(folder):
+    for record in run_store.records(folder):
         assert record.note == NOTE
         assert all(one.endswith(f"|unk:{record.spec.decoding.unknown}") for one in record.signatures.values())
-        hypotheses = store.load_hypotheses(folder, record.id, record.fingerprints["hypotheses"])
+        hypotheses = run_store.load_hypotheses(folder, record.id, record.fingerprints["hypotheses"])
         assert record.decode["unknown_tokens"] == sum(one.tokens.count(UNKNOWN) for one in hypotheses)
         assert record.decode["unknown_tokens"] == sum(one.text.count("⁇") for one in hypotheses)
         assert not any(UNKNOWN in one.text for one in hypotheses)
-        words, reference_words = store.load_sentences(folder, record.id)["bleu_sacre"][:, :2].sum(axis=0)
+        words, reference_words = run_store.load_sentences(folder, record.id)["bleu_sacre"][:, :2].sum(axis=0)
         expected = min(1.0, math.exp(1 - reference_words / words))
         assert record.scores["brevity_penalty"] == pytest.approx(expected, abs=1e-12)
 
@@ -223,10 +223,10 @@ def test_published_records_say_what_became_of_unknown_words(folder: Path) -> Non
 @pytest.mark.usefixtures("multi30k_folder")
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_no_score_depends_on_the_character_for_unknown_words(folder: Path) -> None:
-    for number, record in enumerate(store.records(folder)):
+    for number, record in enumerate(run_store.records(folder)):
         prepared, stand_in = of_run(record), STAND_INS[number % len(STAND_INS)]
         assert not any(character in one for one in prepared.test_target_text for character in (stand_in, "⁇"))
-        hypotheses = store.load_hypotheses(folder, record.id)
+        hypotheses = run_store.load_hypotheses(folder, record.id)
         texts = [one.text.replace("⁇", stand_in) for one in hypotheses]
         found = score(
             [one.tokens for one in hypotheses],
@@ -244,7 +244,7 @@ def test_no_score_depends_on_the_character_for_unknown_words(folder: Path) -> No
 def test_seeds_of_the_tutorial_s_experiment_differ_by_a_fifth_of_a_point() -> None:
     found = [
         record.scores["bleu_sacre"]
-        for record in store.records(PUBLISHED)
+        for record in run_store.records(PUBLISHED)
         if (record.spec.variant, record.spec.budget) == ("learned_positions", "source")
     ]
     assert len(found) == 3

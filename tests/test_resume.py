@@ -15,11 +15,13 @@ import pytest
 from killed_runs import UPDATES, Forker, fresh, generations, moments, outcome, tiny
 from small_runs import spec
 
-from harness import checkpoints, evidence, files, resuming, store, tensors, training
-from harness.progress import Event
+from harness.experiments.specs import DataSpec, FileSpec, RunRecord, RunSpec
+from harness.processes import machine as evidence
+from harness.processes.progress import Event
+from harness.processes.signals import Watch
 from harness.reporting import provenance
-from harness.signals import Watch
-from harness.specs import DataSpec, FileSpec, RunRecord, RunSpec
+from harness.storage import checkpoint_files, files, run_store, tensors
+from harness.training import checkpoint, train
 from impls import registry
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(2.5), "c": np.array(True)}
@@ -142,19 +144,19 @@ class Signaller:
 
 def interrupted(run: RunSpec, results: Path, update: int, **settings: Any) -> RunRecord:
     told = Signaller(update)
-    record = training.run(run, results, progress=told, watch=told.watch, **settings)
+    record = train.run(run, results, progress=told, watch=told.watch, **settings)
     assert record.reason == f"interrupted by SIGTERM after {update} of {record.spec.training.epochs * 7} updates"
     return record
 
 
 def test_a_signal_loses_no_update(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
     run = spec()
-    record = training.run(run, tmp_path / "straight")
+    record = train.run(run, tmp_path / "straight")
     for update in (1, 6, 7, 8, 20, 21):
         assert interrupted(run, tmp_path, update).status == "interrupted"
         assert generations(tmp_path, run)[0]["updates"] == update
-    whole = training.run(run, tmp_path)
+    whole = train.run(run, tmp_path)
     assert whole.environment["resumed_after_updates"] == [1, 6, 7, 8, 20, 21]
     assert whole.environment["resumed_after_epochs"] == [0, 0, 0, 1, 2, 2]
     assert whole.speed["first_update_seconds"] > 0
@@ -166,17 +168,17 @@ def test_validation_that_is_broken_off_is_repeated_alone(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, watch = spec(), Watch()
-    training.run(run, tmp_path / "straight")
+    train.run(run, tmp_path / "straight")
 
     def tell(event: Event) -> None:
         if event.stage == "validating" and event.updates == 14:
             watch.note(2)
 
-    record = training.run(run, tmp_path, progress=tell, watch=watch)
+    record = train.run(run, tmp_path, progress=tell, watch=watch)
     assert (len(record.curve), record.reason) == (1, "interrupted by SIGINT after 14 of 21 updates")
     updates: list[int] = []
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
-    whole = training.run(run, tmp_path, progress=lambda event: updates.append(event.updates))
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    whole = train.run(run, tmp_path, progress=lambda event: updates.append(event.updates))
     assert min(one for one in updates if one) == 14
     assert whole.environment["resumed_after_updates"] == [14]
     assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
@@ -186,17 +188,17 @@ def test_checkpoints_come_by_the_clock_and_at_the_ends_of_epochs(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[int] = []
-    save = checkpoints.save
+    save = checkpoint_files.save
 
     def note(*given: Any) -> None:
         saved.append(given[3]["updates"])
         save(*given)
 
-    monkeypatch.setattr(checkpoints, "save", note)
-    training.run(spec(), tmp_path / "never", checkpoint_seconds=0)
+    monkeypatch.setattr(checkpoint_files, "save", note)
+    train.run(spec(), tmp_path / "never", checkpoint_seconds=0)
     assert saved == [7, 14, 21]
     saved.clear()
-    training.run(spec(), tmp_path / "always", checkpoint_seconds=1e-9)
+    train.run(spec(), tmp_path / "always", checkpoint_seconds=1e-9)
     assert saved == [1, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10, 11, 12, 13, 14, 14, 15, 16, 17, 18, 19, 20, 21, 21]
     assert outcome(tmp_path / "always", spec()) == outcome(tmp_path / "never", spec())
 
@@ -204,14 +206,14 @@ def test_checkpoints_come_by_the_clock_and_at_the_ends_of_epochs(
 def test_checkpoints_are_in_no_rate(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
-    save = checkpoints.save
+    save = checkpoint_files.save
 
     def slow(*given: Any) -> None:
         time.sleep(0.2)
         save(*given)
 
-    monkeypatch.setattr(checkpoints, "save", slow)
-    record = training.run(spec(), tmp_path, checkpoint_seconds=1e-9)
+    monkeypatch.setattr(checkpoint_files, "save", slow)
+    record = train.run(spec(), tmp_path, checkpoint_seconds=1e-9)
     assert record.speed["total_seconds"] > 24 * 0.2
     assert record.speed["epoch_seconds"] < 0.5
     assert sum(one.training_seconds for one in record.curve) < 1.0
@@ -223,13 +225,13 @@ def test_checkpoints_are_in_no_rate(cache: Path, tmp_path: Path, monkeypatch: py
 def load(results: Path) -> tuple[dict[str, Any] | None, list[str]]:
     """Return the notes of the checkpoint that serves, and what is said of the others."""
     said: list[str] = []
-    notes = checkpoints.load(results, "run", lambda arrays, notes: notes, said.append)
+    notes = checkpoint_files.load(results, "run", lambda arrays, notes: notes, said.append)
     return notes, said
 
 
 def write_two(results: Path) -> dict[str, bytes]:
     for number in (1, 2):
-        checkpoints.save(results, "run", ARRAYS, {"updates": number, "best": math.inf, "seconds": 1.5 * number})
+        checkpoint_files.save(results, "run", ARRAYS, {"updates": number, "best": math.inf, "seconds": 1.5 * number})
     return contents(results)
 
 
@@ -246,18 +248,18 @@ def put(results: Path, wanted: dict[str, bytes]) -> None:
 
 def test_two_generations_are_kept(tmp_path: Path) -> None:
     assert load(tmp_path) == (None, [])
-    assert not checkpoints.exists(tmp_path, "run")
+    assert not checkpoint_files.exists(tmp_path, "run")
     for number in range(1, 5):
-        checkpoints.save(tmp_path, "run", {**ARRAYS, "b": np.array(number)}, {"updates": number, "best": math.inf})
+        checkpoint_files.save(tmp_path, "run", {**ARRAYS, "b": np.array(number)}, {"updates": number, "best": math.inf})
         assert load(tmp_path) == ({"updates": number, "best": None}, [])
     assert sorted(contents(tmp_path)) == [f"checkpoint-{n}.{kind}" for n in (3, 4) for kind in ("json", "safetensors")]
-    found = checkpoints.load(tmp_path, "run", lambda arrays, notes: arrays, print)
+    found = checkpoint_files.load(tmp_path, "run", lambda arrays, notes: arrays, print)
     assert found is not None
     assert found["b"] == 4
     for name, one in ARRAYS.items():
         assert found[name].dtype == np.asarray(one if name != "b" else 4).dtype
-    assert checkpoints.exists(tmp_path, "run")
-    checkpoints.remove(tmp_path, "run")
+    assert checkpoint_files.exists(tmp_path, "run")
+    checkpoint_files.remove(tmp_path, "run")
     assert contents(tmp_path) == {}
 
 
@@ -356,7 +358,7 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_generation(tmp_path: Path)
 
         for name in ("open", "fsync", "replace", "rename", "unlink", "chmod"):
             setattr(os, name, counting(getattr(os, name)))
-        checkpoints.save(results, "run", ARRAYS, {"updates": 3})
+        checkpoint_files.save(results, "run", ARRAYS, {"updates": 3})
         os._exit(0)
 
     write_two(tmp_path / "0")
@@ -370,7 +372,7 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_generation(tmp_path: Path)
         notes, _ = load(results)
         assert notes is not None
         assert notes["updates"] in (2, 3)
-        checkpoints.save(results, "run", ARRAYS, {"updates": 4})
+        checkpoint_files.save(results, "run", ARRAYS, {"updates": 4})
         assert load(results) == ({"updates": 4}, [])
         assert len(contents(results)) == 4
     assert number > 10
@@ -379,15 +381,15 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_generation(tmp_path: Path)
 def test_a_damaged_checkpoint_is_said_and_the_older_one_used(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
     run = tiny("learned_positions")
-    training.run(run, tmp_path / "straight")
+    train.run(run, tmp_path / "straight")
     interrupted(run, tmp_path, 10, checkpoint_seconds=1e-9)
     assert [notes["updates"] for notes in generations(tmp_path, run)] == [10, 10]
     newest = max((tmp_path / run.id).glob("checkpoint-*.safetensors"), key=lambda path: int(path.stem[11:]))
     newest.write_bytes(damaged(newest.read_bytes(), np.random.default_rng(0)))
     told = Signaller()
-    whole = training.run(run, tmp_path, progress=told)
+    whole = train.run(run, tmp_path, progress=told)
     assert any(remark.startswith(f"a checkpoint cannot be used: {newest.name}: ") for remark in told.remarks)
     assert f"goes on after update 10 of {UPDATES}" in told.remarks
     (said,) = whole.environment["checkpoint_fallbacks"]
@@ -398,7 +400,7 @@ def test_a_damaged_checkpoint_is_said_and_the_older_one_used(
 def test_a_record_says_where_earlier_processes_were_different(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
     run, cores = spec(), evidence.cores()
     machine = evidence.machine()
     for update, others, versions in (
@@ -413,14 +415,14 @@ def test_a_record_says_where_earlier_processes_were_different(
             patch.setattr(evidence, "versions", lambda here=here: here)
             patch.setenv("XLA_FLAGS", "--odd")
             assert interrupted(run, tmp_path, update).environment["machine"]["cores"] == others
-    whole = training.run(run, tmp_path)
+    whole = train.run(run, tmp_path)
     assert whole.environment["machine"]["cores"] == cores
     odd = {"variables": {"XLA_FLAGS": "--odd"}}
     assert whole.environment["earlier_processes"] == [
         {"until_update": 9, "machine": {"cores": cores + 6}, "versions": {"numpy": "1.0"}, **odd},
         {"until_update": 16, **odd},
     ]
-    assert store.load_record(tmp_path, run.id) == whole
+    assert run_store.load_record(tmp_path, run.id) == whole
     told = dict(provenance.environment([whole]))["earlier_processes"]
     assert told.startswith(f"until_update 9 machine cores {cores + 6} ")
     assert told.endswith("until_update 16 variables XLA_FLAGS --odd")
@@ -431,17 +433,17 @@ def test_a_record_says_where_earlier_processes_were_different(
 def test_a_checkpoint_of_a_version_that_knew_no_environments_serves(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
-    run, save = spec(), checkpoints.save
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    run, save = spec(), checkpoint_files.save
 
     def older(results: Path, run_id: str, state: Any, notes: Any) -> None:
         new = ("environment", "earlier")
         save(results, run_id, state, {name: one for name, one in notes.items() if name not in new})
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save", older)
+        patch.setattr(checkpoint_files, "save", older)
         interrupted(run, tmp_path, 10)
-    whole = training.run(run, tmp_path)
+    whole = train.run(run, tmp_path)
     assert whole.environment["resumed_after_updates"] == [10]
     assert whole.environment["earlier_processes"] == []
 
@@ -449,13 +451,13 @@ def test_a_checkpoint_of_a_version_that_knew_no_environments_serves(
 def test_a_checkpoint_may_be_as_large_as_its_model_needs(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
 
     class Large:
         def training_state(self) -> Any:
             return {"weights/a": np.broadcast_to(np.float32(0), 2**31)}
 
-    assert resuming._most_bytes(Large()) > 3 * 8 * 2**30  # type: ignore[arg-type]
+    assert checkpoint._most_bytes(Large()) > 3 * 8 * 2**30  # type: ignore[arg-type]
     with (tmp_path / "large").open("wb") as file:
         file.truncate(files.FILE_BYTES + 1)
     with pytest.raises(ValueError, match="allowed is at most"):
@@ -465,23 +467,23 @@ def test_a_checkpoint_may_be_as_large_as_its_model_needs(
     run = spec()
     interrupted(run, tmp_path, 10)
     with monkeypatch.context() as patch:
-        patch.setattr(resuming, "_most_bytes", lambda model: 99)
+        patch.setattr(checkpoint, "_most_bytes", lambda model: 99)
         told = Signaller(10)
-        training.run(run, tmp_path, progress=told, watch=told.watch)
+        train.run(run, tmp_path, progress=told, watch=told.watch)
     assert any("allowed is at most 99" in remark for remark in told.remarks)
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_starts_anew_and_says_so(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
     run = spec()
-    training.run(run, tmp_path / "straight")
+    train.run(run, tmp_path / "straight")
     interrupted(run, tmp_path, 16)
     for path in (tmp_path / run.id).glob("checkpoint-*"):
         path.write_bytes(b"half")
     told = Signaller()
-    whole = training.run(run, tmp_path, progress=told)
+    whole = train.run(run, tmp_path, progress=told)
     assert "starts anew, because none of its checkpoints can be used" in told.remarks
     assert whole.environment["resumed_after_updates"] == []
     assert len(whole.environment["checkpoint_fallbacks"]) == 3
@@ -490,22 +492,22 @@ def test_a_run_whose_checkpoints_are_all_damaged_starts_anew_and_says_so(
 
 
 def test_a_checkpoint_without_totals_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
-    run, save = tiny("learned_positions"), checkpoints.save
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    run, save = tiny("learned_positions"), checkpoint_files.save
 
     def older(results: Path, run_id: str, state: Any, notes: Any) -> None:
         save(results, run_id, {k: one for k, one in state.items() if not k.startswith("state/totals/")}, notes)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save", older)
+        patch.setattr(checkpoint_files, "save", older)
         interrupted(run, tmp_path, 3)
     told = Signaller()
-    assert training.run(run, tmp_path, progress=told).status == "completed"
+    assert train.run(run, tmp_path, progress=told).status == "completed"
     assert any("totals/objective_nats" in remark for remark in told.remarks)
 
 
 def test_a_checkpoint_of_other_data_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
     paths = [tmp_path / f"{split}.tsv" for split in ("train", "validation", "test")]
     files = FileSpec(train_source=str(paths[0]), validation_source=str(paths[1]), test_source=str(paths[2]))
     run = spec(data=DataSpec(corpus="files", files=files, tokenizer="whitespace", minimum_frequency=1))
@@ -519,10 +521,10 @@ def test_a_checkpoint_of_other_data_is_refused(cache: Path, tmp_path: Path, monk
     interrupted(run, tmp_path / "results", 10)
     write("a")
     told = Signaller()
-    whole = training.run(run, tmp_path / "results", progress=told)
+    whole = train.run(run, tmp_path / "results", progress=told)
     assert any("a checkpoint is of other data" in remark for remark in told.remarks)
     assert whole.environment["resumed_after_updates"] == []
-    training.run(run, tmp_path / "straight")
+    train.run(run, tmp_path / "straight")
     assert outcome(tmp_path / "results", run) == outcome(tmp_path / "straight", run)
 
 
@@ -530,13 +532,13 @@ def test_what_a_killed_process_was_writing_is_removed(cache: Path, tmp_path: Pat
     run = spec()
     (tmp_path / run.id).mkdir()
     (tmp_path / run.id / ".checkpoint-1.json.abc.bakeoff.partial").write_bytes(b"half")
-    training.run(run, tmp_path)
+    train.run(run, tmp_path)
     outcome(tmp_path, run)
 
 
 def test_a_run_that_is_there_needs_no_checkpoint(cache: Path, tmp_path: Path) -> None:
-    record = training.run(spec(), tmp_path)
-    checkpoints.save(tmp_path, record.id, ARRAYS, {})
-    assert training.run(spec(), tmp_path) == record
-    assert not checkpoints.exists(tmp_path, record.id)
-    assert store.load_record(tmp_path, record.id) == record
+    record = train.run(spec(), tmp_path)
+    checkpoint_files.save(tmp_path, record.id, ARRAYS, {})
+    assert train.run(spec(), tmp_path) == record
+    assert not checkpoint_files.exists(tmp_path, record.id)
+    assert run_store.load_record(tmp_path, record.id) == record

@@ -14,7 +14,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from harness.data.tokenizers import UNKNOWN_TEXT
-from harness.scoring import (
+from harness.evaluation.metrics import (
     Evaluation,
     Scores,
     as_version_1,
@@ -279,7 +279,7 @@ def test_unequal_numbers_and_nothing_at_all_are_refused() -> None:
 
 def test_importing_search_and_scores_is_light() -> None:
     look = (
-        "import sys, harness.decoding, harness.scoring;"
+        "import sys, harness.evaluation.search, harness.evaluation.metrics;"
         "print(sorted({'torch', 'tensorflow', 'keras', 'jax', 'sacrebleu'} & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)

@@ -16,13 +16,14 @@ from small_models import BASE, GRU, PLAIN, REFERENCE, SOURCE_WORDS, TARGET_WORDS
 from small_runs import spec
 
 import impls
-from harness import store, training
+from harness.conformance.assertions import same_bits
 from harness.data.batches import training_batches
-from harness.data.prepared import prepare
-from harness.expectations import same_bits
-from harness.self_check import SelfCheckFailed, check_model, dealt
-from harness.specs import DataSpec
-from harness.store import RunFailed
+from harness.data.dataset import prepare
+from harness.experiments.specs import DataSpec
+from harness.storage import run_store
+from harness.storage.run_store import RunFailed
+from harness.training import train
+from harness.training.self_check import SelfCheckFailed, check_model, dealt
 from impls import registry
 from impls.contract import PAD, Batch, Seq2SeqModel, Training
 
@@ -113,12 +114,12 @@ class _Late(planted.UnnormalisedBeyondTwelve):
 def test_a_run_with_a_faulty_model_ends_before_its_first_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = training.build_model
-    monkeypatch.setattr(training, "build_model", lambda *given: _Late(right(*given), Training(), 0, 0.0))
+    right = train.build_model
+    monkeypatch.setattr(train, "build_model", lambda *given: _Late(right(*given), Training(), 0, 0.0))
     run = spec("counting_model:build")
     with pytest.raises(RunFailed):
-        training.run(run, tmp_path)
-    record = store.load_record(tmp_path, run.id)
+        train.run(run, tmp_path)
+    record = run_store.load_record(tmp_path, run.id)
     assert record.status == "failed"
     assert record.reason.startswith("SelfCheckFailed: self-check before training: law 6 (caching), cached steps")
     assert not record.curve

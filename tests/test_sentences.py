@@ -16,14 +16,16 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from small_runs import TINY, spec
 
-from harness import files, scoring, store, training
-from harness.__main__ import main
+from harness.cli.main import main
 from harness.data.batches import evaluation_batches
-from harness.data.prepared import prepare
-from harness.measuring import test_nats as nats_of
-from harness.measuring import test_scores as scores_of
-from harness.scoring import SMOOTHING, bleu_from_sums, chrf_from_sums, perplexity_from_sums, score_from_sums
-from harness.specs import RunRecord
+from harness.data.dataset import prepare
+from harness.evaluation import metrics as scoring
+from harness.evaluation.evaluate import test_nats as nats_of
+from harness.evaluation.evaluate import test_scores as scores_of
+from harness.evaluation.metrics import SMOOTHING, bleu_from_sums, chrf_from_sums, perplexity_from_sums, score_from_sums
+from harness.experiments.specs import RunRecord
+from harness.storage import files, run_store
+from harness.training import train
 from impls.contract import PAD, Batch, Numbers
 
 RUN = spec("learned_positions", TINY)
@@ -48,7 +50,7 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
     results = tmp_path_factory.mktemp("results")
-    return results, training.run(RUN, results)
+    return results, train.run(RUN, results)
 
 
 @pytest.fixture
@@ -57,11 +59,11 @@ def older(trained: tuple[Path, RunRecord], tmp_path: Path) -> Path:
     source, folder = trained[0] / RUN.id, tmp_path / RUN.id
     folder.mkdir()
     for path in source.iterdir():
-        if path.name != store.SENTENCES:
+        if path.name != run_store.SENTENCES:
             (folder / path.name).write_bytes(path.read_bytes())
-    value = json.loads((folder / store.RECORD).read_text())
-    del value["fingerprints"]["sentences"], value[store.SEAL]
-    files.write_json(folder / store.RECORD, value)
+    value = json.loads((folder / run_store.RECORD).read_text())
+    del value["fingerprints"]["sentences"], value[run_store.SEAL]
+    files.write_json(folder / run_store.RECORD, value)
     return folder
 
 
@@ -156,27 +158,27 @@ def test_nats_are_put_back_into_the_order_of_the_test_set() -> None:
 
 
 def test_sentences_are_read_back(tmp_path: Path) -> None:
-    digest = store.save_sentences(tmp_path, "run", SENTENCES)
-    found = store.load_sentences(tmp_path, "run", digest)
+    digest = run_store.save_sentences(tmp_path, "run", SENTENCES)
+    found = run_store.load_sentences(tmp_path, "run", digest)
     assert found.keys() == SENTENCES.keys()
     for name, one in SENTENCES.items():
         np.testing.assert_array_equal(found[name], one, strict=True)
     assert digest == files.file_digest(tmp_path / "run" / "sentences.safetensors")
-    assert digest == store.save_sentences(tmp_path, "again", dict(reversed(SENTENCES.items())))
+    assert digest == run_store.save_sentences(tmp_path, "again", dict(reversed(SENTENCES.items())))
 
 
 def test_missing_and_damaged_sentences_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"run.sentences\.safetensors: there is no such file"):
-        store.load_sentences(tmp_path, "run")
-    digest = store.save_sentences(tmp_path, "run", SENTENCES)
+        run_store.load_sentences(tmp_path, "run")
+    digest = run_store.save_sentences(tmp_path, "run", SENTENCES)
     path = tmp_path / "run" / "sentences.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + b"\x7f")
     with pytest.raises(ValueError, match=rf"sentences\.safetensors: damaged \(its SHA-256 is not {digest}\)"):
-        store.load_sentences(tmp_path, "run", digest)
+        run_store.load_sentences(tmp_path, "run", digest)
     path.write_bytes(content[:9])
     with pytest.raises(ValueError, match=r"sentences\.safetensors: not safetensors"):
-        store.load_sentences(tmp_path, "run")
+        run_store.load_sentences(tmp_path, "run")
 
 
 @pytest.mark.parametrize(
@@ -194,20 +196,20 @@ def test_missing_and_damaged_sentences_are_named(tmp_path: Path) -> None:
 def test_arrays_of_other_sentences_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     arrays = {name: one for name, one in {**SENTENCES, **changes}.items() if one is not None}
     with pytest.raises(ValueError, match=r"sentences\.safetensors: .*: allowed is nats float64 \[N\]"):
-        store.save_sentences(tmp_path, "run", arrays)
+        run_store.save_sentences(tmp_path, "run", arrays)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_stores_what_gives_its_scores(trained: tuple[Path, RunRecord]) -> None:
     results, record = trained
-    arrays = store.load_sentences(results, RUN.id, record.fingerprints["sentences"])
+    arrays = run_store.load_sentences(results, RUN.id, record.fingerprints["sentences"])
     assert set(arrays) == {"nats", "tokens", *SMOOTHING, "chrf"}
     assert {len(one) for one in arrays.values()} == {500}
     perplexity = perplexity_from_sums(arrays.pop("nats").sum(), arrays.pop("tokens").sum())
     assert perplexity == pytest.approx(record.scores["test_perplexity"], rel=1e-6)
     for name, counts in arrays.items():
         assert score_from_sums(name, counts.sum(axis=0)) == pytest.approx(record.scores[name], rel=0, abs=1e-9)
-    hypotheses = store.load_hypotheses(results, RUN.id)
+    hypotheses = run_store.load_hypotheses(results, RUN.id)
     statistics = scores_of(prepare(RUN.data), hypotheses, RUN.decoding.unknown).statistics
     assert all(np.array_equal(arrays[name], counts) for name, counts in statistics.items())
 
@@ -219,16 +221,16 @@ def test_score_checks_the_sentences(older: Path, trained: tuple[Path, RunRecord]
     results = older.parent
     assert score(results) == 0
     assert f"none stored: --sentences --run {RUN.id} writes them" in capsys.readouterr().out
-    arrays = store.load_sentences(trained[0], RUN.id)
+    arrays = run_store.load_sentences(trained[0], RUN.id)
     for name in ("bleu_sacre", "nats"):
         wrong = {key: one.copy() for key, one in arrays.items()}
         wrong[name][:2] = wrong[name][:2] + np.array(50, wrong[name].dtype)
-        store.add_fingerprint(results, RUN.id, "sentences", store.save_sentences(results, RUN.id, wrong))
+        run_store.add_fingerprint(results, RUN.id, "sentences", run_store.save_sentences(results, RUN.id, wrong))
         assert score(results) == 1
         shown = capsys.readouterr().out
         assert f"not those of {'test_perplexity' if name == 'nats' else name}\n" in shown
         assert "1 scores differ" in shown
-    store.save_sentences(results, RUN.id, arrays)
+    run_store.save_sentences(results, RUN.id, arrays)
     assert score(results) == 2
     assert "damaged" in capsys.readouterr().err
 
@@ -236,34 +238,34 @@ def test_score_checks_the_sentences(older: Path, trained: tuple[Path, RunRecord]
 def test_sentences_of_an_older_run_are_written_and_nothing_else(
     older: Path, trained: tuple[Path, RunRecord], capsys: Any
 ) -> None:
-    before = (older / store.RECORD).read_text()
+    before = (older / run_store.RECORD).read_text()
     assert score(older.parent, "--sentences") == 0
     assert "sentences.safetensors is written" in capsys.readouterr().out
-    digest = files.file_digest(older / store.SENTENCES)
-    after = (older / store.RECORD).read_text()
+    digest = files.file_digest(older / run_store.SENTENCES)
+    after = (older / run_store.RECORD).read_text()
     assert after.replace(f',\n  "sentences": "{digest}"', "") == before
-    expected = store.load_sentences(trained[0], RUN.id)
-    found = store.load_sentences(older.parent, RUN.id, digest)
+    expected = run_store.load_sentences(trained[0], RUN.id)
+    found = run_store.load_sentences(older.parent, RUN.id, digest)
     for name, one in expected.items():
         np.testing.assert_allclose(found[name], one, rtol=1e-5, strict=True)
     assert score(older.parent, "--sentences") == 0
     assert "sentences.safetensors is there already" in capsys.readouterr().out
-    assert (older / store.RECORD).read_text() == after
+    assert (older / run_store.RECORD).read_text() == after
 
 
 def test_a_record_that_was_sealed_is_sealed_anew_but_not_an_edited_one(
     trained: tuple[Path, RunRecord], tmp_path: Path
 ) -> None:
-    path = store.save_record(tmp_path, trained[1])
+    path = run_store.save_record(tmp_path, trained[1])
     sealed = json.loads(path.read_text())
-    store.add_fingerprint(tmp_path, RUN.id, "sentences", "0" * 64)
+    run_store.add_fingerprint(tmp_path, RUN.id, "sentences", "0" * 64)
     value = json.loads(path.read_text())
     assert value == {**sealed, "fingerprints": {**sealed["fingerprints"], "sentences": "0" * 64}, "seal": value["seal"]}
-    assert value["seal"] == store.seal(value) != sealed["seal"]
+    assert value["seal"] == run_store.seal(value) != sealed["seal"]
     edited = {**value, "note": "edited"}
     files.write_json(path, edited)
     with pytest.raises(ValueError, match=r"record\.json: its seal is not that of its content"):
-        store.add_fingerprint(tmp_path, RUN.id, "sentences", "1" * 64)
+        run_store.add_fingerprint(tmp_path, RUN.id, "sentences", "1" * 64)
     assert json.loads(path.read_text()) == edited
 
 
@@ -272,13 +274,13 @@ def test_what_is_not_the_run_is_refused(older: Path, case: str, capsys: Any) -> 
     if case == "no weights":
         (older / "weights.json").unlink()
     elif case == "other weights":
-        weights = store.load_weights(older.parent, RUN.id)
+        weights = run_store.load_weights(older.parent, RUN.id)
         others = {name: one * np.float32(1.01) for name, one in weights.items()}
-        digest = store.save_weights(older.parent, RUN.id, others)
-        store.add_fingerprint(older.parent, RUN.id, "trained_weights", digest)
+        digest = run_store.save_weights(older.parent, RUN.id, others)
+        run_store.add_fingerprint(older.parent, RUN.id, "trained_weights", digest)
     else:
-        value = json.loads((older / store.RECORD).read_text())
-        files.write_json(older / store.RECORD, {**value, "scores": {**value["scores"], "chrf": 99.0}})
+        value = json.loads((older / run_store.RECORD).read_text())
+        files.write_json(older / run_store.RECORD, {**value, "scores": {**value["scores"], "chrf": 99.0}})
     before = {path.name: path.read_bytes() for path in older.iterdir()}
     assert score(older.parent, "--sentences") == 2
     error = capsys.readouterr().err

@@ -22,10 +22,11 @@ from killed_runs import ENDED, ROOT
 from signalled_run import COMPILING_SECONDS, NUMBERS, PHASES, UPDATES, arguments
 from small_runs import spec
 
-from harness import checkpoints, store, training
-from harness.progress import Event
-from harness.signals import Interrupted, Watch
-from harness.specs import RunRecord, RunSpec
+from harness.experiments.specs import RunRecord, RunSpec
+from harness.processes.progress import Event
+from harness.processes.signals import Interrupted, Watch
+from harness.storage import checkpoint_files, run_store
+from harness.training import train
 
 CASES = [(phase, name) for phase in PHASES for name in NUMBERS]
 SAMPLE = {
@@ -65,7 +66,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], Ru
 
     def of(run: RunSpec) -> RunRecord:
         if run.id not in there:
-            there[run.id] = training.run(run, tmp_path_factory.mktemp("straight"))
+            there[run.id] = train.run(run, tmp_path_factory.mktemp("straight"))
         return there[run.id]
 
     return of
@@ -96,7 +97,7 @@ def started(phase: str, name: str, results: Path, cache: Path) -> tuple[int, flo
 
 
 def only(results: Path) -> RunRecord:
-    (record,) = store.records(results)
+    (record,) = run_store.records(results)
     return record
 
 
@@ -127,9 +128,9 @@ def test_a_signal_ends_a_run_in_order(
     after = "before its training" if done is None else f"after {done} of {UPDATES} updates"
     assert record.reason == f"interrupted by {name} {after}"
     notes: list[int] = []
-    checkpoints.load(tmp_path, record.id, lambda _, found: notes.append(found["updates"]), notes.append)  # type: ignore[arg-type]
+    checkpoint_files.load(tmp_path, record.id, lambda _, found: notes.append(found["updates"]), notes.append)  # type: ignore[arg-type]
     assert notes == ([] if saved is None else [saved])
-    whole = training.run(record.spec, tmp_path)
+    whole = train.run(record.spec, tmp_path)
     assert whole.status == "completed"
     assert lasting(whole) == lasting(straight(record.spec))
     assert whole.environment["resumed_after_updates"] == ([] if saved is None else [saved])
@@ -140,7 +141,7 @@ def test_a_second_ctrl_c_ends_at_once(cache: Path, tmp_path: Path) -> None:
     code, seconds = started("twice", "SIGINT", tmp_path, cache)
     assert code == 128 + signal.SIGINT
     assert seconds < 1.0
-    assert store.records(tmp_path) == []
+    assert run_store.records(tmp_path) == []
 
 
 def test_a_signal_that_is_ignored_stays_ignored(cache: Path, tmp_path: Path) -> None:
@@ -158,9 +159,9 @@ def test_a_checkpoint_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch
         if event.updates:
             watch.note(signal.SIGTERM)
 
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
-    monkeypatch.setattr(checkpoints, "save", refuse)
-    record = training.run(spec(), tmp_path, progress=tell, watch=watch)
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint_files, "save", refuse)
+    record = train.run(spec(), tmp_path, progress=tell, watch=watch)
     assert record.status == "interrupted"
     assert re.fullmatch("interrupted by SIGTERM after 1 of 21 updates; OSError: .*No space left.*", record.reason)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from small_runs import DATA, TINY, spec
 
-from harness.specs import (
+from harness.experiments.specs import (
     ADDED_FIELDS,
     DataSpec,
     DecodingSpec,

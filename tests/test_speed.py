@@ -15,19 +15,21 @@ from typing import Any
 
 import pytest
 
-from harness import arithmetic, evidence, store
-from harness.__main__ import main, parser
-from harness.commands import speed
-from harness.specs import DataSpec, DecodingSpec, RunRecord, RunSpec
-from harness.speed import stored
-from harness.speed.crew import Companion, Lost, Refused
-from harness.speed.document import SpeedDocument
-from harness.speed.measuring import Measurement
+from harness.cli import speed
+from harness.cli.main import main, parser
+from harness.experiments.specs import DataSpec, DecodingSpec, RunRecord, RunSpec
+from harness.processes import machine
+from harness.speed import document_store
+from harness.speed.companion import Companion, Lost, Refused
+from harness.speed.measurement import Measurement
 from harness.speed.plan import Job
+from harness.speed.speed_document import SpeedDocument
+from harness.speed.timing import Samples
 from harness.speed.worker import Bench
-from harness.timing import Samples
+from harness.storage import run_store
+from impls import flops
+from impls.baselines import baseline_registry as peers
 from impls.contract import Training, TransformerRecipe
-from impls.peers import registry as peers
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ["--corpus", "captions", "--tokenizer", "whitespace", "--set", "data.training_pairs=208", "--threads", "1"]
@@ -44,7 +46,7 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def only(results: Path) -> SpeedDocument:
     """Return the one document in a folder, as it is read back."""
-    ((_, found),) = stored.documents(results, complain=pytest.fail)
+    ((_, found),) = document_store.documents(results, complain=pytest.fail)
     return found
 
 
@@ -104,8 +106,8 @@ def test_the_command_measures_a_variant_and_a_peer_in_turns(tmp_path: Path, caps
     kernels = {one.name: one for one in document.rates[0].products}
     inner = kernels["encoder.0.feed_forward.inner.kernel"]
     assert (inner.inputs, inner.outputs, inner.count) == (32, 64, 1 + 1), "the cross keys and values are as large"
-    counted = arithmetic.Tokens(source=document.data.source, target=document.data.target)
-    assert document.rates[0].operations == 3 * arithmetic.kernel_operations(recipe, words, counted)
+    counted = flops.Tokens(source=document.data.source, target=document.data.target)
+    assert document.rates[0].operations == 3 * flops.kernel_operations(recipe, words, counted)
     assert ours.training is not None
     assert plain.training is not None
     assert ours.training.operations == plain.training.operations > document.rates[0].operations
@@ -279,7 +281,7 @@ def test_more_subjects_than_the_memory_holds_are_warned_of(
     gigabytes: float | None, warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     memory = None if gigabytes is None else int(gigabytes * 1e9)
-    monkeypatch.setattr(evidence, "memory_bytes", lambda: memory)
+    monkeypatch.setattr(machine, "memory_bytes", lambda: memory)
     words = [*TOY, "--variant", "paper", "--peer", "plain"]
     plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
     speed._announce(plan)
@@ -325,8 +327,8 @@ def test_two_runs_of_one_recipe_are_refused(
     words = [*TOY, "--variant", "paper", "--peer", "none"]
     plan, prepared = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
     known = {"spec": plan.jobs[0].spec, "status": "completed", "fingerprints": prepared.digests}
-    monkeypatch.setattr(store, "find", lambda _, name: RunRecord(id=name, **known))
-    monkeypatch.setattr(store, "load_weights", lambda *_: {})
+    monkeypatch.setattr(run_store, "find", lambda _, name: RunRecord(id=name, **known))
+    monkeypatch.setattr(run_store, "load_weights", lambda *_: {})
     assert main([*words, "--weights", "first", "--weights", "second", "--results", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert "--weights second: run first has the same recipe: allowed is one run of a recipe" in error

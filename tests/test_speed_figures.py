@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness import arithmetic, files, timing
 from harness.data.vocabulary import Split
-from harness.specs import DataSpec, DecodingSpec, RunSpec
-from harness.speed import assembling, breakdown, document, matrices, plan, scaling, stored
-from harness.speed.material import evenly
-from harness.speed.rounds import Crew, Series, Turn
-from harness.timing import Samples
-from impls import registry, weights
+from harness.experiments.specs import DataSpec, DecodingSpec, RunSpec
+from harness.speed import assemble, document_store, matmul_peak, plan, profile, scaling, speed_document, timing
+from harness.speed.scheduler import Crew, Series, Turn
+from harness.speed.timing import Samples
+from harness.speed.workload import evenly
+from harness.storage import files
+from impls import flops, registry, weights
 from impls.contract import EOS, PAD, SOS, Batch, Ids, Training, TransformerRecipe
 
 SAMPLES = (4.0, 1.0, 3.0, 2.0, 10.0)
@@ -134,23 +134,23 @@ def batch(*lengths: tuple[int, int]) -> Batch:
 
 
 def test_tokens_and_pairs_leave_padding_out() -> None:
-    found = arithmetic.tokens([batch((3, 2), (1, 4))])
-    assert found == arithmetic.Tokens(
+    found = flops.tokens([batch((3, 2), (1, 4))])
+    assert found == flops.Tokens(
         sentence=2, source=4, target=6, source_pairs=9 + 1, causal_pairs=3 + 10, cross_pairs=6 + 4
     )
-    assert arithmetic.tokens([batch((3, 2)), batch((1, 4))]) == found
+    assert flops.tokens([batch((3, 2)), batch((1, 4))]) == found
 
 
 def test_the_operations_of_a_small_recipe_are_those_counted_by_hand() -> None:
     recipe = TransformerRecipe(width=4, layers=1, heads=2, ffn_width=6)
-    counted = arithmetic.Tokens(sentence=1, source=3, target=2, source_pairs=9, causal_pairs=3, cross_pairs=6)
+    counted = flops.Tokens(sentence=1, source=3, target=2, source_pairs=9, causal_pairs=3, cross_pairs=6)
     encoder = 3 * (3 * 4 * 4 + 4 * 4 + 4 * 6 + 6 * 4)
     decoder = 2 * (3 * 4 * 4 + 4 * 4 + 4 * 4 + 4 * 4 + 4 * 6 + 6 * 4 + 4 * 11)
     memory = 3 * (2 * 4 * 4)
-    assert arithmetic.kernel_operations(recipe, (7, 11), counted) == 2 * (encoder + decoder + memory)
-    assert arithmetic.attention_operations(recipe, counted) == (9 + 3 + 6) * 2 * (4 + 4)
-    forward = arithmetic.forward_operations(recipe, (7, 11), counted)
-    assert arithmetic.training_operations(recipe, (7, 11), counted) == 3 * forward
+    assert flops.kernel_operations(recipe, (7, 11), counted) == 2 * (encoder + decoder + memory)
+    assert flops.attention_operations(recipe, counted) == (9 + 3 + 6) * 2 * (4 + 4)
+    forward = flops.forward_operations(recipe, (7, 11), counted)
+    assert flops.training_operations(recipe, (7, 11), counted) == 3 * forward
 
 
 def test_operations_count_every_kernel_once_a_token() -> None:
@@ -160,20 +160,20 @@ def test_operations_count_every_kernel_once_a_token() -> None:
     encoder, decoder = 3 * (attention + inner), 3 * (2 * attention + inner)
     of_source = encoder + 3 * attention // 2  # keys and values of the cross attention
     of_target = decoder - 3 * attention // 2 + 256 * 5893
-    assert arithmetic.forward_operations(recipe, words, arithmetic.Tokens(source=1)) == 2 * of_source
-    assert arithmetic.forward_operations(recipe, words, arithmetic.Tokens(target=1)) == 2 * of_target
-    tied = arithmetic.forward_operations(registry.recipe("paper"), words, arithmetic.Tokens(target=1))
+    assert flops.forward_operations(recipe, words, flops.Tokens(source=1)) == 2 * of_source
+    assert flops.forward_operations(recipe, words, flops.Tokens(target=1)) == 2 * of_target
+    tied = flops.forward_operations(registry.recipe("paper"), words, flops.Tokens(target=1))
     assert tied == 2 * of_target
 
 
 def test_one_product_is_counted_by_hand() -> None:
     (inner,) = [
         one
-        for one in arithmetic.products(TransformerRecipe(width=8, layers=2, heads=2, ffn_width=12), (7, 11))
+        for one in flops.products(TransformerRecipe(width=8, layers=2, heads=2, ffn_width=12), (7, 11))
         if one.name == "encoder.0.feed_forward.inner.kernel"
     ]
     assert (inner.rows, inner.inputs, inner.outputs, inner.count) == ("source", 8, 12, 2)
-    assert inner.operations(arithmetic.Tokens(source=5, target=100)) == 2 * (2 * 5 * 8 * 12)
+    assert inner.operations(flops.Tokens(source=5, target=100)) == 2 * (2 * 5 * 8 * 12)
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -184,7 +184,7 @@ def test_every_kernel_is_in_exactly_one_product(name: str) -> None:
     kernels = [math.prod(shape) for one, shape in shapes.items() if one.endswith(".kernel")]
     kernels += [math.prod(shapes["target.embedding"])] * ("output.kernel" not in shapes)
     score = math.prod(shapes.get("attention.score.kernel", (0,)))
-    found = sum(one.inputs * one.outputs * one.count for one in arithmetic.products(recipe, words))
+    found = sum(one.inputs * one.outputs * one.count for one in flops.products(recipe, words))
     assert found == sum(kernels) - score
 
 
@@ -206,14 +206,14 @@ def test_the_products_that_are_timed_are_those_that_are_counted(library: str, mo
 
     monkeypatch.setattr(torch, "mm", counting(torch.mm))
     monkeypatch.setattr(np, "matmul", counting(np.matmul))
-    monkeypatch.setattr(matrices, "library", lambda: library)
+    monkeypatch.setattr(matmul_peak, "library", lambda: library)
     recipe, batches = (
         TransformerRecipe(width=8, layers=2, heads=2, ffn_width=12),
         [batch((3, 2)), batch((1, 4), (2, 2))],
     )
-    found = matrices.Products(recipe, (7, 11), batches, "cpu", "float32")
+    found = matmul_peak.Products(recipe, (7, 11), batches, "cpu", "float32")
     found.multiply()
-    assert done == found.operations == 3 * arithmetic.kernel_operations(recipe, (7, 11), arithmetic.tokens(batches))
+    assert done == found.operations == 3 * flops.kernel_operations(recipe, (7, 11), flops.tokens(batches))
 
 
 # Breakdown ------------------------------------------------------------------------------------------------------------
@@ -227,9 +227,9 @@ def test_operators_belong_to_what_their_names_or_surroundings_tell() -> None:
     update = event("speed::update", 1000)
     attention = event("speed::SelfAttention", 500, update)
     dropout = event("speed::Dropout", 7, attention)
-    backward = event(f"{breakdown.BACKWARD}MulBackward0", 0, update, number=12)
+    backward = event(f"{profile.BACKWARD}MulBackward0", 0, update, number=12)
     step = event("Optimizer.step#Adam.step", 0, update)
-    seconds, calls = breakdown.grouped(
+    seconds, calls = profile.grouped(
         [
             update,
             attention,
@@ -268,7 +268,7 @@ def test_shares_are_of_the_whole_and_add_up(framework: str) -> None:
     told = {"updates": 2, "bare_seconds": 0.6, "data_seconds": 0.3, "harness_seconds": 0.1}
     if framework == "torch":
         told |= {"profiled_seconds": 0.9, "groups": {"attention": [0.2, 5], "interpreter": [0.7, 0]}}
-    found = assembling._breakdown(told)
+    found = assemble._breakdown(told)
     assert found is not None
     shares = {one.group: one.share for one in found.shares}
     inside = {"attention": 0.6 * 2 / 9, "interpreter": 0.6 * 7 / 9} if framework == "torch" else {"compute": 0.6}
@@ -288,7 +288,7 @@ class Planted:
         self.idle_seconds, self.idle_cpu_seconds = 10.0, 0.5
 
     def ask(self, do: str, *, measure: str, of: int) -> dict[str, Any]:
-        from harness.speed.crew import Lost, Refused
+        from harness.speed.companion import Lost, Refused
 
         if measure == self.refuses:
             raise Refused("it has no beam")
@@ -368,7 +368,7 @@ def test_a_planted_cost_has_its_exponent_along_an_axis(tmp_path: Path, monkeypat
 
 def test_every_axis_is_followed_with_all_else_fixed() -> None:
     lines = {line.axis: line for line in scaling.axes(job("base"), "toy", "weights.safetensors")}
-    assert set(lines) == set(typing.get_args(document.Axis))
+    assert set(lines) == set(typing.get_args(speed_document.Axis))
     for axis, line in lines.items():
         assert axis not in line.fixed
         assert len({one.name for _, one in line.jobs}) == len(line.jobs)
@@ -389,8 +389,8 @@ def test_sentences_are_taken_evenly_from_the_whole_set() -> None:
 # The document ---------------------------------------------------------------------------------------------------------
 
 
-def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> document.Subject:
-    training = document.Training(
+def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> speed_document.Subject:
+    training = speed_document.Training(
         updates=2,
         target=30,
         tokens=70,
@@ -401,7 +401,7 @@ def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> document.S
         seconds=Samples.of(seconds),
     )
     decodings = tuple(
-        document.Decoding(
+        speed_document.Decoding(
             name=one,
             beam=1,
             batch_size=8,
@@ -415,13 +415,13 @@ def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> document.S
         for one, count in (("greedy", 10), ("single_greedy", 2))
     )
     settings: dict[str, Any] = {"kind": "variant", "variant": "learned_positions", "framework": "torch"}
-    return document.Subject(name=name, **{**settings, "training": training, "decoding": decodings, **changes})
+    return speed_document.Subject(name=name, **{**settings, "training": training, "decoding": decodings, **changes})
 
 
-def made() -> document.SpeedDocument:
+def made() -> speed_document.SpeedDocument:
     """Return a small document."""
     subjects = (subject("ours", (1.0, 3.0, 2.0)), subject("plain", (4.0, 6.0, 4.0), kind="peer"))
-    settings = document.Settings(
+    settings = speed_document.Settings(
         size="toy",
         parts=("training",),
         rounds=3,
@@ -440,7 +440,7 @@ def made() -> document.SpeedDocument:
         learning_updates=1,
         scaling_variant="learned_positions",
     )
-    machine = document.Machine(
+    machine = speed_document.Machine(
         processor="a processor",
         cores=2,
         memory_bytes=None,
@@ -453,7 +453,7 @@ def made() -> document.SpeedDocument:
         load_before=0.5,
         load_after=None,
     )
-    data = document.Data(
+    data = speed_document.Data(
         spec=DataSpec(corpus="captions"),
         tokenised="ab",
         stream="cd",
@@ -468,8 +468,11 @@ def made() -> document.SpeedDocument:
         target=30,
         positions=100,
     )
-    shares = (document.Share(group="attention", share=0.75, calls=3), document.Share(group="data", share=0.25, calls=0))
-    return document.SpeedDocument(
+    shares = (
+        speed_document.Share(group="attention", share=0.75, calls=3),
+        speed_document.Share(group="data", share=0.25, calls=0),
+    )
+    return speed_document.SpeedDocument(
         started="2026-01-02T03:04:05+00:00",
         ended="2026-01-02T03:05:05+00:00",
         command="python -m harness speed",
@@ -481,11 +484,11 @@ def made() -> document.SpeedDocument:
         data=data,
         subjects=(
             dataclasses.replace(
-                subjects[0], breakdown=document.Breakdown(profiled_updates=2, overhead_ratio=1.2, shares=shares)
+                subjects[0], breakdown=speed_document.Breakdown(profiled_updates=2, overhead_ratio=1.2, shares=shares)
             ),
             subjects[1],
         ),
-        comparisons=tuple(assembling.comparisons(subjects)),
+        comparisons=tuple(assemble.comparisons(subjects)),
     )
 
 
@@ -510,18 +513,18 @@ def test_variants_are_compared_with_peers_round_by_round() -> None:
 def test_what_a_peer_does_one_by_one_is_held_against_batches_sentence_by_sentence() -> None:
     ours, peer = made().subject("ours"), made().subject("plain")
     alone = dataclasses.replace(peer, training=None, decoding=peer.decoding[1:])
-    found = {(one.what, one.baseline_what): one.ratio.values for one in assembling.comparisons([ours, alone])}
+    found = {(one.what, one.baseline_what): one.ratio.values for one in assemble.comparisons([ours, alone])}
     assert found["greedy", "single_greedy"] == pytest.approx(
         ((4 / 2) / (1 / 10), (6 / 2) / (3 / 10), (4 / 2) / (2 / 10))
     )
 
 
 def test_a_document_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    path = stored.save(tmp_path, made())
+    path = document_store.save(tmp_path, made())
     assert path.name == f"{made().id}.json"
     assert path.name.startswith("speed-2026-01-02-")
-    assert stored.load(path) == made()
-    assert stored.documents(tmp_path) == [(path, made())]
+    assert document_store.load(path) == made()
+    assert document_store.documents(tmp_path) == [(path, made())]
 
 
 def _change(value: dict[str, Any], place: str, new: Any) -> dict[str, Any]:
@@ -559,22 +562,22 @@ HOSTILE = {
 @pytest.mark.parametrize("place", HOSTILE)
 def test_a_strangers_document_is_refused_by_the_name_of_what_is_wrong(place: str, tmp_path: Path) -> None:
     new, message = HOSTILE[place]
-    path = stored.save(tmp_path, made())
+    path = document_store.save(tmp_path, made())
     value = _change(json.loads(path.read_text(encoding="utf-8")), place, new)
     files.write_sealed(path, value)
     with pytest.raises(ValueError, match=message) as error:
-        stored.load(path)
+        document_store.load(path)
     assert str(path) in str(error.value)
     told: list[str] = []
-    assert stored.documents(tmp_path, complain=told.append) == []
+    assert document_store.documents(tmp_path, complain=told.append) == []
     assert told == [str(error.value)]
 
 
 def test_an_edited_document_shows(tmp_path: Path) -> None:
-    path = stored.save(tmp_path, made())
+    path = document_store.save(tmp_path, made())
     path.write_text(path.read_text(encoding="utf-8").replace('"a processor"', '"a faster one"'), encoding="utf-8")
     with pytest.raises(ValueError, match="seal"):
-        stored.load(path)
+        document_store.load(path)
 
 
 def test_series_are_empty_before_anything_was_timed(tmp_path: Path) -> None:

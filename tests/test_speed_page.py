@@ -19,11 +19,11 @@ from markdown_it import MarkdownIt
 from PIL import Image
 from test_html import Outline
 
-from harness.__main__ import main
-from harness.reporting import speed_figures, speed_page, speed_tables, speed_words
-from harness.speed import stored
-from harness.speed.document import Comparison, SpeedDocument
-from harness.timing import Samples
+from harness.cli.main import main
+from harness.reporting import speed_plots, speed_report, speed_tables, speed_text
+from harness.speed import document_store
+from harness.speed.speed_document import Comparison, SpeedDocument
+from harness.speed.timing import Samples
 
 SECTIONS = ("training", "evaluation", "decoding", "comparisons", "breakdown", "scaling", "limit", "subjects")
 EVERY = ("verdict", "machine", *SECTIONS, "counting", "reproducing")
@@ -38,7 +38,7 @@ def document() -> SpeedDocument:
 @pytest.fixture(scope="module")
 def folder(document: SpeedDocument, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("speed")
-    assert speed_page.write(document, path) == path / "index.html"
+    assert speed_report.write(document, path) == path / "index.html"
     return path
 
 
@@ -65,7 +65,7 @@ def test_every_section_is_there_in_order_in_the_contents_and_in_markdown(page: s
     assert tuple(re.findall(r'<section id="(\w+)"', page)) == EVERY
     assert tuple(re.findall(r'<li><a href="#(\w+)">', page)) == EVERY
     titles = re.findall(r"^## (.*)$", markdown, re.MULTILINE)
-    assert titles[1:-2] == [speed_page.PARTS[slug].title for slug in SECTIONS]
+    assert titles[1:-2] == [speed_report.PARTS[slug].title for slug in SECTIONS]
 
 
 def test_the_html_loads_nothing_and_every_reference_meets_an_id(page: str) -> None:
@@ -87,7 +87,7 @@ def test_every_picture_shows_something_and_says_what(folder: Path, page: str, ma
         pixels = np.asarray(Image.open(folder / "figures" / f"{name}.png").convert("L"))
         assert (pixels < 200).mean() > 0.005, name
         tree.parse(folder / "figures" / f"{name}.svg")
-        part = speed_page.PARTS[name]
+        part = speed_report.PARTS[name]
         assert len(part.alt) > 40
         assert f"![{part.alt}](figures/{name}.png)" in markdown
         assert f'aria-label="{escaping.escape(part.alt, quote=False)}"' in page.replace("&#39;", "'")
@@ -95,7 +95,7 @@ def test_every_picture_shows_something_and_says_what(folder: Path, page: str, ma
 
 
 def test_the_same_document_gives_the_same_bytes(document: SpeedDocument, folder: Path, tmp_path: Path) -> None:
-    speed_page.write(document, tmp_path)
+    speed_report.write(document, tmp_path)
     paths = [path.relative_to(folder) for path in sorted(folder.rglob("*.*"))]
     assert len(paths) == 2 + 2 * len(PICTURES)
     assert all((folder / path).read_bytes() == (tmp_path / path).read_bytes() for path in paths)
@@ -103,7 +103,7 @@ def test_the_same_document_gives_the_same_bytes(document: SpeedDocument, folder:
 
 def test_both_pages_have_the_same_cells(document: SpeedDocument, page: str, markdown: str) -> None:
     """Every cell of every table, as a browser and as a reader of Markdown sees it."""
-    tables = [table for part in speed_page.PARTS.values() for table in part.tables(document)]
+    tables = [table for part in speed_report.PARTS.values() for table in part.tables(document)]
     shown = re.findall(r"<t[hd] ?(?:scope=\"row\"|class=\"number\")?>(.*?)</t[hd]>", page)
     seen = [escaping.unescape(re.sub(r"<[^>]*>", "", one)) for one in shown]
     told = [
@@ -198,7 +198,7 @@ def test_a_ratio_that_is_not_that_of_the_samples_is_refused(
     place: str, document: SpeedDocument, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match="allowed (is|are) "):
-        speed_page.write(_untrue(document, place), tmp_path / "page")
+        speed_report.write(_untrue(document, place), tmp_path / "page")
     assert not list(tmp_path.iterdir())
 
 
@@ -214,7 +214,7 @@ def test_the_exponent_has_its_standard_error_and_is_drawn(document: SpeedDocumen
     assert threads["exponent of time"] == speed_tables.MISSING
     assert "two are needed for a fit" in threads["remark"]
     assert len(points.rows) == 4
-    drawn = speed_figures.scaling(document)
+    drawn = speed_plots.scaling(document)
     assert drawn is not None
     first, second = (axes for axes in drawn.axes if axes.get_visible())
     assert (first.get_xscale(), first.get_yscale()) == ("log", "log")
@@ -225,7 +225,7 @@ def test_the_exponent_has_its_standard_error_and_is_drawn(document: SpeedDocumen
 
 
 def test_the_stacked_bar_is_the_shares_end_to_end(document: SpeedDocument) -> None:
-    drawn = speed_figures.breakdown(document)
+    drawn = speed_plots.breakdown(document)
     assert drawn is not None
     bars = sorted((bar.get_x(), bar.get_width()) for bar in drawn.axes[0].patches)  # type: ignore[attr-defined]
     assert [width for _, width in bars] == pytest.approx([62.5, 12.5, 19, 4, 2])
@@ -245,18 +245,18 @@ def test_figures_have_the_digits_that_count(value: float, written: str) -> None:
 
 
 def test_the_lead_says_what_was_found_and_what_is_not_known(document: SpeedDocument) -> None:
-    said = " ".join(speed_words.finding(document))
+    said = " ".join(speed_text.finding(document))
     assert said.startswith(f"An update of {made.OURS}, 128 sentences, takes 109 ms (quartiles 100 to 111)")
     assert "4.00 times as fast as plain" in said
     assert "375 times as fast as plain, greedy, one by one" in said
     assert "paper/torch takes 1.12 times as long" in said
-    unknown = speed_words.unknown(document)
+    unknown = speed_text.unknown(document)
     assert "marian: failed: its process ended with code -9" in unknown
     assert "ctranslate2: missing: it is not installed" in unknown
     assert "Left out: beam 5, one by one of paper/torch: it would take too long" in unknown
     assert any("1 of 40 translations are not those of" in one for one in unknown)
     assert any("Samples are few (3 to 5 a figure)" in one for one in unknown)
-    assert speed_words.warnings(document) == []
+    assert speed_text.warnings(document) == []
 
 
 @pytest.mark.parametrize(
@@ -271,13 +271,13 @@ def test_the_lead_says_what_was_found_and_what_is_not_known(document: SpeedDocum
     ],
 )
 def test_a_ratio_is_told_from_1_by_the_interval_of_its_mean(rounds: tuple[float, ...], decided: bool) -> None:
-    assert speed_words.undecided(Samples.of(rounds)) != decided
+    assert speed_text.undecided(Samples.of(rounds)) != decided
 
 
 def test_a_ratio_whose_interval_holds_1_is_no_difference(document: SpeedDocument) -> None:
     ratio = Samples.of([0.8, 0.9, 1.3, 1.4])
     found = replace(document, comparisons=(replace(document.comparisons[0], ratio=ratio),))
-    said = speed_words.finding(found)[0]
+    said = speed_text.finding(found)[0]
     assert "Not told apart, for the 95 % interval of the ratio holds 1: plain (0.875 to 1.32)" in said
     assert "times as fast" not in said
 
@@ -295,18 +295,18 @@ def test_what_is_wrong_with_a_measurement_stands_on_top() -> None:
         scaling=(),
         rates=(),
     )
-    incomplete, toy, captions, busy = speed_words.warnings(found)
+    incomplete, toy, captions, busy = speed_text.warnings(found)
     assert incomplete.startswith("Incomplete: interrupted by SIGINT.")
     assert toy.startswith("Toy size")
     assert "no Multi30k" in captions
     assert "load average was 7.50 before it began" in busy
-    unknown = " ".join(speed_words.unknown(found))
+    unknown = " ".join(speed_text.unknown(found))
     assert "Not asked for, and so not measured: evaluation, breakdown, scaling." in unknown
     assert "Asked for and not there" not in unknown
     assert f"others were timed, whose figures are too slow by it: {made.OURS} (20 %)" in unknown
     assert "The machine's matrix-product rate is not known, and so no limit." in unknown
     empty = replace(found.subjects[2], training=None, decoding=())
-    unknown = " ".join(speed_words.unknown(replace(found, subjects=(found.subjects[0], empty))))
+    unknown = " ".join(speed_text.unknown(replace(found, subjects=(found.subjects[0], empty))))
     assert "plain: there is no figure of it." in unknown
 
 
@@ -328,7 +328,7 @@ def bare(**changes: Any) -> SpeedDocument:
 
 
 def test_an_incomplete_document_has_a_page_that_says_so(tmp_path: Path) -> None:
-    page = speed_page.write(bare(), tmp_path).read_text(encoding="utf-8")
+    page = speed_report.write(bare(), tmp_path).read_text(encoding="utf-8")
     markdown = (tmp_path / "index.md").read_text(encoding="utf-8")
     assert tuple(re.findall(r'<section id="(\w+)"', page)) == (
         "verdict", "machine", "training", "subjects", "counting", "reproducing"
@@ -343,7 +343,7 @@ def test_an_incomplete_document_has_a_page_that_says_so(tmp_path: Path) -> None:
 
 
 def test_without_any_whole_round_there_is_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = stored.save(tmp_path, bare(subjects=made.subjects()[3:]))
+    path = document_store.save(tmp_path, bare(subjects=made.subjects()[3:]))
     assert main(["speed", "--from", str(path), "--reports", str(tmp_path / "reports")]) == 2
     told = capsys.readouterr().err
     assert "there is no whole round in it, so there is nothing to show" in told
@@ -378,7 +378,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
         scaling=(replace(first, subject=names[made.OURS], fixed={HOSTILE[4]: 1.0}),
                  replace(second, points=(), reason=text)),
     )  # fmt: skip
-    page = speed_page.write(found, tmp_path).read_text(encoding="utf-8")
+    page = speed_report.write(found, tmp_path).read_text(encoding="utf-8")
     told = rendered((tmp_path / "index.md").read_text(encoding="utf-8"))
     for shown in (page, told):
         outline = Outline(shown)
@@ -397,14 +397,14 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     ]
     assert set(heights) <= {
         3,
-        *(len(table.heads) + 1 for part in speed_page.PARTS.values() for table in part.tables(found)),
+        *(len(table.heads) + 1 for part in speed_report.PARTS.values() for table in part.tables(found)),
     }
 
 
 def test_a_picture_of_very_many_subjects_stays_small(document: SpeedDocument) -> None:
     plain = document.subject(made.PLAIN)
     many = tuple(replace(plain, name=f"plain {number}", decoding=()) for number in range(200))
-    drawn = speed_figures.training(replace(document, subjects=many, comparisons=()))
+    drawn = speed_plots.training(replace(document, subjects=many, comparisons=()))
     assert drawn is not None
     assert drawn.get_size_inches()[1] < 30
 
@@ -415,10 +415,10 @@ def test_a_picture_of_very_many_subjects_stays_small(document: SpeedDocument) ->
 def test_the_page_is_made_again_from_a_stored_document_without_a_framework(
     document: SpeedDocument, folder: Path, tmp_path: Path
 ) -> None:
-    path = stored.save(tmp_path, document)
+    path = document_store.save(tmp_path, document)
     words = ["speed", "--from", str(path), "--reports", str(tmp_path / "reports")]
     code = (
-        "import sys\nfrom harness.__main__ import main\n"
+        "import sys\nfrom harness.cli.main import main\n"
         f"assert main({words!r}) == 0\n"
         "print('LOADED', sorted({'torch', 'tensorflow', 'jax', 'keras', 'spacy'} & set(sys.modules)))\n"
     )
@@ -447,7 +447,7 @@ def test_what_is_to_be_measured_and_a_stored_document_exclude_each_other(
 def test_a_document_that_is_not_there_or_edited_is_one_line(
     document: SpeedDocument, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = stored.save(tmp_path, document)
+    path = document_store.save(tmp_path, document)
     path.write_text(path.read_text(encoding="utf-8").replace("Ditto(R)", "Faster(R)"), encoding="utf-8")
     for name, message in ((path, "seal"), (tmp_path / "nothing.json", "cannot be read")):
         assert main(["speed", "--from", str(name), "--reports", str(tmp_path / "reports")]) == 2

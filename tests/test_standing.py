@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from small_runs import spec
 
-from harness import standing, store, training
-from harness.__main__ import main
-from harness.checking.rules import check
-from harness.commands import compare, many, reports
-from harness.comparing.sides import Run, Side
-from harness.data import tokenising
-from harness.specs import DataSpec, FileSpec, RunRecord, RunSpec
+from harness.analysis.selection import Run, Side
+from harness.audit.rules import check
+from harness.cli import compare, report_options, sweep
+from harness.cli.main import main
+from harness.data import tokenizer_process
+from harness.experiments.specs import DataSpec, FileSpec, RunRecord, RunSpec
+from harness.storage import run_store
+from harness.training import reuse, train
 
 pytestmark = pytest.mark.usefixtures("own_cache", "one_process")
 
@@ -31,7 +32,7 @@ def made(tmp_path: Path) -> tuple[Path, RunRecord]:
             path.write_text("".join(f"a sentence {number % 9}\n" for number in range(64)), encoding="utf-8")
             names[path.name] = str(path)
     data = DataSpec(corpus="files", files=FileSpec(**names), tokenizer="whitespace", minimum_frequency=1)
-    return tmp_path / "results", training.run(spec(data=data, updates=2), tmp_path / "results")
+    return tmp_path / "results", train.run(spec(data=data, updates=2), tmp_path / "results")
 
 
 def path_of(record: RunRecord, name: str) -> Path:
@@ -41,9 +42,9 @@ def path_of(record: RunRecord, name: str) -> Path:
 
 def test_a_run_whose_files_are_the_same_stands(made: tuple[Path, RunRecord], tmp_path: Path) -> None:
     results, record = made
-    assert training.run(record.spec, results) == record
+    assert train.run(record.spec, results) == record
     other = spec("counting_model:build_compiling", data=record.spec.data)
-    assert standing.finished(results, [other, record.spec]) == [record]
+    assert reuse.finished(results, [other, record.spec]) == [record]
 
 
 @pytest.mark.parametrize("name", ["train_source", "validation_target", "test_target"])
@@ -55,16 +56,16 @@ def test_a_run_whose_files_have_changed_is_refused(made: tuple[Path, RunRecord],
         f"^run {record.id}: {name}={path} has changed .*: remove the folder {results / record.id} to run .*, or name"
     )
     with pytest.raises(ValueError, match=words):
-        training.run(record.spec, results)
+        train.run(record.spec, results)
     with pytest.raises(ValueError, match=words):
-        many.finished([record.spec], results)
+        sweep.finished([record.spec], results)
     path.rename(tmp_path / "moved")
     with pytest.raises(ValueError, match=f"^run {record.id} is there, and not the text .*: {path}: cannot be read"):
-        many.finished([record.spec], results)
+        sweep.finished([record.spec], results)
     (tmp_path / "moved").rename(path)
     shutil.rmtree(results / record.id)
-    assert many.finished([record.spec], results) == []
-    assert training.run(record.spec, results).fingerprints["files"] != record.fingerprints["files"]
+    assert sweep.finished([record.spec], results) == []
+    assert train.run(record.spec, results).fingerprints["files"] != record.fingerprints["files"]
 
 
 @pytest.mark.parametrize("command", ["run", "bench", "ablate"])
@@ -74,16 +75,16 @@ def test_every_command_that_trains_refuses_them(
     results, record = made
     data = record.spec.data
     planned = spec("learned_positions", data=data)
-    store.save_record(results, replace(record, id=planned.id, spec=planned))
+    run_store.save_record(results, replace(record, id=planned.id, spec=planned))
     path_of(record, "test_source").write_text("ein Satz\n" * 64, encoding="utf-8")
 
     def plan(*_: object) -> list[RunSpec]:
         return [planned]
 
-    monkeypatch.setattr("harness.commands.options.available", plan)
-    monkeypatch.setattr("harness.commands.run._pin", lambda spec, is_program: None)
-    monkeypatch.setattr(many, "prepare", lambda *_: None)
-    monkeypatch.setattr("harness.evidence.gpus", list)
+    monkeypatch.setattr("harness.cli.options.available", plan)
+    monkeypatch.setattr("harness.cli.run._pin", lambda spec, is_program: None)
+    monkeypatch.setattr(sweep, "prepare", lambda *_: None)
+    monkeypatch.setattr("harness.processes.machine.gpus", list)
     words = {"run": ["learned_positions"]}.get(command, [])
     assert main([command, *words, "--results", str(results)]) == 2
     error = capsys.readouterr().err
@@ -100,7 +101,7 @@ def test_a_record_leads_to_no_other_text_of_this_machine(
     path.unlink()
     if how == "another":
         path.write_text("what is nobody's business\n", encoding="utf-8")
-    monkeypatch.setattr(tokenising, "tokenise", lambda jobs: pytest.fail("it is tokenised"))
+    monkeypatch.setattr(tokenizer_process, "tokenise", lambda jobs: pytest.fail("it is tokenised"))
     said = f"the run's text cannot be had here: {path}: "
     for command in (["score"], ["translate", "--run", record.id, "a sentence"]):
         assert main([*command, "--results", str(results)]) == 2
@@ -109,7 +110,7 @@ def test_a_record_leads_to_no_other_text_of_this_machine(
         assert said in error
     skipped = {one.rule.code for one in check(results).outcomes if any(said in reason for reason in one.untried)}
     assert len(skipped) >= 3
-    assert reports.test_sets([record]) == {}
+    assert report_options.test_sets([record]) == {}
     assert said in capsys.readouterr().out
     assert compare._corpus([Side("A", "a", (Run(record, results / record.id),))]) is None
 
@@ -117,5 +118,5 @@ def test_a_record_leads_to_no_other_text_of_this_machine(
 def test_the_text_of_a_run_is_had_where_it_is_the_same(made: tuple[Path, RunRecord], capsys: Any) -> None:
     results, record = made
     assert main(["score", "--results", str(results)]) == 0
-    assert list(reports.test_sets([record])) == [record.spec.data]
+    assert list(report_options.test_sets([record])) == [record.spec.data]
     assert not check(results).failed

@@ -18,18 +18,18 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
-from harness import scoring
-from harness.reporting import significance, statistics
-from harness.reporting.effects import Conclusion
-from harness.reporting.scales import IDENTITY, LOG, LOGIT
-from harness.reporting.statistics import Evidence, Method, against, bands, compare_all, contrasts, interval
+from harness.analysis import significance, statistics
+from harness.analysis.effects import Conclusion
+from harness.analysis.scales import IDENTITY, LOG, LOGIT
+from harness.analysis.statistics import Evidence, Method, against, bands, compare_all, contrasts, interval
+from harness.evaluation import metrics
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 Array = np.ndarray[Any, Any]
 QUICK = Method(resamples=200)
 SENTENCES = 40
-bleu = partial(scoring.bleu_from_sums, smoothing="none")
+bleu = partial(metrics.bleu_from_sums, smoothing="none")
 
 
 def mean(sums: Array) -> Array:
@@ -272,7 +272,7 @@ def test_randomisation_is_sacrebleu_s_own() -> None:
         [" ".join(r) for r in references],
     )
     counts = [
-        scoring.score(
+        metrics.score(
             system,
             references,
             texts=text,
@@ -284,7 +284,7 @@ def test_randomisation_is_sacrebleu_s_own() -> None:
         ).statistics["bleu_sacre"]
         for system, text in zip(systems, texts, strict=True)
     ]
-    metric = partial(scoring.score_from_sums, "bleu_sacre")
+    metric = partial(metrics.score_from_sums, "bleu_sacre")
     ours = significance.randomisation_p(np.stack(counts), [(0, 1)], metric, trials=2000, seed=12345)
     named = list(zip(("first", "second"), texts, strict=True))
     theirs = PairedTest(named, {"BLEU": BLEU(lowercase=True)}, [reference_texts], test_type="ar", n_samples=2000)()[1]

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from small_runs import spec
 
-from harness import files, store
-from harness.specs import RunRecord
-from harness.store import Hypothesis
+from harness.experiments.specs import RunRecord
+from harness.storage import files, run_store
+from harness.storage.run_store import Hypothesis
 
 SPEC = spec()
 RECORD = RunRecord(id=SPEC.id, spec=SPEC, status="completed", scores={"test_loss": 1.5})
@@ -31,35 +31,35 @@ def names(folder: Path) -> list[str]:
 
 
 def test_a_record_is_read_back(tmp_path: Path) -> None:
-    path = store.save_record(tmp_path, RECORD)
+    path = run_store.save_record(tmp_path, RECORD)
     assert path == tmp_path / SPEC.id / "record.json"
-    assert store.load_record(tmp_path, SPEC.id) == RECORD
-    assert store.load_record(tmp_path, "another") is None
-    assert store.finished(tmp_path, SPEC.id) == RECORD
+    assert run_store.load_record(tmp_path, SPEC.id) == RECORD
+    assert run_store.load_record(tmp_path, "another") is None
+    assert run_store.finished(tmp_path, SPEC.id) == RECORD
 
 
 @pytest.mark.parametrize("status", ["interrupted", "failed"])
 def test_an_unfinished_record_is_to_be_run_again(tmp_path: Path, status: Any) -> None:
-    store.save_record(tmp_path, replace(RECORD, status=status))
-    assert store.finished(tmp_path, SPEC.id) is None
+    run_store.save_record(tmp_path, replace(RECORD, status=status))
+    assert run_store.finished(tmp_path, SPEC.id) is None
 
 
 def test_figures_that_are_not_finite_become_none(tmp_path: Path) -> None:
     scores = {"a": math.nan, "b": math.inf, "c": np.float32(0.5)}
-    path = store.save_record(tmp_path, replace(RECORD, scores=scores))  # type: ignore[arg-type]
+    path = run_store.save_record(tmp_path, replace(RECORD, scores=scores))  # type: ignore[arg-type]
     assert json.loads(path.read_text())["scores"] == {"a": None, "b": None, "c": 0.5}
 
 
 def test_hypotheses_are_read_back_and_hold_nothing_else(tmp_path: Path) -> None:
-    digest = store.save_hypotheses(tmp_path, "run", HYPOTHESES)
-    assert store.load_hypotheses(tmp_path, "run", digest) == HYPOTHESES
+    digest = run_store.save_hypotheses(tmp_path, "run", HYPOTHESES)
+    assert run_store.load_hypotheses(tmp_path, "run", digest) == HYPOTHESES
     lines = (tmp_path / "run" / "hypotheses.jsonl").read_text(encoding="utf-8").removesuffix("\n").split("\n")
     assert [sorted(json.loads(line)) for line in lines] == [["sentence", "text", "tokens"]] * 2
 
 
 def test_weights_are_read_back_in_type_and_shape(tmp_path: Path) -> None:
-    store.save_weights(tmp_path, "run", ARRAYS)
-    found = store.load_weights(tmp_path, "run")
+    run_store.save_weights(tmp_path, "run", ARRAYS)
+    found = run_store.load_weights(tmp_path, "run")
     assert sorted(found) == sorted(ARRAYS)
     for name, one in ARRAYS.items():
         assert found[name].dtype == one.dtype
@@ -93,25 +93,25 @@ def test_an_unfinished_file_has_another_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "load"),
     [
-        ("weights.safetensors", lambda content: content[:-1] + b"x", store.load_weights),
-        ("weights.json", lambda content: content.replace(b"sha256", b"sha512"), store.load_weights),
+        ("weights.safetensors", lambda content: content[:-1] + b"x", run_store.load_weights),
+        ("weights.json", lambda content: content.replace(b"sha256", b"sha512"), run_store.load_weights),
         (
             "weights.json",
             lambda content: content.replace(b"weights.safetensors", b"../w.safetensors"),
-            store.load_weights,
+            run_store.load_weights,
         ),
-        ("weights.json", lambda content: content.replace(b'"schema": 1', b'"schema": 0'), store.load_weights),
-        ("hypotheses.jsonl", lambda content: content.replace(b"text", b"txet"), store.load_hypotheses),
-        ("hypotheses.jsonl", lambda content: content[:-9], store.load_hypotheses),
-        ("record.json", lambda content: content[:-9], store.load_record),
-        ("record.json", lambda content: b"[]", store.load_record),
-        ("record.json", lambda content: b"\xff", store.load_record),
+        ("weights.json", lambda content: content.replace(b'"schema": 1', b'"schema": 0'), run_store.load_weights),
+        ("hypotheses.jsonl", lambda content: content.replace(b"text", b"txet"), run_store.load_hypotheses),
+        ("hypotheses.jsonl", lambda content: content[:-9], run_store.load_hypotheses),
+        ("record.json", lambda content: content[:-9], run_store.load_record),
+        ("record.json", lambda content: b"[]", run_store.load_record),
+        ("record.json", lambda content: b"\xff", run_store.load_record),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: Any, load: Any) -> None:
-    store.save_weights(tmp_path, SPEC.id, ARRAYS)
-    store.save_hypotheses(tmp_path, SPEC.id, HYPOTHESES)
-    store.save_record(tmp_path, RECORD)
+    run_store.save_weights(tmp_path, SPEC.id, ARRAYS)
+    run_store.save_hypotheses(tmp_path, SPEC.id, HYPOTHESES)
+    run_store.save_record(tmp_path, RECORD)
     load(tmp_path, SPEC.id)
     path = tmp_path / SPEC.id / name
     path.write_bytes(damage(path.read_bytes()))
@@ -120,29 +120,29 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: Any, load: A
 
 
 def test_hypotheses_of_another_digest_are_refused(tmp_path: Path) -> None:
-    store.save_hypotheses(tmp_path, "run", HYPOTHESES)
+    run_store.save_hypotheses(tmp_path, "run", HYPOTHESES)
     with pytest.raises(ValueError, match="damaged"):
-        store.load_hypotheses(tmp_path, "run", "0" * 64)
+        run_store.load_hypotheses(tmp_path, "run", "0" * 64)
 
 
 def test_foreign_files_are_reported_and_passed_over(tmp_path: Path) -> None:
-    store.save_record(tmp_path, RECORD)
+    run_store.save_record(tmp_path, RECORD)
     files.write_json(tmp_path / "foreign" / "record.json", {"schema": 99})
     files.write_bytes(tmp_path / "moved" / "record.json", (tmp_path / SPEC.id / "record.json").read_bytes())
     files.write_bytes(tmp_path / "empty" / "notes.txt", b"")
     complaints: list[str] = []
-    assert store.records(tmp_path, complain=complaints.append) == [RECORD]
+    assert run_store.records(tmp_path, complain=complaints.append) == [RECORD]
     assert ["foreign" in one or "moved" in one for one in complaints] == [True, True]
-    assert store.records(tmp_path / "nowhere") == []
+    assert run_store.records(tmp_path / "nowhere") == []
 
 
 def test_a_run_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
-    store.save_record(tmp_path, RECORD)
-    assert store.find(tmp_path, SPEC.id[:12]) == RECORD
+    run_store.save_record(tmp_path, RECORD)
+    assert run_store.find(tmp_path, SPEC.id[:12]) == RECORD
     longer = replace(RECORD, id=SPEC.id + "0")
-    store.save_record(tmp_path, longer)
-    assert store.find(tmp_path, SPEC.id) == RECORD
+    run_store.save_record(tmp_path, longer)
+    assert run_store.find(tmp_path, SPEC.id) == RECORD
     with pytest.raises(ValueError, match="2 runs begin so"):
-        store.find(tmp_path, SPEC.id[:12])
+        run_store.find(tmp_path, SPEC.id[:12])
     with pytest.raises(ValueError, match="there is none"):
-        store.find(tmp_path, "nothing")
+        run_store.find(tmp_path, "nothing")

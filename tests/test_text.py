@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 from record_factory import record as made_up
 from small_runs import spec
 
-from harness import files, training
-from harness.__main__ import main
-from harness.data import corpora, preparing, reading, tokenising, vocabulary
-from harness.data.prepared import describe, prepare, remark
-from harness.data.tokenising import Job
+from harness.cli.main import main
+from harness.data import corpora, preprocess, text_files, tokenizer_process, vocabulary
+from harness.data.dataset import describe, prepare, remark
+from harness.data.tokenizer_process import Job
 from harness.data.tokenizers import WhitespaceTokenizer, tokenizer, train_sentencepiece
+from harness.experiments.specs import DataSpec, FileSpec
 from harness.reporting import provenance
-from harness.specs import DataSpec, FileSpec
+from harness.storage import files
+from harness.training import train as training
 from impls.contract import SPECIAL_WORDS
 
 GOOD = b"ein\teins\nzwei\ttwo\n"
@@ -174,7 +175,7 @@ def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
 def test_a_file_beyond_memory_is_refused_unread(tmp_path: Path) -> None:
     data = corpus(tmp_path, b"a\tb\n")
     with (tmp_path / "train_source").open("wb") as file:
-        file.truncate(reading.LARGEST_TEXT_BYTES + 1)
+        file.truncate(text_files.LARGEST_TEXT_BYTES + 1)
     started = time.monotonic()
     with pytest.raises(ValueError, match=r"train_source: 1,073,741,825 bytes: allowed is at most 1,073,741,824"):
         corpora.load(data)
@@ -185,12 +186,12 @@ def test_a_file_beyond_memory_is_refused_unread(tmp_path: Path) -> None:
 
 
 def test_a_stream_comes_in_pieces_with_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PIECE_LINES", 2)
+    monkeypatch.setattr(text_files, "PIECE_LINES", 2)
     content = BOM + b"one\r\n\n\ntwo\nthr\xc3\xa9e"
-    assert list(reading.pieces(io.BytesIO(content), "it")) == [["one\r", ""], ["", "two"], ["thrée"]]
-    monkeypatch.setattr(reading, "PIECE_BYTES", 4)
-    assert list(map(len, reading.pieces(io.BytesIO(content), "it"))) == [1, 2, 1, 1]
-    assert sum(reading.pieces(io.BytesIO(content), "it"), []) == reading.lines(content, "it")
+    assert list(text_files.pieces(io.BytesIO(content), "it")) == [["one\r", ""], ["", "two"], ["thrée"]]
+    monkeypatch.setattr(text_files, "PIECE_BYTES", 4)
+    assert list(map(len, text_files.pieces(io.BytesIO(content), "it"))) == [1, 2, 1, 1]
+    assert sum(text_files.pieces(io.BytesIO(content), "it"), []) == text_files.lines(content, "it")
 
 
 @pytest.mark.parametrize(
@@ -208,9 +209,9 @@ def test_a_stream_comes_in_pieces_with_its_own_numbers(monkeypatch: pytest.Monke
 def test_what_is_refused_in_a_stream_names_its_line(
     content: bytes, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "PIECE_LINES", 2)
+    monkeypatch.setattr(text_files, "PIECE_LINES", 2)
     with pytest.raises(ValueError, match=message):
-        list(reading.pieces(io.BytesIO(content), "it"))
+        list(text_files.pieces(io.BytesIO(content), "it"))
 
 
 def test_a_line_without_end_is_not_waited_for() -> None:
@@ -227,7 +228,7 @@ def test_a_line_without_end_is_not_waited_for() -> None:
             return len(buffer)
 
     with pytest.raises(ValueError, match="it, line 1: more characters; allowed is at most 200,000"):
-        next(reading.pieces(io.BufferedReader(Endless(), buffer_size=4_096), "it"))
+        next(text_files.pieces(io.BufferedReader(Endless(), buffer_size=4_096), "it"))
 
 
 # Any bytes at all -----------------------------------------------------------------------------------------------------
@@ -399,7 +400,7 @@ def cut() -> dict[str, list[list[str]]]:
     """Return the tokens of all odd texts by tokenizer, of one process."""
     names = ("spacy", "moses", "whitespace")
     jobs = [Job(tokenizer=name, language="de", case="lower", texts=[*ODD, LONG, CONTROL]) for name in names]
-    return dict(zip(names, tokenising.tokenise(jobs), strict=True))
+    return dict(zip(names, tokenizer_process.tokenise(jobs), strict=True))
 
 
 @pytest.mark.parametrize("name", ["spacy", "moses", "whitespace"])
@@ -497,7 +498,7 @@ def test_runs_say_it_in_a_line(command: str, tmp_path: Path, monkeypatch: pytest
     words = [f"--{name.replace('_', '-')}={path}" for name, path in vars(data.files).items() if path]
     words += ["--tokenizer=whitespace", "--updates=1", "--threads=1", "--set", "decoding.max_tokens=3"]
     if command == "bench":
-        monkeypatch.setattr("harness.executor.execute", stop)
+        monkeypatch.setattr("harness.execution.local.execute", stop)
     chosen = ["counting_model:build"] if command == "run" else ["--variant", "counting_model:build", "--seed=0"]
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parent))
@@ -514,7 +515,7 @@ def test_what_multi30k_has_twice(multi30k_folder: Path, monkeypatch: pytest.Monk
     """Three training pairs repeat another, and no test pair is in training: what the published records say too."""
     monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
     splits = corpora.load(DataSpec()).splits
-    found = preparing._repetitions({split: splits[name] for split, name in preparing.SPLITS.items()})
+    found = preprocess._repetitions({split: splits[name] for split, name in preprocess.SPLITS.items()})
     assert found == {"train_duplicate_pairs": 3, "test_pairs_in_train": 0}
 
 

@@ -12,9 +12,8 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import specs
-from harness.data import tokenising
-from harness.data.tokenising import Job
+from harness.data import tokenizer_process
+from harness.data.tokenizer_process import Job
 from harness.data.tokenizers import (
     LIBRARIES,
     UNKNOWN_TEXT,
@@ -23,6 +22,7 @@ from harness.data.tokenizers import (
     train_bpe,
     train_sentencepiece,
 )
+from harness.experiments import specs
 from impls.contract import SPECIAL_WORDS
 
 SENTENCES = (
@@ -36,7 +36,7 @@ SENTENCES = (
 
 
 def cut(name: str, language: str, *texts: str, case: str = "lower", **more: str) -> list[list[str]]:
-    return tokenising.tokenise([Job(tokenizer=name, language=language, case=case, texts=texts, **more)])[0]
+    return tokenizer_process.tokenise([Job(tokenizer=name, language=language, case=case, texts=texts, **more)])[0]
 
 
 def pieces_of(text: str, name: str = "sentencepiece-unigram", size: int = 70) -> bytes:
@@ -83,7 +83,7 @@ def tokens_of() -> dict[tuple[str, str, str], list[str]]:
     texts += [(name, "en", text, "lower") for name in ("spacy", "moses") for text in SENTENCES]
     texts += [("spacy", language, text, "lower") for language, text in OTHERS]
     jobs = [Job(tokenizer=name, language=language, case=case, texts=[text]) for name, language, text, case in texts]
-    found = tokenising.tokenise(jobs)
+    found = tokenizer_process.tokenise(jobs)
     return {text[:3]: tokens for text, (tokens,) in zip(texts, found, strict=True)}
 
 
@@ -202,7 +202,7 @@ def test_punctuation_is_normalised_before_it_is_cut() -> None:
 @pytest.mark.parametrize("text", ["a b", "", "ab cd"])
 def test_text_that_no_merge_can_be_learned_from_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^merges=5: no two letters follow each other twice"):
-        tokenising.train_bpe([("en", [text])], merges=5, case="lower")
+        tokenizer_process.train_bpe([("en", [text])], merges=5, case="lower")
 
 
 @pytest.mark.parametrize("name", ["sentencepiece-bpe", "sentencepiece-unigram"])
@@ -222,7 +222,7 @@ def test_sentencepiece_has_our_special_words_and_is_the_same_each_time(name: str
 def test_a_vocabulary_that_the_text_does_not_allow_is_refused(name: str, size: int, allowed: str) -> None:
     message = rf"^vocabulary_size={size}: allowed with {name} and this training text is {allowed}$"
     with pytest.raises(ValueError, match=message) as caught:
-        tokenising.train(name, TEXT.split("\n"), vocabulary_size=size, case="lower", seed=0)
+        tokenizer_process.train(name, TEXT.split("\n"), vocabulary_size=size, case="lower", seed=0)
     bound = int(str(caught.value).rpartition(" ")[2])
     assert len(SentencePieceTokenizer(pieces_of(TEXT, name, bound)).words) == bound
 
@@ -251,7 +251,7 @@ def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
 def test_a_refusal_crosses_from_the_other_process_in_one_line() -> None:
     score = Job(tokenizer="spacy", language="tlh", case="lower", texts=["It isn't."], fallback="xx")
     with pytest.raises(ValueError, match="^language='tlh': spaCy has no rules for it here; allowed is") as caught:
-        tokenising.tokenise([score, Job(tokenizer="spacy", language="tlh", case="lower", texts=["a"])])
+        tokenizer_process.tokenise([score, Job(tokenizer="spacy", language="tlh", case="lower", texts=["a"])])
     assert "\n" not in str(caught.value)
 
 

@@ -12,15 +12,15 @@ import torch
 from graph_models import LONGEST, ROWS, VARIANTS, Orders, PlayedGpu, called, meta, model, needs_gpu, recipe, training
 from small_models import SOURCE_WORDS, one_thread
 
-from harness.decoding import SPARE_CANDIDATES, Decoded, translate
-from harness.specs import DecodingSpec
-from harness.subjects import padded
-from impls import torch_graph_decoding
+from harness.conformance.models_under_test import padded
+from harness.evaluation.search import SPARE_CANDIDATES, Decoded, translate
+from harness.experiments.specs import DecodingSpec
 from impls.contract import EOS, PAD, SOS, Batch, Candidates, Decoding, Ids, TransformerRecipe
-from impls.torch_adapter import TorchModel
-from impls.torch_caches import Rows
-from impls.torch_graph_decoding import GraphDecoding, Step, Steps
-from impls.torch_graphs import GraphModel, Graphs
+from impls.pytorch import cuda_graph_decoding
+from impls.pytorch.cuda_graph_decoding import GraphDecoding, Step, Steps
+from impls.pytorch.cuda_graph_training import GraphModel, Graphs
+from impls.pytorch.kv_cache import Rows
+from impls.pytorch.torch_adapter import TorchModel
 
 ROUNDING = 1e-5
 OTHERS: tuple[dict[str, Any], ...] = (
@@ -33,9 +33,9 @@ OTHERS: tuple[dict[str, Any], ...] = (
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have several shapes of sources, and have words outgrow their places."""
-    monkeypatch.setattr(torch_graph_decoding, "SOURCES_STEP", 3)
-    monkeypatch.setattr(torch_graph_decoding, "POSITIONS_STEP", 4)
-    monkeypatch.setattr(torch_graph_decoding, "WORDS_STEP", 5)
+    monkeypatch.setattr(cuda_graph_decoding, "SOURCES_STEP", 3)
+    monkeypatch.setattr(cuda_graph_decoding, "POSITIONS_STEP", 4)
+    monkeypatch.setattr(cuda_graph_decoding, "WORDS_STEP", 5)
     with one_thread():
         yield
 
@@ -213,7 +213,7 @@ def test_only_so_many_shapes_get_memory(monkeypatch: pytest.MonkeyPatch, steps: 
     expected = translate(plain, sources(), search(3))
     translate(fixed, sources(), search(3))
     all_steps, all_shapes = len(steps), len(set(steps))
-    monkeypatch.setattr(torch_graph_decoding, "MOST_SHAPES", 2)
+    monkeypatch.setattr(cuda_graph_decoding, "MOST_SHAPES", 2)
     _, fixed = pair(recipe())
     steps.clear()
     same(translate(fixed, sources(), search(3)), expected)

@@ -13,14 +13,15 @@ from graph_models import LONGEST, ROWS, VARIANTS, Orders, PlayedGpu, called, met
 from small_models import SOURCE_WORDS, TARGET_WORDS, one_thread
 
 import impls
-from harness import __main__ as program
-from harness.specs import RunSpec, overridden, override, spec_from_json, to_json
-from harness.subjects import padded
-from impls import registry, torch_graphs
+from harness.cli import main as program
+from harness.conformance.models_under_test import padded
+from harness.experiments.specs import RunSpec, overridden, override, spec_from_json, to_json
+from impls import registry
 from impls.contract import EOS, PAD, SOS, Arrays, Batch
-from impls.torch_adapter import TorchModel
-from impls.torch_dropout import Dropout
-from impls.torch_graphs import LENGTH_STEP, GraphModel, Graphs, Shape, padded_shape
+from impls.pytorch import cuda_graph_training
+from impls.pytorch.cuda_graph_training import LENGTH_STEP, GraphModel, Graphs, Shape, padded_shape
+from impls.pytorch.dropout import Dropout
+from impls.pytorch.torch_adapter import TorchModel
 
 RATE = 2e-3
 ROUNDING = 1e-5
@@ -122,7 +123,7 @@ def test_padding_changes_nothing(variant: str, monkeypatch: pytest.MonkeyPatch) 
     given = batch(3, rows=3)
     found = []
     for step, rows in ((1, 3), (LONGEST, 2 * ROWS)):
-        monkeypatch.setattr(torch_graphs, "LENGTH_STEP", step)
+        monkeypatch.setattr(cuda_graph_training, "LENGTH_STEP", step)
         one = model(GraphModel, recipe(variant), replace(training(variant), batch_size=rows, clip_norm=None))
         one.train_step(given, RATE)
         found.append((one.training_state(), one.take_totals()))
@@ -243,7 +244,7 @@ def test_an_update_is_orders_to_the_device_alone(variant: str) -> None:
     for one in static.module.modules():
         if isinstance(one, Dropout):
             one.noise = DrawnNowhere()  # type: ignore[assignment]
-    inputs = torch_graphs.Inputs(Shape(ROWS, 8, 8), torch.device("meta"))
+    inputs = cuda_graph_training.Inputs(Shape(ROWS, 8, 8), torch.device("meta"))
     static.module.train()
     with Orders() as orders:
         static._update(inputs)
@@ -312,7 +313,7 @@ def test_capturing_changes_no_state(gpu: PlayedGpu) -> None:
     curve(replayed, [batch(1)])
     replayed.train_step(batch(1), RATE)
     before = replayed.training_state()
-    inputs = torch_graphs.Inputs(Shape(ROWS, 8, 8), torch.device("cpu"))
+    inputs = cuda_graph_training.Inputs(Shape(ROWS, 8, 8), torch.device("cpu"))
     inputs.fill(batch(2), RATE)
     replayed._prepared("another", lambda: replayed._update(inputs), replayed._changed)
     equal(replayed.training_state(), before)
@@ -331,7 +332,7 @@ def test_what_is_restored_after_a_capture_is_still_replayed(gpu: PlayedGpu) -> N
 
 
 def test_only_so_many_shapes_are_captured(gpu: PlayedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_graphs, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(cuda_graph_training, "MOST_GRAPHS", 2)
     given = batches(12)
     static, replayed = model(GraphModel, recipe(dropout=0.3), training()), captured()
     expected = curve(static, given)

@@ -12,11 +12,12 @@ import torch
 from torch.nn.functional import cross_entropy, linear
 
 import impls
-from impls import registry, torch_operations
+from impls import registry
 from impls.contract import EOS, PAD, SOS, Batch, Recipe, Training, TransformerRecipe
-from impls.torch_dropout import Dropout, Noise
-from impls.torch_operations import LOSS_ROWS, add_kept, attend_packed, output_loss
-from impls.torch_packing import pack
+from impls.pytorch import cpu_kernels
+from impls.pytorch.cpu_kernels import LOSS_ROWS, add_kept, attend_packed, output_loss
+from impls.pytorch.dropout import Dropout, Noise
+from impls.pytorch.torch_packing import pack
 
 HIDDEN = -1e9
 DOUBLE = torch.float64
@@ -25,7 +26,7 @@ DOUBLE = torch.float64
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return what makes the plain formulas serve every tensor from now on."""
-    return lambda: monkeypatch.setattr(torch_operations, "by_hand", lambda x: False)
+    return lambda: monkeypatch.setattr(cpu_kernels, "by_hand", lambda x: False)
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -204,8 +205,8 @@ def batch(seed: int) -> Batch:
 
 def test_every_torch_variant_but_the_plain_one_takes_its_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    loss = torch_operations._OutputLoss.apply
-    monkeypatch.setattr(torch_operations._OutputLoss, "apply", lambda *given: seen.append("loss") or loss(*given))
+    loss = cpu_kernels._OutputLoss.apply
+    monkeypatch.setattr(cpu_kernels._OutputLoss, "apply", lambda *given: seen.append("loss") or loss(*given))
     names = [name for name in registry.names() if name != "plain"]
     for name in names:
         recipe = registry.recipe(name)

@@ -13,13 +13,15 @@ import pytest
 from counting_model import COMPILING_SECONDS
 from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
 
-from harness import evidence, store, training
-from harness.data.consumed import expected_batches, weights_digest
-from harness.data.prepared import prepare
-from harness.files import file_digest
-from harness.measuring import test_scores as scores_of
-from harness.progress import Event
-from harness.specs import RunRecord, RunSpec
+from harness.data.batch_digest import expected_batches, weights_digest
+from harness.data.dataset import prepare
+from harness.evaluation.evaluate import test_scores as scores_of
+from harness.experiments.specs import RunRecord, RunSpec
+from harness.processes import machine
+from harness.processes.progress import Event
+from harness.storage import run_store
+from harness.storage.files import file_digest
+from harness.training import train
 from impls.contract import Training
 
 TORCH = spec("learned_positions", TINY)
@@ -32,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
     """Return a torch run that was not disturbed."""
     results = tmp_path_factory.mktemp("straight")
-    return results, training.run(TORCH, results, command="the command", note="a note")
+    return results, train.run(TORCH, results, command="the command", note="a note")
 
 
 class Interrupter:
@@ -53,7 +55,7 @@ def files(results: Path, run: RunSpec) -> list[str]:
 
 def test_a_record_is_complete(straight: tuple[Path, RunRecord]) -> None:
     results, record = straight
-    assert store.load_record(results, TORCH.id) == record
+    assert run_store.load_record(results, TORCH.id) == record
     assert (record.status, record.reason, record.command, record.note) == ("completed", "", "the command", "a note")
     assert files(results, TORCH) == [
         "attention.safetensors",
@@ -94,12 +96,12 @@ def test_the_fingerprints_are_those_of_what_was_used(straight: tuple[Path, RunRe
     assert {name: record.sizes[name] for name in expected.statistics()} == expected.statistics()
     assert list(found["weights_after"]) == ["7", "14", "21"]
     kept = found["weights_after"][str(7 * record.chosen_epochs[0])]
-    assert kept == weights_digest(store.load_weights(results, TORCH.id))
-    assert found["weights"] == evidence.array_digests(training.build_model(TORCH, prepared).weights())
+    assert kept == weights_digest(run_store.load_weights(results, TORCH.id))
+    assert found["weights"] == machine.array_digests(train.build_model(TORCH, prepared).weights())
     assert found["hypotheses"] == file_digest(results / TORCH.id / "hypotheses.jsonl")
     assert found["sentences"] == file_digest(results / TORCH.id / "sentences.safetensors")
     assert found["trained_weights"] == file_digest(results / TORCH.id / "weights.safetensors")
-    assert record.sizes["parameters"] == sum(one.size for one in store.load_weights(results, TORCH.id).values())
+    assert record.sizes["parameters"] == sum(one.size for one in run_store.load_weights(results, TORCH.id).values())
     assert record.sizes["train_pairs"] == 200
     for name in ("python", "versions", "commit", "machine", "framework", "backend", "threads", "device", "precision"):
         assert name in record.environment
@@ -108,7 +110,7 @@ def test_the_fingerprints_are_those_of_what_was_used(straight: tuple[Path, RunRe
 
 def test_the_scores_are_those_of_the_stored_translations(straight: tuple[Path, RunRecord]) -> None:
     results, record = straight
-    hypotheses = store.load_hypotheses(results, TORCH.id, record.fingerprints["hypotheses"])
+    hypotheses = run_store.load_hypotheses(results, TORCH.id, record.fingerprints["hypotheses"])
     assert [one.sentence for one in hypotheses] == list(range(500))
     found = scores_of(prepare(TORCH.data), hypotheses, TORCH.decoding.unknown)
     assert {name: record.scores[name] for name in found.values} == found.values
@@ -120,40 +122,40 @@ def test_the_scores_are_those_of_the_stored_translations(straight: tuple[Path, R
 def test_the_stored_weights_are_those_of_the_best_epoch(straight: tuple[Path, RunRecord]) -> None:
     results, record = straight
     prepared = prepare(TORCH.data)
-    model = training.build_model(TORCH, prepared)
-    model.set_weights(store.load_weights(results, TORCH.id))
-    nats = [model.token_nats(batch).sum() for batch, _ in training.evaluation_batches(prepared.validation)]
-    words = sum(batch.tokens for batch, _ in training.evaluation_batches(prepared.validation))
+    model = train.build_model(TORCH, prepared)
+    model.set_weights(run_store.load_weights(results, TORCH.id))
+    nats = [model.token_nats(batch).sum() for batch, _ in train.evaluation_batches(prepared.validation)]
+    words = sum(batch.tokens for batch, _ in train.evaluation_batches(prepared.validation))
     best = record.curve[record.chosen_epochs[0] - 1]
     assert sum(nats) / words == pytest.approx(best.validation_loss, rel=1e-5)
 
 
 def test_a_run_that_is_there_is_not_run_again(straight: tuple[Path, RunRecord], monkeypatch: Any) -> None:
     results, record = straight
-    monkeypatch.setattr(training, "prepare", lambda data: pytest.fail("it was run again"))
-    assert training.run(TORCH, results) == record
+    monkeypatch.setattr(train, "prepare", lambda data: pytest.fail("it was run again"))
+    assert train.run(TORCH, results) == record
 
 
 def test_the_same_seed_gives_the_same_run(straight: tuple[Path, RunRecord], tmp_path: Path) -> None:
     record = straight[1]
-    again = training.run(TORCH, tmp_path)
+    again = train.run(TORCH, tmp_path)
     assert again.scores == record.scores
     assert again.fingerprints == record.fingerprints
-    other = training.run(replace(TORCH, seed=1), tmp_path)
+    other = train.run(replace(TORCH, seed=1), tmp_path)
     for name in ("stream", "weights", "trained_weights"):
         assert other.fingerprints[name] != record.fingerprints[name]
 
 
 @pytest.mark.parametrize(("one", "epoch"), [(spec(), 1), (TORCH, 2), (spec(), 3)])
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: Any, one: RunSpec, epoch: int) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
-    record = training.run(one, tmp_path / "straight")
-    broken = training.run(one, tmp_path, progress=Interrupter(epoch))
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    record = train.run(one, tmp_path / "straight")
+    broken = train.run(one, tmp_path, progress=Interrupter(epoch))
     assert broken.status == "interrupted"
     assert len(broken.curve) == epoch - 1
-    assert store.load_record(tmp_path, one.id) == broken
+    assert run_store.load_record(tmp_path, one.id) == broken
     assert ("checkpoint-1.json" in files(tmp_path, one)) == (epoch > 1)
-    whole = training.run(one, tmp_path)
+    whole = train.run(one, tmp_path)
     assert whole.status == "completed"
     assert whole.environment["resumed_after_epochs"] == ([epoch - 1] if epoch > 1 else [])
     assert whole.environment["resumed_after_updates"] == ([7 * epoch - 7] if epoch > 1 else [])
@@ -167,56 +169,56 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: Any
 
 
 def test_the_record_of_an_earlier_process_goes_where_a_run_begins_again(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
     one = spec()
-    assert training.run(one, tmp_path, progress=Interrupter(2)).status == "interrupted"
+    assert train.run(one, tmp_path, progress=Interrupter(2)).status == "interrupted"
     there: list[bool] = []
 
     def look(event: Event) -> None:
         if event.stage == "training" and not event.remark:
             there.append("record.json" in files(tmp_path, one))
 
-    assert training.run(one, tmp_path, progress=look).status == "completed"
+    assert train.run(one, tmp_path, progress=look).status == "completed"
     assert there
     assert not any(there)
 
 
 @pytest.mark.parametrize("fault", ["repeated", "skipped"])
 def test_a_batch_repeated_or_skipped_on_resume_changes_the_digest(tmp_path: Path, monkeypatch: Any, fault: str) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
-    straight = training.run(spec(), tmp_path / "straight")
-    assert training.run(spec(), tmp_path, progress=Interrupter(2)).status == "interrupted"
-    batches = training.training_batches
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    straight = train.run(spec(), tmp_path / "straight")
+    assert train.run(spec(), tmp_path, progress=Interrupter(2)).status == "interrupted"
+    batches = train.training_batches
 
     def shifted(*arguments: Any, skip: int = 0, **settings: Any) -> Any:
         epoch = list(batches(*arguments, **settings))[skip:]
         return [epoch[0], *epoch[:-1]] if fault == "repeated" else [*epoch[1:], epoch[0]]
 
-    monkeypatch.setattr(training, "training_batches", shifted)
-    resumed = training.run(spec(), tmp_path)
+    monkeypatch.setattr(train, "training_batches", shifted)
+    resumed = train.run(spec(), tmp_path)
     assert resumed.fingerprints["batches"]["7"] == straight.fingerprints["batches"]["7"]
     assert resumed.fingerprints["batches"]["14"] != straight.fingerprints["batches"]["14"]
     assert resumed.fingerprints["stream"] != straight.fingerprints["stream"]
 
 
 def test_a_digest_of_the_weights_is_kept_after_update_50(tmp_path: Path) -> None:
-    record = training.run(spec(training=replace(TRAINING, batch_size=4, epochs=2), updates=70), tmp_path)
+    record = train.run(spec(training=replace(TRAINING, batch_size=4, epochs=2), updates=70), tmp_path)
     assert list(record.fingerprints["weights_after"]) == ["50", "70"]
-    first = training.run(spec(training=replace(TRAINING, batch_size=4, epochs=1), updates=50), tmp_path)
+    first = train.run(spec(training=replace(TRAINING, batch_size=4, epochs=1), updates=50), tmp_path)
     assert record.fingerprints["weights_after"]["50"] == first.fingerprints["weights_after"]["50"]
     assert record.fingerprints["batches"]["50"] == first.fingerprints["stream"]
 
 
 def test_averaging_is_the_mean_of_the_last_epochs_and_resumes(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
 
     def weights(epochs: int, averaged: int, *, interrupted: bool = False) -> Any:
         one = spec(training=Training(batch_size=32, epochs=epochs, averaged_epochs=averaged))
         if interrupted:
-            assert training.run(one, tmp_path, progress=Interrupter(3)).status == "interrupted"
-        record = training.run(one, tmp_path)
+            assert train.run(one, tmp_path, progress=Interrupter(3)).status == "interrupted"
+        record = train.run(one, tmp_path)
         assert record.chosen_epochs == tuple(range(epochs - averaged + 1, epochs + 1))
-        return store.load_weights(tmp_path, one.id)
+        return run_store.load_weights(tmp_path, one.id)
 
     second, third, both = weights(2, 1), weights(3, 1), weights(3, 2, interrupted=True)
     for name, one in both.items():
@@ -224,17 +226,17 @@ def test_averaging_is_the_mean_of_the_last_epochs_and_resumes(tmp_path: Path, mo
 
 
 def test_a_damaged_checkpoint_is_said_and_not_used(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
-    training.run(spec(), tmp_path, progress=Interrupter(2))
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    train.run(spec(), tmp_path, progress=Interrupter(2))
     (tmp_path / spec().id / "checkpoint-1.safetensors").write_bytes(b"half")
     events: list[Event] = []
-    assert training.run(spec(), tmp_path, progress=events.append).status == "completed"
+    assert train.run(spec(), tmp_path, progress=events.append).status == "completed"
     assert any("starts anew" in event.remark for event in events)
 
 
 @pytest.mark.parametrize(("updates", "expected"), [(3, [3]), (7, [7]), (9, [7, 9]), (99, [7, 14, 21])])
 def test_updates_are_capped(tmp_path: Path, updates: int, expected: list[int]) -> None:
-    record = training.run(spec(updates=updates), tmp_path)
+    record = train.run(spec(updates=updates), tmp_path)
     assert [epoch.updates for epoch in record.curve] == expected
     stream = expected_batches(prepare(spec().data).train, spec().training, seed=0, updates=expected)
     assert record.fingerprints["stream"] == stream.digest
@@ -242,21 +244,21 @@ def test_updates_are_capped(tmp_path: Path, updates: int, expected: list[int]) -
 
 def test_a_diverged_run_is_shown(tmp_path: Path) -> None:
     one = replace(TORCH, training=replace(TRAINING, peak_rate=1e12, clip_norm=None))
-    record = training.run(one, tmp_path)
+    record = train.run(one, tmp_path)
     assert record.status == "diverged"
     assert "loss" in record.reason
     assert None in (record.curve[-1].training_loss, record.curve[-1].training_perplexity)
     assert record.scores == {}
-    assert store.load_record(tmp_path, one.id) == record
+    assert run_store.load_record(tmp_path, one.id) == record
     assert files(tmp_path, one) == ["record.json"]
-    assert training.run(one, tmp_path) == record
+    assert train.run(one, tmp_path) == record
 
 
 def test_a_run_that_breaks_off_leaves_a_record(tmp_path: Path) -> None:
     one = spec("counting_model:build_breaking")
-    with pytest.raises(store.RunFailed):
-        training.run(one, tmp_path)
-    record = store.load_record(tmp_path, one.id)
+    with pytest.raises(run_store.RunFailed):
+        train.run(one, tmp_path)
+    record = run_store.load_record(tmp_path, one.id)
     assert record is not None
     assert (record.status, record.reason) == ("failed", "RuntimeError: the planted fault")
     assert files(tmp_path, one) == ["record.json"]
@@ -274,21 +276,21 @@ def test_a_run_that_breaks_off_leaves_a_record(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_had_is_refused_before_anything_is_written(tmp_path: Path, one: RunSpec, words: str) -> None:
     with pytest.raises(ValueError, match="allowed|mean|module|device|framework") as caught:
-        training.run(one, tmp_path)
+        train.run(one, tmp_path)
     assert words in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_builder_from_outside_runs(tmp_path: Path) -> None:
-    record = training.run(spec(), tmp_path)
+    record = train.run(spec(), tmp_path)
     assert record.status == "completed"
     assert record.curve[-1].updates == 3 * UPDATES_PER_EPOCH
 
 
 def test_events_tell_how_far_a_run_is(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(training, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
     events: list[Event] = []
-    training.run(spec(), tmp_path, progress=events.append)
+    train.run(spec(), tmp_path, progress=events.append)
     stages = [event.stage for event in events]
     assert list(dict.fromkeys(stages)) == ["preparing", "training", "validating", "translating", "ended"]
     told = [event for event in events if event.stage == "training" and not event.remark]
@@ -299,7 +301,7 @@ def test_events_tell_how_far_a_run_is(tmp_path: Path, monkeypatch: Any) -> None:
 
 
 def test_rates_are_without_compilation(tmp_path: Path) -> None:
-    record = training.run(spec("counting_model:build_compiling"), tmp_path)
+    record = train.run(spec("counting_model:build_compiling"), tmp_path)
     assert (record.speed["compilations"], record.speed["compilation_seconds"]) == (3, 3.0)
     assert record.environment["jit_compile"] is False
     assert record.speed["first_update_seconds"] > COMPILING_SECONDS

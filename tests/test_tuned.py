@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import suites
-from harness.data.prepared import prepare
-from harness.specs import DataSpec
+from harness.data.dataset import prepare
+from harness.experiments import suites
+from harness.experiments.specs import DataSpec
 from impls import registry
 from impls.contract import TransformerRecipe
 from impls.weights import count
@@ -44,14 +44,14 @@ def test_it_learns_captions_with_its_own_data(tmp_path: Path, cache: Path) -> No
     """A few updates at a small size, with everything else as its source has it."""
     from dataclasses import replace
 
-    from harness import training
-    from harness.specs import overridden
+    from harness.experiments.specs import overridden
+    from harness.training import train
 
     run = suites.spec(suites.SUITES["standard"], "tuned", budget="source", seed=0, data=DataSpec(corpus="captions"))
     small = ("recipe.width=16", "recipe.layers=1", "recipe.heads=2", "recipe.ffn_width=16", "data.merges=200")
     small += ("training.averaged_epochs=2", "training.epochs=3", "training.batch_size=64", "data.training_pairs=300")
     small += ("training.warmup_updates=5", "training.peak_rate=0.01", "decoding.max_tokens=8", "threads=1")
-    record = training.run(replace(overridden(run, small), device="cpu"), tmp_path)
+    record = train.run(replace(overridden(run, small), device="cpu"), tmp_path)
     assert record.status == "completed"
     assert record.chosen_epochs == (2, 3)
     assert record.sizes["source_words"] == record.sizes["target_words"]

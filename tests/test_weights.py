@@ -11,10 +11,10 @@ import pytest
 from small_models import BASE, GRU, MAX_LENGTH, REFERENCE, all_recipes
 
 import impls
-from harness.curves import sinusoids
+from harness.training.schedules import sinusoids
 from impls.contract import GruRecipe, Recipe, TransformerRecipe
+from impls.pytorch.torch_transformer import Embedder
 from impls.recipes import BAHDANAU_GRU, LEARNED_POSITIONS, TORCH_REFERENCE
-from impls.transformer import Embedder
 from impls.weights import count, embedding_rms, expected_embedding_rms, initial, shapes
 
 

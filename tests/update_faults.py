@@ -13,7 +13,7 @@ from faults import Fault
 from realistic_faults import many
 
 from impls.contract import Batch, Training
-from impls.torch_dropout import Dropout, Noise
+from impls.pytorch.dropout import Dropout, Noise
 
 Settings = Callable[[Training, float], tuple[Training, float]]
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.specs import RunSpec
-from harness.workers import worker_environment
+from harness.experiments.specs import RunSpec
+from harness.processes.workers import worker_environment
 from impls.contract import Arrays
 
 TESTS = Path(__file__).resolve().parent

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import files
-from harness.specs import canonical_json
+from harness.experiments.specs import canonical_json
+from harness.storage import files
 
 CONTENTS = "contents.json"
 TURN_SECONDS = 20.0

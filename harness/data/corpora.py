@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.data import cache, multi30k, reading
+from harness.data import cache, multi30k, text_files
 from harness.data.multi30k import DataUnavailable
-from harness.data.reading import Lines
-from harness.specs import DataSpec
+from harness.data.text_files import Lines
+from harness.experiments.specs import DataSpec
 
 __all__ = ["SPLITS", "Corpus", "DataUnavailable", "Lines", "load", "multi30k_reason", "signature"]
 
@@ -48,7 +48,7 @@ def file_digests(data: DataSpec) -> dict[str, str]:
     """Return the SHA-256 of each of the user's files. Raises: ValueError naming one that cannot be read."""
     assert data.files is not None
     names = {name: value for name, value in asdict(data.files).items() if value}
-    return {name: cache.digest(reading.read(value)) for name, value in names.items()}
+    return {name: cache.digest(text_files.read(value)) for name, value in names.items()}
 
 
 def signature(data: DataSpec) -> dict[str, str] | None:
@@ -89,8 +89,8 @@ def _multi30k(data: DataSpec) -> Corpus:
     texts = multi30k.texts([name for pair in names.values() for name in pair])
     splits = {
         split: (
-            reading.stripped(reading.lines(texts[source], source)),
-            reading.stripped(reading.lines(texts[target], target)),
+            text_files.stripped(text_files.lines(texts[source], source)),
+            text_files.stripped(text_files.lines(texts[target], target)),
         )
         for split, (source, target) in names.items()
     }
@@ -120,7 +120,7 @@ def _files(data: DataSpec, expected: Digests | None) -> Corpus:
 
     def read(field: str, path: str) -> bytes:
         try:
-            content = reading.read(path)
+            content = text_files.read(path)
             digests[field] = cache.digest(content)
             if expected is not None and expected.get(field) != digests[field]:
                 raise ValueError(f"{path}: its SHA-256 is not that of the run's {field}")
@@ -136,9 +136,12 @@ def _files(data: DataSpec, expected: Digests | None) -> Corpus:
         first = read(f"{word}_source", source)
         if target:
             second = read(f"{word}_target", target)
-            pair = reading.stripped(reading.lines(first, source)), reading.stripped(reading.lines(second, target))
+            pair = (
+                text_files.stripped(text_files.lines(first, source)),
+                text_files.stripped(text_files.lines(second, target)),
+            )
         else:
-            pair = reading.columns(reading.lines(first, source), source)
-        reading.check_pairs(pair, source, target or source)
+            pair = text_files.columns(text_files.lines(first, source), source)
+        text_files.check_pairs(pair, source, target or source)
         splits[split] = pair
     return Corpus("files", data.direction, splits, digests)

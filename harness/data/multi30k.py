@@ -8,8 +8,9 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import files
-from harness.data import cache, downloading
+from harness.data import cache
+from harness.data import download as downloading
+from harness.storage import files
 
 COMMIT = "a3d2e0d26b56f3846f66a952536ffed4e401d05a"
 ADDRESSES = (

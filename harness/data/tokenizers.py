@@ -1,7 +1,7 @@
 """Text to tokens and back: spaCy's rules, Moses, byte-pair encoding, SentencePiece, and white space.
 
 The libraries are imported when a tokenizer first needs one. spaCy imports torch where that is installed, so its
-`tokenise` is called in a process of its own alone (`harness.data.tokenising`); `detokenise` needs at most sacremoses.
+`tokenise` is called in a process of its own alone (`harness.data.tokenizer_process`); `detokenise` needs at most sacremoses.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Protocol, get_args
 
-from harness import specs
+from harness.experiments import specs
 from impls.contract import SPECIAL_WORDS, UNK
 
 LIBRARIES: dict[str, tuple[str, ...]] = {

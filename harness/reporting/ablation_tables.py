@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.reporting.ablation import Analysis, Factorial, FieldEffects, StudyEffects
-from harness.reporting.contrasts import FIGURES, Effect, detectable
-from harness.reporting.effects import LEGEND, assumption
-from harness.reporting.groups import measure, plain
-from harness.reporting.studies import Cell, Study
+from harness.analysis.ablation import Analysis, Factorial, FieldEffects, StudyEffects
+from harness.analysis.ablation_study import Cell, Study
+from harness.analysis.contrasts import FIGURES, Effect, detectable
+from harness.analysis.effects import LEGEND, assumption
+from harness.analysis.grouping import measure, plain
 
 MISSING = "–"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.reporting.ablation import Analysis, FieldEffects, StudyEffects, Tuned
+from harness.analysis.ablation import Analysis, FieldEffects, StudyEffects, Tuned
+from harness.analysis.ablation_study import Departures, Study
+from harness.analysis.confounds import SIZES_OF_EMBEDDINGS, Confound
+from harness.analysis.contrasts import FIGURES, Effect
+from harness.execution.rate_tuning import PILOT_SEED, Choice
 from harness.reporting.ablation_tables import MISSING, aligned, base_line, written
-from harness.reporting.confounds import SIZES_OF_EMBEDDINGS, Confound
-from harness.reporting.contrasts import FIGURES, Effect
-from harness.reporting.studies import Departures, Study
-from harness.tuning import PILOT_SEED, Choice
 
 SHOWN = ("validation_loss", "bleu_sacre")
 HEADS = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.reporting.groups import BUDGETS, plain, rows
-from harness.specs import RunRecord
+from harness.analysis.grouping import BUDGETS, plain, rows
+from harness.experiments.specs import RunRecord
 
 MISSING = "–"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from harness import timing
-from harness.speed.document import Comparison, SpeedDocument, Subject
-from harness.timing import Samples
+from harness.speed import timing
+from harness.speed.speed_document import Comparison, SpeedDocument, Subject
+from harness.speed.timing import Samples
 
 AGREEMENT = 1e-6
 """How far a stored ratio may be from that of the samples, relative."""

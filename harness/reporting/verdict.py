@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.reporting.effects import CLAIM_SEEDS, Conclusion, assumption
-from harness.reporting.groups import BUDGETS, Group
-from harness.reporting.judging import MAIN, Judged
+from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
+from harness.analysis.grouping import BUDGETS, Group
+from harness.analysis.leaderboard import MAIN, Judged
 
 MOST_NAMES = 3
 

@@ -7,7 +7,7 @@ import ctypes
 import sys
 from pathlib import Path
 
-from harness import evidence
+from harness.processes import machine
 
 CLEAR_REFS = Path("/proc/self/clear_refs")
 FORGET_PEAK = "5"
@@ -30,7 +30,7 @@ def forget_peak() -> bool:
 
 def peak() -> int | None:
     """Return the bytes of the peak since `forget_peak`; None where the system does not say."""
-    return evidence.peak_memory_bytes()
+    return machine.peak_memory_bytes()
 
 
 def forget_device_peak() -> None:

@@ -7,16 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import decoding, tensors, training
-from harness.curves import learning_rate
-from harness.data.prepared import Prepared
-from harness.pace import Pace
-from harness.progress import Event, to_line
-from harness.resuming import State
-from harness.scoring import evaluate
-from harness.signals import Watch
-from harness.specs import DecodingSpec
+from harness.data.dataset import Prepared
+from harness.evaluation import search
+from harness.evaluation.metrics import evaluate
+from harness.experiments.specs import DecodingSpec
+from harness.processes.progress import Event, to_line
+from harness.processes.signals import Watch
 from harness.speed.plan import Job
+from harness.storage import tensors
+from harness.training import train
+from harness.training.checkpoint import State
+from harness.training.schedules import learning_rate
+from harness.training.throughput import Pace
 from impls.contract import Arrays, Batch, Compiling, Ids, Seq2SeqModel
 
 
@@ -37,11 +39,9 @@ class OwnModel:
         self.job, self._trial = job, None
         if job.synthetic is None:
             self._sink = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  it lives as long as the process
-            self._trial = training._Trial(job.spec, Path(), prepared, self._tell, Watch(), command="", note="")
+            self._trial = train._Trial(job.spec, Path(), prepared, self._tell, Watch(), command="", note="")
             self._trial.checkpoint_seconds = 0.0
-        self.model: Seq2SeqModel = (
-            training.build_model(job.spec, prepared) if self._trial is None else self._trial.model
-        )
+        self.model: Seq2SeqModel = train.build_model(job.spec, prepared) if self._trial is None else self._trial.model
         self._weights = self.model.weights()
         self._trained = False
 
@@ -109,7 +109,7 @@ class OwnModel:
 
     def translation(self, sources: Sequence[Ids], spec: DecodingSpec) -> Translated:
         """Translate as the harness translates a test set."""
-        found = decoding.translate(self.model, sources, spec)
+        found = search.translate(self.model, sources, spec)
         return Translated([list(one.tokens) for one in found.translations], found.unfinished)
 
     def ready(self) -> None:
@@ -128,8 +128,8 @@ class PeerModel:
     compilation_seconds = None
 
     def __init__(self, job: Job, prepared: Prepared) -> None:
-        from impls.peers import registry
-        from impls.peers.contract import Decodes, Trains
+        from impls.baselines import baseline_registry
+        from impls.baselines.protocol import Decodes, Trains
         from impls.weights import initial
 
         words, spec, recipe = (len(prepared.source_words), len(prepared.target_words)), job.spec, job.spec.recipe
@@ -137,7 +137,7 @@ class PeerModel:
         self._weights = tensors.read(Path(job.weights)) if job.weights else initial(recipe, *words, spec.seed)
 
         def build() -> Trains | Decodes:
-            return registry.build(
+            return baseline_registry.build(
                 job.peer, recipe, *words, training=spec.training, weights=self._weights, device=spec.device
             )
 
@@ -168,7 +168,7 @@ class PeerModel:
             beam=spec.beam,
             batch_size=spec.batch_size,
             max_tokens=spec.max_tokens,
-            suppressed=decoding.suppressed(spec),
+            suppressed=search.suppressed(spec),
         )
         return Translated(found, sum(len(one) >= spec.max_tokens for one in found))
 

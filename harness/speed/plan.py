@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from harness.specs import RunSpec
+from harness.experiments.specs import RunSpec
 from impls.contract import GruRecipe, Recipe, TorchReferenceRecipe
 
 Part = Literal["training", "evaluation", "decoding", "breakdown", "scaling"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from harness import evidence, timing
-from harness.specs import RunSpec
-from harness.speed.document import Axis, Point, Scaling
+from harness.experiments.specs import RunSpec
+from harness.experiments.suites import reduced
+from harness.processes import machine
+from harness.speed import timing
 from harness.speed.plan import Job, Measure, Synthetic
-from harness.speed.rounds import Crew, Turn
-from harness.suites import reduced
-from harness.timing import Samples
+from harness.speed.scheduler import Crew, Turn
+from harness.speed.speed_document import Axis, Point, Scaling
+from harness.speed.timing import Samples
 
 ROUNDS = 3
 UPDATES = 2
@@ -92,7 +93,7 @@ def axes(base: Job, size: str, weights: str) -> list[Line]:
 
 
 def _possible(axis: Axis, value: int, longest: int) -> bool:
-    return value <= {"threads": evidence.cores(), "length": longest}.get(axis, value)
+    return value <= {"threads": machine.cores(), "length": longest}.get(axis, value)
 
 
 def _decoding(base: Job, size: str, weights: str) -> Line:

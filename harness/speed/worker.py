@@ -27,15 +27,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from harness import evidence, tensors, timing
 from harness.data.batches import training_batches
-from harness.data.prepared import prepare
-from harness.specs import DecodingSpec, canonical_json, from_json
-from harness.speed import memory
-from harness.speed.material import material
-from harness.speed.matrices import Products, described, synchronize
+from harness.data.dataset import prepare
+from harness.experiments.specs import DecodingSpec, canonical_json, from_json
+from harness.processes import machine
+from harness.speed import memory, timing
+from harness.speed.matmul_peak import Products, described, synchronize
 from harness.speed.models import OwnModel, PeerModel
 from harness.speed.plan import DECODINGS, Job
+from harness.speed.workload import material
+from harness.storage import tensors
 from impls.contract import Batch
 
 
@@ -57,7 +58,7 @@ class Bench:
     def facts(self) -> dict[str, Any]:
         """Return what the driver has to know of it."""
         found: dict[str, Any] = {
-            "environment": {name: os.environ[name] for name in evidence.PINNED if name in os.environ}
+            "environment": {name: os.environ[name] for name in machine.PINNED if name in os.environ}
         }
         if self.model is None:
             return {**found, "library": described(self.job.spec.device, self.job.spec.precision)}
@@ -111,7 +112,7 @@ class Bench:
 
     def breakdown(self) -> dict[str, Any]:
         """Say what an update spends its time on."""
-        from harness.speed.breakdown import breakdown
+        from harness.speed.profile import breakdown
 
         assert isinstance(self.model, OwnModel)
         return breakdown(self.model, self.material.training[: self.job.profiled_updates], self.prepared)

@@ -1,0 +1,214 @@
+"""Every figure of the sides, and the differences that can be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.analysis import statistics
+from harness.analysis.comparability import machine, other_words
+from harness.analysis.effects import Conclusion
+from harness.analysis.grouping import measure
+from harness.analysis.leaderboard import metric_of, sentence_sums
+from harness.analysis.scales import scale_of
+from harness.analysis.selection import Side
+from harness.analysis.significance import Reals
+from harness.analysis.statistics import Comparisons, Difference, Evidence, Interval, Metric
+from harness.evaluation.metrics import ORDERS
+from harness.storage import run_store
+
+Better = Literal["higher", "lower", "neither"]
+Kind = Literal["quality", "orders", "cost"]
+MAIN = "bleu_sacre"
+COUNTED = "counted, not measured"
+NEITHER_BETTER = "neither more nor less is better"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a run: its name in records, its name in words, its decimals and which way is better.
+
+    `on_tokens`: it compares only between equal vocabularies. `divisor` is the size of the unit that it is shown in.
+    """
+
+    name: str
+    title: str
+    kind: Kind
+    digits: int
+    better: Better
+    on_tokens: bool = False
+    divisor: float = 1.0
+
+
+FIGURES = {
+    one.name: one
+    for one in (
+        Figure("bleu_sacre", "sacreBLEU", "quality", 2, "higher"),
+        Figure("chrf", "chrF", "quality", 2, "higher"),
+        Figure("brevity_penalty", "brevity penalty", "quality", 3, "neither"),
+        Figure("unknown_tokens", "unknown tokens", "quality", 0, "neither", on_tokens=True),
+        Figure("bleu_tokenised", "tokenised BLEU", "quality", 2, "higher", on_tokens=True),
+        Figure("bleu_tutorial", "tutorial BLEU", "quality", 2, "higher", on_tokens=True),
+        Figure("validation_loss", "validation loss, nats", "quality", 4, "lower", on_tokens=True),
+        Figure("test_loss", "test loss, nats", "quality", 4, "lower", on_tokens=True),
+        Figure("training_perplexity", "training perplexity", "quality", 3, "lower", on_tokens=True),
+        Figure("validation_perplexity", "validation perplexity", "quality", 3, "lower", on_tokens=True),
+        Figure("test_perplexity", "test perplexity", "quality", 3, "lower", on_tokens=True),
+        Figure("tutorial_perplexity", "tutorial perplexity", "quality", 3, "lower", on_tokens=True),
+        *(
+            Figure(f"bleu_{order}_{kind}", f"BLEU-{order} {kind}", "orders", 2, "higher", on_tokens=True)
+            for kind in ("cumulative", "individual")
+            for order in ORDERS
+        ),
+        Figure("parameters", "parameters", "cost", 0, "neither"),
+        Figure("training_tokens_per_second", "training tokens/s", "cost", 0, "higher"),
+        Figure("epoch_seconds", "one epoch, s", "cost", 2, "lower"),
+        Figure("first_update_seconds", "first update, s", "cost", 2, "lower"),
+        Figure("validation_seconds", "validation, s", "cost", 2, "lower"),
+        Figure("decoding_sentences_per_second", "decoding sentences/s", "cost", 1, "higher"),
+        Figure("peak_memory_bytes", "peak memory, MiB", "cost", 0, "lower", divisor=2.0**20),
+        Figure("total_seconds", "whole run, minutes", "cost", 1, "lower", divisor=60.0),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One figure of all sides: each one's mean with its interval, and the differences of all pairs.
+
+    `table` is the report's, which has further rows, where `reported` is true; else that of the sides alone. It is None
+    where `silent` says why nothing is compared. `unjudged` says why differences are shown but not tested.
+    """
+
+    figure: Figure
+    intervals: tuple[Interval, ...]
+    table: Comparisons | None = None
+    reported: bool = False
+    silent: str = ""
+    unjudged: str = ""
+
+    def difference(self, letter: str, base: str) -> Difference | None:
+        """Return side `letter` less side `base`."""
+        return None if self.table is None else self.table.between(letter, base)
+
+    def conclusion(self, difference: Difference | None) -> Conclusion:
+        """Return what a difference allows to conclude."""
+        if difference is None or self.unjudged or self.figure.better == "neither":
+            return Conclusion.NOT_TESTED
+        return difference.conclusion(less_is_better=self.figure.better == "lower")
+
+
+def compare(sides: Sequence[Side], *, paired: bool, others: Sequence[Side] = ()) -> list[Compared]:
+    """Return every figure that a side has.
+
+    `paired`: the sides' test sentences are the same ones. `others` are the further rows of the report's table.
+    """
+    other, machines = other_words(sides), dict.fromkeys(machine(record) for side in sides for record in side.records)
+    found = []
+    for figure in FIGURES.values():
+        if all(measure(run.record, figure.name) is None for side in sides for run in side.completed.values()):
+            continue
+        unjudged = ""
+        if figure.name == "parameters":
+            unjudged = COUNTED
+        elif figure.better == "neither":
+            unjudged = NEITHER_BETTER
+        elif figure.kind == "cost":
+            many = len(machines) > 1
+            unjudged = "measured on different machines" if many else "not known whether the machine did other work"
+        silent = "the sides have different target words" if other and figure.on_tokens else ""
+        further = () if figure.on_tokens and other_words([*sides, *others]) else others
+        found.append(_compare(sides, figure, silent, unjudged, paired=paired, others=further))
+    return found
+
+
+def _compare(
+    sides: Sequence[Side], figure: Figure, silent: str, unjudged: str, *, paired: bool, others: Sequence[Side]
+) -> Compared:
+    evidence = [_evidence(side, figure.name, with_sums=paired) for side in sides]
+    metric, scale = _metric(figure.name), scale_of(figure.name)
+    intervals = tuple(statistics.interval(one, metric, scale=scale) for one in evidence)
+    lacking = [
+        side.letter
+        for side in sides
+        if any(measure(run.record, figure.name) is None for run in side.completed.values())
+    ]
+    if lacking:
+        silent = f"not in every record of {', '.join(lacking)}"
+    elif not all(side.completed for side in sides):
+        silent = f"no run of {', '.join(side.letter for side in sides if not side.completed)} completed"
+    elif not set.intersection(*(set(side.seeds) for side in sides)):
+        silent = "the sides have no seed in common"
+    if silent:
+        return Compared(figure, intervals, silent=silent, unjudged=unjudged)
+    rows = [one for side in others if (one := _evidence(side, figure.name, with_sums=paired)).seeds]
+    seeds = set.intersection(*(set(side.seeds) for side in sides))
+    reported = bool(rows) and not unjudged and all(seeds <= set(one.seeds) for one in rows)
+    table = statistics.compare_all([*evidence, *rows] if reported else evidence, metric, scale=scale)
+    return Compared(figure, intervals, table, reported, unjudged=unjudged)
+
+
+def _evidence(side: Side, name: str, *, with_sums: bool) -> Evidence:
+    """Return the runs that ended; a diverged one has no figure."""
+    ended = side.ended
+    figures = tuple(measure(run.record, name) if run.record.status == "completed" else None for run in ended)
+    stored = {id(run.record): run for run in ended}
+    records = [run.record for run in ended]
+    sums = sentence_sums(records, _counts(name), lambda one: stored[id(one)].sentences) if with_sums else None
+    return Evidence(side.letter, side.seeds, figures, sums if _metric(name) else None)
+
+
+# What sentences add ---------------------------------------------------------------------------------------------------
+
+
+def _counts(name: str) -> str:
+    """Return the score whose statistics give a figure."""
+    if name in ("test_loss", "test_perplexity"):
+        return "test_perplexity"
+    return "bleu_tutorial" if FIGURES[name].kind == "orders" else name
+
+
+def _metric(name: str) -> Metric | None:
+    """Return what turns summed statistics into a figure; None where none are kept of it."""
+    if name == "test_loss":
+        return lambda sums: sums[..., 0] / sums[..., 1]
+    if FIGURES[name].kind == "orders":
+        order, kind = int(name.split("_")[1]), name.split("_")[2]
+        return lambda sums: _of_order(sums, order, individual=kind == "individual")
+    return metric_of(name) if name in (MAIN, "chrf", "bleu_tokenised", "bleu_tutorial", "test_perplexity") else None
+
+
+def _of_order(sums: npt.NDArray[np.float64], order: int, *, individual: bool) -> Reals:
+    """Return BLEU with n-grams of 1 to `order`, or of `order` alone, not smoothed.
+
+    Shapes: `sums` [...,10] as `scoring.bleu_from_sums` takes them; the scores [...].
+    """
+    words, reference_words = sums[..., 0], sums[..., 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = sums[..., 2 : 2 + len(ORDERS)] / sums[..., 2 + len(ORDERS) :]
+        brevity = np.exp(np.minimum(0.0, 1 - reference_words / words))
+        chosen = shares[..., order - 1] if individual else np.exp(np.log(shares[..., :order]).mean(axis=-1))
+        found: Reals = np.nan_to_num(100 * brevity * chosen)
+    return found
+
+
+def common(sides: Sequence[Side]) -> tuple[int, ...]:
+    """Return the seeds that completed on every side."""
+    return tuple(sorted(set.intersection(*(set(side.completed) for side in sides))))
+
+
+def lost(sides: Sequence[Side]) -> list[str]:
+    """Return a line for each run that did not complete."""
+    return [
+        f"{side.letter}, seed {run.record.spec.seed}: {run.record.status}"
+        + (f" after {len(run.record.curve)} epochs" if run.record.curve else "")
+        + (f": {run.record.reason}" if run.record.reason else "")
+        + ("" if run.record.status in run_store.FINISHED else " (counts for nothing here)")
+        for side in sides
+        for run in side.runs
+        if run.record.status != "completed"
+    ]

@@ -1,0 +1,179 @@
+"""What the rules look at: the folder of a run, read as far as it can be, and what is worked out once for all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from harness.audit.batch_reference import Expected
+from harness.experiments.specs import RECORD_SCHEMAS, DataSpec, RunRecord, brief, record_from_json
+from harness.storage import checkpoint_files, files, run_store
+from harness.storage.run_store import Hypothesis
+from impls.contract import Arrays
+
+SEAL = run_store.SEAL
+
+
+class NotTried(Exception):
+    """A rule cannot be tried on a run, and why: that is neither a pass nor a fault."""
+
+
+@dataclass
+class Memory:
+    """The context of a check, and what several rules need and is slow to compute.
+
+    `published` says whether the rules for published results apply. The rest are caches: corpora by their settings and
+    files, digests of initial tensors, digests of batches, what git says of commits, and the files of each run, which
+    are read and hashed once.
+    """
+
+    published: bool = False
+    prepared: dict[tuple[DataSpec, str], Any] = field(default_factory=dict)
+    drawn: dict[tuple[object, ...], str] = field(default_factory=dict)
+    streams: dict[tuple[object, ...], Expected] = field(default_factory=dict)
+    commits: dict[str, Any] = field(default_factory=dict)
+    digests: dict[Path, str] = field(default_factory=dict)
+    hypotheses: dict[Path, list[Hypothesis]] = field(default_factory=dict)
+    sentences: dict[Path, Arrays] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The folder `name` of `results`.
+
+    `unreadable` says why the file is not the JSON of a record of this schema, and `misfits` what does not fit in it;
+    `record` is None where one of them says something that leaves no record to look at.
+    """
+
+    results: Path
+    name: str
+    memory: Memory = field(repr=False)
+    raw: Any = field(default=None, repr=False)
+    record: RunRecord | None = field(default=None, repr=False)
+    unreadable: str = ""
+    misfits: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        return run_store.run_folder(self.results, self.name)
+
+    @property
+    def known(self) -> RunRecord:
+        """The record. Raises: NotTried where it cannot be read."""
+        if self.record is None:
+            raise NotTried("no record can be read")
+        return self.record
+
+    @property
+    def completed(self) -> RunRecord:
+        """The record of a run that completed. Raises: NotTried where it did not."""
+        if self.known.status != "completed":
+            raise NotTried("not completed")
+        return self.known
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 of a file in the folder. Raises: as `harness.storage.files.file_digest`."""
+        path = self.folder / name
+        if path not in self.memory.digests:
+            self.memory.digests[path] = files.file_digest(path)
+        return self.memory.digests[path]
+
+    @property
+    def hypotheses(self) -> list[Hypothesis]:
+        """The stored translations of a completed run. Raises: NotTried; ValueError for a damaged or missing file."""
+        if self.completed and self.folder not in self.memory.hypotheses:
+            self.memory.hypotheses[self.folder] = run_store.load_hypotheses(self.results, self.name)
+        return self.memory.hypotheses[self.folder]
+
+    @property
+    def whole(self) -> Stored:
+        """The same, where translations and counts can be read. Raises: NotTried where another rule reports why not."""
+        try:
+            if self.hypotheses and self.sentences:
+                return self
+        except (ValueError, OSError) as error:
+            raise NotTried("translations or counts cannot be read") from error
+        raise NotTried("no translations")
+
+    @property
+    def sentences(self) -> Arrays:
+        """The stored counts of each test sentence.
+
+        Raises: NotTried where an older version stored none; ValueError where the file is damaged, or not the one that
+        the record has the digest of.
+        """
+        digest = self.completed.fingerprints.get("sentences")
+        there = run_store.has_sentences(self.results, self.name)
+        if digest is None and not there:
+            raise NotTried(f"no {run_store.SENTENCES}: made by an older version")
+        if digest is None:
+            raise ValueError(f"{run_store.SENTENCES} exists, but the record has no digest of it")
+        if there and self.digest(run_store.SENTENCES) != digest:
+            raise ValueError(f"{run_store.SENTENCES}: damaged (its SHA-256 is not {digest})")
+        if self.folder not in self.memory.sentences:
+            self.memory.sentences[self.folder] = run_store.load_sentences(self.results, self.name)
+        return self.memory.sentences[self.folder]
+
+
+def read(results: Path, name: str, memory: Memory) -> Stored:
+    """Read the record in the folder `name` as far as it can be read."""
+    path = run_store.run_folder(results, name) / run_store.RECORD
+    found = Stored(results, name, memory)
+    if not os.path.lexists(path):
+        return _with(found, unreadable=f"there is no {run_store.RECORD}")
+    try:
+        raw = files.read_json(path)
+    except ValueError as error:
+        return _with(found, unreadable=str(error).removeprefix(f"{path}: "))
+    if not isinstance(raw, dict) or raw.get("schema") not in RECORD_SCHEMAS:
+        number = raw.get("schema") if isinstance(raw, dict) else None
+        known = ", ".join(map(str, RECORD_SCHEMAS))
+        return _with(found, raw=raw, unreadable=f"schema={number!r}: expected one of {known}")
+    try:
+        record = record_from_json({key: value for key, value in raw.items() if key != SEAL})
+    except (ValueError, TypeError) as error:
+        return _with(found, raw=raw, misfits=(str(error),))
+    wrong = tuple(_misfits(record))
+    lost = tuple(f"record.{one.name}: missing" for one in fields(RunRecord) if one.name not in raw)
+    return _with(found, raw=raw, record=None if wrong else record, misfits=wrong + lost)
+
+
+def run_names(results: Path) -> list[str]:
+    """Return the folders under `results` that hold a run, whatever came of it.
+
+    Raises: ValueError where there is no such folder, or no run in it.
+    """
+    if not results.is_dir():
+        raise ValueError(f"{results}: there is no such folder")
+    traces = (run_store.RECORD, run_store.HYPOTHESES, run_store.LOG, f"{run_store.WEIGHTS}.json")
+    found = sorted(
+        one.name
+        for one in results.iterdir()
+        if one.is_dir() and not one.name.startswith(".")
+        if any((one / trace).exists() for trace in traces) or checkpoint_files.exists(results, one.name)
+    )
+    if not found:
+        raise ValueError(f"{results}: there is no record in it; make some with: python -m harness bench")
+    return found
+
+
+def _with(stored: Stored, **found: Any) -> Stored:
+    return Stored(stored.results, stored.name, stored.memory, **found)
+
+
+def _misfits(record: RunRecord) -> Iterator[str]:
+    """Yield what is wrong in the free parts of a record, so that rules may rely on what they are."""
+    yield from run_store.misfits(record)
+    for name in ("resumed_after_epochs", "resumed_after_updates"):
+        if not isinstance(record.environment.get(name, []), list):
+            yield f"environment.{name}={brief(record.environment[name])}: expected a list of numbers"
+    for name in ("machine", "commit"):
+        value = record.environment.get(name)
+        if value is not None and not isinstance(value, dict):
+            yield f"environment.{name}={brief(value)}: allowed is what stands there, by name"
+    for name, number in [*record.sizes.items(), *record.speed.items()]:
+        if number < 0:
+            yield f"{name}={number!r}: allowed is a number of at least 0"

@@ -1,0 +1,141 @@
+"""Rules about runs that share a table: what must be the same in all of them, and what must not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.analysis.fairness import SOURCE_KINDS, Difference, Kind, unfair
+from harness.analysis.grouping import Group, groups, rows
+from harness.audit.run_folder import NotTried, Stored
+from harness.evaluation.metrics import SMOOTHING
+
+NAMED = "the runs named"
+PLACES = ("framework", "backend", "device", "precision", "threads", "python")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs that share a table, as reports make it, and all in which they differ and should agree."""
+
+    group: Group
+    stored: tuple[Stored, ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def controlled(self) -> bool:
+        return self.group.budget != "source"
+
+
+def comparisons(found: Sequence[Stored], *, named: bool) -> tuple[Comparison, ...]:
+    """Return the tables that reports make of these runs; one for each budget where the runs are `named` one by one."""
+    by_id = {one.record.id: one for one in found if one.record is not None}
+    records = [one.record for one in by_id.values() if one.record is not None]
+    if named:
+        budgets = sorted({record.spec.budget for record in records})
+        made = [Group(one, NAMED, rows(r for r in records if r.spec.budget == one)) for one in budgets]
+    else:
+        made = list(groups(records, pilots=True))
+    return tuple(
+        Comparison(
+            group,
+            tuple(by_id[record.id] for record in group.records),
+            tuple(unfair(group.records, group.budget)),
+        )
+        for group in made
+    )
+
+
+def agreement(kind: Kind) -> Callable[[Comparison], Iterator[str]]:
+    """Return the rule that runs agree in what the report refuses them for."""
+
+    def rule(comparison: Comparison) -> Iterator[str]:
+        if not comparison.controlled and kind not in SOURCE_KINDS:
+            raise NotTried("each is trained as its source trains it")
+        _two(comparison)
+        yield from (str(one) for one in comparison.differences if one.kind == kind)
+
+    return rule
+
+
+def words(comparison: Comparison) -> Iterator[str]:
+    """Every run has the same target words in each epoch and each test sentence, and the same references."""
+    _two(comparison)
+    if not comparison.controlled:
+        raise NotTried("each is trained as its source trains it")
+    epochs = (
+        (f"target words, seed {one.spec.seed}, epoch {line.epoch}", line.tokens, one.id)
+        for one in comparison.group.records
+        for line in one.curve
+    )
+    yield from _sides(epochs)
+    counts = []
+    for one in comparison.stored:
+        try:
+            found = one.sentences
+        except (NotTried, ValueError, OSError):
+            continue  # another rule reports it
+        counts.append(("target words of the test sentences", found["tokens"].tobytes(), one.name))
+        for name in SMOOTHING:
+            if name in found and found[name].shape[1] > 1:
+                counts.append((f"reference words of {name}", found[name][:, 1].tobytes(), one.name))
+    yield from _sides(counts, shown=False)
+
+
+def replicas(comparison: Comparison) -> Iterator[str]:
+    """Two seeds of one variant give two runs, and not the same one twice."""
+    if max(len(row.records) for row in comparison.group.rows) < 2:
+        raise NotTried("one seed alone")
+    for row in comparison.group.rows:
+        seen: dict[object, int] = {}
+        for record in row.records:
+            told = [("weights", record.fingerprints.get("trained_weights"))]
+            told.append(("losses", tuple((line.training_loss, line.validation_loss) for line in record.curve)))
+            for name, value in told:
+                first = seen.setdefault((name, value), record.spec.seed) if value else record.spec.seed
+                if first != record.spec.seed:
+                    yield f"{row.label}: seeds {first} and {record.spec.seed} have the same {name}"
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """Return what is no fault and must be known: where runs were made differently, diverged, resumed, uncommitted."""
+    records = comparison.group.records
+    found = list(comparison.group.caveats)
+    for name in PLACES:
+        found += _sides((name, record.environment.get(name), record.id) for record in records)
+    found += _sides(("processor", (r.environment.get("machine") or {}).get("processor"), r.id) for r in records)
+    found += _sides(("commit", (r.environment.get("commit") or {}).get("digest"), r.id) for r in records)
+    libraries = sorted({name for record in records for name in record.environment.get("versions") or {}})
+    for name in libraries:
+        found += _sides((name, (r.environment.get("versions") or {}).get(name), r.id) for r in records)
+    found += [f"diverged: {one.id} ({' '.join(one.reason.split())})" for one in records if one.status == "diverged"]
+    dirty = [one.id for one in records if (one.environment.get("commit") or {}).get("dirty")]
+    if dirty:
+        found.append(f"made with files that are not those of the commit: {_who(dirty)}")
+    resumed = [one.id for one in records if one.environment.get("resumed_after_epochs")]
+    if resumed:
+        found.append(f"interrupted and resumed: {_who(resumed)}")
+    return found
+
+
+def _two(comparison: Comparison) -> None:
+    if len(comparison.group.records) < 2:
+        raise NotTried("one run alone")
+
+
+def _sides(told: Iterable[tuple[str, Any, str]], *, shown: bool = True) -> list[str]:
+    """Return a line for each name that has several values: who has which."""
+    found: dict[str, dict[Any, list[str]]] = {}
+    for name, value, who in told:
+        found.setdefault(name, {}).setdefault(value if isinstance(value, bytes) else str(value), []).append(who)
+    return [
+        f"{name}: "
+        + "; ".join(f"{value} in {_who(who)}" if shown else f"one in {_who(who)}" for value, who in sides.items())
+        for name, sides in found.items()
+        if len(sides) > 1
+    ]
+
+
+def _who(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,148 @@
+"""`compare`: runs held against each other: settings, figures with intervals, sentences, lengths, words and n-grams."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from harness.cli import options
+from harness.storage import files, run_store
+from impls.contract import SPECIAL_WORDS
+
+if TYPE_CHECKING:
+    from harness.analysis.comparison import Comparison, Corpus
+    from harness.analysis.selection import Side
+
+Format = Literal["text", "markdown", "csv", "json", "latex"]
+EXAMPLES = 5
+SIDES = """\
+A side is a variant (all its runs in --results, one for each seed), a run's id or how ids begin, or the path of a run's
+folder or record.json. Where a variant has several rows, settings choose one: learned_positions@positions=alibi,
+paper@budget=source,seed=0. The error that says so lists them. Every side is held against the first.
+"""
+FAIL_ON = """\
+for CI: exit 1 where this holds of a side's figure less that of the first side. FIGURE<NUMBER and FIGURE>NUMBER ask for
+the mean difference, FIGURE:worse for a significant one; figures have their names and units in record.json, such as
+"bleu_sacre<-0.5" or test_loss:worse. What cannot be told counts as holding. May be given several times
+"""
+
+
+def add(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "compare", help="hold runs against each other", description=__doc__, epilog=" ".join(SIDES.split())
+    )
+    parser.add_argument("sides", nargs="+", metavar="SIDE", help="two or more: a variant, a run, or a file")
+    parser.add_argument("--format", choices=typing.get_args(Format), default="text", help="(text)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write there, not to standard output")
+    parser.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="DIFFERENCE",
+        help="compare although the sides differ in this, by the name that the refusal tells (repeatable)",
+    )
+    parser.add_argument("--fail-on", action="append", default=[], metavar="EXPRESSION", help=" ".join(FAIL_ON.split()))
+    parser.add_argument(
+        "--examples",
+        type=options.count,
+        default=EXAMPLES,
+        help=f"how many sentences and n-grams to show each way ({EXAMPLES})",
+    )
+    parser.add_argument(
+        "--without-corpus-text",
+        action="store_true",
+        help="show translations and sentence numbers alone: no source, no reference, no n-grams",
+    )
+    options.add_results(parser)
+    parser.set_defaults(command=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Compare the sides.
+
+    Returns 0, or 1 where a condition of --fail-on holds or cannot be told, or a rule of `check` fails.
+    """
+    from harness.analysis import comparability, comparison, report_table
+    from harness.analysis import selection as sides
+    from harness.cli import fail_on
+
+    asked = [fail_on.read(text) for text in arguments.fail_on]
+    found = sides.find(arguments.sides, arguments.results, complain=options.warn)
+    allowed = comparability.check(found, arguments.allow, complain=options.warn)
+    compared = comparison.compare(
+        found,
+        allowed,
+        _corpus(found),
+        examples=arguments.examples,
+        with_text=not arguments.without_corpus_text,
+        others=report_table.other_rows(found, arguments.results),
+    )
+    failures = [f"check: {line}" for line in _failures(found, same_test=not allowed)]
+    compared = replace(compared, remarks=(*failures, *compared.remarks))
+    failed = [*failures, *(line for one in asked for line in fail_on.holds(one, compared))]
+    written = _written(compared, arguments.format)
+    if arguments.output is None:
+        options.say(written.removesuffix("\n"))
+    else:
+        files.write_bytes(arguments.output, written.encode())
+        options.say(f"Written: {arguments.output}")
+    for line in failed:
+        options.warn(line)
+    return int(bool(failed))
+
+
+def _failures(sides: Sequence[Side], *, same_test: bool) -> list[str]:
+    """Return the rules of `check` that need no corpus and fail on the runs of these sides, a line each.
+
+    What the sides must have in common is checked before, where it can be allowed by name; `same_test` says whether
+    they were measured on the same sentences.
+    """
+    from harness.audit import rules, table_rules
+    from harness.audit.run_folder import Memory, read
+
+    memories: dict[Path, Memory] = {}
+    found = []
+    for run in (run for side in sides for run in side.runs):
+        results = run.folder.parent
+        memory = memories.setdefault(results, Memory(published=run_store.is_published(results)))
+        found.append(read(results, run.folder.name, memory))
+    codes = {"C51", "C53", *(["C50"] if same_test else [])}
+    of_sides = [rule for rule in rules.OF_COMPARISONS if rule.code in codes]
+    tables = table_rules.comparisons(found, named=True)
+    return rules.failures(rules.apply(found, tables, of_comparisons=of_sides, with_corpus=False))
+
+
+def _written(found: Comparison, form: Format) -> str:
+    from harness.reporting import comparison_data, comparison_report, document
+
+    if form in ("csv", "json"):
+        return comparison_data.to_csv(found) if form == "csv" else comparison_data.to_json(found)
+    forms = {"text": document.terminal, "markdown": document.markdown, "latex": document.latex}
+    return forms[form](comparison_report.document(found))
+
+
+def _corpus(sides: Sequence[Side]) -> Corpus | None:
+    """Return the test set that the first side was measured on, where it is on this machine; nothing is downloaded."""
+    from collections import Counter
+
+    from harness.analysis.comparison import Corpus
+    from harness.data.dataset import at_hand
+
+    record = sides[0].records[0]
+    try:
+        prepared = at_hand(record)
+    except ValueError:
+        return None
+    if prepared is None or prepared.digests["files"] != record.fingerprints.get("files"):
+        return None
+    frequencies = None
+    if not record.spec.data.has_subwords:
+        ids = Counter(token for sentence in prepared.train.target for token in sentence.tolist())
+        words = enumerate(prepared.target_words)
+        frequencies = {word: ids[place] for place, word in words if ids[place] and word not in SPECIAL_WORDS}
+    return Corpus(prepared.test_source_text, prepared.test_target_text, prepared.test_target_tokens, frequencies)

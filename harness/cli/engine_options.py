@@ -1,0 +1,77 @@
+"""`--engine`: where the runs of `bench` and `ablate` are carried out, this machine or a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import typing
+from typing import Any
+
+from harness.execution import engines
+from harness.execution.local import Outcome
+from harness.experiments.specs import RunSpec
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose where runs are carried out."""
+    group = parser.add_argument_group("many machines")
+    group.add_argument(
+        "--engine", choices=typing.get_args(engines.Engine), default="local", help="where the runs are run (local)"
+    )
+    group.add_argument(
+        "--address", metavar="HOST:PORT", help="for --engine ray: of the cluster (RAY_ADDRESS, else this machine's own)"
+    )
+    group.add_argument(
+        "--slurm",
+        action="append",
+        metavar="KEY=VALUE",
+        help="for --engine slurm: partition, time, gres or another option of sbatch; may be given several times",
+    )
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ValueError for options that do not fit the engine, or where its library is missing."""
+    engine = arguments.engine
+    for option, value, wanted in (("address", arguments.address, "ray"), ("slurm", arguments.slurm, "slurm")):
+        if value is not None and engine != wanted:
+            raise ValueError(f"--{option} with --engine {engine}: allowed is with --engine {wanted}")
+    if engine == "local":
+        return
+    if arguments.jobs is not None:
+        raise ValueError(f"--jobs {arguments.jobs} with --engine {engine}: the cluster decides how many go at once")
+    if (arguments.address or "").startswith("ray://"):
+        raise ValueError(f"--address {arguments.address}: allowed is HOST:PORT, on a machine of the cluster")
+    _parameters(arguments)
+    engines.library(engine)
+
+
+def check_devices(specs: list[RunSpec], engine: str) -> None:
+    """Raise ValueError where a run wants a certain accelerator: the cluster gives each run its own."""
+    for device in dict.fromkeys(spec.device for spec in specs):
+        if device not in ("cpu", "cuda"):
+            raise ValueError(f"device {device!r} with --engine {engine}: allowed is cpu, or cuda for any one of them")
+
+
+def execute(specs: list[RunSpec], arguments: argparse.Namespace, settings: dict[str, Any]) -> Outcome:
+    """Run specs on the cluster that the options name. `settings`: more of what `harness.execution.local.execute` takes."""
+    if arguments.engine == "ray":
+        from harness.execution import ray_launcher
+
+        address = arguments.address or "auto"
+        return ray_launcher.execute(specs, arguments.results, address=address, stream=sys.stderr, settings=settings)
+    from harness.execution import slurm_launcher
+
+    given = _parameters(arguments)
+    return slurm_launcher.execute(specs, arguments.results, parameters=given, stream=sys.stderr, settings=settings)
+
+
+def _parameters(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return what --slurm names. Raises: ValueError for a word that is not KEY=VALUE."""
+    found = {}
+    for word in arguments.slurm or ():
+        name, equals, value = word.partition("=")
+        name = name.strip().removeprefix("--").replace("-", "_")
+        if not (name and equals and value.strip()):
+            raise ValueError(f"--slurm {word}: allowed is KEY=VALUE, such as partition=long")
+        found[name] = value.strip()
+    return found

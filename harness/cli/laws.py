@@ -1,0 +1,48 @@
+"""`laws`: test models against the fourteen laws, one by one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from harness.cli import options
+from harness.experiments import suites
+from impls import registry
+
+
+def add(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser("laws", help="test variants against the laws", description=__doc__)
+    parser.add_argument("--variant", action="append", help="a variant, or package.module:NAME (all built-in ones)")
+    parser.add_argument("--law", type=int, choices=range(1, 15), action="append", help="a law's number, 1 to 14 (all)")
+    parser.add_argument("--fast", action="store_true", help="smaller batches and fewer draws: seconds for any model")
+    options.add_framework(parser)
+    parser.add_argument("--device", default="cpu", help="(cpu)")
+    parser.set_defaults(command=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print a line with the result and the seconds of each law and variant. Returns 0, or 1 where a law is broken."""
+    framework = arguments.framework or "torch"
+    options.framework_settings(framework, arguments.backend)
+    variants = [options.find_variant(name) for name in arguments.variant or registry.names()]
+    if arguments.variant is None:
+        variants = [name for name in variants if suites.has(name, framework)]
+    from harness.conformance.law_runner import for_variant
+    from harness.conformance.models_under_test import named
+
+    if framework == "keras":
+        os.environ["KERAS_BACKEND"] = arguments.backend or registry.BACKENDS[0]
+    for variant in variants:
+        named(variant, framework=framework, device=arguments.device).model()  # else each law would fail
+
+    broken = 0
+    for variant in variants:
+        options.say(f"{variant}:")
+        settings = {"framework": framework, "device": arguments.device, "fast": arguments.fast}
+        for result in for_variant(variant, laws=arguments.law, **settings):
+            options.say(f"  {result}")
+            broken += not result.passed
+    options.say(f"{broken} laws broken" if broken else "every law holds")
+    return int(broken > 0)

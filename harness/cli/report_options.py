@@ -1,0 +1,110 @@
+"""Writes the report of some runs: as Markdown, and as one HTML file with the test sentences where they may be shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cli import options
+from harness.experiments.specs import DataSpec, RunRecord
+from harness.storage import run_store
+
+if TYPE_CHECKING:
+    from harness.reporting.run_files import Text
+
+
+BUSY_LOAD = 1.25
+"""The load average for each core above which other work disturbed what was timed."""
+RATES = (
+    "training_tokens_per_second",
+    "epoch_seconds",
+    "first_update_seconds",
+    "validation_seconds",
+    "decoding_sentences_per_second",
+    "total_seconds",
+)
+"""The figures of `RunRecord.speed` that other work on the machine changes."""
+
+
+def write(
+    records: Sequence[RunRecord], results: Path, folder: Path, *, failures: Sequence[str], corpus_text: bool = True
+) -> None:
+    """Write `folder`/index.html and index.md, say where they are, and write `failures` to standard error.
+
+    `failures` are those of `check_records`. `corpus_text` lets the HTML show source and reference, where the corpus of
+    a run is on this machine and the runs are not published.
+    """
+    from harness.reporting import bench_report
+
+    if run_store.is_published(results):
+        records = [without_disturbed_rates(record) for record in records]
+    bench_report.write(records, folder, results=results, failures=failures)
+    page = write_html(records, results, folder, failures=failures, corpus_text=corpus_text)
+    options.say(f"The report: {page} (as Markdown: {folder / bench_report.PAGE})")
+    warn(failures)
+
+
+def write_html(
+    records: Sequence[RunRecord], results: Path, folder: Path, *, failures: Sequence[str], corpus_text: bool = True
+) -> Path:
+    """Write `folder`/index.html and return its path; `failures` and `corpus_text` are those of `write`."""
+    from harness.reporting import render_html
+
+    shown = corpus_text and not run_store.is_published(results)
+    texts = test_sets(records) if shown else {}
+    return render_html.write(records, folder, results=results, texts=texts, failures=failures)
+
+
+def check_records(results: Path, records: Sequence[RunRecord] | None = None) -> list[str]:
+    """Apply the rules of `check` that need no corpus to all runs of `results`, or to those of these records.
+
+    Returns a line for each rule that fails.
+    """
+    from harness.audit import rules
+
+    return rules.failures(rules.without_corpus(results, None if records is None else [record.id for record in records]))
+
+
+def warn(failures: Iterable[str]) -> None:
+    """Write the lines of `check_records` to standard error."""
+    for line in failures:
+        options.warn(f"check: {line}")
+
+
+def without_disturbed_rates(record: RunRecord) -> RunRecord:
+    """Return a record without its rates if they were, or may have been, measured while other work used the machine.
+
+    That is so where the load average exceeded `BUSY_LOAD` for each core, or was not recorded.
+    """
+    machine = record.environment.get("machine")
+    cores = machine.get("cores") if isinstance(machine, dict) else None
+    load = record.speed.get("load_average", math.inf)
+    if isinstance(cores, int) and load <= BUSY_LOAD * cores:
+        return record
+    return replace(record, speed={name: value for name, value in record.speed.items() if name not in RATES})
+
+
+def test_sets(records: Iterable[RunRecord]) -> dict[DataSpec, Text]:
+    """Return the test set of each corpus that is on this machine and is what the runs were measured on.
+
+    Nothing is downloaded; a corpus that is not here, or another text now, is left out. Where the user's own files are
+    others, this is said.
+    """
+    from harness.data.dataset import at_hand
+    from harness.reporting.run_files import Text
+
+    found: dict[DataSpec, Text] = {}
+    for data, record in {record.spec.data: record for record in records}.items():
+        try:
+            prepared = at_hand(record)
+        except ValueError as error:
+            if data.corpus == "files":
+                options.say(f"{record.id}: {error}")
+            continue
+        if prepared is not None and prepared.digests["files"] == record.fingerprints.get("files"):
+            words = [tuple(prepared.source_words[token] for token in ids) for ids in prepared.test.source]
+            found[data] = Text(prepared.test_source_text, prepared.test_target_text, words)
+    return found

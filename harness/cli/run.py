@@ -1,0 +1,169 @@
+"""`run`: one run, in this process."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness.cli import options
+from harness.experiments import suites
+from harness.experiments.specs import DataSpec, RunRecord, RunSpec, spec_from_json
+from harness.processes import parent_watchdog
+from harness.processes.progress import Display, Event, Progress, to_line
+from harness.processes.signals import Interrupted, Watch
+from harness.storage import locks, run_store
+from harness.training import reuse
+
+
+def add(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser("run", help="train and measure one variant", description=__doc__)
+    parser.add_argument("variant", nargs="?", help="a variant, or package.module:NAME")
+    parser.add_argument("--suite", choices=list(suites.SUITES), default="standard", help="whose size (standard)")
+    parser.add_argument("--budget", choices=("controlled", "source"), default="source", help="(source)")
+    parser.add_argument("--seed", type=options.count, default=0)
+    parser.add_argument("--note", default="", help="free text for the record")
+    parser.add_argument("--spec", choices=["-"], help="read the run as JSON from standard input, tell events as JSON")
+    options.add_checkpoints(parser)
+    options.add_data(parser)
+    options.add_runs(parser)
+    options.add_results(parser)
+    parser.set_defaults(command=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run what the options name.
+
+    Returns 0, 1 where the run failed or diverged, 128 + the number of the signal that interrupted it; with `--spec`, 0
+    where it diverged, and 75 where another process runs it.
+    """
+    if arguments.spec is None and arguments.variant is None:
+        raise ValueError("run: the variant is missing; see them with: python -m harness list")
+    with Watch() as watch:
+        return _by_hand(arguments, watch) if arguments.spec is None else _child(arguments, watch)
+
+
+def _by_hand(arguments: argparse.Namespace, watch: Watch) -> int:
+    with watch.at_once():
+        spec = _spec(arguments)
+        _pin(spec, is_program=arguments.is_program)
+    with watch.at_once():
+        there = reuse.finished(arguments.results, [spec], complain=options.warn)
+    if there:
+        options.say(f"{spec.id}: is there already ({there[0].status}); remove its folder to run it again")
+        return _show(there[0], arguments.results)
+    display = Display(sys.stderr)
+    told = {"command": arguments.typed, "note": arguments.note, "checkpoint_seconds": arguments.checkpoint_seconds}
+    try:
+        record = _run(spec, arguments.results, display, watch, told)
+    finally:
+        display.close()
+    return _show(record, arguments.results, watch)
+
+
+def _run(spec: RunSpec, results: Path, progress: Progress, watch: Watch, told: dict[str, Any]) -> RunRecord:
+    """Train and measure with the lock of the run held. `told`: more of what `training.run` takes."""
+    with locks.hold(results, spec.id):
+        try:
+            with watch.at_once():
+                from harness.training import train
+            return train.run(spec, results, progress=progress, watch=watch, **told)
+        except Interrupted as error:
+            known = {"note": told["note"], "command": told["command"]}
+            reason = f"{error} before its training"
+            record = RunRecord(id=spec.id, spec=spec, status="interrupted", reason=reason, **known)
+            run_store.save_record(results, record)
+            return record
+
+
+def _spec(arguments: argparse.Namespace) -> RunSpec:
+    variant, suite = options.find_variant(arguments.variant), suites.SUITES[arguments.suite]
+
+    def build(data: DataSpec) -> list[RunSpec]:
+        spec = suites.spec(suite, variant, budget=arguments.budget, seed=arguments.seed, data=data)
+        return [options.apply(spec, arguments)]
+
+    (spec,) = options.available(arguments, build)
+    return spec
+
+
+def _child(arguments: argparse.Namespace, watch: Watch) -> int:
+    """Run what a line of standard input says; what anything prints goes to standard error, events to standard output.
+
+    The line is JSON: `spec`; `command`, `note`, `checkpoint_seconds` as the options of those names; and `follow`, true
+    where the run is to end with its standard input.
+    """
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+    with watch.at_once():
+        try:
+            given = json.loads(sys.stdin.readline())
+            spec = spec_from_json(given["spec"])
+            told: dict[str, Any] = {"command": str(given.get("command", "")), "note": str(given.get("note", ""))}
+            told["checkpoint_seconds"] = float(given.get("checkpoint_seconds", arguments.checkpoint_seconds))
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"--spec -: not a run ({error})") from error
+    if given.get("follow"):
+        parent_watchdog.follow_parent()
+    os.environ.update(_environment(spec))
+
+    def tell(event: Event) -> None:
+        if event.remark:
+            sys.stderr.write(f"{event.remark}\n")
+            sys.stderr.flush()
+        try:
+            events.write(to_line(event))
+        except BrokenPipeError:
+            watch.note(signal.SIGTERM)  # whoever started this run is gone
+
+    try:
+        record = _run(spec, arguments.results, tell, watch, told)
+        return 0 if record.status in run_store.FINISHED else _exit_code(record, watch)
+    except locks.Locked as error:
+        tell(Event(run=spec.id, stage="elsewhere", remark=str(error)))
+        return locks.LOCKED_CODE
+
+
+def _show(record: RunRecord, results: Path, watch: Watch | None = None) -> int:
+    from harness.data.dataset import remark
+
+    # With a closed terminal, which sends SIGHUP, standard output is gone, and the exit code is to say so.
+    with contextlib.suppress(*[OSError] * (record.status == "interrupted")):
+        if "test_pairs_in_train" in record.sizes:
+            options.say(remark(record.spec.data, record.sizes))
+        for name, value in record.scores.items():
+            options.say(f"  {name:24} {'-' if value is None else format(value, '.4f')}")
+        options.say(f"{record.id}: {record.status}{': ' * bool(record.reason)}{record.reason}")
+        options.say(f"its record: {results / record.id}")
+    return _exit_code(record, watch)
+
+
+def _exit_code(record: RunRecord, watch: Watch | None) -> int:
+    if record.status == "interrupted":
+        return 128 + (signal.SIGINT if watch is None or watch.noted is None else watch.noted)
+    return 0 if record.status == "completed" else 1
+
+
+def _environment(spec: RunSpec) -> dict[str, str]:
+    from harness.processes.workers import worker_environment
+
+    return worker_environment(spec)
+
+
+def _pin(spec: RunSpec, *, is_program: bool) -> None:
+    """Give this process the environment of a run's, starting it anew where that is the whole program's affair.
+
+    The memory allocator and the mathematics libraries read theirs once, at the start.
+    """
+    wanted = _environment(spec)
+    pinned = all(os.environ.get(name) == value for name, value in wanted.items())
+    os.environ.update(wanted)
+    if is_program and not pinned and os.name == "posix":
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

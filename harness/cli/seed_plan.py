@@ -1,0 +1,167 @@
+"""`bench --plan`: how many seeds a suite needs to detect a difference, and how long its runs take."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cli import options, sweep
+from harness.experiments.specs import RunRecord, RunSpec
+from harness.processes import machine
+from harness.processes.progress import duration
+from harness.storage import run_store
+
+if TYPE_CHECKING:
+    from harness.analysis.pilots import Pilot
+
+PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
+FORM = "write detect=NUMBER or detect=NUMBER,METRIC, such as detect=0.5,chrf"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The true difference of two rows that is to be found, in the figure's units."""
+
+    difference: float
+    figure: str
+
+
+def goal(text: str) -> Goal:
+    """Read "detect=0.5" or "detect=0.5,METRIC"; sacreBLEU where no metric is named.
+
+    Raises: argparse.ArgumentTypeError for another form, a number that is not positive or an unknown metric.
+    """
+    from harness.analysis.leaderboard import MAIN, MEASURES
+
+    key, _, value = text.partition("=")
+    number, _, figure = (part.strip() for part in value.partition(","))
+    figure = figure or MAIN
+    try:
+        difference = float(number)
+    except ValueError:
+        difference = math.nan
+    if key.strip() != "detect" or not 0 < difference < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: {FORM}; the number is positive")
+    if figure not in MEASURES:
+        near = difflib.get_close_matches(figure, MEASURES, n=1)
+        told = f"; did you mean {near[0]!r}?" if near else ""
+        raise argparse.ArgumentTypeError(f"{text!r}: the metrics are {', '.join(MEASURES)}{told}")
+    return Goal(difference, figure)
+
+
+def tell(wanted: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) -> int:
+    """Say how many seeds the runs of a suite need, and how long they take. Nothing is run. Returns 0.
+
+    Raises: ValueError where no runs with two seeds or more show the noise, or the difference is out of range.
+    """
+    from harness.analysis.leaderboard import MEASURES
+    from harness.analysis.power import MOST_SEEDS, detectable_with, seeds_needed, upper_bound
+    from harness.analysis.scales import scale_of
+
+    single = list({spec.id: spec for spec in (replace(one, seed=0) for one in specs)}.values())
+    found, records, where = _pilot(single, wanted.figure, arguments.results)
+    measure, scale = MEASURES[wanted.figure], scale_of(wanted.figure)
+    rows = max(2, *(sum(spec.budget == budget for spec in single) for budget in {spec.budget for spec in single}))
+    comparisons = rows * (rows - 1) // 2
+    difference = scale.natural(wanted.difference, found.level)
+    options.say(
+        f"To detect a true difference of {wanted.difference:g} {measure.title} between two of {rows} rows "
+        f"({comparisons} comparison{'s' * (comparisons > 1)}, Holm's correction) with 80 % probability:"
+    )
+    needed = seeds_needed(found.noise, difference, rows, comparisons)
+    if needed is None:
+        least = detectable_with(found.noise, MOST_SEEDS, rows, comparisons)
+        shown = abs(float(scale.shown(least, scale.forward(found.level))))
+        options.say(
+            f"  no number of seeds is enough. With {MOST_SEEDS:,} seeds the smallest is {shown:.{measure.digits}f}: "
+            "what is left is due to the test sentences, so a larger test set is needed."
+        )
+    else:
+        runs = needed * len(single)
+        options.say(f"  {needed} seeds: {runs} runs, {_time(single, records, needed, arguments)}.")
+        upper = seeds_needed(upper_bound(found.noise), difference, rows, comparisons)
+        more = "more than 1,000" if upper is None else str(upper)
+        options.say(f"  {more} seeds if the noise is as large as the upper end of its 80 % interval.")
+    for line in _basis(found, wanted.figure, where):
+        options.say(f"  {line}")
+    return 0
+
+
+def _pilot(single: Sequence[RunSpec], figure: str, results: Path) -> tuple[Pilot, list[RunRecord], str]:
+    """Return the noise of the runs of the plan that are there, else of the published ones, its records, and whence."""
+    from harness.analysis.leaderboard import stored_sentences
+    from harness.analysis.pilots import best_pilot
+
+    ids = {spec.id for spec in single}
+    own = run_store.records(results, complain=options.warn) if results.is_dir() else []
+    own = [record for record in own if replace(record.spec, seed=0).id in ids]
+    candidates = [(own, results, f"the runs of this plan in {results}")]
+    for folder in (PUBLISHED, PUBLISHED / "ablation"):
+        if folder.is_dir():
+            candidates.append(
+                (run_store.records(folder, complain=options.warn), folder, f"the published runs in {folder}")
+            )
+    found: list[tuple[Pilot, list[RunRecord], str]] = []
+    for place, (records, folder, where) in enumerate(candidates):
+        pilot = best_pilot(records, figure, stored_sentences(folder))
+        if pilot is not None:
+            found.append((pilot, records, where))
+        if place == 0 and found:
+            return found[0]
+    if not found:
+        raise ValueError(
+            f"--plan: no two seeds of one row in {results} or among the published runs show the noise of {figure}: "
+            "make a pilot first, such as: python -m harness bench --seed 0 --seed 1 --seed 2"
+        )
+    return max(found, key=lambda one: one[0].noise.degrees)
+
+
+def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, arguments: argparse.Namespace) -> str:
+    """Return how long all runs take: each as long as in the pilot, else as forecast for this machine."""
+    gpus = machine.gpus() if all(spec.device == "cuda" for spec in single) else []
+    jobs = arguments.jobs or sweep.jobs_at_once(list(single), gpus)
+    taken: dict[str, list[float]] = {}
+    for record in records:
+        seconds = record.speed.get("total_seconds")
+        if seconds and record.status == "completed":
+            taken.setdefault(replace(record.spec, seed=0).id, []).append(seconds)
+    known = {spec.id: statistics.fmean(taken[spec.id]) for spec in single if spec.id in taken}
+    unknown = [spec for spec in single if spec.id not in known]
+    guesses = sweep.forecast_runs(unknown, arguments.results, jobs).estimates if unknown else {}
+    if unknown and not guesses:
+        return "of which the time is known after a first run on this device"
+    total = sum(known.values()) + sum(one.seconds() for one in guesses.values())
+    how = "as long as in the pilot" if not unknown else "by a forecast for this machine"
+    return f"about {duration(seeds * total / jobs)} with {jobs} at once, {how}"
+
+
+def _basis(found: Pilot, figure: str, where: str) -> list[str]:
+    """Return what the plan rests on, in sentences."""
+    from harness.analysis.effects import NORMAL_SEEDS
+    from harness.analysis.leaderboard import MEASURES
+    from harness.analysis.scales import scale_of
+
+    measure, scale = MEASURES[figure], scale_of(figure)
+    middle = scale.forward(found.level)
+    deviation = float(scale.shown(math.sqrt(found.noise.run_variance), middle))
+    said = (
+        f"Noise: from {where}: {found.title}, {found.rows} row{'s' * (found.rows > 1)} over {found.seeds} seeds; "
+        f"a run's standard deviation over seeds is {deviation:.{measure.digits}f} at {found.level:.{measure.digits}f}, "
+        f"with {found.noise.degrees:.0f} degrees of freedom."
+    )
+    lines = [said]
+    if not found.paired:
+        lines.append("There is one row, so what seeds have in common is not taken out: pairs may need fewer seeds.")
+    if found.with_sentences:
+        error = float(scale.shown(math.sqrt(found.noise.sentence_variance), middle))
+        lines.append(f"Other test sentences move a difference by {error:.{measure.digits}f}, however many seeds.")
+    else:
+        lines.append("What other test sentences add is not known and not included.")
+    lines.append(f"Below {NORMAL_SEEDS} seeds this assumes normally distributed seed noise. Nothing was run.")
+    return lines

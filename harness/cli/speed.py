@@ -1,0 +1,390 @@
+"""`speed`: how fast everything is: variants and peers in turns, and how near they come to this machine's limit."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+import typing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.cli import options
+from harness.experiments import specs, suites
+from harness.experiments.specs import DataSpec, RunSpec
+from harness.processes import machine, workers
+from harness.processes.progress import Display
+from harness.processes.signals import Interrupted, Watch
+from harness.speed import plan as plans
+from harness.speed.measurement import Absent, Measurement, Plan
+from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Job, Size
+from harness.storage import run_store
+from impls import registry
+from impls.contract import Arrays, Recipe, TorchReferenceRecipe, TransformerRecipe
+
+if TYPE_CHECKING:
+    from harness.data.dataset import Prepared
+    from harness.speed.speed_document import SpeedDocument
+
+NO_PEER = "none"
+TIMEOUT_SECONDS = 3600.0
+DEFAULT_BASE = "learned_positions"
+
+
+def add(commands: Any) -> None:
+    """Describe the command."""
+    from impls.baselines import baseline_registry as peers
+
+    parser = commands.add_parser("speed", help="measure how fast everything is", description=__doc__)
+    parser.add_argument(
+        "--variant", action="append", help="a variant, or package.module:NAME; may be given several times"
+    )
+    parser.add_argument(
+        "--peer",
+        action="append",
+        choices=[*peers.names(), NO_PEER],
+        help="what to measure beside them; may be given several times (all that are installed)",
+    )
+    parser.add_argument(
+        "--part", action="append", choices=PARTS, help="what to measure; may be given several times (all)"
+    )
+    purposes = "; ".join(f"{one.name}: {one.purpose}" for one in SIZES.values())
+    parser.add_argument("--size", choices=list(SIZES), default="tutorial", help=f"{purposes} (tutorial)")
+    parser.add_argument("--rounds", type=options.positive, help="samples of each figure (the size's)")
+    parser.add_argument(
+        "--weights",
+        action="append",
+        metavar="RUN",
+        default=[],
+        help="translate with the weights of a completed run: its folder, or the first letters of its id in --results; "
+        "may be given several times (else each recipe is first trained for a while)",
+    )
+    parser.add_argument("--beam", type=options.positive, default=5, help="the beam that is timed beside greedy (5)")
+    parser.add_argument(
+        "--timeout",
+        type=options.seconds,
+        default=TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help=f"a subject without an answer for so long is given up ({TIMEOUT_SECONDS:.0f}; 0: never)",
+    )
+    parser.add_argument("--note", default="", help="free text for the document")
+    parser.add_argument("--reports", type=Path, default=options.REPORTS, help=f"({options.REPORTS})")
+    parser.add_argument(
+        "--from",
+        type=Path,
+        dest="document",
+        metavar="DOCUMENT",
+        help="make the page of a stored document again and measure nothing",
+    )
+    _add_runs(parser)
+    options.add_data(parser)
+    options.add_results(parser)
+    parser.set_defaults(measuring=_defaults(parser), command=command)
+
+
+def _defaults(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Return what every option that says what is measured is where it is not given, by its place in the arguments."""
+    return {name: one for name, one in vars(parser.parse_args([])).items() if name not in ("reports", "document")}
+
+
+def _add_runs(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("models")
+    group.add_argument("--threads", type=options.positive, help="processor threads of a subject (2)")
+    group.add_argument("--device", help="cpu, cuda, or another word of the framework's")
+    group.add_argument("--precision", choices=typing.get_args(specs.Precision))
+    options.add_cuda_graphs(group)
+    frameworks = sorted({framework for _, framework in registry.BUILDERS}, reverse=True)
+    several = "may be given several times"
+    group.add_argument(
+        "--framework",
+        choices=frameworks,
+        action="append",
+        help=f"{several} (torch, and without --variant what the size has in Keras)",
+    )
+    group.add_argument(
+        "--backend", choices=registry.BACKENDS, action="append", help=f"what Keras runs on; {several} (tensorflow)"
+    )
+    group.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="any setting, such as recipe.dropout=0.3"
+    )
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Measure what the options name, store the document and show its table and its page; or only the page, again.
+
+    Returns 0, 1 where a subject failed, 128 + the number of the signal that broke it off.
+    """
+    if arguments.document is not None:
+        return _again(arguments)
+    with Watch() as watch:
+        with watch.at_once():
+            plan, prepared = _plan(arguments)
+            _announce(plan)
+        with tempfile.TemporaryDirectory(prefix="bakeoff-speed-") as folder:
+            return _measure(plan, prepared, Path(folder), arguments, watch)
+
+
+def _again(arguments: argparse.Namespace) -> int:
+    """Make the page of a stored document. Raises: ValueError with an option that says what to measure."""
+    from harness.speed import document_store
+
+    for name, default in arguments.measuring.items():
+        if getattr(arguments, name) != default:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} with --from, which measures nothing: allowed is one or the other")
+    _write_page(document_store.load(arguments.document), arguments.reports)
+    return 0
+
+
+def _write_page(document: SpeedDocument, reports: Path) -> None:
+    from harness.reporting import bench_report, speed_report
+
+    page = speed_report.write(document, reports / speed_report.FOLDER)
+    options.say(f"The page: {page} (as Markdown: {page.with_name(bench_report.PAGE)})")
+
+
+def _show_page(document: SpeedDocument, reports: Path) -> None:
+    """Make the page of what was just measured; why there is none is said in a line."""
+    try:
+        _write_page(document, reports)
+    except ValueError as error:
+        options.warn(str(error))
+
+
+def _measure(plan: Plan, prepared: Prepared, folder: Path, arguments: argparse.Namespace, watch: Watch) -> int:
+    display = Display(sys.stderr)
+    measurement = Measurement(plan, prepared, folder, say=display.line, check=watch.check)
+    try:
+        measurement.run()
+    except Interrupted as error:
+        kept = _stored(measurement, arguments.results, str(error)) if measurement.has_samples else None
+        told = f"what was measured so far: {kept[1]}" if kept else "nothing is stored"
+        options.warn(f"{error}; its processes are ended; {told}")
+        if kept:
+            _show_page(kept[0], arguments.reports)
+        return error.exit_code
+    finally:
+        display.close()
+    document, path = _stored(measurement, arguments.results)
+    options.say(f"stored: {path}")
+    _show_page(document, arguments.reports)
+    return 1 if measurement.crew.lost else 0
+
+
+def _stored(measurement: Measurement, results: Path, reason: str = "") -> tuple[SpeedDocument, Path]:
+    """Show and store what was measured; `reason` is why it ended early."""
+    from harness.speed import document_store, terminal_table
+    from harness.speed.assemble import assemble
+
+    document = assemble(measurement, status="incomplete" if reason else "complete", reason=reason)
+    options.say(terminal_table.terminal(document))
+    return document, document_store.save(results, document)
+
+
+# The plan -------------------------------------------------------------------------------------------------------------
+
+
+def _plan(arguments: argparse.Namespace) -> tuple[Plan, Prepared]:
+    """Return what is to be measured, and its data."""
+    from harness.data.dataset import prepare, remark
+    from impls import weights
+
+    size = SIZES[arguments.size]
+    absent: list[Absent] = []
+    _chosen_peers(arguments)
+    places = _places(arguments, size, absent)
+    found = options.available(arguments, lambda data: [_spec(arguments, size, data, place) for place in places])
+    prepared = prepare(found[0].data)
+    options.say(remark(found[0].data, prepared.figures))
+    for spec in found:
+        if spec.recipe is not None:
+            registry.find_builder(spec.recipe.family, spec.framework, spec.backend)
+            weights.shapes(spec.recipe, len(prepared.source_words), len(prepared.target_words))
+    _check_devices(found)
+    jobs = [_job(arguments, size, spec, place.name, spec.framework) for place, spec in zip(places, found, strict=True)]
+    base = next((job for job in jobs if job.spec.variant == DEFAULT_BASE), jobs[0])
+    plan = Plan(
+        size=size,
+        rounds=arguments.rounds or size.rounds,
+        decoding_rounds=arguments.rounds or size.decoding_rounds,
+        parts=tuple(part for part in PARTS if part in (arguments.part or PARTS)),
+        jobs=(*jobs, *_peers(arguments, size, base, absent)),
+        absent=tuple(absent),
+        given=_given(arguments, jobs, prepared),
+        base=base,
+        command=arguments.typed,
+        note=arguments.note,
+        timeout_seconds=arguments.timeout or None,
+    )
+    return plan, prepared
+
+
+@dataclass(frozen=True)
+class Place:
+    """A variant in a framework, and what Keras runs on there."""
+
+    variant: str
+    framework: str
+    backend: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How it is called in the document."""
+        return f"{self.variant}/{self.framework}" + f"-{self.backend}" * (self.backend is not None)
+
+
+def _places(arguments: argparse.Namespace, size: Size, absent: list[Absent]) -> list[Place]:
+    """Return which variants are measured in which frameworks; what is not installed and not asked for is left out."""
+    variants = [options.find_variant(name) for name in arguments.variant or ()]
+    suite, asked = suites.SUITES[size.suite], arguments.framework or variants
+    frameworks = tuple(dict.fromkeys(arguments.framework or (["torch"] if asked else ["torch", "keras"])))
+    backends = tuple(dict.fromkeys(arguments.backend or registry.BACKENDS[:1]))
+    if arguments.backend and "keras" not in frameworks:
+        options.framework_settings(None, arguments.backend[0])
+    found = []
+    for framework in frameworks:
+        chosen = variants or (suite.in_keras if framework == "keras" and not asked else suite.variants)
+        for variant in chosen:
+            nowhere = not any(suites.has(variant, one) for one in frameworks)
+            for backend in backends if framework == "keras" else (None,):
+                place, reason = Place(variant, framework, backend), registry.missing(framework, backend)
+                if reason and not asked:
+                    absent.append(Absent(name=place.name, variant=variant, framework=framework, reason=reason))
+                # A variant that none of them has is refused where its model is looked for, with those that have it.
+                elif suites.has(variant, framework) or (nowhere and framework == frameworks[0]):
+                    found.append(place)
+    if not found:
+        raise ValueError(f"no framework can be used here: {absent[0].reason}")
+    return found
+
+
+def _spec(arguments: argparse.Namespace, size: Size, data: DataSpec, place: Place) -> RunSpec:
+    """Return the run that a subject would be, in the training that all share."""
+    spec = suites.spec(suites.SUITES["standard"], place.variant, budget="controlled", seed=0, data=data)
+    changes = {
+        "framework": place.framework,
+        "backend": place.backend,
+        "training.batch_size": size.batch_size,
+        "decoding.batch_size": size.batch_size,
+        "decoding.max_tokens": size.max_tokens,
+        "threads": arguments.threads,
+        "device": arguments.device,
+        "precision": arguments.precision,
+        "cuda_graphs": arguments.cuda_graphs,
+    }
+    if size.width is not None and spec.recipe is not None:
+        spec = replace(spec, recipe=suites.reduced(spec.recipe, size.width))
+    settings, beam = [f"{name}={value}" for name, value in changes.items() if value is not None], spec.decoding.beam
+    spec = specs.overridden(spec, [*settings, *arguments.set])
+    if spec.decoding.beam != beam:
+        raise ValueError(f"decoding.beam={spec.decoding.beam}: allowed is --beam")
+    spec.id  # noqa: B018  a number that JSON cannot hold shows here
+    replace(spec.decoding, beam=arguments.beam)  # one that is too large is refused before anything is started
+    return spec
+
+
+def _job(arguments: argparse.Namespace, size: Size, spec: RunSpec, name: str, library: str, peer: str = "") -> Job:
+    return Job(
+        name=name,
+        spec=spec,
+        library=library,
+        peer=peer,
+        updates=size.updates,
+        validation_batches=size.validation_batches,
+        sentences=size.sentences,
+        single_sentences=size.single_sentences,
+        beam=arguments.beam,
+        profiled_updates=size.profiled_updates,
+    )
+
+
+def _peers(arguments: argparse.Namespace, size: Size, base: Job, absent: list[Absent]) -> list[Job]:
+    """Return the peers of the base's recipe; one that is not installed is left out."""
+    from impls.baselines import baseline_registry as peers
+
+    found = []
+    for name in _chosen_peers(arguments):
+        library = peers.PEERS[name].packages[-1]
+        reason = peers.missing(name)
+        if not reason and base.spec.precision != "float32":
+            reason = f"it computes in float32, and this is {base.spec.precision}"
+        if not reason and not isinstance(base.spec.recipe, TransformerRecipe | TorchReferenceRecipe):
+            reason = f"no Transformer is measured that it could have the recipe of, only {base.spec.variant}"
+        if reason:
+            absent.append(Absent(name=name, variant=base.spec.variant, framework=library, reason=reason, is_peer=True))
+            continue
+        spec = replace(base.spec, framework="torch", backend=None, cuda_graphs="off")
+        found.append(_job(arguments, size, spec, name, library, name))
+    return found
+
+
+def _chosen_peers(arguments: argparse.Namespace) -> list[str]:
+    """Return the peers that the options name. Raises: ValueError where they name some and none."""
+    from impls.baselines import baseline_registry as peers
+
+    chosen = list(dict.fromkeys(arguments.peer or peers.names()))
+    if NO_PEER not in chosen:
+        return chosen
+    if len(chosen) > 1:
+        named = next(one for one in chosen if one != NO_PEER)
+        raise ValueError(f"--peer {NO_PEER} with --peer {named}: allowed is one or the other")
+    return []
+
+
+def _given(
+    arguments: argparse.Namespace, jobs: list[Job], prepared: Prepared
+) -> dict[Recipe | str, tuple[Arrays, str]]:
+    """Return the weights of the runs that --weights names. Raises: ValueError where they fit no model measured here."""
+    found: dict[Recipe | str, tuple[Arrays, str]] = {}
+    if arguments.weights and not USING_WEIGHTS & set(arguments.part or PARTS):
+        raise ValueError(f"--weights with --part {arguments.part[0]}, which uses none: allowed is one or the other")
+    keys = {plans.same_weights(job.spec.recipe, job.spec.variant) for job in jobs}
+    for name in arguments.weights:
+        path = Path(name)
+        results, prefix = (path.parent, path.name) if (path / run_store.RECORD).is_file() else (arguments.results, name)
+        record = run_store.find(results, prefix)
+        key = plans.same_weights(record.spec.recipe, record.spec.variant)
+        if key not in keys:
+            raise ValueError(
+                f"--weights {name}: run {record.id} is of another recipe: allowed is one that is measured here"
+            )
+        if key in found:
+            raise ValueError(f"--weights {name}: {found[key][1]} has the same recipe: allowed is one run of a recipe")
+        for side in ("source_vocabulary", "target_vocabulary"):
+            if record.fingerprints.get(side) != prepared.digests[side]:
+                raise ValueError(f"--weights {name}: run {record.id} has another {side.replace('_', ' ')}: allowed is "
+                                 "a run on the data that is measured on")  # fmt: skip
+        arrays = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
+        found[key] = arrays, f"run {record.id}"
+    return found
+
+
+def _check_devices(found: list[RunSpec]) -> None:
+    for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in found):
+        if device != "cpu" and not (device.startswith("cuda") and workers.gpu_usable(computes)):
+            allowed = f"cpu, or cuda where there is a GPU that {computes} can use"
+            raise ValueError(f"device {device!r} cannot be had here: allowed is {allowed}")
+
+
+def _announce(plan: Plan) -> None:
+    spec = plan.base.spec
+    options.say(
+        f"Size {plan.size.name} ({plan.size.purpose}): {len(plan.jobs)} subjects, {plan.rounds} rounds, "
+        f"{spec.threads} threads, {spec.device}, {spec.precision}{', CUDA graphs' * (spec.cuda_graphs == 'on')}."
+    )
+    needed, there = plan.size.gigabytes * len(plan.jobs), (machine.memory_bytes() or math.inf) / 1e9
+    if needed > there:
+        options.warn(
+            f"{len(plan.jobs)} subjects at once need about {needed:.0f} GB of memory and this machine has "
+            f"{there:.0f}: some may be lost; fewer of --variant, --framework or --peer need less"
+        )
+    for one in plan.absent:
+        options.say(f"Left out: {one.name}. {one.reason}")
+    recipes = {plans.same_weights(job.spec.recipe, job.spec.variant) for job in plan.jobs}
+    if recipes - set(plan.given) and USING_WEIGHTS & set(plan.parts):
+        options.say(
+            f"Each recipe without --weights is first trained for {plan.size.learning_updates} updates, so that "
+            "translations end by themselves; --weights takes those of a run instead."
+        )

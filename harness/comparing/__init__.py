@@ -1,1 +1,0 @@
-"""Sides of runs held against each other: settings, figures, sentences, lengths, words and n-grams."""

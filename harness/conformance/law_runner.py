@@ -1,0 +1,114 @@
+"""The fourteen laws that every model keeps, whatever its architecture and its framework.
+
+A law is a function of a `Subject`: it returns a remark (mostly an empty one) or raises `Broken`. `check` runs them
+against anything that builds a `Seq2SeqModel`, `for_variant` against a variant by name. They use NumPy only and reach
+the framework through the model. Each law is tested on a small batch, on which failures are easy to understand, and on
+one of realistic size: 64 sentences of up to 40 ids.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+from harness.conformance import evaluation_laws, training_laws, update_law
+from harness.conformance.assertions import Broken
+from harness.conformance.models_under_test import LONGEST, SOURCE_WORDS, TARGET_WORDS, Build, Subject, named
+
+
+@dataclass(frozen=True)
+class LawResult:
+    """The result of one law. `detail` is the reason of a failure, or a remark. Units: seconds."""
+
+    number: int
+    name: str
+    passed: bool
+    detail: str = ""
+    seconds: float = field(default=0.0, compare=False)
+
+    def __str__(self) -> str:
+        remark = f" ({self.detail})" if self.detail else ""
+        found = f"ok{remark}" if self.passed else f"FAILED {self.detail}"
+        return f"law {self.number} {self.name}, {self.seconds:.2f} s … {found}"
+
+
+@dataclass(frozen=True)
+class Law:
+    """One line of the table of laws."""
+
+    number: int
+    name: str
+    holds: Callable[[Subject], str]
+
+
+_EVALUATION = (
+    evaluation_laws.shapes,
+    evaluation_laws.determinism,
+    evaluation_laws.causality,
+    evaluation_laws.padding,
+    evaluation_laws.independence,
+    evaluation_laws.caching,
+    evaluation_laws.selection,
+)
+_TRAINING = (
+    training_laws.round_trip,
+    training_laws.standstill,
+    training_laws.learning,
+    training_laws.reproducibility,
+    training_laws.search,
+    training_laws.resumption,
+)
+LAWS = tuple(
+    Law(number, holds.__name__.replace("_", " "), holds)
+    for number, holds in enumerate((*_EVALUATION, *_TRAINING, update_law.update), start=1)
+)
+
+
+def check(
+    build: Build,
+    *,
+    source_words: int = SOURCE_WORDS,
+    target_words: int = TARGET_WORDS,
+    max_length: int = LONGEST,
+    laws: Collection[int] | None = None,
+    describe: str | None = None,
+    fast: bool = False,
+) -> Iterator[LawResult]:
+    """Test models against the laws numbered `laws` (None: all), one result at a time.
+
+    `describe` is what a new process rebuilds the model from, as `for_variant` writes it; without it law 13 resumes in
+    this process and says so. `fast` tests smaller batches and fewer draws. A law that raises is broken, with the
+    exception's first line as the detail.
+    """
+    return check_subject(Subject(build, source_words, target_words, max_length, describe, fast=fast), laws)
+
+
+def for_variant(
+    variant: str,
+    *,
+    framework: str = "torch",
+    device: str = "cpu",
+    laws: Collection[int] | None = None,
+    fast: bool = False,
+) -> Iterator[LawResult]:
+    """Test a built-in variant, or one from outside ("package.module:NAME"), at small sizes where it has a recipe.
+
+    Raises: ValueError where there is no such variant, or it is neither a recipe nor a function that builds a model.
+    """
+    return check_subject(named(variant, framework=framework, device=device, fast=fast), laws)
+
+
+def check_subject(subject: Subject, laws: Collection[int] | None = None) -> Iterator[LawResult]:
+    """Test a subject against the laws numbered `laws` (None: all), one result at a time."""
+    for law in LAWS:
+        if laws is not None and law.number not in laws:
+            continue
+        passed, began = False, time.perf_counter()
+        try:
+            detail, passed = law.holds(subject), True
+        except Broken as broken:
+            detail = str(broken)
+        except Exception as error:  # whatever a model from outside raises, the other laws are still worth knowing
+            detail = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        yield LawResult(law.number, law.name, passed, detail, time.perf_counter() - began)

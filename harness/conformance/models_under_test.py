@@ -1,0 +1,322 @@
+"""Models under test: built on demand, with small and realistic batches, and a new process that resumes their training.
+
+`python -m harness.conformance.models_under_test SUBJECT STATE OUT` is that process: it rebuilds the model, loads the training state, trains
+on and writes the resulting weights and totals.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+import impls
+from impls import registry
+from impls.contract import (
+    EOS,
+    PAD,
+    SOS,
+    UNK,
+    Arrays,
+    Batch,
+    Decoding,
+    Ids,
+    Recipe,
+    Seq2SeqModel,
+    Training,
+    TransformerRecipe,
+)
+
+BUILDER = "def build(source_words, target_words, *, training, seed, device, precision, dropout=None)"
+"""The signature that a builder from outside has; `dropout` is optional."""
+
+Build = Callable[[Training, int, float], Seq2SeqModel]
+"""build(training, seed, dropout): a fresh model. External builders without a `dropout` argument ignore the last."""
+
+LONGEST = 40
+"""Positions of the longest sentences of a realistic batch: about as long as the longest of Multi30k."""
+
+TRANSFORMER_SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64, "max_length": LONGEST}
+SIZES = {
+    "transformer": TRANSFORMER_SIZES,
+    "torch_reference": TRANSFORMER_SIZES,
+    "plain": TRANSFORMER_SIZES,
+    "gru": {"width": 64, "embedding_width": 48},
+}
+"""Small sizes for the recipes of each family, with which all laws take seconds."""
+
+SOURCE_WORDS, TARGET_WORDS = 37, 41
+DROPOUT = 0.1
+RANDOM = Training(label_smoothing=0.1, teacher_forcing=0.5)
+"""A training with all sources of randomness: dropout and, in recurrent models, teacher forcing."""
+
+SAVED, TRAINED = 2, 4
+"""The number of updates after which the training state is saved, and the number of updates in all."""
+
+
+class Size(NamedTuple):
+    """The number of sentences in a realistic batch, and the number of positions of its longest ones."""
+
+    sentences: int
+    longest: int
+
+
+REAL = Size(64, LONGEST)
+FAST = Size(20, 24)
+"""A smaller batch for `laws --fast`, still with more than 16 sentences and more than 12 positions."""
+
+
+class Probe(NamedTuple):
+    """A batch on which a law is tested, and the words that error messages call it by."""
+
+    name: str
+    batch: Batch
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A way to build models, the sizes they are built for, and how thoroughly they are tested.
+
+    `describe` is JSON from which a new process rebuilds the subject. `dropout_is_fixed` is true for a builder from
+    outside that has no `dropout` argument.
+    """
+
+    build: Build
+    source_words: int
+    target_words: int
+    max_length: int
+    describe: str | None = None
+    dropout_is_fixed: bool = False
+    fast: bool = False
+
+    @property
+    def real(self) -> Size:
+        """The size of the realistic batch, whose longest sentences have at most `max_length` positions."""
+        size = FAST if self.fast else REAL
+        return size._replace(longest=min(size.longest, self.max_length))
+
+    def model(self, *, training: Training | None = None, seed: int = 0, dropout: float = DROPOUT) -> Seq2SeqModel:
+        """Build a model with its initial weights."""
+        return self.build(training or Training(), seed, dropout)
+
+    def shaken(self, *, training: Training | None = None, seed: int = 0, dropout: float = DROPOUT) -> Seq2SeqModel:
+        """Build a model and move every weight, so that no fault hides behind weights that start at 0 or close to it.
+
+        Matrices are halved first, so that the logits of a model without norms stay small enough for a tolerance of
+        1e-5 to be more than rounding.
+        """
+        model = self.model(training=training, seed=seed, dropout=dropout)
+        generator = np.random.default_rng(seed)
+        model.set_weights(
+            {
+                name: value * np.float32(0.5 if value.ndim > 1 else 1)
+                + np.float32(0.1) * generator.standard_normal(value.shape, np.float32)
+                for name, value in model.weights().items()
+            }
+        )
+        return model
+
+    def batch(self, seed: int = 0, sentences: int = 5) -> Batch:
+        """Return sentences of different lengths, the longest with room for two more columns of padding."""
+        generator = np.random.default_rng([seed, 1])
+        longest = min(7, self.max_length - 4)
+        lengths = [longest, *map(int, generator.integers(1, longest, sentences - 1))]
+        return self._of_lengths(generator, lengths, list(np.roll(lengths, 1)))
+
+    def real_batch(self, seed: int = 0) -> Batch:
+        """Return a batch of realistic size: at least a quarter of the sentences of each side are as long as allowed."""
+        generator = np.random.default_rng([seed, 2])
+        sentences, longest = self.real
+        lengths = generator.integers(1, longest - 1, sentences)
+        lengths[: -(-sentences // 4)] = longest - 2
+        source, target = (generator.permutation(lengths) for _ in range(2))
+        return self._of_lengths(generator, list(source), [length + (length == longest - 2) for length in target])
+
+    def probes(self, seed: int = 0) -> tuple[Probe, Probe]:
+        """Return a small batch, on which failures are easy to understand, and one of realistic size."""
+        small, real = self.batch(seed), self.real_batch(seed)
+        return tuple(  # type: ignore[return-value]
+            Probe(f"{len(one.source)} sentences of up to {one.source.shape[1]} ids", one) for one in (small, real)
+        )
+
+    def _of_lengths(self, generator: np.random.Generator, source: list[int], target: list[int]) -> Batch:
+        sources = [_words(generator, length, self.source_words) for length in source]
+        targets = [_words(generator, length, self.target_words) for length in target]
+        return Batch(
+            padded([[SOS, *words, EOS] for words in sources]),
+            padded([[SOS, *words] for words in targets]),
+            padded([[*words, EOS] for words in targets]),
+        )
+
+    def trained(self, model: Seq2SeqModel, seeds: Iterable[int]) -> Seq2SeqModel:
+        """Train `model` by one update for each seed of a batch, realistic ones for odd seeds, and return it."""
+        for seed in seeds:
+            model.train_step(self.real_batch(seed) if seed % 2 else self.batch(seed), 1e-3)
+        return model
+
+    def resumed(self, saved: Arrays) -> Arrays:
+        """Return the outcome of a fresh model that continues from `saved`."""
+        model = self.model(training=RANDOM)
+        model.set_training_state(saved)
+        return outcome(self.trained(model, range(SAVED, TRAINED)))
+
+
+def outcome(model: Seq2SeqModel) -> Arrays:
+    """Return the weights of a trained model, and each of its `Totals` as `totals/…`."""
+    totals = {f"totals/{name}": np.array(value) for name, value in vars(model.take_totals()).items()}
+    return model.weights() | totals
+
+
+def padded(sentences: list[list[int]]) -> Ids:
+    """Return sentences as ids [B, longest], with PAD on the right."""
+    longest = max(map(len, sentences))
+    return np.array([sentence + [PAD] * (longest - len(sentence)) for sentence in sentences], np.int32)
+
+
+def _words(generator: np.random.Generator, length: int, words: int) -> list[int]:
+    """Draw words, the unknown word among them."""
+    return [int(word) if word > EOS else UNK for word in generator.integers(EOS, words, length)]
+
+
+def log_probabilities(subject: Subject, decoded: Decoding, last: Ids) -> npt.NDArray[np.float64]:
+    """Advance one step and return the log-probabilities [B,V] in the order of the vocabulary."""
+    candidates = decoded.step(last, best=subject.target_words)
+    table = np.full((len(last), subject.target_words), np.nan)
+    np.put_along_axis(table, candidates.tokens, candidates.log_probabilities, -1)
+    return table
+
+
+def walk(subject: Subject, decoded: Decoding, fed: Ids) -> npt.NDArray[np.float64]:
+    """Return the log-probabilities [B,T,V] of a decoding that is given these words."""
+    return np.stack([log_probabilities(subject, decoded, last) for last in fed.T], 1)
+
+
+def evaluation(subject: Subject, model: Seq2SeqModel, batch: Batch) -> Arrays:
+    """Return the results of every evaluation method for a batch."""
+    return {
+        "logits": model.logits(batch.source, batch.target_in),
+        "token_nats": model.token_nats(batch),
+        "cross_attention": model.cross_attention(batch.source, batch.target_in),
+        "steps": walk(subject, model.begin_decoding(batch.source), batch.target_in),
+    }
+
+
+# By name, and in a new process ----------------------------------------------------------------------------------------
+
+
+def dropping(recipe: Recipe, dropout: float) -> Recipe:
+    """Return the recipe with another rate of dropout; with 0 nothing is dropped anywhere."""
+    if dropout == 0 and isinstance(recipe, TransformerRecipe):
+        return replace(recipe, dropout=0.0, attention_dropout=None, activation_dropout=None)
+    return replace(recipe, dropout=dropout)
+
+
+def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: bool = False) -> Subject:
+    """Return a built-in variant, or one from outside ("package.module:NAME"), at small sizes where it is a recipe.
+
+    Raises: ValueError where there is no such variant, or it is neither a recipe nor a function that builds a model.
+    """
+    found = registry.load(variant) if ":" in variant else registry.recipe(variant)
+    describe = json.dumps({"variant": variant, "framework": framework, "device": device, "fast": fast})
+    source_words, target_words, max_length, fixed = SOURCE_WORDS, TARGET_WORDS, LONGEST, False
+    if isinstance(found, Recipe):
+        sizes: dict[str, Any] = SIZES[found.family]
+        recipe: Recipe = replace(found, **sizes)
+        if getattr(recipe, "tying", "none") == "all":
+            target_words = source_words
+
+        def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
+            kept, words = dropping(recipe, dropout), (source_words, target_words)
+            return impls.build(kept, *words, training=training, framework=framework, seed=seed, device=device)
+    else:
+        fixed = not _takes_dropout(found)
+
+        def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
+            settings: dict[str, Any] = {} if fixed else {"dropout": dropout}
+            settings |= {"training": training, "seed": seed, "device": device, "precision": "float32"}
+            return built(variant, found, source_words, target_words, **settings)
+
+        limit = getattr(build(Training(), 0, 0.0).recipe, "max_length", None)
+        max_length = min(max_length, limit) if isinstance(limit, int) else max_length
+    return Subject(build, source_words, target_words, max_length, describe, fixed, fast)
+
+
+def built(variant: str, builder: Any, source_words: int, target_words: int, **settings: Any) -> Seq2SeqModel:
+    """Return the model that a builder from outside builds.
+
+    Raises: ValueError where the object is no builder, or the builder fails or builds something else.
+    """
+    accepted = "a variant from outside is a recipe, or a function that builds a Seq2SeqModel: " + BUILDER
+    if not callable(builder) or isinstance(builder, type):
+        kind = "a class" if isinstance(builder, type) else f"of type {type(builder).__name__}"
+        raise ValueError(f"{variant!r} is {kind}; {accepted}")
+    try:
+        model = builder(source_words, target_words, **settings)
+    except Exception as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        raise ValueError(f"{variant!r} fails with {type(error).__name__}: {first_line}; {accepted}") from error
+    if not isinstance(model, Seq2SeqModel):
+        raise ValueError(f"{variant!r} returns an object of type {type(model).__name__}; {accepted}")
+    return model
+
+
+def _takes_dropout(builder: Any) -> bool:
+    try:
+        return "dropout" in inspect.signature(builder).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def resumed_in_new_process(describe: str, saved: Arrays) -> Arrays:
+    """Return what `Subject.resumed` gives in a new process with this one's number of threads.
+
+    Raises: RuntimeError with the last line that the process wrote, where it fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        state, out = Path(folder, "state.npz"), Path(folder, "weights.npz")
+        _write(state, saved)
+        environment = {**os.environ, **threads()}
+        paths = [path or os.curdir for path in sys.path]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+        command = [sys.executable, "-m", "harness.conformance.models_under_test", describe, str(state), str(out)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"the new process failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+        return _read(out)
+
+
+def threads() -> dict[str, str]:
+    """Return the environment that gives a new process this one's number of threads: torch's, where it is loaded."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    return {"OMP_NUM_THREADS": str(torch.get_num_threads()), "MKL_NUM_THREADS": str(torch.get_num_threads())}
+
+
+def _write(path: Path, arrays: Arrays) -> None:
+    named_arrays: dict[str, Any] = {**arrays}
+    np.savez(path, **named_arrays)
+
+
+def _read(path: Path) -> Arrays:
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _resume(describe: str, state: str, out: str) -> None:
+    """Be the new process."""
+    _write(Path(out), named(**json.loads(describe)).resumed(_read(Path(state))))
+
+
+if __name__ == "__main__":
+    _resume(*sys.argv[1:])

@@ -1,0 +1,120 @@
+"""Scores a stored run again from its tokens: a record of an earlier version gets the text and scores of this one.
+
+The tokens, the losses and the `environment` of the run stay as they are; its `note` says that it was scored again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+from harness.data.dataset import Prepared, detokenise
+from harness.evaluation.evaluate import check_words, test_scores
+from harness.evaluation.metrics import Scores, as_version_1, unknown_tokens
+from harness.experiments.specs import RunRecord
+from harness.storage import run_store
+from harness.storage.run_store import Hypothesis
+
+NOTE = "Scored again from the stored tokens, with one character, ⁇, for each unknown word in the text."
+TOLERANCE = 1e-6
+LIBRARIES = ("sacrebleu", "sacremoses")
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """The new record and translations of a run, and how many texts differ from the stored ones."""
+
+    record: RunRecord
+    hypotheses: list[Hypothesis]
+    scores: Scores
+    changed_texts: int
+
+
+def rescore(results: Path, record: RunRecord, prepared: Prepared) -> Rescored | None:
+    """Score the stored tokens of a run again and write its translations, counts and record.
+
+    Returns None, and writes nothing, where the run has all that this version gives. The record is written last: a
+    process that is killed before leaves files that the record refuses, to be restored from a copy.
+
+    Raises: ValueError where the run is not completed, its stored scores are not those of its stored text, the corpus
+    is another, or a library that scores has another version than when the run was scored.
+    """
+    stored = _stored(results, record, prepared)
+    _check_versions(record)
+    _check_scores(record, test_scores(prepared, stored, record.spec.decoding.unknown))
+    found = rescored(record, stored, prepared)
+    if found.record == record:
+        return None
+    fingerprints = dict(record.fingerprints)
+    if run_store.has_sentences(results, record.id):
+        sentences = run_store.load_sentences(results, record.id, record.fingerprints.get("sentences"))
+        losses = {name: sentences[name] for name in ("nats", "tokens")}
+        fingerprints["sentences"] = run_store.save_sentences(results, record.id, {**losses, **found.scores.statistics})
+    fingerprints["hypotheses"] = run_store.save_hypotheses(results, record.id, found.hypotheses)
+    found = replace(found, record=replace(found.record, fingerprints=fingerprints))
+    run_store.update_record(results, found.record)
+    return found
+
+
+def rescored(record: RunRecord, stored: list[Hypothesis], prepared: Prepared) -> Rescored:
+    """Return the translations and the record of a run scored from its tokens, with the digests of before."""
+    texts = detokenise(prepared, [one.tokens for one in stored])
+    hypotheses = [replace(one, text=text) for one, text in zip(stored, texts, strict=True)]
+    changed = sum(one.text != other.text for one, other in zip(stored, hypotheses, strict=True))
+    scores = test_scores(prepared, hypotheses, record.spec.decoding.unknown)
+    count = unknown_tokens([one.tokens for one in hypotheses])
+    new = replace(
+        record,
+        scores={**record.scores, **scores.values},
+        signatures=dict(scores.signatures),
+        decode={**record.decode, "unknown_tokens": count},
+    )
+    if new != record:
+        new = replace(new, note=" ".join(filter(None, (record.note.replace(NOTE, "").strip(), NOTE))))
+    return Rescored(new, hypotheses, scores, changed)
+
+
+def _stored(results: Path, record: RunRecord, prepared: Prepared) -> list[Hypothesis]:
+    if record.status != "completed":
+        raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs have scores")
+    digest = record.fingerprints.get("hypotheses")
+    if digest is None:
+        raise ValueError(
+            f"run {record.id}: its record has no digest of {run_store.HYPOTHESES}, so that may be any file"
+        )
+    stored = run_store.load_hypotheses(results, record.id, digest)
+    check_words(stored, f"run {record.id}: {run_store.HYPOTHESES}")
+    for name in ("files", "tokenised", "target_vocabulary"):
+        if prepared.digests.get(name) != record.fingerprints.get(name):
+            raise ValueError(f"run {record.id}: {name} of the corpus here is not that of the run")
+    if [one.sentence for one in stored] != list(range(len(prepared.test))):
+        raise ValueError(f"run {record.id}: {run_store.HYPOTHESES} does not hold each test sentence once, in order")
+    return stored
+
+
+def _check_versions(record: RunRecord) -> None:
+    versions = record.environment.get("versions") or {}
+    for name in LIBRARIES:
+        here = metadata.version(name)
+        if versions.get(name, here) != here:
+            raise ValueError(
+                f"run {record.id}: it was scored with {name} {versions[name]}, installed is {here}; "
+                f"install {name}=={versions[name]} to score it again"
+            )
+
+
+def _check_scores(record: RunRecord, found: Scores) -> None:
+    """Raise ValueError where the stored scores are not those of the stored text."""
+    if "brevity_penalty" not in record.scores:
+        found = as_version_1(found)
+    for name, value in found.values.items():
+        told = record.scores.get(name)
+        if told is None or not math.isclose(told, value, rel_tol=0, abs_tol=TOLERANCE):
+            raise ValueError(f"run {record.id}: {name}={told}, its stored text gives {value}; it is not scored again")
+        if record.signatures.get(name) != found.signatures[name]:
+            raise ValueError(
+                f"run {record.id}: the signature of {name} is {record.signatures.get(name)}, not "
+                f"{found.signatures[name]}; it is not scored again"
+            )

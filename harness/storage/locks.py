@@ -1,0 +1,90 @@
+"""Locks, so that two runners on one folder of results do not tread on each other.
+
+RESULTS/ID/run.lock   held by the process that trains the run or replaces its record; its text says which that is
+
+The lock is the kernel's, so a dead owner's is free at once; a file that a killed process left behind locks nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from harness.storage import files, run_store
+
+LOCK = "run.lock"
+LOCKED_CODE = 75
+"""What the process of a run ends with where another process runs it: EX_TEMPFAIL of sysexits.h."""
+
+_UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}
+_OWNER_BYTES = 500
+
+
+class Locked(ValueError):
+    """Another process holds the lock of a run. The message says which."""
+
+
+class NoLocks(ValueError):
+    """The folder of results is on a file system without locks."""
+
+
+@contextlib.contextmanager
+def hold(results: Path, run_id: str) -> Iterator[None]:
+    """Hold the lock of a run; wait for nobody.
+
+    Raises: Locked where another process holds it; NoLocks where the file system of `results` has none; ValueError or
+    OSError naming the file where it cannot be written.
+    """
+    path = run_store.own_folder(results, run_id) / LOCK
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, blocking=False, thread_local=False, fallback_to_soft=False, preserve_lock_file=True)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise Locked(f"{run_id}: is being run by {owner(results, run_id)}") from None
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        raise NoLocks(
+            f"{path}: cannot be locked ({error.strerror}): allowed is a folder of results on a file system with locks"
+        ) from error
+    try:
+        _sign(path)
+        yield
+    finally:
+        if os.name == "posix":
+            # Removed while it is held: who has opened it by now finds it without a name then, and takes it for held.
+            path.unlink(missing_ok=True)
+        lock.release()
+
+
+def owner(results: Path, run_id: str) -> str:
+    """Return who holds the lock of a run, in words."""
+    path = run_store.run_folder(results, run_id) / LOCK
+    try:
+        with files.reading(path) as file:
+            found = json.loads(file.read(_OWNER_BYTES))
+        host = "".join(letter for letter in str(found["host"]) if letter.isprintable())
+        since = datetime.fromisoformat(found["since"]).astimezone(UTC)
+        return f"process {int(found['process'])} on {host} since {since:%Y-%m-%d %H:%M:%S} UTC"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def _sign(path: Path) -> None:
+    """Write into a lock whose it is; Windows lets nobody write into it."""
+    text = {
+        "process": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    with contextlib.suppress(PermissionError):
+        path.write_text(json.dumps(text) + "\n", encoding="utf-8")

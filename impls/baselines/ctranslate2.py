@@ -1,0 +1,193 @@
+"""Peer `ctranslate2`: our own weights, converted to a CTranslate2 model, decoded by that library in float32.
+
+It is converted through the library's public specification of a Transformer. Greedily it must find the words that
+`harness.evaluation.search.translate` finds.
+
+Departures in what it searches for with a beam: hypotheses that have ended are ranked by log P(Y) / |Y| **
+LENGTH_PENALTY, with `<eos>` counted, where ours divides by ((5 + |Y|) / 6) ** LENGTH_PENALTY; an open hypothesis takes
+the slot of one that has ended, where ours leaves it; search ends with the beam's size of ended ones, where ours ends
+when no open one can win; and probabilities are of the words that may be chosen, where ours are of all words.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import ctranslate2
+import numpy as np
+from ctranslate2.specs import Activation, TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
+
+from impls.baselines.baseline_weights import admit, check_request, position_vectors, unavailable
+from impls.baselines.protocol import LENGTH_PENALTY
+from impls.contract import EOS, SOS, SPECIAL_WORDS, UNK, Arrays, Ids, Recipe, Training, TransformerRecipe
+
+ACTIVATIONS = {
+    "relu": Activation.RELU,
+    "gelu": Activation.GELU,
+    "silu": Activation.SWISH,
+    "tanh": Activation.Tanh,
+}
+CONVERTIBLE: dict[str, tuple[str, ...]] = {
+    "positions": ("learned", "sinusoidal", "none"),
+    "norm": ("layernorm", "handmade", "rms"),
+}
+"""What the library can compute of a recipe; a word that is not named here it can."""
+
+
+class CTranslate2:
+    """A converted model in the library's translator."""
+
+    name = "ctranslate2"
+
+    def __init__(
+        self,
+        recipe: TransformerRecipe,
+        spec: TransformerSpec,
+        vocabularies: tuple[list[str], list[str]],
+        device: str,
+        threads: int,
+    ) -> None:
+        self.recipe = recipe
+        self.source_words, self.target_words = vocabularies
+        self.target_ids = {word: place for place, word in enumerate(self.target_words)}
+        with tempfile.TemporaryDirectory(prefix="bakeoff-") as folder:
+            spec.save(folder)
+            try:
+                self.translator = ctranslate2.Translator(
+                    folder, device, compute_type="float32", inter_threads=1, intra_threads=threads
+                )
+            except (RuntimeError, ValueError) as error:
+                raise ValueError(unavailable(device, error)) from error
+
+    def translate(
+        self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
+    ) -> list[list[int]]:
+        """Return what the library's translator finds; it sorts by length and cuts into batches itself.
+
+        Raises: ValueError where there are more positions than the recipe has.
+        """
+        check_request(self.name, self.recipe, sources, max_tokens)
+        found = self.translator.translate_batch(
+            [[self.source_words[word] for word in source] for source in sources],
+            max_batch_size=batch_size,
+            beam_size=beam,
+            length_penalty=LENGTH_PENALTY,
+            max_input_length=0,
+            min_decoding_length=0,
+            max_decoding_length=max_tokens + 1,
+            suppress_sequences=[[self.target_words[word]] for word in suppressed],
+            return_end_token=True,
+        )
+        return [self._words(one.hypotheses[0], max_tokens) for one in found]
+
+    def _words(self, hypothesis: list[str], max_tokens: int) -> list[int]:
+        words = [self.target_ids[word] for word in hypothesis]
+        return (words[:-1] if words and words[-1] == EOS else words)[:max_tokens]
+
+    def synchronize(self) -> None:
+        """Do nothing: `translate` returns when it is done."""
+
+
+def build(
+    recipe: Recipe,
+    source_words: int,
+    target_words: int,
+    *,
+    training: Training,
+    weights: Arrays,
+    device: str = "cpu",
+) -> CTranslate2:
+    """Build the peer; the settings are those of `impls.baselines.baseline_registry.build`. It is not trained: `training` is unused.
+
+    It has as many threads as OMP_NUM_THREADS says, the library's default where it is not set.
+    """
+    recipe = admit("ctranslate2", recipe, source_words, target_words, weights, CONVERTIBLE)
+    vocabularies = (_vocabulary(source_words), _vocabulary(target_words))
+    spec = convert(recipe, weights, *vocabularies)
+    return CTranslate2(recipe, spec, vocabularies, device, int(os.environ.get("OMP_NUM_THREADS") or 0))
+
+
+def _vocabulary(words: int) -> list[str]:
+    return [*SPECIAL_WORDS, *map(str, range(len(SPECIAL_WORDS), words))]
+
+
+def convert(
+    recipe: TransformerRecipe, weights: Arrays, source_vocabulary: list[str], target_vocabulary: list[str]
+) -> TransformerSpec:
+    """Return the library's specification of a recipe with its weights, checked and ready to be saved."""
+    settings = {
+        "pre_norm": recipe.norm_order == "pre",
+        "activation": ACTIVATIONS[recipe.activation],
+        "ffn_glu": recipe.ffn == "gated",
+        "rms_norm": recipe.norm == "rms",
+    }
+    encoder = TransformerEncoderSpec(recipe.layers, recipe.heads, **settings)
+    decoder = TransformerDecoderSpec(recipe.layers, recipe.heads, **settings)
+    source_side = "target" if recipe.tying == "all" else "source"
+    _fill_side(encoder, encoder.embeddings[0], recipe, weights, ("encoder", "source", source_side))
+    _fill_side(decoder, decoder.embeddings, recipe, weights, ("decoder", "target", "target"))
+    kernel = weights["output.kernel"].T if recipe.tying == "none" else weights["target.embedding"]
+    _set(decoder.projection, weight=kernel, bias=weights["output.bias"])
+    spec = TransformerSpec(encoder, decoder)
+    spec.register_source_vocabulary(source_vocabulary)
+    spec.register_target_vocabulary(target_vocabulary)
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (
+        SPECIAL_WORDS[one] for one in (UNK, SOS, EOS)
+    )
+    spec.config.decoder_start_token = SPECIAL_WORDS[SOS]
+    spec.config.layer_norm_epsilon = recipe.epsilon
+    spec.validate()
+    spec.optimize()
+    return spec
+
+
+def _fill_side(
+    side: Any, embeddings: Any, recipe: TransformerRecipe, weights: Arrays, names: tuple[str, str, str]
+) -> None:
+    """Fill an encoder's or decoder's specification; `names` are those of its layers, positions and embedding."""
+    layers, positions, words = names
+    side.scale_embeddings = recipe.width**0.5 if recipe.embedding_scale == "sqrt_width" else 1.0
+    _set(embeddings, weight=weights[f"{words}.embedding"])
+    _set(side.position_encodings, encodings=position_vectors(recipe, weights, positions))
+    for index, layer in enumerate(side.layer):
+        _fill_attention(layer.self_attention, weights, f"{layers}.{index}.self", fused=("query", "key", "value"))
+        if layers == "decoder":
+            _fill_attention(layer.attention, weights, f"{layers}.{index}.cross", "query", fused=("key", "value"))
+        name = f"{layers}.{index}.feed_forward"
+        _fill_norm(layer.ffn.layer_norm, weights, f"{name}.norm")
+        first = "gate" if recipe.ffn == "gated" else "inner"
+        _fill_linear(layer.ffn.linear_0, weights, f"{name}.{first}")
+        if recipe.ffn == "gated":
+            _fill_linear(layer.ffn.linear_0_noact, weights, f"{name}.inner")
+        _fill_linear(layer.ffn.linear_1, weights, f"{name}.outer")
+    if recipe.norm_order == "pre":
+        _fill_norm(side.layer_norm, weights, f"{layers}.norm")
+
+
+def _fill_attention(attention: Any, weights: Arrays, name: str, *alone: str, fused: tuple[str, ...]) -> None:
+    """Fill an attention's specification: the projections `alone`, those `fused` into one, and the output."""
+    for linear, parts in zip(attention.linear, (*((one,) for one in alone), fused, ("output",)), strict=True):
+        _fill_linear(linear, weights, *(f"{name}.{part}" for part in parts))
+    _fill_norm(attention.layer_norm, weights, f"{name}.norm")
+
+
+def _fill_linear(linear: Any, weights: Arrays, *names: str) -> None:
+    _set(
+        linear,
+        weight=np.concatenate([weights[f"{name}.kernel"].T for name in names]),
+        bias=np.concatenate([weights[f"{name}.bias"] for name in names]),
+    )
+
+
+def _fill_norm(norm: Any, weights: Arrays, name: str) -> None:
+    _set(norm, gamma=weights[f"{name}.scale"])
+    if f"{name}.shift" in weights:
+        _set(norm, beta=weights[f"{name}.shift"])
+
+
+def _set(spec: Any, **arrays: np.ndarray[Any, Any]) -> None:
+    for name, array in arrays.items():
+        setattr(spec, name, np.ascontiguousarray(array, dtype=np.float32))

@@ -1,0 +1,161 @@
+"""Peer `marian`: Hugging Face transformers' MarianMTModel of a recipe's size, made from its configuration offline.
+
+Its class holds the recipe's weights: its position vectors are a table that never learns, and may hold learned
+positions as well as sinusoids (its own have all sines before all cosines); its output bias, `final_logits_bias`, never
+learns either. So it translates as the recipe's model does, and trains all but these vectors.
+
+Departures in what it searches for: `generate` ranks hypotheses that have ended by log P(Y) / |Y| ** LENGTH_PENALTY and
+lets others take their slots, so its beams may find other translations. Greedily there is one right answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from transformers import GenerationConfig, MarianConfig, MarianMTModel
+
+from impls.baselines.baseline_weights import (
+    TUTORIAL,
+    Rules,
+    admit,
+    check_request,
+    in_batches,
+    position_vectors,
+    renamed,
+)
+from impls.baselines.protocol import LENGTH_PENALTY
+from impls.baselines.training_loop import PlainLoop, put
+from impls.contract import EOS, PAD, SOS, Arrays, Batch, Ids, Recipe, Training, TransformerRecipe
+
+IGNORED = -100
+"""The label that the library's loss passes over."""
+EPSILON = 1e-5
+"""What the library's norms add to the variance; its configuration cannot say otherwise."""
+
+NAMES: Rules = (
+    (r"^source\.embedding$", "model.encoder.embed_tokens.weight"),
+    (r"^target\.embedding$", "model.decoder.embed_tokens.weight"),
+    (r"^source\.positions$", "model.encoder.embed_positions.weight"),
+    (r"^target\.positions$", "model.decoder.embed_positions.weight"),
+    (r"^output\.kernel$", "lm_head.weight"),
+    (r"^output\.bias$", "final_logits_bias"),
+    (r"^(encoder|decoder)\.", r"model.\1.layers."),
+    (r"\.self\.norm\.", ".self_attn_layer_norm."),
+    (r"\.cross\.norm\.", ".encoder_attn_layer_norm."),
+    (r"\.feed_forward\.norm\.", ".final_layer_norm."),
+    (r"\.feed_forward\.inner\.", ".fc1."),
+    (r"\.feed_forward\.outer\.", ".fc2."),
+    (r"\.self\.", ".self_attn."),
+    (r"\.cross\.", ".encoder_attn."),
+    (r"_attn\.query\.", "_attn.q_proj."),
+    (r"_attn\.key\.", "_attn.k_proj."),
+    (r"_attn\.value\.", "_attn.v_proj."),
+    (r"_attn\.output\.", "_attn.out_proj."),
+    (r"\.(kernel|scale)$", ".weight"),
+    (r"\.shift$", ".bias"),
+)
+
+
+class Marian(PlainLoop):
+    """The library's model in the plain loop, and its `generate`."""
+
+    def __init__(self, recipe: TransformerRecipe, module: MarianMTModel, training: Training, device: str) -> None:
+        super().__init__("marian", module, training, device)
+        self.recipe = recipe
+        self.model = module
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """Return the library's own loss, the mean nats per target token."""
+        labels = np.where(batch.target_out == PAD, IGNORED, batch.target_out)
+        found: torch.Tensor = self.model(
+            input_ids=self.place(batch.source),
+            attention_mask=self.place(batch.source != PAD),
+            labels=self.place(labels),
+        ).loss
+        return found
+
+    def translate(
+        self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
+    ) -> list[list[int]]:
+        """Return what the library's `generate` finds, in batches, with cached keys and values.
+
+        Raises: ValueError where there are more positions than the recipe has.
+        """
+        check_request(self.name, self.recipe, sources, max_tokens)
+        self.model.eval()
+        settings = GenerationConfig(
+            do_sample=False,
+            num_beams=beam,
+            max_new_tokens=max_tokens + 1,
+            length_penalty=LENGTH_PENALTY if beam > 1 else 1.0,
+            suppress_tokens=list(suppressed),
+            use_cache=True,
+            pad_token_id=PAD,
+            eos_token_id=EOS,
+            decoder_start_token_id=SOS,
+        )
+        found: dict[int, list[int]] = {}
+        with torch.inference_mode():
+            for places, source in in_batches(sources, batch_size):
+                visible = self.place(source != PAD)
+                ids = self.model.generate(self.place(source), attention_mask=visible, generation_config=settings)
+                words = [_words(row, max_tokens) for row in ids.tolist()]
+                found.update(zip(places, words, strict=True))
+        return [found[place] for place in range(len(sources))]
+
+
+def _words(ids: list[int], max_tokens: int) -> list[int]:
+    """Return what stands between `<sos>` and `<eos>`, or the first `max_tokens` words where there is no `<eos>`."""
+    words = ids[1:]
+    return (words[: words.index(EOS)] if EOS in words else words)[:max_tokens]
+
+
+def build(
+    recipe: Recipe,
+    source_words: int,
+    target_words: int,
+    *,
+    training: Training,
+    weights: Arrays,
+    device: str = "cpu",
+) -> Marian:
+    """Build the peer; the settings are those of `impls.baselines.baseline_registry.build`."""
+    recipe = admit("marian", recipe, source_words, target_words, weights, TUTORIAL)
+    if recipe.epsilon != EPSILON:
+        raise ValueError(f"peer 'marian' with norm_epsilon={recipe.epsilon}: allowed is {EPSILON}")
+    with torch.random.fork_rng(devices=[]):
+        module = MarianMTModel(_configuration(recipe, source_words, target_words))
+    tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}
+    arrays = renamed(weights | tables, NAMES)
+    arrays["final_logits_bias"] = arrays["final_logits_bias"][None]
+    put(module, arrays)
+    return Marian(recipe, module, training, device)
+
+
+def _configuration(recipe: TransformerRecipe, source_words: int, target_words: int) -> MarianConfig:
+    return MarianConfig(
+        vocab_size=source_words,
+        decoder_vocab_size=target_words,
+        share_encoder_decoder_embeddings=False,
+        tie_word_embeddings=False,
+        max_position_embeddings=recipe.max_length,
+        d_model=recipe.width,
+        encoder_layers=recipe.layers,
+        decoder_layers=recipe.layers,
+        encoder_attention_heads=recipe.heads,
+        decoder_attention_heads=recipe.heads,
+        encoder_ffn_dim=recipe.ffn_width,
+        decoder_ffn_dim=recipe.ffn_width,
+        activation_function="relu",
+        scale_embedding=recipe.embedding_scale == "sqrt_width",
+        dropout=recipe.dropout,
+        attention_dropout=recipe.attention_rate,
+        activation_dropout=recipe.activation_rate,
+        pad_token_id=PAD,
+        bos_token_id=SOS,
+        eos_token_id=EOS,
+        forced_eos_token_id=None,
+        decoder_start_token_id=SOS,
+    )

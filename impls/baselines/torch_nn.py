@@ -1,0 +1,193 @@
+"""Peer `nn_transformer`: torch.nn.Transformer between embeddings and a projection, in the plain loop.
+
+What its users write: the library's class with `batch_first`, its masks, and greedy decoding of a whole batch that
+runs every prefix through the decoder again, since the class keeps no keys and values. By itself it ends encoder and
+decoder with a norm that the paper and the tutorials do not have, so both are given without. Nested tensors, a
+prototype that warns when used, are off.
+
+What to expect: without dropout the losses of `plain` from the same weights, and the same translations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from impls.baselines.baseline_weights import (
+    TUTORIAL,
+    Rules,
+    admit,
+    check_request,
+    in_batches,
+    position_vectors,
+    renamed,
+)
+from impls.baselines.training_loop import PlainLoop, put
+from impls.contract import EOS, PAD, SOS, Arrays, Ids, Recipe, Training, TransformerRecipe
+
+NAMES: Rules = (
+    (r"^(source|target)\.(embedding|positions)$", r"\1_\2.weight"),
+    (r"^(encoder|decoder)\.", r"transformer.\1.layers."),
+    (r"\.self\.norm\.", ".norm1."),
+    (r"\.cross\.norm\.", ".norm2."),
+    (r"(encoder\..*)\.feed_forward\.norm\.", r"\1.norm2."),
+    (r"(decoder\..*)\.feed_forward\.norm\.", r"\1.norm3."),
+    (r"\.feed_forward\.inner\.", ".linear1."),
+    (r"\.feed_forward\.outer\.", ".linear2."),
+    (r"\.self\.", ".self_attn."),
+    (r"\.cross\.", ".multihead_attn."),
+    (r"_attn\.output\.", "_attn.out_proj."),
+    (r"\.(kernel|scale)$", ".weight"),
+    (r"\.shift$", ".bias"),
+)
+
+
+class LibraryTransformer(nn.Module):
+    """torch.nn.Transformer with what it lacks: embeddings, positions and the output projection."""
+
+    def __init__(self, recipe: TransformerRecipe, source_words: int, target_words: int) -> None:
+        super().__init__()
+        self.source_embedding = nn.Embedding(source_words, recipe.width)
+        self.target_embedding = nn.Embedding(target_words, recipe.width)
+        self.source_positions = nn.Embedding(recipe.max_length, recipe.width)
+        self.target_positions = nn.Embedding(recipe.max_length, recipe.width)
+        for positions in (self.source_positions, self.target_positions):
+            positions.weight.requires_grad_(recipe.positions == "learned")
+        layer: dict[str, Any] = {"layer_norm_eps": recipe.epsilon, "batch_first": True}
+        settings = (recipe.width, recipe.heads, recipe.ffn_width, recipe.dropout)
+        self.transformer = nn.Transformer(
+            recipe.width,
+            recipe.heads,
+            custom_encoder=nn.TransformerEncoder(
+                nn.TransformerEncoderLayer(*settings, **layer), recipe.layers, enable_nested_tensor=False
+            ),
+            custom_decoder=nn.TransformerDecoder(nn.TransformerDecoderLayer(*settings, **layer), recipe.layers),
+            batch_first=True,
+        )
+        # torch's layers take one rate for all three places.
+        for one in self.transformer.modules():
+            if isinstance(one, nn.MultiheadAttention):
+                one.dropout = recipe.attention_rate
+            elif isinstance(one, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+                one.dropout.p = recipe.activation_rate
+        self.output = nn.Linear(recipe.width, target_words)
+        self.dropout = nn.Dropout(recipe.dropout)
+        self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
+
+    def embed(self, words: nn.Embedding, positions: nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
+        """Return words plus positions. Shapes: [B,T] to [B,T,D]."""
+        places = torch.arange(ids.shape[1], device=ids.device)
+        return self.dropout(words(ids) * self.scale + positions(places))
+
+    def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the encoded source [B,S,D] and which of its positions are hidden, [B,S]."""
+        hidden = source == PAD
+        x = self.embed(self.source_embedding, self.source_positions, source)
+        return self.transformer.encoder(x, src_key_padding_mask=hidden), hidden
+
+    def decode(self, target_in: torch.Tensor, memory: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """Return what `output` turns into logits, [B,T,D]."""
+        x = self.embed(self.target_embedding, self.target_positions, target_in)
+        causal = self.causal(target_in)
+        return self.transformer.decoder(x, memory, tgt_mask=causal, memory_key_padding_mask=hidden, tgt_is_causal=True)
+
+    def causal(self, target_in: torch.Tensor) -> torch.Tensor:
+        """Return which positions are hidden from which, [T,T]."""
+        return nn.Transformer.generate_square_subsequent_mask(
+            target_in.shape[1], device=target_in.device, dtype=torch.bool
+        )
+
+    def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
+        """Return the logits of all positions. Shapes: [B,S], [B,T] to [B,T,V]."""
+        hidden = source == PAD
+        features = self.transformer(
+            self.embed(self.source_embedding, self.source_positions, source),
+            self.embed(self.target_embedding, self.target_positions, target_in),
+            tgt_mask=self.causal(target_in),
+            src_key_padding_mask=hidden,
+            tgt_key_padding_mask=target_in == PAD,
+            memory_key_padding_mask=hidden,
+            tgt_is_causal=True,
+        )
+        return self.output(features)
+
+
+class NnTransformer(PlainLoop):
+    """The library's class in the plain loop."""
+
+    def __init__(self, recipe: TransformerRecipe, module: LibraryTransformer, training: Training, device: str) -> None:
+        super().__init__("nn_transformer", module, training, device)
+        self.recipe = recipe
+        self.model = module
+
+    def translate(
+        self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
+    ) -> list[list[int]]:
+        """Return the greedy translations, in batches.
+
+        Raises: ValueError for any beam but 1, or more positions than the recipe has.
+        """
+        if beam != 1:
+            raise ValueError(f"peer 'nn_transformer' with beam={beam}: allowed is 1, the library has no beam search")
+        check_request(self.name, self.recipe, sources, max_tokens)
+        self.model.eval()
+        found: dict[int, list[int]] = {}
+        with torch.inference_mode():
+            for places, source in in_batches(sources, batch_size):
+                words = self._greedy(self.place(source), max_tokens, suppressed)
+                found.update(zip(places, words, strict=True))
+        return [found[place] for place in range(len(sources))]
+
+    def _greedy(self, source: torch.Tensor, max_tokens: int, suppressed: Sequence[int]) -> list[list[int]]:
+        memory, hidden = self.model.encode(source)
+        words = torch.full((len(source), 1), SOS, device=self.device)
+        ended = torch.zeros(len(source), dtype=torch.bool, device=self.device)
+        for _ in range(max_tokens):
+            logits = self.model.output(self.model.decode(words, memory, hidden)[:, -1])
+            logits[:, list(suppressed)] = -torch.inf
+            newest = logits.argmax(dim=-1)
+            words = torch.cat([words, newest[:, None]], dim=1)
+            ended |= newest == EOS
+            if ended.all():
+                break
+        return [_before_end(row) for row in words[:, 1:].tolist()]
+
+
+def _before_end(words: list[int]) -> list[int]:
+    return words[: words.index(EOS)] if EOS in words else words
+
+
+def build(
+    recipe: Recipe,
+    source_words: int,
+    target_words: int,
+    *,
+    training: Training,
+    weights: Arrays,
+    device: str = "cpu",
+) -> NnTransformer:
+    """Build the peer; the settings are those of `impls.baselines.baseline_registry.build`."""
+    recipe = admit("nn_transformer", recipe, source_words, target_words, weights, TUTORIAL)
+    with torch.random.fork_rng(devices=[]):
+        module = LibraryTransformer(recipe, source_words, target_words)
+    tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}
+    put(module, _packed(renamed(weights | tables, NAMES)))
+    return NnTransformer(recipe, module, training, device)
+
+
+def _packed(arrays: Arrays) -> Arrays:
+    """Return the arrays with queries, keys and values one above the other, as torch's attention has them."""
+    found: Arrays = {}
+    for name, array in arrays.items():
+        attention, _, part = name.partition("_attn.query.")
+        if part:
+            rows = [arrays[f"{attention}_attn.{third}.{part}"] for third in ("query", "key", "value")]
+            found[f"{attention}_attn.in_proj_{part}"] = np.concatenate(rows)
+        elif "_attn.key." not in name and "_attn.value." not in name:
+            found[name] = array
+    return found

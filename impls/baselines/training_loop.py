@@ -1,0 +1,78 @@
+"""The training loop that tutorials and users of a library write, around any torch module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from impls.baselines.baseline_weights import unavailable
+from impls.contract import PAD, Arrays, Batch, Training
+
+
+class PlainLoop:
+    """Padded batches, the loss over all positions with padding ignored, and one wait for the device in each update.
+
+    Adam as its constructor leaves it: not fused. Dropout draws from the framework's global generator.
+    `logits` is the module's result unless a subclass overrides it.
+
+    Raises: ValueError for label smoothing, which would make the loss another than nats, or a device that is not there.
+    """
+
+    def __init__(self, name: str, module: nn.Module, training: Training, device: str) -> None:
+        if training.label_smoothing:
+            raise ValueError(f"label_smoothing={training.label_smoothing!r}: allowed for a peer is 0")
+        self.name = name
+        try:
+            self.device = torch.device(device)
+            self.module = module.to(self.device)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(unavailable(device, error)) from error
+        self.clip_norm = training.clip_norm
+        self.criterion = nn.CrossEntropyLoss(ignore_index=PAD)
+        self.optimiser = torch.optim.Adam(
+            self.module.parameters(),
+            lr=training.peak_rate,
+            betas=(training.beta1, training.beta2),
+            eps=training.epsilon,
+        )
+
+    def train_step(self, batch: Batch, learning_rate: float) -> float:
+        """Make one update and return its loss, in mean nats per target token."""
+        self.module.train()
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate
+        self.optimiser.zero_grad()
+        loss = self.loss(batch)
+        loss.backward()
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.clip_norm)
+        self.optimiser.step()
+        return loss.item()
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """Return the mean nats per target token, to be differentiated."""
+        logits = self.logits(self.place(batch.source), self.place(batch.target_in))
+        found: torch.Tensor = self.criterion(logits.flatten(0, 1), self.place(batch.target_out).flatten())
+        return found
+
+    def logits(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
+        """Return the logits of all positions. Shapes: [B,S], [B,T] to [B,T,V]."""
+        found: torch.Tensor = self.module(source, target_in)
+        return found
+
+    def place(self, ids: np.ndarray[Any, Any]) -> torch.Tensor:
+        """Return ids on the device as torch's loss wants them, int64."""
+        return torch.from_numpy(ids.astype(np.int64)).to(self.device)
+
+    def synchronize(self) -> None:
+        """Return when the device has finished all work that was enqueued."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def put(module: nn.Module, arrays: Arrays) -> None:
+    """Give a module all its parameters and buffers by name. Raises: RuntimeError where a name or a shape is wrong."""
+    module.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})

@@ -1,0 +1,85 @@
+"""Peer `plain`: the Transformer as tutorials teach it, the baseline of every ratio of speed.
+
+The module is that of the variant `plain`, in the loop that tutorials write. Translation goes one sentence at a time,
+the whole decoder run again for each word. Nothing is slowed on purpose, and nothing is optimised.
+
+Source: Vaswani et al. 2017, section 3, with the choices that the tutorials share: post-norm, ReLU, an output
+projection of its own.
+What to expect: without dropout the losses of `impls.build` from the same weights, and the same translations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from impls.baselines.baseline_weights import TUTORIAL, Rules, admit, check_request, position_vectors, renamed
+from impls.baselines.naive_search import search
+from impls.baselines.training_loop import PlainLoop, put
+from impls.contract import Arrays, Ids, Recipe, Training, TransformerRecipe
+from impls.plain import PlainTransformer
+
+NAMES: Rules = (
+    (r"^(source|target)\.embedding$", r"\1.embedding.weight"),
+    (r"^(source|target)\.positions$", r"\1.positions.weight"),
+    (r"\.(self|cross|feed_forward)\.norm\.", r".\1_norm."),
+    (r"\.(self|cross)\.", r".\1_attention."),
+    (r"\.(kernel|scale)$", ".weight"),
+    (r"\.shift$", ".bias"),
+)
+
+
+class Plain(PlainLoop):
+    """The plain Transformer in the plain loop."""
+
+    def __init__(self, recipe: TransformerRecipe, module: PlainTransformer, training: Training, device: str) -> None:
+        super().__init__("plain", module, training, device)
+        self.recipe = recipe
+        self.model = module
+
+    def logits(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
+        """Return the logits of all positions. Shapes: [B,S], [B,T] to [B,T,V]."""
+        return self.model.output(self.model(source, target_in))
+
+    def translate(
+        self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
+    ) -> list[list[int]]:
+        """Return the translations, each found for itself: no matter what `batch_size` is, a batch is one sentence.
+
+        Raises: ValueError where there are more positions than the recipe has.
+        """
+        check_request(self.name, self.recipe, sources, max_tokens)
+        self.model.eval()
+        with torch.no_grad():
+            return [self._translate(source, beam, max_tokens, suppressed) for source in sources]
+
+    def _translate(self, source: Ids, beam: int, max_tokens: int, suppressed: Sequence[int]) -> list[int]:
+        memory, visible = self.model.encode(self.place(source[None]))
+
+        def following(prefixes: list[list[int]]) -> torch.Tensor:
+            rows = len(prefixes)
+            target_in = torch.tensor(prefixes, device=self.device)
+            sources = memory.expand(rows, -1, -1), visible.expand(rows, -1, -1, -1)
+            features, _ = self.model.decode(target_in, *sources)
+            return self.model.output(features)[:, -1]
+
+        return search(following, beam=beam, max_tokens=max_tokens, suppressed=suppressed)
+
+
+def build(
+    recipe: Recipe,
+    source_words: int,
+    target_words: int,
+    *,
+    training: Training,
+    weights: Arrays,
+    device: str = "cpu",
+) -> Plain:
+    """Build the peer; the settings are those of `impls.baselines.baseline_registry.build`."""
+    recipe = admit("plain", recipe, source_words, target_words, weights, TUTORIAL)
+    with torch.random.fork_rng(devices=[]):
+        module = PlainTransformer(recipe, source_words, target_words)
+    tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}
+    put(module, renamed(weights | tables, NAMES))
+    return Plain(recipe, module, training, device)

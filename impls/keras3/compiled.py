@@ -1,0 +1,239 @@
+"""The compiled functions of a Keras network: update, evaluation, decoding; and where its canonical weights lie.
+
+Weights and moments are plain tensors that go into a function and come out of it, so the models of one recipe share what
+was compiled. Nothing here is torch's: the formulas are those of the papers once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from impls import weights
+from impls.contract import PAD, GruRecipe, Numbers, Recipe
+from impls.keras3.backends import Compiled, Tensor, Tensors, backend, keras, ops
+from impls.keras3.gru import network as gru
+from impls.keras3.keras_packing import Packing
+from impls.keras3.keras_transformer import canonical
+from impls.keras3.keras_transformer import network as transformer
+
+TINY = 1e-6
+"""Added to the norm of the gradients that they are divided by, as torch does it."""
+
+GRU_VARIABLES = {
+    "kernel": (("input.kernel", None),),
+    "recurrent_kernel": (("hidden.kernel", None),),
+    "bias": (("input.bias", 0), ("hidden.bias", 1)),
+}
+"""What Keras calls the variables of a GRU, and the canonical tensors in each: all of it, or one of its rows."""
+
+
+class Slot(NamedTuple):
+    """Where a canonical tensor lies: a variable's number, one of its rows, and whether its gates stand otherwise."""
+
+    variable: int
+    row: int | None = None
+    gates: bool = False
+
+    def read(self, array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Numbers:
+        """Return the canonical tensor that lies in a variable's array. A copy."""
+        found = array if self.row is None else array[self.row]
+        return np.array(self._swapped(found).reshape(shape), np.float32)
+
+    def write(self, array: np.ndarray[Any, Any], canonical_array: Numbers) -> None:
+        """Put a canonical tensor into its place in a variable's array."""
+        place = array if self.row is None else array[self.row]
+        place[...] = self._swapped(np.asarray(canonical_array, np.float32)).reshape(place.shape)
+
+    def _swapped(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Change between Keras's order of gates (update, reset, candidate) and ours (reset, update, candidate)."""
+        if not self.gates:
+            return array
+        first, second, third = np.split(array, 3, axis=-1)
+        return np.concatenate([second, first, third], axis=-1)
+
+
+def slots(variables: list[Any]) -> dict[str, Slot]:
+    """Return where each canonical tensor lies in the variables of a network."""
+    found: dict[str, Slot] = {}
+    for number, variable in enumerate(variables):
+        parts = [part for part in variable.path.split("/") if part != "gru_cell"]
+        if parts[-2] in ("encoder-forward", "encoder-backward", "decoder"):
+            layer = parts[-2].replace("-", ".")
+            found |= {f"{layer}.{name}": Slot(number, row, gates=True) for name, row in GRU_VARIABLES[parts[-1]]}
+        else:
+            found[canonical(variable)] = Slot(number)
+    return found
+
+
+class Held(NamedTuple):
+    """What an update changes: one tensor a variable each."""
+
+    weights: Tensors
+    first_moment: Tensors
+    second_moment: Tensors
+
+
+class Update(NamedTuple):
+    """The numbers of one update, each a scalar.
+
+    `step` is rate / (1 - beta1^n), `correction` sqrt(1 - beta2^n), after n updates; `left1` and `left2` are 1 - beta,
+    which float32 cannot subtract. `smoothing` is empty where labels are not smoothed.
+    """
+
+    smoothing: tuple[Tensor, ...]
+    step: Tensor
+    correction: Tensor
+    epsilon: Tensor
+    left1: Tensor
+    left2: Tensor
+    clip_norm: Tensor
+    tokens: Tensor
+
+
+class Given(NamedTuple):
+    """A batch as a function gets it.
+
+    Shapes: words are source [B,S] and target_in [B,T]; packings those of both, of N rows each on the target's side;
+    answers the target words [N].
+    """
+
+    words: tuple[Tensor, Tensor]
+    packings: tuple[Packing, Packing]
+    answers: Tensor
+
+
+class Sums(NamedTuple):
+    """What an update gives for the totals."""
+
+    objective_nats: Tensor
+    nats: Tensor
+    gradient_norm: Tensor
+
+
+class Program:
+    """A network and its compiled functions, for all models of a recipe. Its own variables' values are never used."""
+
+    def __init__(self, recipe: Recipe, source_words: int, target_words: int, policy: str) -> None:
+        with _policy(policy):
+            build: Any = gru if isinstance(recipe, GruRecipe) else transformer
+            self.network = build(recipe, source_words, target_words)
+        expected = weights.shapes(recipe, source_words, target_words)
+        variables = self.network.trainable_variables
+        found = slots(variables)
+        assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
+        self.variables, self.slots, self.shapes = variables, found, expected
+        self.seeds = [one for one in self.network.non_trainable_variables if one.path.endswith("seed_generator_state")]
+        self.seed_type = np.dtype(keras.backend.standardize_dtype(self.seeds[0].dtype)) if self.seeds else np.int64
+        self.seconds: list[float] = []
+        self.update = Compiled(self._update, self.seconds, gives_back=True)
+        self.nats = Compiled(self._nats, self.seconds)
+        self.logits = Compiled(self._logits, self.seconds)
+        self.attention = Compiled(self._attention, self.seconds)
+        self.begin = Compiled(self._begin, self.seconds)
+        self.steps: dict[int, Compiled] = {}
+
+    def step(self, best: int) -> Compiled:
+        """Return the function that advances a decoding and ranks the `best` next words."""
+        if best not in self.steps:
+            self.steps[best] = Compiled(functools.partial(self._step, best), self.seconds)
+        return self.steps[best]
+
+    def _with(self, values: Tensors, seeds: Tensor | None = None) -> keras.StatelessScope:
+        """Return a scope in which the network has these weights, and its dropout these seeds."""
+        pairs = list(zip(self.variables, values, strict=True))
+        if seeds is not None:
+            seeds = ops.reshape(seeds, (-1, 2))
+            pairs += [(variable, seeds[index]) for index, variable in enumerate(self.seeds)]
+        return keras.StatelessScope(state_mapping=pairs)
+
+    def _packed_logits(self, given: Given, *fed: Tensor, training: bool = False) -> Tensor:
+        """Return the float32 logits at the packed target positions, [N,V]."""
+        features = self.network(*given.words, given.packings, *fed, training=training)
+        return ops.cast(self.network.project(features[0]), "float32")
+
+    def _update(
+        self, held: Held, number: Update, seeds: Tensor, given: Given, fed: tuple[Tensor, ...]
+    ) -> tuple[Held, Sums]:
+        """Return what one update makes of `held`, and its sums; `fed` holds the coins [T], or nothing."""
+        target = given.answers
+        real = ops.cast(ops.not_equal(target, PAD), "float32")
+
+        def mean(values: Tensors) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            with self._with(values, seeds):
+                logits = self._packed_logits(given, *fed, training=True)
+            nats = ops.sum(real * ops.sparse_categorical_crossentropy(target, logits, from_logits=True))
+            objective = nats
+            for share in number.smoothing:
+                # Szegedy et al. 2016, section 7: the smoothed share is spread evenly over all words.
+                even = ops.sum(real * (ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)))
+                objective = (1 - share) * nats + share * even
+            return objective / number.tokens, (objective, nats)
+
+        slopes, (objective, nats) = backend().gradients(mean, held.weights)
+        norm = ops.sqrt(sum(ops.sum(ops.square(one)) for one in slopes))
+        scale = ops.minimum(number.clip_norm / (norm + TINY), 1.0)
+        changed = [_adam(number, scale * slope, *one) for slope, *one in zip(slopes, *held, strict=True)]
+        after = Held(*(list(one) for one in zip(*changed, strict=True)))
+        return after, Sums(objective, nats, norm)
+
+    def _nats(self, values: Tensors, given: Given) -> Tensor:
+        """Return the negative log-likelihood of the target words at the packed positions, [N]."""
+        with self._with(values):
+            logits = self._packed_logits(given)
+        found = ops.take_along_axis(logits, given.answers[:, None], axis=1)[:, 0]
+        return ops.logsumexp(logits, axis=-1) - found
+
+    def _logits(self, values: Tensors, words: tuple[Tensor, Tensor]) -> Tensor:
+        with self._with(values):
+            return ops.cast(self.network.project(self.network(*words)), "float32")
+
+    def _attention(self, values: Tensors, words: tuple[Tensor, Tensor]) -> Tensor:
+        with self._with(values):
+            return ops.cast(self.network.cross_attention(*words), "float32")
+
+    def _begin(self, values: Tensors, source: Tensor) -> dict[str, Tensor]:
+        with self._with(values):
+            found: dict[str, Tensor] = self.network.begin(source)
+        return found
+
+    def _step(
+        self, best: int, values: Tensors, state: dict[str, Tensor], last: Tensor, position: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return log-probabilities and words [B,N], and the state after them."""
+        with self._with(values):
+            features, after = self.network.advance(state, last, position)
+            logits = ops.cast(self.network.project(features), "float32")
+        scores, tokens = ops.top_k(logits, best)
+        return scores - ops.logsumexp(logits, axis=-1, keepdims=True), tokens, after
+
+
+def _adam(number: Update, slope: Tensor, weight: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
+    """Return the weight and its moments after one step of Adam (Kingma and Ba 2015, algorithm 1)."""
+    first = first + number.left1 * (slope - first)
+    second = second + number.left2 * (ops.square(slope) - second)
+    # Epsilon is added after the correction of the root, as the paper's algorithm says and its section 2 does not.
+    weight = weight - number.step * first / (ops.sqrt(second) / number.correction + number.epsilon)
+    return weight, first, second
+
+
+@contextlib.contextmanager
+def _policy(name: str) -> Iterator[None]:
+    """Let the layers that are built meanwhile compute in this precision."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+@functools.lru_cache(maxsize=16)
+def program(recipe: Recipe, source_words: int, target_words: int, policy: str, device: str) -> Program:
+    """Return the program of a recipe, made once."""
+    with keras.device(device):
+        return Program(recipe, source_words, target_words, policy)

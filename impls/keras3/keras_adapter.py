@@ -1,0 +1,300 @@
+"""Turns the Keras networks of this package into a `Seq2SeqModel`: batches, updates, decoding, weights in and out."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from impls.contract import (
+    NO_TOTALS,
+    PAD,
+    Arrays,
+    Batch,
+    Candidates,
+    Compilation,
+    GruRecipe,
+    Ids,
+    Numbers,
+    Recipe,
+    Totals,
+    Training,
+)
+from impls.keras3 import backends
+from impls.keras3.backends import Tensor, Tensors, backend, bucket, keras, ops
+from impls.keras3.compiled import Given, Held, Sums, Update, program
+from impls.keras3.keras_packing import Packing
+from impls.weights import check, initial
+
+PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+COLUMNS, ROWS, PACKED = 8, 32, 256
+"""The steps of the buckets to which positions, sentences and packed rows are padded, where each shape is compiled."""
+
+
+class KerasDecoding:
+    """Sentences half way through decoding; `rows` of the state's rows are sentences, the rest fills the bucket."""
+
+    def __init__(self, model: KerasModel, state: dict[str, Tensor], rows: int) -> None:
+        self._model, self._state, self._rows, self._position = model, state, rows, 0
+
+    def step(self, last: Ids, best: int) -> Candidates:
+        """Feed the newest word of each row, [B], and return the `best` most probable next words."""
+        model, most = self._model, self._model.program.network.max_length
+        if most is not None and self._position >= most:
+            raise ValueError(f"{self._position + 1} positions: allowed is at most max_length={most}")
+        with model.device():
+            self._state = model.program.network.with_room(self._state, self._position)
+            fed = model.place(_filled(last, model.rows(self._rows)))
+            position = model.place(np.array([self._position], np.int32))
+            call = model.program.step(min(best, model.target_words))
+            scores, tokens, self._state = call(model.held.weights, self._state, fed, position)
+        self._position += 1
+        scores, tokens = (ops.convert_to_numpy(one)[: self._rows] for one in (scores, tokens))
+        return Candidates(scores, tokens.astype(np.int32))
+
+    def select(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
+        """Keep, drop, repeat or reorder rows."""
+        self._rows = len(rows)
+        with self._model.device():
+            chosen = self._model.place(_filled(rows, self._model.rows(self._rows), 0))
+            self._state = {name: ops.take(one, chosen, axis=0) for name, one in self._state.items()}
+
+
+class KerasModel:
+    """A `Seq2SeqModel` around a program."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        source_words: int,
+        target_words: int,
+        *,
+        training: Training,
+        seed: int,
+        device: str,
+        precision: str,
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision {precision!r}: allowed is {', '.join(PRECISIONS)}")
+        self.recipe, self.target_words = recipe, target_words
+        self._device = device_of(device)
+        self.program = program(recipe, source_words, target_words, PRECISIONS[precision], self._device)
+        self._training, self._seed, self._updates = training, seed, 0
+        self._sums: list[tuple[Sums, int]] = []
+        self._summed = NO_TOTALS
+        start = self._written(initial(recipe, source_words, target_words, seed))
+        self.held = Held(start, self._zeros(), self._zeros())
+
+    # Training ---------------------------------------------------------------------------------------------------------
+
+    def train_step(self, batch: Batch, learning_rate: float) -> None:
+        """Enqueue one update at `learning_rate`; never waits for the device."""
+        self._updates += 1
+        given = self._given(batch)
+        fed: tuple[Tensor, ...] = ()
+        if isinstance(self.recipe, GruRecipe) and self._training.teacher_forcing < 1:
+            fed = (self.place(self._training.forcing(self._seed, self._updates, given.words[1].shape[1])),)
+        drawn = np.random.SeedSequence([self._seed, self._updates]).generate_state(2 * len(self.program.seeds))
+        seeds = (drawn >> 1).astype(self.program.seed_type).reshape(-1, 2)
+        with self.device():
+            number = self._number(learning_rate, batch.tokens)
+            self.held, sums = self.program.update(self.held, number, self.place(seeds), given, fed)
+        self._sums.append((sums, batch.tokens))
+
+    def _number(self, rate: float, tokens: int) -> Update:
+        training, updates = self._training, self._updates
+        numbers = (
+            rate / (1 - training.beta1**updates),
+            (1 - training.beta2**updates) ** 0.5,
+            training.epsilon,
+            1 - training.beta1,
+            1 - training.beta2,
+            np.inf if training.clip_norm is None else training.clip_norm,
+            max(tokens, 1),
+        )
+        smoothing = (training.label_smoothing,) if training.label_smoothing else ()
+        return Update(tuple(map(self._scalar, smoothing)), *map(self._scalar, numbers))
+
+    def _scalar(self, number: float) -> Tensor:
+        return self.place(np.float32(number))
+
+    def take_totals(self) -> Totals:
+        """Wait for the device, return what was summed since the last call, and reset the sums."""
+        totals = self._totals()
+        self._summed = NO_TOTALS
+        return totals
+
+    def _totals(self) -> Totals:
+        """Add the updates to what is summed already, one after the other, so that it does not matter when."""
+        found = self._summed
+        for update, tokens in self._sums:
+            objective, nats, norm = (float(ops.convert_to_numpy(one)) for one in update)
+            found = Totals(
+                objective_nats=found.objective_nats + objective,
+                nats=found.nats + nats,
+                tokens=found.tokens + tokens,
+                updates=found.updates + 1,
+                largest_gradient_norm=float(np.maximum(found.largest_gradient_norm, norm)),
+                finite=found.finite and bool(np.isfinite([objective, nats, norm]).all()),
+            )
+        self._summed, self._sums = found, []
+        return found
+
+    # Evaluation -------------------------------------------------------------------------------------------------------
+
+    def token_nats(self, batch: Batch) -> Numbers:
+        """Return the unsmoothed negative log-likelihood of each target word, [B,T]; 0 at padding."""
+        given = self._given(batch)
+        with self.device():
+            nats = ops.convert_to_numpy(self.program.nats(self.held.weights, given))
+        rows = ops.convert_to_numpy(given.packings[1].rows)[: len(batch.target_out), : batch.target_out.shape[1]]
+        return np.where(batch.target_out == PAD, np.float32(0), nats[rows])
+
+    def logits(self, source: Ids, target_in: Ids) -> Numbers:
+        """Return the unnormalised log-probabilities of the next word at each position, [B,T,V]."""
+        with self.device():
+            found = self.program.logits(self.held.weights, self._words(source, target_in))
+        rows, columns = target_in.shape
+        return np.array(ops.convert_to_numpy(found)[:rows, :columns])
+
+    def cross_attention(self, source: Ids, target_in: Ids) -> Numbers:
+        """Return the weights of target positions on source positions, [B,layers,H,T,S]; each row sums to 1."""
+        with self.device():
+            found = self.program.attention(self.held.weights, self._words(source, target_in))
+        rows, columns = target_in.shape
+        return np.array(ops.convert_to_numpy(found)[:rows, :, :, :columns, : source.shape[1]])
+
+    def begin_decoding(self, source: Ids) -> KerasDecoding:
+        """Encode `source` [B,S] and return its `Decoding`, before the first word."""
+        rows, columns = self.rows(len(source)), self._columns(source.shape[1])
+        with self.device():
+            state = self.program.begin(self.held.weights, self.place(_widened(source, (rows, columns))))
+        return KerasDecoding(self, state, len(source))
+
+    # Arrays and the device --------------------------------------------------------------------------------------------
+
+    def rows(self, sentences: int) -> int:
+        """Return to how many rows so many sentences are padded."""
+        return bucket(sentences, step=ROWS) if backend().buckets else sentences
+
+    def _columns(self, positions: int) -> int:
+        """Return to how many columns so many positions are padded. Raises: ValueError past max_length positions."""
+        most = self.program.network.max_length
+        if most is not None and positions > most:
+            raise ValueError(f"{positions} positions: allowed is at most max_length={most}")
+        padded = bucket(positions, step=COLUMNS) if backend().buckets else positions
+        return padded if most is None else min(padded, most)
+
+    def _padded(self, source: Ids, target_in: Ids) -> tuple[Ids, Ids]:
+        """Return source and target, padded to one shape where the backend compiles for each shape."""
+        columns = [self._columns(ids.shape[1]) for ids in (source, target_in)]
+        if backend().buckets:
+            columns = [max(columns)] * 2
+        rows = self.rows(len(source))
+        return _widened(source, (rows, columns[0])), _widened(target_in, (rows, columns[1]))
+
+    def _words(self, source: Ids, target_in: Ids) -> tuple[Tensor, Tensor]:
+        source, target_in = self._padded(source, target_in)
+        return self.place(source), self.place(target_in)
+
+    def _given(self, batch: Batch) -> Given:
+        """Return a batch on the device; its packed rows, too, are padded where the backend compiles for each shape."""
+        source, target_in = self._padded(batch.source, batch.target_in)
+        target_out = _widened(batch.target_out, target_in.shape)
+        packings = [Packing.of(real) for real in (source != PAD, (target_in != PAD) | (target_out != PAD))]
+        answers = target_out.reshape(-1)[packings[1].places]
+        if backend().buckets:
+            size = bucket(max(len(packing.places) for packing in packings), step=PACKED)
+            packings = [packing._replace(places=_filled(packing.places, size, 0)) for packing in packings]
+            answers = _filled(answers, size)
+        first, second = (Packing(*map(self.place, packing)) for packing in packings)
+        return Given((self.place(source), self.place(target_in)), (first, second), self.place(answers))
+
+    def place(self, array: Any) -> Tensor:
+        """Copy an array to the device."""
+        with self.device():
+            return ops.convert_to_tensor(array)
+
+    def device(self) -> Any:
+        """Return a scope in which tensors lie and functions run on the model's device."""
+        return keras.device(self._device)
+
+    def synchronize(self) -> None:
+        """Return when the device has finished all work that was enqueued."""
+        backend().synchronize(self.held.weights)
+
+    def compilation(self) -> Compilation:
+        """Return how often functions were compiled so far, and how long that took."""
+        seconds = self.program.seconds
+        return Compilation(backends.CHOSEN, backend().jit_compile, len(seconds), sum(seconds))
+
+    # Weights and state ------------------------------------------------------------------------------------------------
+
+    def weights(self) -> Arrays:
+        """Return copies of all weights under their canonical names and in their canonical layouts."""
+        return self._read(self.held.weights)
+
+    def set_weights(self, weights: Arrays) -> None:
+        """Replace all weights. Raises: ValueError naming what is missing, unexpected or misshaped."""
+        check(weights, self.program.shapes)
+        self.held = self.held._replace(weights=self._written(weights))
+
+    def training_state(self) -> Arrays:
+        """Return all that an exact resume needs: weights, moments, the count of updates and the seed of the noise."""
+        state: Arrays = {}
+        for kind, tensors in zip(("weights", "first_moment", "second_moment"), self.held, strict=True):
+            state |= {f"{kind}/{name}": array for name, array in self._read(tensors).items()}
+        state |= {f"totals/{name}": np.array(value) for name, value in vars(self._totals()).items()}
+        return state | {"updates": np.array(self._updates), "random/seed": np.array(self._seed)}
+
+    def set_training_state(self, state: Arrays) -> None:
+        """Go on from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
+        kinds = ("weights", "first_moment", "second_moment")
+        expected = {f"{kind}/{name}": shape for kind in kinds for name, shape in self.program.shapes.items()}
+        sums = {f"totals/{one.name}": () for one in fields(Totals)}
+        check(state, {**expected, **sums, "updates": (), "random/seed": ()})
+        self._updates, self._seed = int(state["updates"]), int(state["random/seed"])
+        self._summed, self._sums = Totals(**{one.removeprefix("totals/"): state[one].item() for one in sums}), []
+        parts = ({name: state[f"{kind}/{name}"] for name in self.program.shapes} for kind in kinds)
+        self.held = Held(*(self._written(part) for part in parts))
+
+    def _read(self, tensors: Tensors) -> Arrays:
+        arrays, slots = [ops.convert_to_numpy(one) for one in tensors], self.program.slots
+        return {
+            name: slots[name].read(arrays[slots[name].variable], shape) for name, shape in self.program.shapes.items()
+        }
+
+    def _written(self, given: Arrays) -> Tensors:
+        arrays = [np.zeros(tuple(one.shape), np.float32) for one in self.program.variables]
+        for name, slot in self.program.slots.items():
+            slot.write(arrays[slot.variable], given[name])
+        return [self.place(one) for one in arrays]
+
+    def _zeros(self) -> Tensors:
+        return [self.place(np.zeros(tuple(one.shape), np.float32)) for one in self.program.variables]
+
+
+def _widened(ids: Ids, shape: tuple[int, ...]) -> Ids:
+    rows, columns = (wanted - there for wanted, there in zip(shape, ids.shape, strict=True))
+    return np.pad(ids, ((0, rows), (0, columns)), constant_values=PAD)
+
+
+def _filled(row: np.ndarray[Any, Any], length: int, filler: int = PAD) -> Ids:
+    return np.pad(row, (0, length - len(row)), constant_values=filler).astype(np.int32)
+
+
+def device_of(name: str) -> str:
+    """Return what Keras calls a device. Raises: ValueError where there is none."""
+    kind, _, number = name.partition(":")
+    if kind == "cpu":
+        return "cpu"
+    if kind not in ("cuda", "gpu") or not backend().has_gpu():
+        allowed = f"cpu, or cuda where {backends.CHOSEN} sees a GPU"
+        raise ValueError(f"device {name!r} cannot be had here: allowed is {allowed}")
+    return f"gpu:{number or 0}"
+
+
+def build(recipe: Recipe, source_words: int, target_words: int, **settings: Any) -> KerasModel:
+    """Build any `TransformerRecipe` or `GruRecipe`; the settings are those of `impls.build`."""
+    return KerasModel(recipe, source_words, target_words, **settings)

@@ -1,1 +1,0 @@
-"""What a user would run instead of the models of this package: peers to hold their speed against."""

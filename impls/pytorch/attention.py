@@ -1,0 +1,147 @@
+"""Multi-head attention in torch, on padded batches and on packed rows, and what positions add to it.
+
+Source: Vaswani et al. 2017, section 3.2. Shapes use the repository's letters: B sentences, S source positions, T target
+positions, D width, H heads, K head width; N packed rows of the target and M of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from impls.contract import TransformerRecipe
+from impls.pytorch.cpu_kernels import attend, attend_packed
+from impls.pytorch.dropout import Dropout
+from impls.pytorch.kv_cache import Past
+from impls.pytorch.torch_packing import Group
+
+
+def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Turn each interleaved pair of features by its position's angle.
+
+    Shapes: x [...,K]; positions as broadcast to the other dimensions of x.
+    Source: Su et al. 2021 (RoFormer), equation 34, base 10,000.
+    """
+    width = x.shape[-1]
+    pairs = torch.arange(0, width, 2, device=x.device, dtype=torch.float32)
+    angle = positions[..., None].float() / 10_000 ** (pairs / width)
+    even, odd = x[..., 0::2], x[..., 1::2]
+    sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
+    return torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1).flatten(-2)
+
+
+def linear_biases(heads: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Return what alibi adds to the scores: minus the distance times the head's slope. Shapes: [T], [S] to [1,H,T,S].
+
+    Source: Press, Smith and Lewis 2022 (ALiBi), section 3: slopes 2^(-8h/H) for h = 1 ... H.
+    """
+    slope = 2.0 ** (-8.0 / heads * torch.arange(1, heads + 1, device=keys.device))
+    distance = (queries[:, None] - keys[None, :]).abs()
+    return -slope[None, :, None, None] * distance
+
+
+class PackedPositions(NamedTuple):
+    """Which packed rows attend to which, and the querying rows' positions in their sentences, [N].
+
+    `biases` holds what is added to the padded scores of each group, as broadcast to [B,H,T,S].
+    """
+
+    groups: Sequence[Group]
+    biases: Sequence[torch.Tensor]
+    positions: torch.Tensor
+
+
+class Attention(nn.Module):
+    """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2)."""
+
+    def __init__(self, recipe: TransformerRecipe, dropout: Dropout) -> None:
+        super().__init__()
+        self.output = nn.Linear(recipe.heads * recipe.key_width, recipe.width)
+        self.dropout = dropout
+        self.key_width = recipe.key_width
+
+    def split(self, x: torch.Tensor, parts: int) -> list[torch.Tensor]:
+        """Return the heads of several projections that were one product. Shapes: [B,T,parts*H*K] to [B,H,T,K] each."""
+        return [one.transpose(1, 2) for one in x.unflatten(-1, (parts, -1, self.key_width)).unbind(2)]
+
+    def mix(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """Return the values summed by weight and projected. Shapes: [B,T,D]."""
+        kept = self.dropout.kept((*query.shape[:3], key.shape[2]))
+        return self.output(attend(query, key, value, bias, kept).transpose(1, 2).flatten(2))
+
+    def mix_packed(self, projected: torch.Tensor, memory: torch.Tensor | None, others: PackedPositions) -> torch.Tensor:
+        """Do what `mix` does on packed rows; `attend_packed` describes the projections. Shapes: to [N,D]."""
+        kept = [self.dropout.kept(group.shape) for group in others.groups]
+        return self.output(attend_packed(projected, memory, others.groups, others.biases, kept))
+
+
+class SelfAttention(Attention):
+    """Attention of a sequence on itself."""
+
+    def __init__(self, recipe: TransformerRecipe, dropout: Dropout) -> None:
+        super().__init__(recipe, dropout)
+        self.query_key_value = nn.Linear(recipe.width, 3 * recipe.heads * recipe.key_width)
+        self.rotary = recipe.positions == "rotary"
+
+    def forward(
+        self, x: torch.Tensor, others: torch.Tensor | PackedPositions, past: Past | None = None
+    ) -> torch.Tensor:
+        """Return the attention of x on x, or of one newest word on the past ones and itself.
+
+        Shapes: [B,T,D], where `others` is the bias of the scores; or, packed, [N,D].
+        """
+        projected = self.query_key_value(x)
+        if isinstance(others, PackedPositions):
+            return self.mix_packed(self._rotated(projected, others.positions), None, others)
+        query, key, value = self.split(projected, 3)
+        if self.rotary:
+            positions = torch.arange(x.shape[1], device=x.device) + (past.length if past is not None else 0)
+            query, key = rotate(query, positions), rotate(key, positions)
+        if past is not None:
+            key, value = past.append(key, value)
+        return self.mix(query, key, value, others)
+
+    def _rotated(self, projected: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return packed projections with queries and keys rotated, where the recipe says so. Shapes: [N,3*H*K]."""
+        if not self.rotary:
+            return projected
+        heads = projected.unflatten(-1, (3, -1, self.key_width))
+        return torch.cat([rotate(heads[:, :2], positions[:, None, None]), heads[:, 2:]], dim=1).flatten(1)
+
+
+class CrossAttention(Attention):
+    """Attention of the target on the encoded source."""
+
+    def __init__(self, recipe: TransformerRecipe, dropout: Dropout) -> None:
+        super().__init__(recipe, dropout)
+        self.query = nn.Linear(recipe.width, recipe.heads * recipe.key_width)
+        self.key_value = nn.Linear(recipe.width, 2 * recipe.heads * recipe.key_width)
+
+    def remember(self, memory: torch.Tensor) -> list[torch.Tensor]:
+        """Return keys and values of the encoded source [B,S,D], each [B,H,S,K]."""
+        return self.split(self.key_value(memory), 2)
+
+    def look(self, x: torch.Tensor, key: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """Return the attention weights of x on the source. Shapes: [B,H,T,S]."""
+        (query,) = self.split(self.query(x), 1)
+        return torch.softmax((query * self.key_width**-0.5) @ key.transpose(-1, -2) + bias, dim=-1)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        others: torch.Tensor | PackedPositions,
+    ) -> torch.Tensor:
+        """Return the attention of x on the source.
+
+        Shapes: [B,T,D], where `memory` is the source's keys and values and `others` the bias of the scores; or, packed,
+        [N,D], where `memory` is the encoded source, [M,D].
+        """
+        query = self.query(x)
+        if isinstance(others, PackedPositions):
+            return self.mix_packed(query, self.key_value(memory), others)
+        (query,), (key, value) = self.split(query, 1), memory
+        return self.mix(query, key, value, others)

@@ -1,0 +1,194 @@
+"""Operations of training on a CPU for which the framework takes much longer than for the matrix products around them.
+
+Each has a plain formula, which is what runs without gradients, on a GPU and in half precision, and a
+`torch.autograd.Function` with the same values and gradients for float32 and float64 on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd import Function
+from torch.nn.functional import linear, log_softmax, nll_loss
+
+from impls.pytorch.torch_packing import Group
+
+LOSS_ROWS = 512
+"""Target words whose logits are held at once: few enough that they stay in the processor's cache."""
+
+
+def by_hand(x: torch.Tensor) -> bool:
+    """Return whether the functions of this module serve a tensor now: in training, where precision is not mixed."""
+    exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+    return x.device.type == "cpu" and exact and torch.is_grad_enabled()
+
+
+def row_sums(x: torch.Tensor) -> torch.Tensor:
+    """Return the sums over the last dimension, kept, as a product with ones."""
+    return x @ x.new_ones(x.shape[-1], 1)
+
+
+def attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, kept: torch.Tensor | None
+) -> torch.Tensor:
+    """Return the values summed by the softmax of scaled scores plus bias, weights multiplied by `kept` where given.
+
+    Shapes: query [B,H,T,K], key and value [B,H,S,K], bias as broadcast to [B,H,T,S], kept [B,H,T,S]; to [B,H,T,K].
+    Source: Vaswani et al. 2017, equation 1.
+    """
+    weights = torch.softmax((query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2) + bias, dim=-1)
+    return (weights if kept is None else weights * kept.to(weights.dtype)) @ value
+
+
+def attend_packed(
+    projected: torch.Tensor,
+    memory: torch.Tensor | None,
+    groups: Sequence[Group],
+    biases: Sequence[torch.Tensor],
+    kept: Sequence[torch.Tensor | None],
+) -> torch.Tensor:
+    """Return `attend` of packed rows, one group of sentences at a time; a bias and what is kept belong to each group.
+
+    Shapes: projected [N,3*H*K] (queries, keys and values) where memory is None; otherwise projected [N,H*K] (queries)
+    and memory [M,2*H*K] (keys and values) of M packed rows. To [N,H*K].
+    """
+    if by_hand(projected):
+        mixed: torch.Tensor = _AttendPacked.apply(projected, memory, groups, biases, kept)
+        return mixed
+    found = []
+    for group, bias, one in zip(groups, biases, kept, strict=True):
+        query, key, value = (heads.view(*group.shape[:2], *heads.shape[1:]) for heads in group.heads(projected, memory))
+        found.append(group.packed(attend(query, key, value, bias, one)))
+    return torch.cat(found)
+
+
+class _AttendPacked(Function):
+    """`attend_packed` with each operand copied once, into the layout in which the small products are fastest."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        projected: torch.Tensor,
+        memory: torch.Tensor | None,
+        groups: Sequence[Group],
+        biases: Sequence[torch.Tensor],
+        kept: Sequence[torch.Tensor | None],
+    ) -> torch.Tensor:
+        mixed: list[torch.Tensor] = []
+        saved: list[torch.Tensor] = []
+        for group, bias, one in zip(groups, biases, kept, strict=True):
+            query, key, value = group.heads(projected, memory)
+            weights = (query @ key.transpose(-1, -2)).view(group.shape)
+            torch.add(bias, weights, alpha=query.shape[-1] ** -0.5, out=weights)
+            weights.sub_(weights.amax(dim=-1, keepdim=True)).exp_()
+            # Padding that asks gets weights of 0, so that it has no part in the gradients of keys and values.
+            weights.mul_(group.real / row_sums(weights))
+            mixed.append(group.packed((weights if one is None else weights * one).flatten(0, 1) @ value))
+            saved += [query, key, value, weights]
+        ctx.save_for_backward(*saved)
+        ctx.groups, ctx.kept = groups, kept
+        ctx.shapes = projected.shape, None if memory is None else memory.shape
+        return torch.cat(mixed)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        shape, memory_shape = ctx.shapes
+        of_projected = gradients[0].new_empty(shape)
+        of_memory = of_projected if memory_shape is None else gradients[0].new_empty(memory_shape)
+        saved = iter(ctx.saved_tensors)
+        for group, kept in zip(ctx.groups, ctx.kept, strict=True):
+            query, key, value, weights = (next(saved) for _ in range(4))
+            gradient = group.outputs(gradients[0])
+            of_weights = (gradient @ value.transpose(-1, -2)).view(group.shape)
+            used = weights
+            if kept is not None:
+                of_weights, used = of_weights.mul_(kept), weights * kept
+            of_value = used.flatten(0, 1).transpose(-1, -2) @ gradient
+            of_scores = weights * of_weights
+            of_scores.addcmul_(weights, row_sums(of_scores), value=-1)
+            of_scores = of_scores.mul_(query.shape[-1] ** -0.5).flatten(0, 1)
+            group.put(of_projected, of_memory, of_scores @ key, of_scores.transpose(-1, -2) @ query, of_value)
+        return of_projected, None if memory_shape is None else of_memory, None, None, None
+
+
+def add_kept(x: torch.Tensor, added: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """Return x + added * kept; there is no gradient for `kept`. Shapes: all the same."""
+    if by_hand(x) and added.dtype == x.dtype:
+        found: torch.Tensor = _AddKept.apply(x, added, kept)
+        return found
+    return x + added * kept.to(added.dtype)
+
+
+class _AddKept(Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, added: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(kept)
+        return torch.addcmul(x, added, kept)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (kept,) = ctx.saved_tensors
+        return gradients[0], gradients[0] * kept, None
+
+
+def output_loss(
+    features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, target: torch.Tensor, smoothing: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what is minimised and the unsmoothed negative log-likelihood, both summed, of a linear output layer.
+
+    The second has no gradient of its own where `smoothing` is not 0.
+
+    Shapes: features [N,D], kernel [V,D], bias [V], target [N].
+    Source: Szegedy et al. 2016, section 7: the smoothed share is spread evenly over all words.
+    """
+    if by_hand(features):
+        objective, nats = _OutputLoss.apply(features, kernel, bias, target, smoothing)
+        return objective, nats
+    exact = torch.promote_types(features.dtype, torch.float32)
+    log_probabilities = log_softmax(linear(features, kernel, bias), dim=-1, dtype=exact)
+    nats = nll_loss(log_probabilities, target, reduction="sum")
+    if smoothing == 0:
+        return nats, nats
+    return (1 - smoothing) * nats - smoothing * log_probabilities.mean(dim=-1).sum(), nats
+
+
+class _OutputLoss(Function):
+    """`output_loss` and its gradients some rows at a time: logits and probabilities never go through main memory."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: torch.Tensor,
+        kernel: torch.Tensor,
+        bias: torch.Tensor,
+        target: torch.Tensor,
+        smoothing: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        words = len(kernel)
+        of_features, of_kernel = torch.empty_like(features), torch.zeros_like(kernel)
+        of_bias, sums = torch.zeros_like(bias), features.new_zeros(2)
+        for first in range(0, len(features), LOSS_ROWS):
+            rows = slice(first, first + LOSS_ROWS)
+            found, right = features[rows], target[rows, None]
+            logits = log_softmax(torch.addmm(bias, found, kernel.T), dim=-1)
+            nats = -logits.gather(1, right).sum()
+            even = -logits.sum() / words if smoothing else nats
+            sums += torch.stack([(1 - smoothing) * nats + smoothing * even, nats])
+            # From here on the gradients of the objective with respect to the logits.
+            logits.exp_()
+            if smoothing:
+                logits.sub_(smoothing / words)
+            logits.scatter_add_(1, right, logits.new_full(right.shape, smoothing - 1))
+            torch.mm(logits, kernel, out=of_features[rows])
+            of_kernel.addmm_(logits.T, found)
+            of_bias += logits.sum(dim=0)
+        ctx.save_for_backward(of_features, of_kernel, of_bias)
+        objective, nats = sums.unbind()
+        ctx.mark_non_differentiable(nats)
+        return objective, nats
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return *(one * gradients[0] for one in ctx.saved_tensors), None, None

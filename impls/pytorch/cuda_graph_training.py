@@ -1,0 +1,232 @@
+"""A Transformer's updates and decoding at a few fixed shapes, each captured once as a CUDA graph and then replayed.
+
+At this size a GPU waits for its orders: an update is hundreds of small operations, and ordering them one by one takes
+longer than doing them. A graph is one order for all of them, but always for the same operations on the same memory: a
+batch is padded to one of few shapes and copied to where the graph reads, and weights, moments and sums stay where they
+are. Padding changes no loss and no gradient, but for rounding; dropout draws numbers for the padding too.
+
+Source: PyTorch's notes on CUDA semantics, section "CUDA Graphs".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import cuda
+from torch.nn.functional import linear, log_softmax, nll_loss
+
+from impls.contract import PAD, Batch, Compilation, Ids, TransformerRecipe
+from impls.pytorch.cuda_graph_decoding import GraphDecoding, Order, Prepare, Steps, rounded
+from impls.pytorch.torch_adapter import TorchModel, build_transformer
+
+LENGTH_STEP = 4
+"""What the padded lengths are multiples of.
+
+Ten epochs of Multi30k in batches of 128 then have 20 shapes, and 14 % of their ids are padding; exact lengths would be
+89 shapes with 5 %, steps of 2 are 36 with 8 %, of 8 11 with 24 %.
+"""
+
+MOST_GRAPHS = 64
+"""Shapes that are captured; updates of any further ones, the rare ones, are given operation by operation."""
+
+NUMBERS = 2
+"""Places of four bytes before the ids of an update: its learning rate and its count of target words."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A batch's sizes with its padding: B rows, S source and T target positions."""
+
+    rows: int
+    source: int
+    target: int
+
+    @property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """The shapes of `Batch.source`, `target_in` and `target_out`."""
+        return (self.rows, self.source), (self.rows, self.target), (self.rows, self.target)
+
+
+def padded_shape(batch: Batch, rows: int, longest: int) -> Shape:
+    """Return the shape that `batch` is padded to: at least `rows` rows, and no padding beyond `longest` positions."""
+
+    def padded(length: int) -> int:
+        return max(length, min(rounded(length, LENGTH_STEP), longest))
+
+    return Shape(max(rows, len(batch.source)), padded(batch.source.shape[1]), padded(batch.target_in.shape[1]))
+
+
+class Inputs:
+    """What the updates of one shape read, always in the same places of the device's memory.
+
+    `rate` is the learning rate, `tokens` the count of target words; `source`, `target_in` and `target_out` are ids.
+    """
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        self._parts = shape.parts
+        self._sizes = [rows * length for rows, length in self._parts]
+        self._block = torch.full((NUMBERS + sum(self._sizes),), PAD, dtype=torch.int32, device=device)
+        self.rate, self.tokens = self._block[:NUMBERS].view(torch.float32).unbind()
+        self.source, self.target_in, self.target_out = self._ids(self._block)
+
+    def _ids(self, block: torch.Tensor) -> list[torch.Tensor]:
+        places = block[NUMBERS:].split(self._sizes)
+        return [place.view(part) for place, part in zip(places, self._parts, strict=True)]
+
+    def fill(self, batch: Batch, learning_rate: float) -> None:
+        """Replace everything in one copy, which nothing waits for."""
+        # On a GPU, page-locked memory: torch does not give it to anyone else before the copy is made.
+        given = torch.empty(len(self._block), dtype=torch.int32, pin_memory=self._block.is_cuda).fill_(PAD)
+        given[:NUMBERS].view(torch.float32).numpy()[:] = learning_rate, max(batch.tokens, 1)
+        for place, ids in zip(self._ids(given), (batch.source, batch.target_in, batch.target_out), strict=True):
+            place.numpy()[: ids.shape[0], : ids.shape[1]] = ids
+        self._block.copy_(given, non_blocking=True)
+
+
+def padded_loss(
+    features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, target: torch.Tensor, smoothing: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what `torch_operations.output_loss` returns of those rows whose target is not PAD.
+
+    Shapes: features [N,D], kernel [V,D], bias [V], target [N].
+    """
+    exact = torch.promote_types(features.dtype, torch.float32)
+    log_probabilities = log_softmax(linear(features, kernel, bias), dim=-1, dtype=exact)
+    nats = nll_loss(log_probabilities, target, ignore_index=PAD, reduction="sum")
+    if smoothing == 0:
+        return nats, nats
+    even = log_probabilities.mean(dim=-1).masked_fill(target == PAD, 0).sum()
+    return (1 - smoothing) * nats - smoothing * even, nats
+
+
+class Graphs:
+    """Captures what is done again and again as CUDA graphs: one for each name, and at most `MOST_GRAPHS`.
+
+    `generator` draws the random numbers. All graphs share their memory: no two run at once, and none leaves anything
+    there that another reads.
+    """
+
+    def __init__(self, device: torch.device, generator: torch.Generator) -> None:
+        self._device, self._generator = device, generator
+        self._stream, self._pool = cuda.Stream(device), cuda.graph_pool_handle()
+        self._graphs: dict[Hashable, cuda.CUDAGraph] = {}
+        self.seconds = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many graphs were captured."""
+        return len(self._graphs)
+
+    def prepared(self, name: Hashable, order: Order, state: Sequence[torch.Tensor]) -> Order:
+        """Return what does `order`: its graph, captured the first time, or itself where there are enough of them.
+
+        `state` is every tensor that `order` changes and reads again. Capturing leaves it as it was, but draws random
+        numbers, and waits for the device.
+        """
+        if name not in self._graphs and len(self._graphs) < MOST_GRAPHS:
+            cuda.synchronize(self._device)  # what was enqueued before is no part of the seconds
+            began = time.perf_counter()
+            with cuda.device(self._device):
+                self._graphs[name] = self._captured(order, state)
+            self.seconds += time.perf_counter() - began
+        graph = self._graphs.get(name)
+        return order if graph is None else graph.replay
+
+    def _captured(self, order: Order, state: Sequence[torch.Tensor]) -> cuda.CUDAGraph:
+        self._warm_up(order, state)
+        graph = cuda.CUDAGraph()
+        graph.register_generator_state(self._generator)
+        with cuda.graph(graph, pool=self._pool, stream=self._stream):
+            order()
+        return graph
+
+    def _warm_up(self, order: Order, state: Sequence[torch.Tensor]) -> None:
+        """Do `order` once, so that libraries load and choose what cannot be loaded in a capture, and undo it."""
+        current = cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with cuda.stream(self._stream):
+            before = [one.clone() for one in state]
+            order()
+            for one, was in zip(state, before, strict=True):
+                one.copy_(was)
+        current.wait_stream(self._stream)
+
+
+class GraphModel(TorchModel):
+    """A Transformer that trains and decodes like `TorchModel` at padded shapes: replayed on a GPU, called elsewhere."""
+
+    def __init__(self, recipe: TransformerRecipe, *others: Any, **settings: Any) -> None:
+        super().__init__(recipe, *others, **settings)
+        self._longest = recipe.max_length
+        self._inputs: dict[Shape, Inputs] = {}
+        for group in self._optimiser.param_groups:
+            group["capturable"] = True
+        moments = [one for state in self._optimiser.state.values() for one in state.values()]
+        changed = [*self._parameters, *moments, self._sums, self._largest, self._finite]
+        self._changed = [one.detach() for one in changed]
+        self._graphs: list[Graphs] = []
+        # Updates and steps of decoding have graphs of their own, so that neither uses up the other's.
+        self._prepared = self._prepare()
+        self._steps = Steps(self, self._longest, self._prepare())
+
+    def _prepare(self) -> Prepare:
+        """Return what makes new graphs of orders, on a GPU; elsewhere the orders are called."""
+        if self._device.type != "cuda":
+            return lambda name, order, state: order
+        self._graphs.append(Graphs(self._device, self._noise.generator))
+        return self._graphs[-1].prepared
+
+    def train_step(self, batch: Batch, learning_rate: float) -> None:
+        """Enqueue one update at `learning_rate`; waits for the device only where a shape is new and is captured."""
+        self._updates += 1
+        self.module.train()
+        shape = padded_shape(batch, self._training.batch_size, self._longest)
+        if shape not in self._inputs:
+            self._inputs[shape] = Inputs(shape, self._device)
+        inputs = self._inputs[shape]
+        inputs.fill(batch, learning_rate)
+
+        def update() -> None:
+            self._update(inputs)
+
+        prepared = self._prepared(shape, update, self._changed)
+        self._noise.restart(self._seed, self._updates)
+        prepared()
+        self._count(batch.tokens)
+
+    def _update(self, inputs: Inputs) -> None:
+        """Do one update. What is done, and where in memory, depends on the shape of the inputs alone."""
+        with self._mixed():
+            features = self.module(inputs.source, inputs.target_in).flatten(0, 1)
+            target, output = inputs.target_out.flatten().long(), self.module.output
+            smoothing = self._training.label_smoothing
+            objective, nats = padded_loss(features, output.weight, output.bias, target, smoothing)
+        self._descend(objective, nats, inputs.tokens, inputs.rate)
+        # None of a captured update's gradients may outlive it: they lie in memory that all graphs share.
+        self._optimiser.zero_grad(set_to_none=True)
+
+    def begin_decoding(self, source: Ids) -> GraphDecoding:
+        """Encode `source` [B,S] and return its `Decoding`, before the first word."""
+        with self.evaluation():
+            return GraphDecoding(self, self.module.begin(self.place(source)), self._steps)
+
+    def compilation(self) -> Compilation:
+        """Return how many shapes were captured so far, and the seconds that took."""
+        count, seconds = sum(one.count for one in self._graphs), sum(one.seconds for one in self._graphs)
+        return Compilation(backend="torch", jit_compile=False, count=count, seconds=seconds)
+
+
+def build(
+    recipe: TransformerRecipe, source_words: int, target_words: int, *, device: str, **settings: Any
+) -> TorchModel:
+    """Build any `TransformerRecipe` with captured updates; the settings are those of `impls.build`.
+
+    Raises: ValueError where the device is no GPU.
+    """
+    if not device.startswith("cuda"):
+        raise ValueError(f"cuda_graphs=True with device={device!r}: allowed is a device that begins with 'cuda'")
+    return build_transformer(recipe, source_words, target_words, device=device, kind=GraphModel, **settings)

@@ -1,0 +1,71 @@
+"""Dropout in torch: where it draws its random numbers from, and the rate of each place."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from impls.pytorch.cpu_kernels import add_kept
+
+
+class Noise:
+    """The random numbers of dropout, a function of (seed, update) alone: nothing else is needed for an exact resume."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.generator = torch.Generator(device)
+        self.bits: np.random.BitGenerator = np.random.SFC64(0)
+
+    def restart(self, seed: int, update: int) -> None:
+        """Begin the random numbers of one update."""
+        words = np.random.SeedSequence([seed, update])
+        if self.device.type == "cpu":
+            self.bits = np.random.SFC64(words)
+        else:
+            self.generator.manual_seed(int(words.generate_state(1, np.uint64)[0] >> 1))
+
+    def kept(self, shape: tuple[int, ...], rate: float) -> torch.Tensor:
+        """Return 1 with probability 1 - rate, in steps of 2^-16, and else 0, as float32."""
+        found = torch.empty(shape, device=self.device)
+        if self.device.type != "cpu":
+            return torch.ge(found.uniform_(generator=self.generator), rate).float()
+        # On a CPU drawing the bits takes longer than using them, and torch's generator is several times slower.
+        count = found.numel()
+        drawn = np.asarray(self.bits.random_raw((count + 3) // 4)).view(np.int16)[:count]
+        return torch.ge(torch.from_numpy(drawn).view(shape), round(rate * 2**16) - 2**15, out=found)
+
+
+class Dropout(nn.Module):
+    """Sets units to 0 with probability `rate` in training and scales the others up (Srivastava et al. 2014)."""
+
+    def __init__(self, rate: float, noise: Noise) -> None:
+        super().__init__()
+        self.rate = rate
+        self.noise = noise
+
+    def kept(self, shape: tuple[int, ...]) -> torch.Tensor | None:
+        """Return what units of this shape are multiplied by: 0 or 1 / (1 - rate); None where nothing is dropped."""
+        if not self.training or self.rate == 0:
+            return None
+        return self.noise.kept(shape, self.rate).mul_(1 / (1 - self.rate))
+
+    def forward(self, x: torch.Tensor, onto: torch.Tensor | None = None) -> torch.Tensor:
+        """Return x with units dropped in training, x itself in evaluation; added to `onto` where that is given."""
+        kept = self.kept(x.shape)
+        if kept is None:
+            return x if onto is None else onto + x
+        return x * kept.to(x.dtype) if onto is None else add_kept(onto, x, kept)
+
+
+class Dropouts(NamedTuple):
+    """The dropouts of a Transformer: of attention weights, of the feed-forward's hidden units, and of all other units.
+
+    `units` applies after the embedding and before each residual sum.
+    """
+
+    units: Dropout
+    attention: Dropout
+    activation: Dropout

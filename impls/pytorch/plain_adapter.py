@@ -1,0 +1,48 @@
+"""Turns the plain Transformer into a `Seq2SeqModel` that is trained as tutorials train it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from impls.contract import PAD, Batch, PlainRecipe
+from impls.plain import PlainTransformer
+from impls.pytorch.dropout import Noise
+from impls.pytorch.torch_adapter import TorchDropoutModel, device_of
+from impls.weights import initial
+
+
+class PlainModel(TorchDropoutModel):
+    """The plain Transformer with logits of all positions, torch's cross entropy and an Adam that is not fused.
+
+    Dropout draws from torch's global generator, which is seeded for each update and restored.
+    """
+
+    fused_adam = None  # as the constructor leaves it
+
+    def train_step(self, batch: Batch, learning_rate: float) -> None:
+        """Enqueue one update at `learning_rate`; never waits for the device."""
+        self._updates += 1
+        self.module.train()
+        self._optimiser.zero_grad()
+        target = self.place(batch.target_out.astype(np.int64)).flatten()
+        with self._mixed(), self._dropout_noise():
+            features = self.module(self.place(batch.source), self.place(batch.target_in))
+            logits = self.module.output(features).flatten(0, 1).float()
+            settings: dict[str, Any] = {"ignore_index": PAD, "reduction": "sum"}
+            objective = cross_entropy(logits, target, label_smoothing=self._training.label_smoothing, **settings)
+            nats = cross_entropy(logits.detach(), target, **settings) if self._training.label_smoothing else objective
+        self._descend(objective, nats, max(batch.tokens, 1), learning_rate)
+        self._count(batch.tokens)
+
+
+def build(recipe: PlainRecipe, source_words: int, target_words: int, *, device: str, **settings: Any) -> PlainModel:
+    """Build any `PlainRecipe`; the settings are those of `impls.build`."""
+    words = (source_words, target_words)
+    noise = Noise(device_of(device))
+    with torch.random.fork_rng(devices=[]):
+        module = PlainTransformer(recipe.as_transformer(), *words)
+    return PlainModel(recipe, module, initial(recipe, *words, settings["seed"]), noise=noise, **settings)

@@ -1,0 +1,374 @@
+"""Turns any torch model of this package into a `Seq2SeqModel`: device, optimiser, updates, weights in and out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from impls.bahdanau_gru import AttentionGru
+from impls.contract import (
+    NO_TOTALS,
+    PAD,
+    Arrays,
+    Batch,
+    Candidates,
+    GruRecipe,
+    Ids,
+    Numbers,
+    Recipe,
+    TorchReferenceRecipe,
+    Totals,
+    Training,
+    TransformerRecipe,
+)
+from impls.pytorch.cpu_kernels import output_loss
+from impls.pytorch.dropout import Dropout, Dropouts, Noise
+from impls.pytorch.torch_packing import GROUP_ROWS, groups_by_length, pack, pack_by_position
+from impls.pytorch.torch_transformer import Transformer
+from impls.pytorch.weight_names import slots
+from impls.torch_reference import TorchReference
+from impls.weights import check, initial
+
+PRECISIONS = ("float32", "bfloat16")
+Places = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def next_words(module: Any, state: Any, last: torch.Tensor, best: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Feed the newest words [R]; return the `best` most probable next ones' log-probabilities and ids, [R,best]."""
+    logits = module.output(module.advance(state, last)).float()
+    scores, tokens = logits.topk(min(best, logits.shape[-1]), dim=-1)
+    # The largest is known, so this is the logarithm of the sum of exponentials in fewer passes than torch's.
+    scores = scores - scores[:, :1] - logits.sub_(scores[:, :1]).exp_().sum(dim=-1, keepdim=True).log_()
+    return scores, tokens
+
+
+class TorchDecoding:
+    """Sentences half way through decoding."""
+
+    def __init__(self, model: TorchModel, state: Any) -> None:
+        self._model = model
+        self._state = state
+
+    def step(self, last: Ids, best: int) -> Candidates:
+        """Feed the newest word of each row, [B], and return the `best` most probable next words."""
+        with self._model.evaluation():
+            scores, tokens = next_words(self._model.module, self._state, self._model.place(last), best)
+        return Candidates(scores.cpu().numpy(), tokens.to(torch.int32).cpu().numpy())
+
+    def select(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
+        """Keep, drop, repeat or reorder rows."""
+        with torch.inference_mode():
+            self._state.select(rows)
+
+
+class TorchModel:
+    """A `Seq2SeqModel` around a torch module.
+
+    The module has `forward(source, target_in)` giving features, `output(features)` giving logits,
+    `cross_attention(source, target_in)`, and for cached decoding `begin(source)`, giving a state that has
+    `select(rows)`, and `advance(state, last)`.
+    """
+
+    fused_adam: bool | None = True
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        module: Any,
+        weights: Arrays,
+        *,
+        training: Training,
+        noise: Noise,
+        seed: int,
+        precision: str,
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision {precision!r}: allowed is {', '.join(PRECISIONS)}")
+        self.recipe = recipe
+        self.module = module.to(noise.device)
+        self._device, self._noise, self._seed = noise.device, noise, seed
+        self._training, self._precision = training, precision
+        self._updates = 0
+        self._slots = slots(module)
+        self._parameters = list(module.parameters())
+        betas = (training.beta1, training.beta2)
+        self._optimiser = torch.optim.Adam(self._parameters, betas=betas, eps=training.epsilon, fused=self.fused_adam)
+        self._sums = torch.zeros(2, dtype=torch.float64, device=self._device)
+        self._largest = torch.zeros((), device=self._device)
+        self._finite = torch.ones((), dtype=torch.bool, device=self._device)
+        self._set_totals(NO_TOTALS)
+        self.set_weights(weights)
+        self._make_moments()
+
+    # Training ---------------------------------------------------------------------------------------------------------
+
+    def train_step(self, batch: Batch, learning_rate: float) -> None:
+        """Enqueue one update at `learning_rate`; never waits for the device."""
+        self._updates += 1
+        self._noise.restart(self._seed, self._updates)
+        self.module.train()
+        self._optimiser.zero_grad(set_to_none=True)
+        with self._mixed():
+            features, places = self._features(batch)
+            target = self.place(batch.target_out.reshape(-1)[places].astype(np.int64))
+            output = self.module.output
+            objective, nats = output_loss(features, output.weight, output.bias, target, self._training.label_smoothing)
+        self._descend(objective, nats, max(len(places), 1), learning_rate)
+        self._count(len(places))
+
+    def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+        """Return the features of the words to predict, [N,...], and the words' places in `target_out` flattened, [N].
+
+        Nothing is computed that would have to be waited for.
+        """
+        places = np.flatnonzero(batch.target_out != PAD)
+        features = self.module(self.place(batch.source), self.place(batch.target_in)).flatten(0, 1)
+        return features.index_select(0, self.place(places)), places
+
+    def _to_predict(self, features: torch.Tensor, places: Places, batch: Batch) -> tuple[torch.Tensor, Places]:
+        """Return the features and places of those packed rows whose next word is to be predicted."""
+        chosen = np.flatnonzero(batch.target_out.reshape(-1)[places] != PAD)
+        if len(chosen) < len(places):
+            features = features.index_select(0, self.place(chosen))
+        return features, places[chosen]
+
+    def _group_rows(self, batch: Batch) -> int:
+        """Return how many sentences are padded together: all of them on a GPU, which is faster with few operations."""
+        return GROUP_ROWS if self._device.type == "cpu" else len(batch.source)
+
+    def _descend(
+        self,
+        objective: torch.Tensor,
+        nats: torch.Tensor,
+        tokens: int | torch.Tensor,
+        learning_rate: float | torch.Tensor,
+    ) -> None:
+        """Do what follows the summed loss of an update; no tensor of the model's state moves to another place."""
+        (objective / tokens).backward()
+        norm = nn.utils.get_total_norm([one.grad for one in self._parameters if one.grad is not None])
+        if self._training.clip_norm is not None:
+            nn.utils.clip_grads_with_norm_(self._parameters, self._training.clip_norm, norm)
+        for group in self._optimiser.param_groups:
+            group["lr"] = learning_rate
+        self._optimiser.step()
+        self._sums += torch.stack([objective.detach(), nats.detach()])
+        torch.maximum(self._largest, norm, out=self._largest)
+        self._finite &= torch.isfinite(objective.detach()) & torch.isfinite(norm)
+
+    def _count(self, tokens: int) -> None:
+        self._counted[0] += tokens
+        self._counted[1] += 1
+
+    def _set_totals(self, totals: Totals) -> None:
+        for place, value in zip(self._sums, (totals.objective_nats, totals.nats), strict=True):
+            place.fill_(value)
+        self._largest.fill_(totals.largest_gradient_norm)
+        self._finite.fill_(totals.finite)
+        self._counted = [totals.tokens, totals.updates]
+
+    def _totals(self) -> Totals:
+        objective, nats = self._sums.tolist()
+        tokens, updates = self._counted
+        return Totals(objective, nats, tokens, updates, float(self._largest), bool(self._finite))
+
+    def take_totals(self) -> Totals:
+        """Wait for the device, return what was summed since the last call, and reset the sums."""
+        totals = self._totals()
+        self._set_totals(NO_TOTALS)
+        return totals
+
+    # Evaluation -------------------------------------------------------------------------------------------------------
+
+    def token_nats(self, batch: Batch) -> Numbers:
+        """Return the unsmoothed negative log-likelihood of each target word, [B,T]; 0 at padding."""
+        nats = np.zeros(batch.target_out.shape, np.float32)
+        with self.evaluation():
+            features, places = self._features(batch)
+            logits = self.module.output(features).float()
+            target = self.place(batch.target_out.reshape(-1)[places].astype(np.int64))
+            found = logits.logsumexp(dim=-1) - logits.gather(1, target[:, None])[:, 0]
+        nats.reshape(-1)[places] = found.cpu().numpy()
+        return nats
+
+    def logits(self, source: Ids, target_in: Ids) -> Numbers:
+        """Return the unnormalised log-probabilities of the next word at each position, [B,T,V]."""
+        with self.evaluation():
+            features = self.module(self.place(source), self.place(target_in))
+            return self.module.output(features).float().cpu().numpy()
+
+    def begin_decoding(self, source: Ids) -> TorchDecoding:
+        """Encode `source` [B,S] and return its `Decoding`, before the first word."""
+        with self.evaluation():
+            return TorchDecoding(self, self.module.begin(self.place(source)))
+
+    def cross_attention(self, source: Ids, target_in: Ids) -> Numbers:
+        """Return the weights of target positions on source positions, [B,layers,H,T,S]; each row sums to 1."""
+        with self.evaluation():
+            return self.module.cross_attention(self.place(source), self.place(target_in)).float().cpu().numpy()
+
+    @contextlib.contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Switch dropout and gradients off."""
+        if self.module.training:
+            self.module.eval()
+        with torch.inference_mode(), self._mixed():
+            yield
+
+    def _mixed(self) -> torch.autocast:
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._precision == "bfloat16")
+
+    def place(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        """Copy an array to the device without waiting for it."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, non_blocking=True)
+
+    def synchronize(self) -> None:
+        """Return when the device has finished all work that was enqueued."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    # Weights and state ------------------------------------------------------------------------------------------------
+
+    def weights(self) -> Arrays:
+        """Return copies of all weights under their canonical names and in their canonical layouts."""
+        return {name: slot.read(slot.parameter) for name, slot in self._slots.items()}
+
+    def set_weights(self, weights: Arrays) -> None:
+        """Replace all weights. Raises: ValueError naming what is missing, unexpected or misshaped."""
+        check(weights, {name: slot.read(slot.parameter).shape for name, slot in self._slots.items()})
+        for name, slot in self._slots.items():
+            slot.write(slot.parameter, weights[name])
+
+    def training_state(self) -> Arrays:
+        """Return all that an exact resume needs: weights, moments, the count of updates and the seed of the noise."""
+        state: Arrays = {f"weights/{name}": array for name, array in self.weights().items()}
+        state |= {f"totals/{name}": np.array(value) for name, value in vars(self._totals()).items()}
+        for kind, key in (("first_moment", "exp_avg"), ("second_moment", "exp_avg_sq")):
+            for name, slot in self._slots.items():
+                state[f"{kind}/{name}"] = slot.read(self._optimiser.state[slot.parameter][key])
+        return state | {"updates": np.array(self._updates), "random/seed": np.array(self._seed)}
+
+    def set_training_state(self, state: Arrays) -> None:
+        """Go on from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
+        check(state, {name: array.shape for name, array in self.training_state().items()})
+        self._updates, self._seed = int(state["updates"]), int(state["random/seed"])
+        self._set_totals(Totals(**{one.name: state[f"totals/{one.name}"].item() for one in fields(Totals)}))
+        for name, slot in self._slots.items():
+            moments = self._optimiser.state[slot.parameter]
+            moments["step"].fill_(self._updates)
+            slot.write(slot.parameter, state[f"weights/{name}"])
+            slot.write(moments["exp_avg"], state[f"first_moment/{name}"])
+            slot.write(moments["exp_avg_sq"], state[f"second_moment/{name}"])
+
+    def _make_moments(self) -> None:
+        for parameter in self._parameters:
+            self._optimiser.state[parameter] = {
+                "step": torch.zeros((), device=self._device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+
+
+class TransformerModel(TorchModel):
+    """A Transformer: trains and evaluates on packed rows."""
+
+    def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+        self.module.check_length(max(batch.source.shape[1], batch.target_in.shape[1]))
+        packing = pack(batch, heads=self.module.heads, group_rows=self._group_rows(batch), place=self.place)
+        return self._to_predict(self.module.packed(packing), packing.places, batch)
+
+
+class TorchGruModel(TorchModel):
+    """The GRU: trains and evaluates on packed rows, and in training its decoder is fed by coins."""
+
+    def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+        fed = None
+        if self.module.training:
+            fed = tuple(self._training.forcing(self._seed, self._updates, batch.target_in.shape[1]).tolist())
+        packed = pack_by_position(batch, place=self.place)
+        return self._to_predict(self.module.packed(packed, fed), packed.places, batch)
+
+
+class TorchDropoutModel(TorchModel):
+    """A model whose modules use torch's own dropout, which draws from torch's global generator."""
+
+    @contextlib.contextmanager
+    def _dropout_noise(self) -> Iterator[None]:
+        """Seed the global generator with (seed, update), and restore its state at the end."""
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(int(np.random.SeedSequence([self._seed, self._updates]).generate_state(1)[0]))
+            yield
+
+
+class TorchReferenceModel(TorchDropoutModel):
+    """torch's own layers, on groups of sentences of similar length instead of packed rows."""
+
+    def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+        if not self.module.training:
+            return self._of_groups(batch)
+        with self._dropout_noise():
+            return self._of_groups(batch)
+
+    def _of_groups(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+        features, places = [], []
+        for rows, part in groups_by_length(batch, self._group_rows(batch)):
+            found, inside = super()._features(part)
+            row, position = np.divmod(inside, part.target_in.shape[1])
+            features.append(found)
+            places.append(rows[row] * batch.target_in.shape[1] + position)
+        return torch.cat(features), np.concatenate(places)
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device of that name. Raises: ValueError where there is none."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0]
+        raise ValueError(f"device {name!r} cannot be had here: {reason}") from error
+    return device
+
+
+def build_transformer(
+    recipe: TransformerRecipe,
+    source_words: int,
+    target_words: int,
+    *,
+    device: str,
+    kind: type[TorchModel] = TransformerModel,
+    **settings: Any,
+) -> TorchModel:
+    """Build any `TransformerRecipe`; the settings are those of `impls.build`."""
+    noise, words = Noise(device_of(device)), (source_words, target_words)
+    weights = initial(recipe, *words, settings["seed"])
+    with torch.random.fork_rng(devices=[]):
+        rates = (recipe.dropout, recipe.attention_rate, recipe.activation_rate)
+        module = Transformer(recipe, *words, Dropouts(*(Dropout(rate, noise) for rate in rates)))
+    return kind(recipe, module, weights, noise=noise, **settings)
+
+
+def build_gru(recipe: GruRecipe, source_words: int, target_words: int, *, device: str, **settings: Any) -> TorchModel:
+    """Build any `GruRecipe`; the settings are those of `impls.build`."""
+    noise, words = Noise(device_of(device)), (source_words, target_words)
+    weights = initial(recipe, *words, settings["seed"])
+    with torch.random.fork_rng(devices=[]):
+        module = AttentionGru(recipe, *words, Dropout(recipe.dropout, noise))
+    return TorchGruModel(recipe, module, weights, noise=noise, **settings)
+
+
+def build_torch_reference(
+    recipe: TorchReferenceRecipe, source_words: int, target_words: int, *, device: str, **settings: Any
+) -> TorchModel:
+    """Build any `TorchReferenceRecipe`; the settings are those of `impls.build`."""
+    noise, words = Noise(device_of(device)), (source_words, target_words)
+    weights = initial(recipe, *words, settings["seed"])
+    with torch.random.fork_rng(devices=[]):
+        module = TorchReference(recipe, *words)
+    return TorchReferenceModel(recipe, module, weights, noise=noise, **settings)
