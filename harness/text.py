@@ -1,4 +1,4 @@
-"""Text as a terminal may be given it: nothing in a name, a reason or a translation is obeyed or hidden by it."""
+"""Plain strings for terminals and pages: no control characters, one line, counts and suggestions."""
 
 from __future__ import annotations
 
@@ -22,3 +22,14 @@ def shown(text: str) -> str:
 def line(text: str) -> str:
     """Return what `shown` does, on one line: no text can pass for several."""
     return shown(" ".join(text.split("\n")))
+
+
+def plain(text: str, *, longest: int = 300) -> str:
+    """Return `text` on one line without control characters, cut to `longest` letters."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def plain_text(line: str) -> str:
+    """Return a sentence on one line, its words apart by one space, without control characters."""
+    return plain(line, longest=2_000)

@@ -124,7 +124,8 @@ def test_a_pair_is_judged_as_in_the_report_and_both_p_values_are_printed(
     assert pair.p < pair.p_holm
     assert main(["compare", FIRST, SECOND, "--results", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    told = rf"p {formatting.chance(pair.p)} on its own, {formatting.chance(pair.p_holm)} within the 6 comparisons of the report"
+    alone, corrected = formatting.chance(pair.p), formatting.chance(pair.p_holm)
+    told = rf"p {alone} on its own, {corrected} within the 6 comparisons of the report"
     assert told in shown
     assert "assuming normally distributed seed noise" in shown
     alone = compare(chosen, (), None, examples=0).figure("bleu_sacre")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from harness.training import schedules
+from impls import formulas
 from impls.contract import Activation, Training
 from impls.recipes import TRAININGS
 
@@ -54,7 +55,7 @@ def test_updates_count_from_one(update: int) -> None:
 
 
 def test_sinusoids_are_the_formula_with_sine_and_cosine_interleaved() -> None:
-    table = schedules.sinusoids(7, 6)
+    table = formulas.sinusoids(7, 6)
     assert table.shape == (7, 6)
     for position in range(7):
         for pair in range(3):
@@ -64,7 +65,7 @@ def test_sinusoids_are_the_formula_with_sine_and_cosine_interleaved() -> None:
 
 
 def test_a_shift_of_positions_is_a_rotation() -> None:
-    table = schedules.sinusoids(50, 8)
+    table = formulas.sinusoids(50, 8)
     products = table @ table.T
     assert np.diag(products, 5) == pytest.approx(products[0, 5])
 
@@ -79,33 +80,31 @@ def test_a_shift_of_positions_is_a_rotation() -> None:
 )
 def test_bad_sizes_of_sinusoids_are_named(positions: int, width: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        schedules.sinusoids(positions, width)
+        formulas.sinusoids(positions, width)
 
 
 def test_activations_at_points_worked_by_hand() -> None:
-    assert schedules.activation("relu", [-2.0, 0.0, 3.0]).tolist() == [0, 0, 3]
-    assert schedules.activation("gelu", [-1.0, 0.0, 1.0]) == pytest.approx([-0.15865525393, 0, 0.84134474607])
-    assert schedules.activation("silu", [-1.0, 0.0, 1.0]) == pytest.approx(
-        [-1 / (1 + math.e), 0, math.e / (1 + math.e)]
-    )
-    assert schedules.activation("tanh", 1.0) == pytest.approx((math.e**2 - 1) / (math.e**2 + 1))
+    assert formulas.activation("relu", [-2.0, 0.0, 3.0]).tolist() == [0, 0, 3]
+    assert formulas.activation("gelu", [-1.0, 0.0, 1.0]) == pytest.approx([-0.15865525393, 0, 0.84134474607])
+    assert formulas.activation("silu", [-1.0, 0.0, 1.0]) == pytest.approx([-1 / (1 + math.e), 0, math.e / (1 + math.e)])
+    assert formulas.activation("tanh", 1.0) == pytest.approx((math.e**2 - 1) / (math.e**2 + 1))
 
 
 @pytest.mark.parametrize("name", get_args(Activation))
 def test_derivatives_are_the_slopes_of_the_activations(name: str) -> None:
     x, step = np.linspace(-5, 5, 100), 1e-6  # an even count: 0, where relu has no slope, is not among them
-    slopes = (schedules.activation(name, x + step) - schedules.activation(name, x - step)) / (2 * step)
-    assert schedules.activation_derivative(name, x) == pytest.approx(slopes, abs=1e-8)
+    slopes = (formulas.activation(name, x + step) - formulas.activation(name, x - step)) / (2 * step)
+    assert formulas.activation_derivative(name, x) == pytest.approx(slopes, abs=1e-8)
 
 
 @pytest.mark.parametrize("name", get_args(Activation))
 def test_activations_stay_finite_far_out(name: str) -> None:
     x = np.array([-1e4, 1e4])
-    assert np.isfinite(schedules.activation(name, x)).all()
-    assert np.isfinite(schedules.activation_derivative(name, x)).all()
+    assert np.isfinite(formulas.activation(name, x)).all()
+    assert np.isfinite(formulas.activation_derivative(name, x)).all()
 
 
-@pytest.mark.parametrize("function", [schedules.activation, schedules.activation_derivative])
+@pytest.mark.parametrize("function", [formulas.activation, formulas.activation_derivative])
 def test_an_unknown_activation_is_named(function: object) -> None:
     with pytest.raises(ValueError, match="activation='mish': allowed is relu, gelu, silu, tanh"):
         function("mish", 0.0)  # type: ignore[operator]
@@ -113,7 +112,7 @@ def test_an_unknown_activation_is_named(function: object) -> None:
 
 def test_masks_follow_their_rule_cell_by_cell() -> None:
     sources, targets = [2, 4, 1], [3, 1, 2]
-    found = schedules.masks(sources, targets)
+    found = formulas.masks(sources, targets)
     assert (found.encoder.shape, found.decoder.shape, found.cross.shape) == ((3, 4), (3, 3, 3), (3, 3, 4))
     for sentence, (source, target) in enumerate(zip(sources, targets, strict=True)):
         for key in range(4):
@@ -125,7 +124,7 @@ def test_masks_follow_their_rule_cell_by_cell() -> None:
 
 
 def test_every_query_sees_something() -> None:
-    found = schedules.masks([1, 5], [6, 1])
+    found = formulas.masks([1, 5], [6, 1])
     assert found.decoder.any(-1).all()
     assert found.cross.any(-1).all()
 
@@ -133,4 +132,4 @@ def test_every_query_sees_something() -> None:
 @pytest.mark.parametrize(("sources", "targets"), [([1, 2], [1]), ([], []), ([0], [1]), ([1.5], [1]), ([[1]], [[1]])])
 def test_bad_lengths_are_refused(sources: list[object], targets: list[object]) -> None:
     with pytest.raises(ValueError, match="allowed is two equally long lists of whole numbers of at least 1"):
-        schedules.masks(sources, targets)  # type: ignore[arg-type]
+        formulas.masks(sources, targets)  # type: ignore[arg-type]

@@ -23,9 +23,9 @@ from interrupted_bench import interrupted_and_gone_on
 from small_runs import DATA, TINY, UPDATES_PER_EPOCH, spec
 
 from harness.cli.main import main
-from harness.data import cache, preprocess
+from harness.data import cache, portable_corpus, preprocess
 from harness.data.dataset import prepare
-from harness.execution import corpus_transfer, engines, ray_launcher, slurm_launcher, transfer
+from harness.execution import engines, ray_launcher, slurm_launcher, transfer
 from harness.execution import local as executor
 from harness.execution.transfer import Contents
 from harness.experiments.specs import DataSpec, FileSpec, RunRecord, RunSpec, to_json
@@ -78,7 +78,7 @@ def delivered(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSpec, Conten
     """A run that was fulfilled in this process, as a node does, with what came of it and what it said."""
     one, lines = spec(), list[str]()
     sent = transfer.order(one, tmp_path_factory.mktemp("none"), SETTINGS)
-    return one, transfer.fulfil(sent, corpus_transfer.pack(one.data, prepare(one.data).key), lines.append), lines
+    return one, transfer.fulfil(sent, portable_corpus.pack(one.data, prepare(one.data).key), lines.append), lines
 
 
 def test_what_comes_back_is_what_local_leaves(delivered: tuple[RunSpec, Contents, list[str]], tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_an_interrupted_run_goes_on_elsewhere(tmp_path: Path) -> None:
     interrupt(one, tmp_path / "here", after_epochs=1)
     sent = transfer.order(one, tmp_path / "here", SETTINGS)
     assert sent.checkpoint
-    contents = transfer.fulfil(sent, corpus_transfer.pack(one.data, prepare(one.data).key), lines.append)
+    contents = transfer.fulfil(sent, portable_corpus.pack(one.data, prepare(one.data).key), lines.append)
     found = transfer.accept(tmp_path / "here", one, contents)
     assert any(f"goes on after update {UPDATES_PER_EPOCH} of" in line for line in lines), lines
     assert not any(f"{one.id}: epoch 1/3" in line for line in lines)
@@ -207,7 +207,7 @@ def test_what_an_interrupted_run_goes_on_from_comes_back(tmp_path: Path) -> None
             signal.raise_signal(signal.SIGINT)  # as Ray does to cancel a task
 
     sent = transfer.order(one, tmp_path / "nowhere", SETTINGS)
-    contents = transfer.fulfil(sent, corpus_transfer.pack(one.data, prepare(one.data).key), tell)
+    contents = transfer.fulfil(sent, portable_corpus.pack(one.data, prepare(one.data).key), tell)
     assert transfer.accept(tmp_path / "here", one, contents).status == "interrupted"
     stream = io.StringIO()
     record = executor.execute([one], tmp_path / "here", jobs=1, stream=stream, **SETTINGS).records[0]
@@ -221,7 +221,7 @@ def test_a_corpus_that_was_handed_over_needs_no_text(tmp_path: Path, monkeypatch
     files = FileSpec(**{f"{name}_source": str(tmp_path / name) for name in ("train", "validation", "test")})
     data = DataSpec(corpus="files", tokenizer="whitespace", files=files)
     expected = prepare(data)
-    handed = corpus_transfer.pack(data, expected.key)
+    handed = portable_corpus.pack(data, expected.key)
     for name in ("train", "validation", "test"):
         (tmp_path / name).unlink()
     with pytest.raises((ValueError, OSError)):
@@ -229,7 +229,7 @@ def test_a_corpus_that_was_handed_over_needs_no_text(tmp_path: Path, monkeypatch
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "node"))
     # Neither does another version of a tokenizer on that machine matter: the ids are the sender's.
     monkeypatch.setattr(preprocess, "_versions", lambda data: {"sacremoses": "another"})
-    corpus_transfer.unpack(data, handed)
+    portable_corpus.unpack(data, handed)
     found = prepare(data)
     assert (found.key, found.digests, found.figures) == (expected.key, expected.digests, expected.figures)
     (entry,) = cache.folder().glob("handed/*")
@@ -240,7 +240,7 @@ def test_a_corpus_that_was_handed_over_needs_no_text(tmp_path: Path, monkeypatch
 
 def test_a_corpus_that_is_gone_cannot_be_handed_over() -> None:
     with pytest.raises(ValueError, match="the prepared corpus captions is gone from the cache folder"):
-        corpus_transfer.pack(DATA, "0" * 64)
+        portable_corpus.pack(DATA, "0" * 64)
 
 
 def test_the_commit_travels_with_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

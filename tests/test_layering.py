@@ -1,10 +1,12 @@
-"""Who may import whom; and what the command line must not load."""
+"""Who may import whom, and what the command line must not load."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,231 +17,177 @@ from impls import registry
 ROOT = Path(__file__).resolve().parents[1]
 FRAMEWORKS = {"torch", "tensorflow", "jax", "keras"}
 HEAVY = FRAMEWORKS | {"spacy", "matplotlib"}
-FILES = sorted(path.relative_to(ROOT) for folder in ("impls", "harness") for path in (ROOT / folder).rglob("*.py"))
 
-NOTHING_ELSE: set[str] = set()
-KERAS_NETWORKS = {"impls.keras3.keras_transformer", "impls.keras3.gru"}
-KERAS_PARTS = {"impls.keras3.keras_packing", "impls.keras3.keras_positions"}
-KERAS = {*KERAS_NETWORKS, *KERAS_PARTS, "impls.keras3.backends", "impls.keras3.compiled", "impls.keras3.keras_adapter"}
-PEER_MAY = {"impls.contract", "impls.baselines.protocol", "impls.baselines.baseline_weights"}
-TORCH_PARTS = {"impls.pytorch.torch_packing", "impls.pytorch.cpu_kernels", "impls.pytorch.dropout"}
-NUMPY_PEERS = [
-    "impls.peers",
-    "impls.baselines.protocol",
-    "impls.baselines.baseline_registry",
-    "impls.baselines.baseline_weights",
-]
-ALLOWED = {
-    "impls": {"impls.contract", "impls.registry"},
-    "impls.contract": NOTHING_ELSE,
-    "impls.weights": {"impls.contract"},
-    "impls.recipes": {"impls.contract"},
-    "impls.registry": {"impls.contract", "impls.recipes"},
-    "impls.pytorch.torch_packing": {"impls.contract"},
-    "impls.pytorch.cpu_kernels": {"impls.pytorch.torch_packing"},
-    "impls.pytorch.dropout": {"impls.pytorch.cpu_kernels"},
-    "impls.pytorch.kv_cache": NOTHING_ELSE,
-    "impls.pytorch.plain_adapter": {
-        *("impls.contract", "impls.weights", "impls.plain", "impls.pytorch.torch_adapter", "impls.pytorch.dropout"),
-    },
-    "impls.pytorch.weight_names": {"impls.contract"},
-    "impls.pytorch.attention": {"impls.contract", "impls.pytorch.kv_cache", *TORCH_PARTS},
-    "impls.pytorch.torch_adapter": {"impls.contract", "impls.weights", "impls.pytorch.weight_names", *TORCH_PARTS},
-    "impls.pytorch.cuda_graph_decoding": {
-        "impls.contract",
-        "impls.pytorch.torch_adapter",
-        "impls.pytorch.kv_cache",
-        "impls.pytorch.torch_transformer",
-    },
-    "impls.pytorch.cuda_graph_training": {
-        "impls.contract",
-        "impls.pytorch.torch_adapter",
-        "impls.pytorch.cuda_graph_decoding",
-    },
-    "impls.keras3.compiled": {
-        *("impls.contract", "impls.weights", "impls.keras3.backends", "impls.keras3.keras_packing"),
-        *KERAS_NETWORKS,
-    },
-    "impls.keras3.keras_adapter": {
-        *(
-            "impls.contract",
-            "impls.weights",
-            "impls.keras3.backends",
-            "impls.keras3.keras_packing",
-            "impls.keras3.compiled",
-        ),
-    },
-    "impls.keras3.keras_transformer": {"impls.contract", "impls.keras3.keras_packing", "impls.keras3.keras_positions"},
-    "impls.keras3.gru": {"impls.contract", "impls.keras3.keras_packing"},
-    "impls.keras3.backends": {"impls.contract"},
-    **dict.fromkeys(KERAS_PARTS, NOTHING_ELSE),
-    "impls.pytorch.torch_transformer": {
-        "impls.contract",
-        "impls.pytorch.attention",
-        "impls.pytorch.kv_cache",
-        *TORCH_PARTS,
-    },
-    "impls.peers": NOTHING_ELSE,
-    "impls.baselines.protocol": {"impls.contract"},
-    "impls.baselines.baseline_registry": {"impls.contract", "impls.baselines.protocol"},
-    "impls.baselines.baseline_weights": {"impls.contract", "impls.weights"},
-    "impls.baselines.training_loop": {"impls.contract", "impls.baselines.baseline_weights"},
-    "impls.baselines.naive_search": {"impls.contract", "impls.baselines.protocol"},
-    "impls.baselines.tutorial": {
-        *PEER_MAY,
-        "impls.plain",
-        "impls.baselines.training_loop",
-        "impls.baselines.naive_search",
-    },
-    "impls.baselines.torch_nn": {*PEER_MAY, "impls.baselines.training_loop"},
-    "impls.baselines.marian": {*PEER_MAY, "impls.baselines.training_loop"},
-    "impls.baselines.ctranslate2": PEER_MAY,
-}
-VARIANT_MAY = {"impls.contract", "impls.recipes", "impls.pytorch.kv_cache", "impls.pytorch.torch_packing"}
-HARNESS_MAY = {"impls", "impls.contract", "impls.weights", "impls.recipes", "impls.registry"}
-HARNESS_MAY |= {"impls.baselines.protocol", "impls.baselines.baseline_registry"}
-REPORTING_MAY = {"impls.contract", "impls.recipes", "impls.weights"}
-REPORTING_HARNESS = {
-    "harness.experiments.specs",
-    "harness.storage.files",
-    "harness.storage.run_store",
-    "harness.evaluation.metrics",
-    "harness.training.schedules",
-}
-REPORTING_HARNESS |= {
-    "harness.execution.rate_tuning",
-    "harness.speed.timing",
-    "harness.speed.speed_document",
-    "harness.speed.document_store",
-    "harness.speed.checked",
-}
-PARTS = {"impls.pytorch.torch_transformer", "impls.pytorch.torch_adapter"}
-"""The files that put the variants' parts together, and so may import the variants."""
+LAYERS = """
+    cli
+    reporting
+    audit
+    analysis
+    execution
+    conformance
+    speed
+    training
+    evaluation
+    data
+    processes
+    storage
+    experiments
+    text impls
+"""
+"""A folder of `harness` may import the lines below its own. `training.self_check` alone uses `conformance`."""
+
+IMPLS_LAYERS = """
+    learned_positions sinusoidal_handmade conv_ffn paper plain tuned torch_reference bahdanau_gru pytorch keras3 baselines
+    formulas flops weights
+    registry recipes
+    contract
+"""
+"""Likewise for `impls`: variants and frameworks know one another only through the rules below."""
+
+HARNESS_MAY_USE = {"contract", "weights", "recipes", "registry", "formulas", "flops", "__init__"}
+HARNESS_MAY_USE |= {"baselines.protocol", "baselines.baseline_registry"}
+EXCEPTIONS = {("harness.training.self_check", "harness.conformance")}
 
 
-def module_of(path: Path) -> str:
-    parts = path.with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+@functools.cache
+def modules() -> dict[str, ast.Module]:
+    """Return the syntax tree of every module by its dotted name; packages end in `.__init__`."""
+    paths = [path for folder in ("impls", "harness") for path in sorted((ROOT / folder).rglob("*.py"))]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in zip(names, paths, strict=True)}
 
 
-MODULES = {module_of(path): path for path in FILES}
-VARIANTS = {f"impls.{name}" for name in registry.names() if f"impls.{name}" in MODULES}
-
-
-def imports(path: Path, *, nested: bool) -> Iterator[str]:
-    """Yield the modules that a file imports: all of them, or those imported when it is."""
-    yield from imports_of(ast.parse((ROOT / path).read_text(encoding="utf-8")), nested=nested)
-
-
-def imports_of(tree: ast.AST, *, nested: bool) -> Iterator[str]:
+def imports(tree: ast.AST, *, nested: bool) -> Iterator[str]:
+    """Yield what a tree imports: everything, or only what is imported when the module is."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             module = node.module or ""
-            # `from impls import registry` imports impls.registry; `from impls.registry import load` does not.
-            yield from (
-                f"{module}.{alias.name}" if f"{module}.{alias.name}" in MODULES else module for alias in node.names
-            )
+            for alias in node.names:
+                full = f"{module}.{alias.name}"
+                yield full if full in modules() or f"{full}.__init__" in modules() else module
         elif nested or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from imports_of(node, nested=nested)
+            yield from imports(node, nested=nested)
 
 
-def tops(modules: Iterator[str]) -> set[str]:
-    return {module.split(".")[0] for module in modules}
+def top(names: Iterator[str]) -> set[str]:
+    return {name.split(".")[0] for name in names}
 
 
-def ours(modules: Iterator[str], package: str) -> set[str]:
-    return {module for module in modules if module.split(".")[0] == package}
+def ranks(layers: str) -> dict[str, int]:
+    return {name: rank for rank, line in enumerate(layers.strip().split("\n")) for name in line.split()}
 
 
-def test_variants_are_there_to_be_checked() -> None:
-    assert {"impls.learned_positions", "impls.bahdanau_gru", "impls.torch_reference"} <= VARIANTS
-    assert {
-        "harness.experiments.specs",
-        "harness.conformance.law_runner",
-        "impls.pytorch.torch_adapter",
-    } <= MODULES.keys()
-
-
-def test_nested_imports_are_told_from_those_at_import_time() -> None:
+def test_imports_nested_ones_are_told_apart() -> None:
     tree = ast.parse("import a\nif x:\n    import b\nclass C:\n    import c\n    def f(self):\n        import d.e\n")
-    assert list(imports_of(tree, nested=False)) == ["a", "b", "c"]
-    assert list(imports_of(tree, nested=True)) == ["a", "b", "c", "d.e"]
+    assert list(imports(tree, nested=False)) == ["a", "b", "c"]
+    assert list(imports(tree, nested=True)) == ["a", "b", "c", "d.e"]
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if module.split(".")[0] == "impls"])
-def test_models_import_what_the_design_allows(module: str) -> None:
-    path = MODULES[module]
-    found = ours(imports(path, nested=True), "impls")
-    if module in VARIANTS:
-        assert found <= VARIANT_MAY
-    else:
-        allowed = ALLOWED[module] | (VARIANTS | {"impls.pytorch.torch_transformer"} if module in PARTS else set())
-        assert found <= allowed
-    assert "harness" not in tops(imports(path, nested=True))
+def test_harness_folders_import_downwards_only() -> None:
+    rank, wrong = ranks(LAYERS), []
+    for name, tree in modules().items():
+        folder = name.split(".")[1]
+        if not name.startswith("harness.") or folder in ("__init__", "__main__"):
+            continue
+        for imported in imports(tree, nested=True):
+            parts = imported.split(".")
+            if parts[0] not in ("harness", "impls") or imported == "harness":
+                continue
+            other = "impls" if parts[0] == "impls" else parts[1]
+            if other != folder and rank[other] <= rank[folder] and (name, f"harness.{other}") not in EXCEPTIONS:
+                wrong.append(f"{name} imports {imported}")
+    assert not wrong
+    assert {name.split(".")[1] for name in modules() if name.startswith("harness.")} - {"__init__", "__main__"} == (
+        rank.keys() - {"impls"}
+    )
 
 
-@pytest.mark.parametrize(
-    "module", ["impls", "impls.contract", "impls.weights", "impls.recipes", "impls.registry", *NUMPY_PEERS]
-)
-def test_the_contract_needs_numpy_alone(module: str) -> None:
-    found = tops(imports(MODULES[module], nested=True))
+def test_impls_import_downwards_only_and_never_the_harness() -> None:
+    rank, wrong = ranks(IMPLS_LAYERS), []
+    for name, tree in modules().items():
+        if not name.startswith("impls.") or name == "impls.__init__":
+            continue
+        part = name.split(".")[1]
+        for imported in imports(tree, nested=True):
+            parts = imported.split(".")
+            if parts[0] == "harness" or (parts[0] == "impls" and len(parts) > 1 and rank[parts[1]] < rank[part]):
+                wrong.append(f"{name} imports {imported}")
+    assert not wrong
+
+
+def test_harness_uses_models_through_the_registry() -> None:
+    for name, tree in modules().items():
+        if name.startswith("harness."):
+            used = {one.removeprefix("impls.") for one in imports(tree, nested=True) if one.startswith("impls.")}
+            assert used <= HARNESS_MAY_USE, name
+
+
+@pytest.mark.parametrize("module", ["__init__", "contract", "weights", "recipes", "registry", "formulas", "flops"])
+def test_contract_and_registry_need_numpy_alone(module: str) -> None:
+    found = top(imports(modules()[f"impls.{module}"], nested=True))
     assert found <= {"numpy", "impls"} | set(sys.stdlib_module_names)
 
 
-@pytest.mark.parametrize("module", sorted(VARIANTS | PARTS))
-def test_torch_models_import_no_other_framework_and_keras_not_torch(module: str) -> None:
-    assert not tops(imports(MODULES[module], nested=True)) & (FRAMEWORKS - {"torch"})
+def test_torch_and_keras_share_no_layer() -> None:
+    variants = {name for name in registry.names() if f"impls.{name}" in modules()}
+    assert {"learned_positions", "bahdanau_gru", "torch_reference"} <= variants
+    for name, tree in modules().items():
+        part, at_import = name.split(".")[1], top(imports(tree, nested=False))
+        everything = list(imports(tree, nested=True))
+        if part == "pytorch" or part in variants:
+            assert not top(iter(everything)) & (FRAMEWORKS - {"torch"}), name
+            assert not [one for one in everything if one.startswith("impls.keras3")], name
+        if part == "keras3":
+            assert not at_import & (FRAMEWORKS - {"keras"}), name
+            # What differs between backends is in one file, and loaded when it is needed.
+            assert name == "impls.keras3.backends" or not top(iter(everything)) & (FRAMEWORKS - {"keras"}), name
+            assert not [one for one in everything if one.startswith("impls.pytorch")], name
 
 
-@pytest.mark.parametrize("module", sorted(KERAS))
-def test_keras_models_import_keras_alone(module: str) -> None:
-    """The networks know Keras and NumPy only; what differs between backends is in one file, and loaded when needed."""
-    at_import, later = (tops(imports(MODULES[module], nested=nested)) for nested in (False, True))
-    assert not at_import & (FRAMEWORKS - {"keras"})
-    if module in KERAS_NETWORKS | KERAS_PARTS:
-        assert later <= {"keras", "numpy", "impls"} | set(sys.stdlib_module_names)
-    elif module != "impls.keras3.backends":
-        assert not later & (FRAMEWORKS - {"keras"})
+def test_harness_loads_no_framework_at_import_time() -> None:
+    for name, tree in modules().items():
+        if name.startswith("harness."):
+            assert not top(imports(tree, nested=False)) & FRAMEWORKS, name
+            if name.split(".")[1] in ("reporting", "analysis"):
+                assert not top(imports(tree, nested=True)) & FRAMEWORKS, name
 
 
-def test_keras_and_torch_share_no_layer() -> None:
-    torch_s = VARIANTS | PARTS
-    for module in KERAS:
-        assert not ours(imports(MODULES[module], nested=True), "impls") & torch_s
-    for module in torch_s:
-        assert not ours(imports(MODULES[module], nested=True), "impls") & KERAS
+def test_every_module_starts_with_a_sentence() -> None:
+    for name, tree in modules().items():
+        text = ast.get_docstring(tree)
+        assert text, f"{name} has no docstring"
+        assert text.split("\n\n")[0].strip().endswith((".", ":")), f"{name}: the first paragraph is not a sentence"
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if module.split(".")[0] == "harness"])
-def test_the_harness_loads_no_framework_and_no_model_at_import_time(module: str) -> None:
-    path = MODULES[module]
-    assert not tops(imports(path, nested=False)) & FRAMEWORKS
-    assert ours(imports(path, nested=True), "impls") <= HARNESS_MAY
-    if module.startswith("harness.reporting"):
-        assert not tops(imports(path, nested=True)) & FRAMEWORKS
-        assert ours(imports(path, nested=True), "impls") <= REPORTING_MAY
-        own = {one for one in ours(imports(path, nested=True), "harness") if not one.startswith("harness.reporting")}
-        assert own <= REPORTING_HARNESS
+def test_no_file_name_is_used_twice() -> None:
+    leaves = Counter(name.rpartition(".")[2] for name in modules())
+    assert [leaf for leaf, times in leaves.items() if times > 1] == ["__init__"]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_every_module_says_in_a_sentence_what_it_is_for(module: str) -> None:
-    text = ast.get_docstring(ast.parse((ROOT / MODULES[module]).read_text(encoding="utf-8")))
-    assert text, f"{module} has no docstring"
-    assert text.split("\n\n")[0].strip().endswith((".", ":")), f"{module}: the first paragraph is not a sentence"
+def test_no_public_class_name_is_used_twice() -> None:
+    classes = Counter(
+        node.name
+        for tree in modules().values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert not [name for name, times in classes.items() if times > 1]
+
+
+def test_harness_top_level_stays_small() -> None:
+    assert len([name for name in modules() if name.startswith("harness.") and name.count(".") == 1]) <= 4
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["--help"], *([name, "--help"] for name in ("laws", "check", "compare", "report", "speed"))],
+    "arguments", itertools.chain([()], [[c] for c in ("laws", "check", "compare", "report", "speed")])
 )
-def test_the_command_line_starts_without_frameworks(arguments: list[str]) -> None:
+def test_help_loads_no_framework(arguments: list[str]) -> None:
     code = (
         "import runpy, sys\n"
-        f"sys.argv = ['harness', *{arguments!r}]\n"
+        f"sys.argv = ['harness', *{[*arguments]!r}, '--help']\n"
         "try:\n    runpy.run_module('harness', run_name='__main__', alter_sys=True)\n"
         "except SystemExit as stop:\n    assert not stop.code, stop.code\n"
         f"print('LOADED', sorted({HEAVY!r} & set(sys.modules)))\n"

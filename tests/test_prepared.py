@@ -319,7 +319,8 @@ def test_multi30k_in_the_cache_needs_no_text(monkeypatch: pytest.MonkeyPatch) ->
 def test_processes_that_prepare_at_once_agree(tmp_path: Path) -> None:
     small(tmp_path)
     code = (
-        "import sys; from harness.data.dataset import prepare; from harness.experiments.specs import DataSpec, FileSpec\n"
+        "import sys\nfrom harness.data.dataset import prepare\n"
+        "from harness.experiments.specs import DataSpec, FileSpec\n"
         "names = FileSpec(**{f'{n}_source': f'{sys.argv[1]}/{n}.tsv' for n in ('train', 'validation', 'test')})\n"
         "print(prepare(DataSpec(corpus='files', files=names, tokenizer='whitespace')).digests['tokenised'])\n"
     )

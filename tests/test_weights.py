@@ -11,8 +11,8 @@ import pytest
 from small_models import BASE, GRU, MAX_LENGTH, REFERENCE, all_recipes
 
 import impls
-from harness.training.schedules import sinusoids
 from impls.contract import GruRecipe, Recipe, TransformerRecipe
+from impls.formulas import sinusoids
 from impls.pytorch.torch_transformer import Embedder
 from impls.recipes import BAHDANAU_GRU, LEARNED_POSITIONS, TORCH_REFERENCE
 from impls.weights import count, embedding_rms, expected_embedding_rms, initial, shapes

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.analysis.fairness import BATCHING, undeclared
-from harness.analysis.grouping import groups, plain
+from harness.analysis.grouping import groups
 from harness.experiments.specs import RunRecord, RunSpec, canonical_json, to_json
+from harness.text import plain
 from impls.contract import Batching, Training, TransformerRecipe
 from impls.recipes import RECIPES, TUTORIAL
 

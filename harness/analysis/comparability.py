@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.analysis.fairness import other_vocabulary, unfair
-from harness.analysis.grouping import plain
 from harness.analysis.selection import UNTOLD, Side, setting, settings
 from harness.experiments.specs import Budget, RunRecord
+from harness.text import plain
 
 UNPAIRED = ("files", "file digests", "data.corpus", "data.direction", "data.test_split")
 """Differences, beside those of the test set's files, after which sentences of two sides are not the same sentences."""

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.analysis.grouping import plain
 from harness.analysis.selection import Run, Side
 from harness.analysis.subsets import Counts
 from harness.evaluation.metrics import score_from_sums
-from harness.reporting.run_files import plain_text
+from harness.text import plain, plain_text
 from impls.contract import SPECIAL_WORDS, UNK
 
 MOST_WORDS = 4

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.analysis.grouping import plain, rows
+from harness.analysis.grouping import Group, rows
 from harness.evaluation.metrics import without_unknown
 from harness.experiments.specs import Budget, RunRecord, to_json
+from harness.text import plain
 from impls.contract import GruRecipe, TransformerRecipe
 
 Holders = dict[str, list[str]]
@@ -210,3 +211,8 @@ def _weights(records: Sequence[RunRecord]) -> list[Difference]:
         what = f"{', '.join(names[:MOST_NAMES])}{more} differ: {who}"
         lines.append(Difference("weights", f"initial weights, seed {seed}", what))
     return lines
+
+
+def differences(group: Group) -> list[str]:
+    """Return why the rows of `group` may not share a table; empty where they may."""
+    return list(map(str, unfair(group.records, group.budget)))

@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from harness.experiments.specs import Budget, DataSpec, EpochRecord, RunRecord, RunSpec, canonical_json, to_json
+from harness.text import plain
 from impls.contract import GruRecipe
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
@@ -25,12 +26,6 @@ SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width
 PLACES = ("framework", "backend", "device", "precision", "cuda_graphs", "threads")
 PUBLISHED_DATA = ("direction", "test_split", "case", "vocabulary", "minimum_frequency")
 CURVE = ("training_loss", "training_perplexity", "validation_loss", "validation_perplexity")
-
-
-def plain(text: str, *, longest: int = 300) -> str:
-    """Return `text` on one line without control characters, cut to `longest` letters."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def kept_epoch(record: RunRecord) -> EpochRecord | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.analysis.fairness import differences
 from harness.analysis.grouping import groups
 from harness.analysis.selection import Run, Side
-from harness.reporting.bench_tables import differences
 from harness.storage import run_store
 
 

@@ -1,6 +1,7 @@
 """The batches of a run computed from the corpus once more, by other code than training uses.
 
-It shares nothing with `harness.data.batches` and `harness.data.batch_digest`, so that an error there is not repeated here.
+It shares no code with `harness.data.batches` and `harness.data.batch_digest`, so that an error there is not repeated
+here.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _line(outcome: Outcome) -> str:
 
 
 def _plain(text: str) -> str:
-    from harness.analysis.grouping import plain
+    from harness.text import plain
 
     return plain(text, longest=400)
 

@@ -53,7 +53,7 @@ def check_devices(specs: list[RunSpec], engine: str) -> None:
 
 
 def execute(specs: list[RunSpec], arguments: argparse.Namespace, settings: dict[str, Any]) -> Outcome:
-    """Run specs on the cluster that the options name. `settings`: more of what `harness.execution.local.execute` takes."""
+    """Run specs on the chosen cluster. `settings` are further arguments of `harness.execution.local.execute`."""
     if arguments.engine == "ray":
         from harness.execution import ray_launcher
 

@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--sentences",
         action="store_true",
-        help=f"write {run_store.SENTENCES} and {run_store.ATTENTION}, which an older run is without, from its stored weights",
+        help=f"compute {run_store.SENTENCES} and {run_store.ATTENTION} of older runs from their stored weights",
     )
     parser.add_argument(
         "--rescore",

@@ -21,7 +21,6 @@ from harness.conformance.assertions import (
     token_nats,
 )
 from harness.conformance.models_under_test import RANDOM, Probe, Subject, evaluation, log_probabilities, walk
-from harness.training.schedules import sinusoids
 from impls import weights
 from impls.contract import (
     EOS,
@@ -37,6 +36,7 @@ from impls.contract import (
     Training,
     TransformerRecipe,
 )
+from impls.formulas import sinusoids
 
 NATS = 1e-4
 """How far token_nats may be from the negative log-softmax of the logits."""

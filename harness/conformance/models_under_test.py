@@ -1,7 +1,7 @@
 """Models under test: built on demand, with small and realistic batches, and a new process that resumes their training.
 
-`python -m harness.conformance.models_under_test SUBJECT STATE OUT` is that process: it rebuilds the model, loads the training state, trains
-on and writes the resulting weights and totals.
+`python -m harness.conformance.models_under_test SUBJECT STATE OUT` is that process: it rebuilds the model, loads the
+training state, continues training and writes the resulting weights and totals.
 """
 
 from __future__ import annotations

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.data import cache, corpora, preprocess, tokenizer_process, vocabulary
+from harness.data import cache, corpora, portable_corpus, preprocess, tokenizer_process, vocabulary
 from harness.data.corpora import Digests
 from harness.data.tokenizers import UNKNOWN_TEXT, tokenizer
 from harness.data.vocabulary import Split
-from harness.execution import corpus_transfer
 from harness.experiments.specs import DataSpec, RunRecord
 from impls.contract import Ids
 
@@ -90,7 +89,7 @@ def prepare(data: DataSpec, digests: Digests | None = None) -> Prepared:
     Raises: DataUnavailable where Multi30k cannot be had; ValueError, one line, for what is wrong in the corpus, the
     settings or the machine.
     """
-    handed = corpus_transfer.find(data)
+    handed = portable_corpus.find(data)
     if handed is not None:
         return _prepared(data, preprocess.key(handed[0]["identity"]), *handed)
     signature = corpora.signature(data)
@@ -120,7 +119,7 @@ def unavailable(data: DataSpec) -> str | None:
 
 def text_digests(data: DataSpec) -> dict[str, str]:
     """Return the SHA-256 of each of the user's files that `prepare` would take. Raises: ValueError naming a file."""
-    handed = corpus_transfer.find(data)
+    handed = portable_corpus.find(data)
     found: dict[str, str] = corpora.file_digests(data) if handed is None else handed[0]["digests"]["files"]
     return found
 

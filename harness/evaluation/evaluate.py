@@ -25,8 +25,8 @@ ATTENDED = 4
 class Measured:
     """What the test set says of a model.
 
-    The dictionaries are those of a `RunRecord`; `sentences` is what `harness.storage.run_store.save_sentences` takes, `attention`
-    what `save_attention` does.
+    The dictionaries are those of a `RunRecord`; `sentences` is what
+    `harness.storage.run_store.save_sentences` takes, `attention` what `save_attention` takes.
     """
 
     scores: dict[str, float]

@@ -1,4 +1,4 @@
-"""Engines: where the runs of a suite are carried out. On this machine that is `harness.execution.local`; here are clusters."""
+"""The engines that can execute runs: `local` (`harness.execution.local`), and the clusters `ray` and `slurm`."""
 
 from __future__ import annotations
 

@@ -15,9 +15,10 @@ from typing import Any, TextIO
 import harness
 import impls
 from harness import text as terminal
+from harness.data import portable_corpus
 from harness.data.dataset import prepare
-from harness.execution import corpus_transfer, local, transfer
-from harness.execution.corpus_transfer import Handed
+from harness.data.portable_corpus import Handed
+from harness.execution import local, transfer
 from harness.execution.engines import library
 from harness.execution.local import Outcome
 from harness.execution.transfer import Contents, Order
@@ -43,15 +44,15 @@ def execute(
     """Run each spec as a Ray task and gather what comes of them in `results`; show how far they are on `stream`.
 
     `address` is "HOST:PORT" or "auto": RAY_ADDRESS, else the cluster that this machine is part of. `settings` are
-    those of `harness.execution.local.execute`, which each node runs its task with. The code of this package, outside variants
-    and the prepared corpora travel along; nothing is read from the nodes' disks.
+    those of `harness.execution.local.execute`, which runs the task on each node. The code of this package, external
+    variants and the prepared corpora are sent along; nothing is read from the nodes' disks.
 
     Raises: ValueError where Ray is not installed or no cluster answers.
     """
     ray = library("ray")
     local.check_descriptors(len(specs))
     corpora = {
-        data: corpus_transfer.pack(data, prepare(data).key) for data in dict.fromkeys(spec.data for spec in specs)
+        data: portable_corpus.pack(data, prepare(data).key) for data in dict.fromkeys(spec.data for spec in specs)
     }
     quiet = contextlib.redirect_stdout(stream)  # Ray prints there what it thinks of lost nodes
     with quiet, _connected(ray, address, _code(specs)), contextlib.ExitStack() as held, Watch() as watch:

@@ -50,8 +50,8 @@ def execute(
 
     `parameters` are submitit's for Slurm, such as partition, time or gres, others those of sbatch; `cluster` "local"
     stands for submitit's processes on this machine instead of Slurm. `settings` are those of
-    `harness.execution.local.execute`, which each job runs its spec with. Preempted jobs are queued again and go on from their
-    checkpoints.
+    `harness.execution.local.execute`, which runs the spec of each job. Preempted jobs are queued again and resume from
+    their checkpoints.
 
     Raises: ValueError where submitit or Slurm is missing, or a parameter does not fit.
     """

@@ -18,8 +18,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from harness.execution import corpus_transfer, local
-from harness.execution.corpus_transfer import Handed
+from harness.data import portable_corpus
+from harness.data.portable_corpus import Handed
+from harness.execution import local
 from harness.experiments.specs import (
     RunRecord,
     RunSpec,
@@ -81,7 +82,7 @@ def fulfil(sent: Order, corpus: Handed, tell: Callable[[str], None]) -> Contents
         folder = run_store.run_folder(results, spec.id)
         _write(folder, sent.checkpoint)
         with _variables(BAKEOFF_CACHE=str(cache), **{machine.COMMIT: sent.commit}):
-            corpus_transfer.unpack(spec.data, corpus)
+            portable_corpus.unpack(spec.data, corpus)
             local.execute([spec], results, jobs=1, stream=_Lines(tell), **sent.settings)
         return {one.name: one.read_bytes() for one in sorted(folder.iterdir()) if _is_allowed(one.name)}
 

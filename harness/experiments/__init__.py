@@ -1,1 +1,11 @@
-""""""
+"""What is to be run, as data.
+
+Input: names, options and JSON.
+Output: validated, immutable specs with stable ids.
+
+- `specs.RunSpec` describes one run completely; its id is a function of its content.
+- `specs.RunRecord` is a run's result: spec, curve, scores, speed, environment and fingerprints.
+- `suites` and `ablation_grids` turn a suite or an ablation into a list of `RunSpec`s.
+
+Called by everything above; imports only `impls` and `harness.text`.
+"""

@@ -9,7 +9,8 @@ from harness.analysis.ablation import Analysis, Factorial, FieldEffects, StudyEf
 from harness.analysis.ablation_study import Cell, Study
 from harness.analysis.contrasts import FIGURES, Effect, detectable
 from harness.analysis.effects import LEGEND, assumption
-from harness.analysis.grouping import measure, plain
+from harness.analysis.grouping import measure
+from harness.text import plain
 
 MISSING = "–"
 

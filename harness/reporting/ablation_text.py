@@ -8,10 +8,10 @@ from harness.analysis.ablation import Analysis, Factorial, Rank, StudyEffects
 from harness.analysis.ablation_study import Study
 from harness.analysis.contrasts import FIGURES, Effect
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
-from harness.analysis.grouping import plain
 from harness.experiments.specs import RunRecord
 from harness.reporting import ablation_tuning
 from harness.reporting.ablation_tables import MISSING, interval, parameters, signed, status, written
+from harness.text import plain
 from impls.contract import TransformerRecipe
 
 MAIN, SECOND = "validation_loss", "bleu_sacre"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.analysis.fairness import fairness, other_vocabulary, unfair
-from harness.analysis.grouping import Group, Row, Summary, groups, plain
+from harness.analysis.fairness import differences, fairness, other_vocabulary
+from harness.analysis.grouping import Group, Row, Summary, groups
 from harness.experiments.specs import RunRecord
 from harness.reporting.markdown import Markdown, code, text
+from harness.text import plain
 
 __all__ = ["fairness", "markdown", "terminal"]
 
@@ -103,11 +104,6 @@ def markdown(records: Iterable[RunRecord]) -> str:
     """Return all tables in Markdown: for each group the main one, the BLEU orders, and the speed."""
     parts = [f"### {text(group.heading)}\n\n{markdown_group(group)}" for group in groups(records)]
     return "\n\n".join(parts) if parts else "There are no runs yet."
-
-
-def differences(group: Group) -> list[str]:
-    """Return why the rows of `group` may not share a table; empty where they may."""
-    return list(map(str, unfair(group.records, group.budget)))
 
 
 # Terminal -------------------------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from typing import Any
 from harness.analysis.comparison import Comparison
 from harness.analysis.comparison_metrics import Compared
 from harness.analysis.effects import Conclusion, Difference, Interval
-from harness.analysis.grouping import plain
 from harness.analysis.selection import Side
 from harness.analysis.subsets import Parts
 from harness.reporting.csv_export import cell
+from harness.text import plain
 
 SCHEMA = 2
 LONGEST = 4_000

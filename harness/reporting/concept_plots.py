@@ -15,9 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from harness.analysis.grouping import plain
 from harness.reporting.plot_style import FAINT, INK, Style, figure, label_ends, quantity, style, styled, write
+from harness.text import plain
 from harness.training import schedules
+from impls import formulas
 from impls.contract import Activation, Training
 
 VISIBLE_COLOUR, HIDDEN_COLOUR = "#0072B2", "#E8E8E8"
@@ -28,7 +29,7 @@ def sinusoid_table(positions: int = 100, width: int = 256) -> Figure:
     """Draw the table of sinusoidal positions as a heat map, position downwards, column across."""
     made, grid = figure(9, 4.2)
     axes = grid[0, 0]
-    image = axes.imshow(schedules.sinusoids(positions, width), aspect="auto", cmap="PuOr", vmin=-1, vmax=1)
+    image = axes.imshow(formulas.sinusoids(positions, width), aspect="auto", cmap="PuOr", vmin=-1, vmax=1)
     axes.grid(visible=False)
     axes.set_title("Sinusoidal positions: sine in even columns, cosine in odd ones")
     axes.set_xlabel(f"column of the embedding (0 to {width - 1}); waves grow longer to the right")
@@ -86,7 +87,7 @@ def learning_rates(trainings: Mapping[str, Training], training_pairs: int = 29_0
 @styled
 def padded_masks(source_lengths: Sequence[int] = (6, 4, 2), target_lengths: Sequence[int] = (5, 6, 3)) -> Figure:
     """Draw which words each word may look at in a padded batch, one row of panels a sentence."""
-    found = schedules.masks(source_lengths, target_lengths)
+    found = formulas.masks(source_lengths, target_lengths)
     sentences, sources = found.encoder.shape
     encoder = np.broadcast_to(found.encoder[:, None, :], (sentences, sources, sources))
     panels = {
@@ -133,8 +134,8 @@ def activations(names: Sequence[str] = get_args(Activation)) -> Figure:
     for axes, name in zip(grid[0], names, strict=True):
         axes.axhline(0, color=FAINT, lw=0.6)
         axes.axvline(0, color=FAINT, lw=0.6)
-        axes.plot(x, schedules.activation(name, x), color=INK, lw=2, label="activation")
-        slope = schedules.activation_derivative(name, x)
+        axes.plot(x, formulas.activation(name, x), color=INK, lw=2, label="activation")
+        slope = formulas.activation_derivative(name, x)
         if name == "relu":
             slope = np.where(np.abs(x) < 1e-9, np.nan, slope)
         axes.plot(x, slope, color="#D55E00", lw=1.8, ls=(0, (4, 2)), label="derivative")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.grouping import plain
 from harness.experiments.specs import RunRecord
 from harness.storage import files
+from harness.text import plain
 
 RUNS, CURVES = "runs.csv", "curves.csv"
 LONGEST = 4_000

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.analysis.grouping import plain
 from harness.reporting import markdown as markup
+from harness.text import plain
 
 LONGEST = 4_000
 

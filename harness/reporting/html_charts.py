@@ -20,6 +20,7 @@ from harness.reporting.bench_tables import MISSING
 from harness.reporting.curve_panels import Line, Panel, distinct_styles, swatch
 from harness.reporting.inline_svg import inline
 from harness.training import schedules as arrays
+from impls import formulas
 from impls.contract import Activation
 from impls.recipes import TRAININGS
 
@@ -159,7 +160,7 @@ def explanations(learnt: Sequence[tuple[str, Any]]) -> list[Picture]:
 def _sinusoids(positions: int = 100, width: int = 256) -> Picture:
     label = "Heat map of the sinusoidal positions: waves across positions that grow longer with the column"
     svg = inline(concept_plots.sinusoid_table(positions, width), "sinusoids", label)
-    return Picture("The table of sinusoidal positions", svg, *_sampled(arrays.sinusoids(positions, width)))
+    return Picture("The table of sinusoidal positions", svg, *_sampled(formulas.sinusoids(positions, width)))
 
 
 def _learnt(label: str, table: Any, number: int) -> Picture:
@@ -182,7 +183,7 @@ def _masks() -> Picture:
     sources, targets = (6, 4, 2), (5, 6, 3)
     label = "Grids of what each word may look at in three padded sentences: padding and later target words are hidden"
     svg = inline(concept_plots.padded_masks(sources, targets), "masks", label)
-    found = arrays.masks(sources, targets)
+    found = formulas.masks(sources, targets)
     cells = []
     for sentence in range(len(sources)):
         for title, visible in (("decoder self-attention", found.decoder), ("cross-attention", found.cross)):
@@ -201,7 +202,7 @@ def _activations() -> Picture:
     svg = inline(concept_plots.activations(), "activations", label)
     x = np.linspace(-4, 4, 9)
     columns = [
-        column for name in names for column in (arrays.activation(name, x), arrays.activation_derivative(name, x))
+        column for name in names for column in (formulas.activation(name, x), formulas.activation_derivative(name, x))
     ]
     heads = ["input", *(f"{name}{kind}" for name in names for kind in ("", ", derivative"))]
     cells = [[f"{value:g}", *(f"{column[place]:.3f}" for column in columns)] for place, value in enumerate(x)]

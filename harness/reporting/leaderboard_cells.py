@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from markupsafe import Markup
 
 from harness.analysis.effects import Conclusion, Interval
-from harness.analysis.grouping import Group, Row, plain
+from harness.analysis.grouping import Group, Row
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.leaderboard import MEASURES, SYMBOLS, Judged
 from harness.reporting.bench_tables import COST, MISSING, QUALITY, SPEED, Column, endings, vocabulary_mark, written
+from harness.text import plain
 
 WIDTH, HEIGHT, EDGE = 136.0, 13.0, 5.0
 

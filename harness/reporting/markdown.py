@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from harness.analysis.grouping import plain
+from harness.text import plain
 
 
 class Markdown(str):

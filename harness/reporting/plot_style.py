@@ -17,8 +17,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from harness.analysis.grouping import Row, plain
+from harness.analysis.grouping import Row
 from harness.storage import files
+from harness.text import plain
 
 INK, FAINT, GRID = "#222222", "#767676", "#DDDDDD"
 SETTINGS: Any = {

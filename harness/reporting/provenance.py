@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.analysis.grouping import BUDGETS, plain, rows
+from harness.analysis.grouping import BUDGETS, rows
 from harness.experiments.specs import RunRecord
+from harness.text import plain
 
 MISSING = "–"
 

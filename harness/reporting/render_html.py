@@ -14,7 +14,8 @@ import jinja2
 from markupsafe import Markup
 
 from harness.analysis.ablation import analyse
-from harness.analysis.grouping import Group, groups, plain, shown_budgets
+from harness.analysis.fairness import differences
+from harness.analysis.grouping import Group, groups, shown_budgets
 from harness.analysis.leaderboard import SYMBOLS, Judged, Sentences, distinct, judge, stored_sentences
 from harness.analysis.statistics import METHOD, Method
 from harness.experiments.specs import RunRecord
@@ -27,11 +28,11 @@ from harness.reporting import (
     provenance,
     run_files,
 )
-from harness.reporting.bench_tables import differences
 from harness.reporting.run_files import Texts
 from harness.reporting.translation_explorer import ALPHABET, LEADS, ROOM_BYTES
 from harness.reporting.verdict import verdict
 from harness.storage import files
+from harness.text import plain
 
 PAGE = "index.html"
 CITATIONS = (

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from harness.analysis.grouping import BUDGETS, Group, plain
+from harness.analysis.grouping import BUDGETS, Group
 from harness.analysis.leaderboard import distinct
 from harness.experiments.specs import DataSpec, RunRecord, canonical_json, to_json
 from harness.reporting.translation_explorer import Example, Side, explorer
 from harness.storage import run_store
+from harness.text import plain, plain_text
 from impls.contract import EOS, SPECIAL_WORDS, TransformerRecipe
 
 
@@ -112,11 +113,6 @@ def _hypotheses(results: Path, record: RunRecord) -> list[run_store.Hypothesis]:
     if not (run_store.run_folder(results, record.id) / run_store.HYPOTHESES).is_file():
         return []
     return run_store.load_hypotheses(results, record.id, record.fingerprints.get("hypotheses"))
-
-
-def plain_text(line: str) -> str:
-    """Return a sentence on one line, its words apart by one space, without control characters."""
-    return plain(line, longest=2_000)
 
 
 # Positions ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from harness.analysis.grouping import plain
 from harness.reporting.plot_style import (
     FAINT,
     GRID,
@@ -26,6 +25,7 @@ from harness.reporting.plot_style import (
 from harness.reporting.speed_tables import AXES, exponent, number, of_one_variant, ordered, told, way
 from harness.speed.speed_document import Breakdown, Comparison, Decoding, Group, Scaling, SpeedDocument, Subject
 from harness.speed.timing import Samples
+from harness.text import plain
 
 MOST = 60
 """The most lines, or panels, that a picture has; the tables have all."""

@@ -11,13 +11,13 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from harness.analysis.grouping import plain
 from harness.reporting import bench_report, plot_style, render_html, speed_plots, speed_ratios, speed_tables, speed_text
 from harness.reporting.inline_svg import inline
 from harness.reporting.markdown import Markdown, text
 from harness.reporting.speed_tables import Table
 from harness.speed.speed_document import SpeedDocument
 from harness.storage import files
+from harness.text import plain
 
 FOLDER = "speed"
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.analysis.grouping import plain
 from harness.speed.speed_document import Comparison, Decoding, MatrixRate, Scaling, SpeedDocument, Subject
 from harness.speed.timing import Samples
+from harness.text import plain
 
 MISSING = "–"
 WAYS = {

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.analysis.grouping import plain
 from harness.analysis.inference import student
 from harness.reporting.speed_tables import AXES, WAYS, exponent, number, quartiles, told, way
 from harness.speed.speed_document import Comparison, SpeedDocument, Subject
 from harness.speed.timing import Samples
+from harness.text import plain
 
 FEW_ROUNDS = 5
 BUSY_LOAD = 0.5

@@ -1,1 +1,11 @@
-""""""
+"""One run: from a spec to trained weights and a record.
+
+Input: a `RunSpec` and a results folder.
+Output: a `RunRecord`, weights, translations and per-sentence scores.
+
+- `train.run` executes a spec, resuming from a checkpoint if there is one.
+- `checkpoint.State` is everything needed to resume exactly.
+- `self_check` tests a model on real batches before it is trained.
+
+Called by the command `run`, which is the worker process of `bench` and `ablate`.
+"""

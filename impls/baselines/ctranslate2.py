@@ -100,7 +100,7 @@ def build(
     weights: Arrays,
     device: str = "cpu",
 ) -> CTranslate2:
-    """Build the peer; the settings are those of `impls.baselines.baseline_registry.build`. It is not trained: `training` is unused.
+    """Build the baseline; see `impls.baselines.baseline_registry.build`. `training` is ignored: it is not trained.
 
     It has as many threads as OMP_NUM_THREADS says, the library's default where it is not set.
     """
