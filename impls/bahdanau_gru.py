@@ -31,7 +31,7 @@ TRAINING = TRAININGS["bahdanau_gru"]
 HIDDEN = -1e9
 
 
-class State:
+class GruState:
     """Sentences half way through decoding: `rows` [R,H] are the decoder's states, `sources` hold the encoder's A.
 
     Of each source, in this order: what of it is visible [A,S], it encoded [A,S,2H], its part of the energy [A,S,H].
@@ -123,7 +123,7 @@ class AttentionGru(nn.Module):
         self.embedding_width, self.width = embedded, width
         self.dropout = dropout
 
-    def begin(self, source: torch.Tensor, lengths: torch.Tensor | None = None) -> State:
+    def begin(self, source: torch.Tensor, lengths: torch.Tensor | None = None) -> GruState:
         """Encode the source [B,S] and return the state before the first target word.
 
         `lengths`, [B] in the host's memory, are the sources' without padding; without them the device is waited for.
@@ -132,9 +132,9 @@ class AttentionGru(nn.Module):
         if lengths is None:
             lengths = visible.sum(dim=1).clamp(min=1).cpu()
         encoded, ends = self.encoder(self.dropout(self.source_embedding(source)), visible, lengths)
-        return State(torch.tanh(self.bridge(ends)), visible, encoded, self.attention.remember(encoded))
+        return GruState(torch.tanh(self.bridge(ends)), visible, encoded, self.attention.remember(encoded))
 
-    def advance(self, state: State, last: torch.Tensor) -> torch.Tensor:
+    def advance(self, state: GruState, last: torch.Tensor) -> torch.Tensor:
         """Feed the newest words [B] and return what `output` turns into the next words' logits, [B,3H+E]."""
         embedded = self.dropout(self.target_embedding(last))
         kernels = self._kernels()
@@ -156,7 +156,7 @@ class AttentionGru(nn.Module):
         return torch.stack(self._decode(self.begin(source), *_by_position(target_in))[1], dim=1)[:, None, None]
 
     def _decode(
-        self, state: State, words: torch.Tensor, sizes: list[int], fed: tuple[bool, ...] | None = None
+        self, state: GruState, words: torch.Tensor, sizes: list[int], fed: tuple[bool, ...] | None = None
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Feed all words, [N], those of each position together: `sizes` says how many rows have a word there.
 
@@ -188,7 +188,7 @@ class AttentionGru(nn.Module):
         return Kernels(energy[:, : self.width], gates[:, : self.embedding_width], gates[:, self.embedding_width :])
 
     def _advance(
-        self, state: State, embedded: torch.Tensor, gates: torch.Tensor, kernels: Kernels
+        self, state: GruState, embedded: torch.Tensor, gates: torch.Tensor, kernels: Kernels
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """One step of the decoder. Shapes: [B,E], [B,3H] to [B,3H+E] and the weights on the source [B,S]."""
         visible, encoded, remembered = state.sources.tensors

@@ -27,7 +27,7 @@ RECIPE = TORCH_REFERENCE
 TRAINING = TRAININGS["torch_reference"]
 
 
-class State(dict[str, torch.Tensor]):
+class ReferenceState(dict[str, torch.Tensor]):
     """The caches of sentences half way through decoding, by name; each tensor's first dimension is the sentence."""
 
     def select(self, rows: Rows) -> None:
@@ -90,10 +90,10 @@ class TorchReference(nn.Module):
             columns.append(torch.stack(seen, dim=1))
         return torch.cat(columns, dim=3)
 
-    def begin(self, source: torch.Tensor) -> State:
+    def begin(self, source: torch.Tensor) -> ReferenceState:
         """Encode the source [B,S] and return the state before the first target word."""
         memory, hidden = self.encode(source)
-        state = State(hidden=hidden)
+        state = ReferenceState(hidden=hidden)
         for index, layer in enumerate(self.decoder.layers):
             attention = layer.multihead_attn
             kernel, bias = attention.in_proj_weight[self.width :], attention.in_proj_bias[self.width :]
@@ -101,7 +101,9 @@ class TorchReference(nn.Module):
             state |= {f"cross.{index}.key": self._split(key), f"cross.{index}.value": self._split(value)}
         return state
 
-    def advance(self, state: State, last: torch.Tensor, seen: list[torch.Tensor] | None = None) -> torch.Tensor:
+    def advance(
+        self, state: ReferenceState, last: torch.Tensor, seen: list[torch.Tensor] | None = None
+    ) -> torch.Tensor:
         """Feed the newest words [B] and return what `output` turns into the next words' logits, [B,D].
 
         Where `seen` is a list, each layer's attention weights on the source, [B,H,1,S], are appended to it.

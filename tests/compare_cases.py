@@ -11,7 +11,7 @@ import pytest
 from record_factory import record
 
 from harness.analysis import comparability, selection
-from harness.analysis.comparison import Comparison, Corpus, compare
+from harness.analysis.comparison import Comparison, ReferenceCorpus, compare
 from harness.experiments.specs import RunRecord
 from harness.reporting import comparison_report, document
 from harness.storage import run_store
@@ -29,7 +29,7 @@ def written(results: Path, variant: str, seed: int, **changes: Any) -> RunRecord
 
 
 def found(
-    results: Path, *words: str, corpus: Corpus | None = None, allow: Sequence[str] = (), **more: Any
+    results: Path, *words: str, corpus: ReferenceCorpus | None = None, allow: Sequence[str] = (), **more: Any
 ) -> Comparison:
     chosen = selection.find(words or (FIRST, SECOND), results, complain=pytest.fail)
     return compare(chosen, comparability.check(chosen, allow, complain=pytest.fail), corpus, examples=3, **more)

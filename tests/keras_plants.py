@@ -33,16 +33,16 @@ def _mask_shifted(patch: pytest.MonkeyPatch) -> None:
     """Let each target position see the one behind it."""
     from keras import ops
 
-    from impls.keras3.keras_transformer import Network
+    from impls.keras3.keras_transformer import TransformerNetwork
 
-    right = Network._self_bias
+    right = TransformerNetwork._self_bias
 
     def wrong(self: Any, queries: Any, keys: Any, visible: Any) -> Any:
         if visible.shape[2] != 1:  # the encoder's mask and that of a cached step have one row
             visible = ops.greater_equal(queries[:, None] + 1, keys[None, :])[None, None]
         return right(self, queries, keys, visible)
 
-    patch.setattr(Network, "_self_bias", wrong)
+    patch.setattr(TransformerNetwork, "_self_bias", wrong)
 
 
 def _epsilon_of_keras(patch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from worker_tasks import PATIENCE_SECONDS, Task, answer, read
 
 import impls
 from harness.conformance.law_runner import LAWS, check_subject, for_variant
-from harness.conformance.models_under_test import SIZES, Subject, dropping, padded
+from harness.conformance.models_under_test import SIZES, ModelUnderTest, dropping, padded
 from impls import registry
 from impls.contract import EOS, PAD, SOS, Arrays, Batch, Recipe, Seq2SeqModel, Training
 
@@ -42,7 +42,7 @@ MUTED = {"nothing": (), "attention": (".self.output.kernel", ".cross.output.kern
 """The kernels that follow attention weights and hidden units: where they are 0, dropout before them has no effect."""
 
 
-def subject(recipe: Recipe, framework: str = "keras", *, still: bool = False, **settings: Any) -> Subject:
+def subject(recipe: Recipe, framework: str = "keras", *, still: bool = False, **settings: Any) -> ModelUnderTest:
     """Return a recipe for the laws; `still`: with no dropout at all, so that one program serves all laws."""
 
     def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
@@ -50,7 +50,7 @@ def subject(recipe: Recipe, framework: str = "keras", *, still: bool = False, **
         words = SOURCE_WORDS, target_words(recipe)
         return impls.build(kept, *words, training=training, seed=seed, framework=framework, **settings)
 
-    return Subject(build, SOURCE_WORDS, target_words(recipe), MAX_LENGTH, dropout_is_fixed=still)
+    return ModelUnderTest(build, SOURCE_WORDS, target_words(recipe), MAX_LENGTH, dropout_is_fixed=still)
 
 
 def small(name: str, *, layers: int | None = None) -> Recipe:
@@ -86,7 +86,7 @@ def word(task: Task, folder: Path) -> Found:
     return computed(subject(small(task.subject, layers=1), "torch", still=True)), {}
 
 
-def computed(tried: Subject) -> Arrays:
+def computed(tried: ModelUnderTest) -> Arrays:
     """Return the logits and the gradients of a recipe, at weights that every framework has."""
     training, batch = Training(clip_norm=None, label_smoothing=0.1), tried.batch()
     model = tried.model(training=training)

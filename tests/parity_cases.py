@@ -16,7 +16,7 @@ import numpy as np
 import impls
 from harness.data.batch_digest import ConsumedBatches
 from harness.data.batches import evaluation_batches, training_batches
-from harness.data.dataset import Prepared, prepare
+from harness.data.dataset import Dataset, prepare
 from harness.evaluation.search import TIE_NATS, translate
 from harness.experiments.specs import DataSpec, DecodingSpec
 from harness.experiments.suites import reduced
@@ -81,12 +81,12 @@ class Case:
     tells_epsilon: bool
 
     @property
-    def corpus(self) -> Prepared:
+    def corpus(self) -> Dataset:
         return _prepared(self.data)
 
 
 @lru_cache(maxsize=2)
-def _prepared(data: DataSpec) -> Prepared:
+def _prepared(data: DataSpec) -> Dataset:
     return prepare(data)
 
 

@@ -16,7 +16,7 @@ from small_runs import DATA, TINY, TRAINING, spec
 from harness.data import multi30k
 from harness.data.batch_digest import expected_batches, weights_digest
 from harness.data.batches import evaluation_batches, updates_per_epoch
-from harness.data.dataset import Prepared, Split, detokenise, prepare
+from harness.data.dataset import Dataset, Split, detokenise, prepare
 from harness.evaluation.evaluate import test_scores
 from harness.evaluation.metrics import perplexity_from_sums
 from harness.experiments.specs import DataSpec, DecodingSpec, EpochRecord, RunRecord, RunSpec
@@ -46,7 +46,7 @@ def write_set(results: Path, *, seeds: int = 2, **changes: Any) -> list[RunRecor
     return [write_run(results, folder_spec(variant, seed, **changes)) for variant in RECIPES for seed in range(seeds)]
 
 
-def write_run(results: Path, run: RunSpec, prepared: Prepared | None = None, *, right: float = 0.8) -> RunRecord:
+def write_run(results: Path, run: RunSpec, prepared: Dataset | None = None, *, right: float = 0.8) -> RunRecord:
     """Write the folder of one completed run, on `prepared` or else on what its settings name.
 
     `right` is the share of right words in its translations.
@@ -111,7 +111,7 @@ def write_run(results: Path, run: RunSpec, prepared: Prepared | None = None, *, 
     return record
 
 
-def tutorial_perplexity(prepared: Prepared, sentences: Arrays) -> float:
+def tutorial_perplexity(prepared: Dataset, sentences: Arrays) -> float:
     """Return exp of the mean over evaluation batches of each batch's nats per target word."""
     batches = [rows for _, rows in evaluation_batches(prepared.test)]
     return math.exp(
@@ -119,7 +119,7 @@ def tutorial_perplexity(prepared: Prepared, sentences: Arrays) -> float:
     )
 
 
-def multi30k_prepared(data: DataSpec) -> Prepared:
+def multi30k_prepared(data: DataSpec) -> Dataset:
     """Return captions as if they were Multi30k: with its files' digests and its numbers of pairs."""
     captions = prepare(DATA)
     names = multi30k.names(data.direction, data.test_split)
@@ -144,7 +144,7 @@ def repeated(values: Sequence[Any], count: int) -> list[Any]:
     return list(itertools.islice(itertools.cycle(values), count))
 
 
-def translations(prepared: Prepared, noise: np.random.Generator, right: float) -> list[Hypothesis]:
+def translations(prepared: Dataset, noise: np.random.Generator, right: float) -> list[Hypothesis]:
     """Return the references with some of their words replaced."""
     words = prepared.target_words
     tokens = [
@@ -161,7 +161,7 @@ def attention(hypotheses: list[Hypothesis]) -> dict[int, Numbers]:
     return {one.sentence: np.full((1, len(one.tokens) + 1, 8), 1 / 8, np.float16) for one in hypotheses}
 
 
-def made_curve(run: RunSpec, prepared: Prepared, noise: np.random.Generator) -> tuple[EpochRecord, ...]:
+def made_curve(run: RunSpec, prepared: Dataset, noise: np.random.Generator) -> tuple[EpochRecord, ...]:
     """Return three epochs, of which the second has the least validation loss."""
     lines, each = [], updates_per_epoch(prepared.train, run.training)
     for epoch, level in enumerate(LOSSES, start=1):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import impls
-from harness.conformance.models_under_test import Subject, dropping
+from harness.conformance.models_under_test import ModelUnderTest, dropping
 from impls.contract import (
     GruRecipe,
     PlainRecipe,
@@ -68,13 +68,13 @@ def build(recipe: Recipe, *, training: Training | None = None, seed: int = 0, dr
     return impls.build(dropping(recipe, dropout), SOURCE_WORDS, target_words(recipe), training=training, seed=seed)
 
 
-def subject(recipe: Recipe) -> Subject:
+def subject(recipe: Recipe) -> ModelUnderTest:
     """Return what the laws are tried on."""
 
     def fresh(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
         return build(recipe, training=training, seed=seed, dropout=dropout)
 
-    return Subject(fresh, SOURCE_WORDS, target_words(recipe), MAX_LENGTH)
+    return ModelUnderTest(fresh, SOURCE_WORDS, target_words(recipe), MAX_LENGTH)
 
 
 @contextmanager

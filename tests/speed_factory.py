@@ -9,10 +9,9 @@ from harness.experiments.specs import DataSpec
 from harness.speed import timing
 from harness.speed.speed_document import (
     Breakdown,
-    Comparison,
     Data,
-    Decoding,
-    Evaluation,
+    DecodingTimes,
+    EvaluationTimes,
     KernelProduct,
     Machine,
     MatrixRate,
@@ -21,8 +20,9 @@ from harness.speed.speed_document import (
     Settings,
     Share,
     SpeedDocument,
-    Subject,
-    Training,
+    SpeedRatio,
+    TimedModel,
+    TrainingTimes,
 )
 from harness.speed.timing import Samples
 
@@ -35,12 +35,12 @@ RATE_SECONDS = Samples.of([0.5 * one for one in NOISE])
 OPERATIONS, KERNELS = 60_000_000_000, 50_000_000_000
 
 
-def training(seconds: float, *, loop: float | None = 1.02, limit: bool = True) -> Training:
+def training(seconds: float, *, loop: float | None = 1.02, limit: bool = True) -> TrainingTimes:
     """Return the training of a subject whose rounds take about so many seconds."""
     samples = Samples.of([seconds * (one + 0.01 * place) for place, one in enumerate(NOISE)])
     harness = None if loop is None else Samples.of([one * loop for one in samples.values])
     share = timing.ratio(Samples.of([one * OPERATIONS / KERNELS for one in RATE_SECONDS.values]), samples)
-    return Training(
+    return TrainingTimes(
         updates=10,
         target=2_000,
         tokens=4_100,
@@ -56,9 +56,9 @@ def training(seconds: float, *, loop: float | None = 1.02, limit: bool = True) -
     )
 
 
-def decoding(name: str, seconds: float, sentences: int = 200, *, equal: int | None = None) -> Decoding:
+def decoding(name: str, seconds: float, sentences: int = 200, *, equal: int | None = None) -> DecodingTimes:
     """Return translations that take about so many seconds; `equal` of them are those of `OURS`."""
-    return Decoding(
+    return DecodingTimes(
         name=name,
         beam=5 if name.endswith("beam") else 1,
         batch_size=1 if name.startswith("single") else 64,
@@ -84,19 +84,19 @@ def breakdown() -> Breakdown:
     )
 
 
-def subjects() -> tuple[Subject, ...]:
+def subjects() -> tuple[TimedModel, ...]:
     """Return two variants and three peers: one measured, one that failed, one that is missing."""
     named: dict[str, Any] = {"variant": "learned_positions", "framework": "torch"}
     measured: dict[str, Any] = {"parameters": 9_038_341, "weights_from": "200 updates", "idle_share": 1e-6}
     ways = (decoding("greedy", 0.8), decoding("beam", 4.0), decoding("single_greedy", 2.0, 40))
     return (
-        Subject(
+        TimedModel(
             name=OURS,
             kind="variant",
             **named,
             **measured,
             training=training(1.0),
-            evaluation=Evaluation(
+            evaluation=EvaluationTimes(
                 batches=8,
                 target=12_000,
                 operations=10**10,
@@ -107,7 +107,7 @@ def subjects() -> tuple[Subject, ...]:
             breakdown=breakdown(),
             environment={"OMP_NUM_THREADS": "2"},
         ),  # fmt: skip
-        Subject(
+        TimedModel(
             name=OTHER,
             kind="variant",
             variant="paper",
@@ -116,7 +116,7 @@ def subjects() -> tuple[Subject, ...]:
             training=training(2.5, loop=1.12, limit=False),
             left_out={"single_beam": "it would take too long"},
         ),
-        Subject(
+        TimedModel(
             name=PLAIN,
             kind="peer",
             **named,
@@ -124,19 +124,19 @@ def subjects() -> tuple[Subject, ...]:
             training=training(4.0, loop=None),
             decoding=(decoding("single_greedy", 60.0, 40, equal=39),),
         ),
-        Subject(name=FAILED, kind="peer", **named, ending="failed", reason="its process ended with code -9"),
-        Subject(name=MISSING, kind="peer", **named, ending="missing", reason="it is not installed"),
+        TimedModel(name=FAILED, kind="peer", **named, ending="failed", reason="its process ended with code -9"),
+        TimedModel(name=MISSING, kind="peer", **named, ending="missing", reason="it is not installed"),
     )
 
 
-def compared(subject: Subject, peer: Subject, what: str, other: str, ratios: Sequence[float]) -> Comparison:
+def compared(subject: TimedModel, peer: TimedModel, what: str, other: str, ratios: Sequence[float]) -> SpeedRatio:
     """Return how many times as fast one is as the other."""
-    return Comparison(
+    return SpeedRatio(
         subject=subject.name, baseline=peer.name, what=what, baseline_what=other, ratio=Samples.of(ratios)
     )
 
 
-def comparisons() -> tuple[Comparison, ...]:
+def comparisons() -> tuple[SpeedRatio, ...]:
     """Return the ratios of the first subject to the plain peer: training, and translating one by one and in batches."""
     ours, _, plain, *_ = subjects()
     assert ours.training is not None

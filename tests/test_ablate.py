@@ -20,7 +20,7 @@ from scipy import stats
 
 from harness.analysis.ablation import Analysis, FieldEffects, analyse
 from harness.analysis.ablation_study import studies
-from harness.analysis.contrasts import Effect
+from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import Conclusion
 from harness.analysis.fairness import fairness
 from harness.analysis.grouping import groups
@@ -237,7 +237,7 @@ def analysed(records: list[RunRecord]) -> Analysis:
     return analyse(records, nothing_stored)
 
 
-def of_word(found: tuple[FieldEffects, ...], field: str, word: str, figure: str = LOSS) -> Effect:
+def of_word(found: tuple[FieldEffects, ...], field: str, word: str, figure: str = LOSS) -> AblationEffect:
     (one,) = [one for one in found if one.field == field]
     (effect,) = [effect for effect in one.effects[figure] if effect.contrast.changed == ((field, word),)]
     return effect

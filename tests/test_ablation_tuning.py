@@ -17,8 +17,8 @@ from harness.analysis.fairness import unfair
 from harness.analysis.grouping import groups, shown_budgets
 from harness.audit import plausibility_rules, row_difference_rules
 from harness.audit.rules import check
-from harness.audit.run_folder import NotTried
-from harness.audit.table_rules import Comparison
+from harness.audit.run_folder import Skipped
+from harness.audit.table_rules import ComparedRuns
 from harness.cli import ablate
 from harness.cli.main import main, parser
 from harness.execution import rate_tuning
@@ -130,7 +130,7 @@ def test_a_choice_waits_for_all_pilots() -> None:
     assert not rate_tuning.complete(planned, records[:2])
     failed = [*records[:2], replace(records[2], status="failed")]
     assert not rate_tuning.complete(planned, failed)
-    assert not ablate.Plan(None, [run_spec()], {rate_tuning.cell_key(run_spec()): planned}).tuned(failed)  # type: ignore[arg-type]
+    assert not ablate.AblationPlan(None, [run_spec()], {rate_tuning.cell_key(run_spec()): planned}).tuned(failed)  # type: ignore[arg-type]
 
 
 def test_the_tuned_run_differs_in_the_rate_alone_and_is_the_run_itself_at_its_own_rate() -> None:
@@ -290,11 +290,11 @@ def test_reports_show_tuned_runs_in_a_table_of_their_own_and_no_pilots(tmp_path:
 
 
 def test_check_knows_that_pilots_have_a_seed_of_their_own_and_that_a_base_may_keep_its_rate() -> None:
-    tables = {group.budget: Comparison(group, (), ()) for group in groups(levels(), pilots=True)}
+    tables = {group.budget: ComparedRuns(group, (), ()) for group in groups(levels(), pilots=True)}
     assert tables.keys() == {"controlled", "tuned", "pilot"}
-    with pytest.raises(NotTried, match="stands in the controlled table"):
+    with pytest.raises(Skipped, match="stands in the controlled table"):
         list(row_difference_rules.differences(tables["tuned"]))
-    with pytest.raises(NotTried, match="a seed of their own"):
+    with pytest.raises(Skipped, match="a seed of their own"):
         list(plausibility_rules.seeds(tables["pilot"]))
     assert [list(row_difference_rules.differences(tables[budget])) for budget in ("controlled", "pilot")] == [[], []]
     assert [list(plausibility_rules.seeds(tables[budget])) for budget in ("controlled", "tuned")] == [[], []]

@@ -11,7 +11,7 @@ import sacrebleu
 
 from harness.data import captions
 from harness.data import captions_lexicon as lexicon
-from harness.data.captions import Clause, Subject, noun_phrase, pairs
+from harness.data.captions import CaptionSubject, Clause, noun_phrase, pairs
 from harness.data.captions_lexicon import Article, Case, Number, Phrase
 
 Splits = dict[str, list[tuple[str, str]]]
@@ -193,7 +193,7 @@ def test_infinitives(verb: str, infinitive: str, english: str) -> None:
 def test_word_order() -> None:
     evening, garden = Phrase("am Abend", "in the evening"), Phrase("im Garten", "in the garden")
     clause = Clause(
-        subject=Subject(Phrase("eine Frau", "a woman"), "singular", "her", (NOUN["Frau"],)),
+        subject=CaptionSubject(Phrase("eine Frau", "a woman"), "singular", "her", (NOUN["Frau"],)),
         finite="zieht",
         end="an",
         final="anzieht",

@@ -19,7 +19,7 @@ from record_factory import record as made_up
 from record_folders import folder_spec, write_run, write_set
 from small_runs import TINY, TRAINING, spec
 
-from harness.audit.rules import RULES, WARNINGS, Checked, check
+from harness.audit.rules import RULES, WARNINGS, AuditReport, check
 from harness.cli.main import main
 from harness.data import multi30k
 from harness.data.dataset import at_hand
@@ -54,7 +54,7 @@ def _no_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.data.dataset.at_hand", lambda data: None)
 
 
-def failed(found: Checked) -> set[str]:
+def failed(found: AuditReport) -> set[str]:
     return {one.rule.code for one in found.failed}
 
 
@@ -132,7 +132,7 @@ def test_every_value_of_a_record_is_sealed_and_none_breaks_the_check(results: Pa
 # What is no fault, and what cannot be tried ---------------------------------------------------------------------------
 
 
-def ends(found: Checked) -> dict[str, str]:
+def ends(found: AuditReport) -> dict[str, str]:
     return {one.rule.code: one.end for one in found.outcomes}
 
 

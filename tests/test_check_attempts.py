@@ -13,7 +13,7 @@ from check_attempts import ATTEMPTS, UNDETECTABLE, Attempt, Base, publish
 from record_edits import FIRST, read, write
 from record_folders import SCHEDULE, folder_spec, multi30k_prepared, write_run, write_set
 
-from harness.audit.rules import Checked, check
+from harness.audit.rules import AuditReport, check
 from harness.data import multi30k
 from harness.experiments.specs import ADDED_FIELDS, DataSpec, DecodingSpec
 from harness.processes.machine import REPOSITORY
@@ -54,7 +54,7 @@ def _schema_1(folder: Path) -> Path:
     return folder / "schema 1"
 
 
-def reported(found: Checked) -> set[str]:
+def reported(found: AuditReport) -> set[str]:
     return {one.rule.code for one in (*found.failed, *found.warnings) if one.end in ("fail", "warn")}
 
 
@@ -93,7 +93,7 @@ def prepared_folder(bases: dict[Base, Path], folder: Path, attempt: Attempt) -> 
     return folder / "results"
 
 
-def run_check(results: Path, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Checked:
+def run_check(results: Path, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> AuditReport:
     with monkeypatch.context() as patch:
         if not attempt.corpus:
             patch.setattr("harness.data.dataset.at_hand", lambda record: None)

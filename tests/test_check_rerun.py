@@ -16,7 +16,7 @@ from small_runs import TINY, TRAINING, spec
 from harness.audit import rerun_rules
 from harness.audit.rerun_rules import Rerun
 from harness.audit.rules import apply_rule
-from harness.audit.run_folder import Memory, NotTried, read
+from harness.audit.run_folder import FileCache, Skipped, read
 from harness.cli.main import main
 from harness.execution import local
 
@@ -61,7 +61,7 @@ def test_other_batches_and_an_invented_loss_are_faults(results: Path, capsys: py
 
 def rerun(results: Path, **environment: Any) -> Rerun:
     """Return what training again would give with the digests of the record, in its environment or another."""
-    stored = read(results, RUN.id, Memory())
+    stored = read(results, RUN.id, FileCache())
     record = stored.known
     here = {**record.environment, "commit": {"digest": "c" * 40, "dirty": False}, **environment}
     answer = {"batches": {}, "weights_after": {"50": OTHER}, "loss": 1.0, "environment": here}
@@ -88,14 +88,14 @@ def test_other_weights_are_a_fault_on_the_same_machine_and_commit(results: Path)
 )
 def test_elsewhere_other_weights_tell_nothing(results: Path, environment: dict[str, Any], words: str) -> None:
     clean(results)
-    with pytest.raises(NotTried, match=f"cannot tell: .*{words}"):
+    with pytest.raises(Skipped, match=f"cannot tell: .*{words}"):
         list(rerun_rules.weights(rerun(results, **environment)))
 
 
 def test_what_cannot_be_trained_here_is_skipped_with_the_reason(results: Path) -> None:
     edit("spec.data.corpus", "multi30k", run=RUN.id)(results)
     edit("spec.data.direction", "fr-de", run=RUN.id)(results)
-    found = rerun_rules._rerun(read(results, RUN.id, Memory()), 5)
+    found = rerun_rules._rerun(read(results, RUN.id, FileCache()), 5)
     assert found.failure.startswith("cannot be trained here: ")
     assert "fr-de" in found.failure
     outcome = apply_rule(rerun_rules.RULES[0], [("", "", found)])

@@ -22,7 +22,7 @@ from record_factory import digest, record
 from record_folders import write_set
 
 from harness.analysis import comparability, example_sentences, selection, subsets
-from harness.analysis.comparison import Corpus
+from harness.analysis.comparison import ReferenceCorpus
 from harness.analysis.effects import Conclusion
 from harness.analysis.selection import Side
 from harness.cli import fail_on
@@ -300,7 +300,7 @@ def test_settings_and_versions_that_differ_are_named(results: Path) -> None:
 # Parts, sentences and n-grams -----------------------------------------------------------------------------------------
 
 REFERENCES = (("a", "red", "dog"), ("a", "cat", "runs", "fast"), ("the", "dog"))
-CORPUS = Corpus(
+CORPUS = ReferenceCorpus(
     source=("ein roter Hund", "eine Katze rennt schnell", "der Hund"),
     reference=("a red dog", "a cat runs fast", "the dog"),
     words=REFERENCES,

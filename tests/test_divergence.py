@@ -17,7 +17,7 @@ from killed_runs import generations, tiny
 from harness.cli.main import main
 from harness.experiments.specs import RunSpec
 from harness.processes.progress import Event
-from harness.processes.signals import Watch
+from harness.processes.signals import SignalGuard
 from harness.storage import files, run_store
 from harness.training import train
 from impls import registry
@@ -148,7 +148,7 @@ def test_what_is_not_finite_survives_a_checkpoint(tmp_path: Path, monkeypatch: p
     with monkeypatch.context() as patch:
         plant_in(patch, name)
         whole = train.run(run, tmp_path / "whole")
-        watch = Watch()
+        watch = SignalGuard()
 
         def tell(event: Event) -> None:
             if event.stage == "training" and event.updates == 5:

@@ -31,11 +31,11 @@ from harness.execution.transfer import Contents
 from harness.experiments.specs import DataSpec, FileSpec, RunRecord, RunSpec, to_json
 from harness.processes import machine
 from harness.processes.progress import Event
-from harness.processes.signals import Watch
+from harness.processes.signals import SignalGuard
 from harness.storage import run_store
 
 TESTS = Path(__file__).resolve().parent
-SETTINGS: dict[str, Any] = {"command": "the command", "note": "a note", "terms": executor.Terms()}
+SETTINGS: dict[str, Any] = {"command": "the command", "note": "a note", "terms": executor.RunLimits()}
 
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -166,7 +166,7 @@ def interrupt(one: RunSpec, results: Path, *, after_epochs: int) -> None:
     """Leave an interrupted run with its checkpoint in `results`."""
     from harness.training import train
 
-    with Watch() as watch:
+    with SignalGuard() as watch:
 
         def progress(event: Event) -> None:
             if f"epoch {after_epochs}/" in event.remark:
@@ -461,7 +461,7 @@ def test_submitit_ends_with_the_records_of_local_though_a_job_is_preempted(
     jobs: dict[str, Any] = {}
     submit = submitit.AutoExecutor.submit
 
-    def noticed(self: Any, job: slurm_launcher.Job) -> Any:
+    def noticed(self: Any, job: slurm_launcher.SlurmJob) -> Any:
         return jobs.setdefault(json.loads(job.spec)["variant"], submit(self, job))
 
     def preempt() -> None:

@@ -23,14 +23,14 @@ from small_runs import DATA, spec
 
 from harness.data.dataset import prepare
 from harness.execution import local
-from harness.execution.local import Outcome, Terms
+from harness.execution.local import Outcome, RunLimits
 from harness.execution.retry_policy import LOST_PROCESSES
 from harness.experiments.specs import RunRecord, RunSpec
 from harness.processes import exit_status, workers
 from harness.storage import locks, logs, run_store
 
 TESTS = Path(__file__).resolve().parent
-QUICK = Terms(silence_seconds=60.0, grace_seconds=1.0)
+QUICK = RunLimits(silence_seconds=60.0, grace_seconds=1.0)
 PATIENCE_SECONDS = 60.0
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
@@ -50,10 +50,10 @@ class Place:
         patch.setenv(faulty_models.NOTES, str(self.notes))
         self.shown = io.StringIO()
 
-    def execute(self, specs: Sequence[RunSpec], *, jobs: int = 2, terms: Terms = QUICK) -> Outcome:
+    def execute(self, specs: Sequence[RunSpec], *, jobs: int = 2, terms: RunLimits = QUICK) -> Outcome:
         return local.execute(specs, self.results, jobs=jobs, stream=self.shown, terms=terms)
 
-    def one(self, kind: str, *, terms: Terms = QUICK) -> RunRecord:
+    def one(self, kind: str, *, terms: RunLimits = QUICK) -> RunRecord:
         """Run a model beside a sound one, which has to be completed, and return the record of the first."""
         first = faulty(kind)
         outcome = self.execute([first, faulty("sound", seed=9)], terms=terms)
@@ -266,7 +266,7 @@ def is_killed_for_its_memory(place: Place) -> None:
 
 
 def hangs(place: Place) -> None:
-    record = place.one("hanging", terms=Terms(silence_seconds=6.0, grace_seconds=0.5, retries=1))
+    record = place.one("hanging", terms=RunLimits(silence_seconds=6.0, grace_seconds=0.5, retries=1))
     assert record.status == "failed"
     assert record.reason.startswith("hung: no sign of life for 6 s; lost before it: 1")
     assert place.trained()["Hanging-0"] == 2
@@ -274,14 +274,14 @@ def hangs(place: Place) -> None:
 
 
 def hangs_once(place: Place) -> None:
-    record = place.one("hanging_once", terms=Terms(silence_seconds=6.0, grace_seconds=0.5))
+    record = place.one("hanging_once", terms=RunLimits(silence_seconds=6.0, grace_seconds=0.5))
     assert record.status == "completed"
     assert record.environment[LOST_PROCESSES] == ["hung: no sign of life for 6 s"]
 
 
 def takes_too_long(place: Place) -> None:
     slow = faulty("slow")
-    (record,) = place.execute([slow], terms=Terms(timeout_seconds=4.0, grace_seconds=30.0)).records
+    (record,) = place.execute([slow], terms=RunLimits(timeout_seconds=4.0, grace_seconds=30.0)).records
     assert record.status == "failed"
     assert record.reason.startswith("timed out after 4 s; its log ends: ")
     assert place.trained() == {"Sound-0": 1}

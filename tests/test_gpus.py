@@ -124,7 +124,7 @@ def test_each_run_sees_the_least_busy_gpu(
 
 def test_a_gpu_whose_run_has_ended_is_free_again(tmp_path: Path) -> None:
     gpus = ["GPU-one", "GPU-two"]
-    crew = local._Crew([], tmp_path, io.StringIO(), Forecast({}, 2), local.Terms(), {}, gpus)
+    crew = local._Crew([], tmp_path, io.StringIO(), Forecast({}, 2), local.RunLimits(), {}, gpus)
     worker: Any = None
     run = spec(device="cuda")
     for taken, expected in (([], "GPU-one"), (["GPU-one"], "GPU-two"), (["GPU-two"], "GPU-one"), (gpus, "GPU-one")):

@@ -27,7 +27,7 @@ from harness.experiments.specs import RunRecord
 from harness.experiments.suites import FULL_VARIANTS
 from harness.reporting import curve_panels as panels
 from harness.reporting import plot_style, render_html
-from harness.reporting.translation_explorer import ALPHABET, LEADS, Side, explorer, marked, number_code
+from harness.reporting.translation_explorer import ALPHABET, LEADS, TranslationColumn, explorer, marked, number_code
 from harness.reporting.verdict import verdict
 from harness.storage import run_store
 
@@ -256,7 +256,7 @@ def test_no_number_s_letters_begin_another_s() -> None:
 
 def test_what_does_not_fit_is_left_out_and_told() -> None:
     sides = [
-        Side(f"{name}", seed, {number: f"{name}{seed} word{number} b" for number in range(100)})
+        TranslationColumn(f"{name}", seed, {number: f"{name}{seed} word{number} b" for number in range(100)})
         for name in ("x", "y")
         for seed in range(3)
     ]
@@ -273,7 +273,10 @@ def test_what_does_not_fit_is_left_out_and_told() -> None:
 
 
 def test_disagreement_is_the_share_of_words_not_in_common() -> None:
-    sides = [Side("x", 0, {0: "a b c d", 1: "same", 2: "a"}), Side("y", 0, {0: "a b x y", 1: "same", 2: "b"})]
+    sides = [
+        TranslationColumn("x", 0, {0: "a b c d", 1: "same", 2: "a"}),
+        TranslationColumn("y", 0, {0: "a b x y", 1: "same", 2: "b"}),
+    ]
     found = explorer(sides)
     assert found is not None
     assert found.data["disagreement"] == [[50, 0, 100]]

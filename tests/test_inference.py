@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from record_factory import record
 
 from harness.analysis import inference
-from harness.analysis.contrasts import Contrast, Effect
+from harness.analysis.contrasts import AblationEffect, Contrast
 from harness.analysis.effects import ASSUMPTION, CLAIM_SEEDS, LEGEND, Conclusion, assumption, conclude
 from harness.analysis.grouping import groups
 from harness.analysis.inference import all_pairs, infer, prior
-from harness.analysis.leaderboard import Judged, judge, stored_sentences
-from harness.analysis.power import Noise, detectable, detectable_with, seeds_needed, upper_bound
+from harness.analysis.leaderboard import MetricLeaderboard, judge, stored_sentences
+from harness.analysis.power import DifferenceNoise, detectable, detectable_with, seeds_needed, upper_bound
 from harness.analysis.scales import IDENTITY, LOG, LOGIT, scale_of
 from harness.analysis.statistics import METHOD, Evidence, Method, against
 from harness.evaluation import metrics
@@ -217,7 +217,7 @@ def test_what_is_detectable_is_found_in_eighty_percent(degrees: int, comparisons
 
 
 def test_the_seeds_needed_detect_the_difference_and_one_fewer_do_not() -> None:
-    noise = Noise(run_variance=0.3**2, degrees=12, sentence_variance=0.1**2)
+    noise = DifferenceNoise(run_variance=0.3**2, degrees=12, sentence_variance=0.1**2)
     found = seeds_needed(noise, 0.6, 7, 21)
     assert found is not None
     assert found > 3
@@ -229,7 +229,7 @@ def test_the_seeds_needed_detect_the_difference_and_one_fewer_do_not() -> None:
 
 
 def test_seeds_that_are_needed_find_the_difference_in_a_simulation() -> None:
-    needed, rows, draw = seeds_needed(Noise(1.0, 100, 0.0), 2.0, 5, 1), 5, np.random.default_rng(0)
+    needed, rows, draw = seeds_needed(DifferenceNoise(1.0, 100, 0.0), 2.0, 5, 1), 5, np.random.default_rng(0)
     assert needed is not None
     figures = draw.standard_normal((4000, rows, needed))
     figures[:, 0] += 2.0
@@ -260,13 +260,16 @@ def test_every_state_has_its_own_symbol_and_label() -> None:
 
 def test_every_effect_carries_the_symbol_of_its_conclusion() -> None:
     contrast = Contrast((("norm", "rms"),), (("norm", "layernorm"),), {}, (0, 1), 1)
-    tested = Effect("validation_loss", contrast, 0.5, 0.4, 0.6, significant=True, tested="seeds")
+    tested = AblationEffect("validation_loss", contrast, 0.5, 0.4, 0.6, significant=True, tested="seeds")
     assert written(tested) == "+0.500 (+0.400 to +0.600) ▼"
     assert written(replace(tested, mean=-0.5, low=-0.6, high=-0.4)) == "−0.500 (−0.600 to −0.400) ▲"
     assert written(replace(tested, low=-0.4, significant=False)) == "+0.500 (−0.400 to +0.600) ~"
     assert written(replace(tested, low=None, high=None, tested="sentences")) == "+0.500 †"
-    assert written(Effect("validation_loss", contrast, 0.5, values=(0.4, 0.6))) == "+0.500 (seeds: +0.400; +0.600) ?"
-    assert written(Effect("validation_loss", contrast)) == "–"
+    assert (
+        written(AblationEffect("validation_loss", contrast, 0.5, values=(0.4, 0.6)))
+        == "+0.500 (seeds: +0.400; +0.600) ?"
+    )
+    assert written(AblationEffect("validation_loss", contrast)) == "–"
 
 
 def test_few_seeds_carry_the_assumption() -> None:
@@ -275,7 +278,7 @@ def test_few_seeds_carry_the_assumption() -> None:
     assert CLAIM_SEEDS == 5
 
 
-def ranked(*steps: float, seeds: int = 4) -> Judged:
+def ranked(*steps: float, seeds: int = 4) -> MetricLeaderboard:
     variants = ("learned_positions", "conv_ffn", "paper", "torch_reference", "sinusoidal_handmade")
     noise, records = np.random.default_rng(5), []
     for variant, step in zip(variants, steps, strict=False):

@@ -25,7 +25,7 @@ from update_faults import UPDATES
 
 import impls
 from harness.conformance import evaluation_laws, law_runner, models_under_test, training_laws
-from harness.conformance.assertions import Broken
+from harness.conformance.assertions import LawViolated
 from harness.conformance.law_runner import LawResult, check, check_subject, for_variant
 from impls import registry
 from impls.contract import PAD, Recipe, Seq2SeqModel, Training
@@ -220,9 +220,9 @@ def test_the_new_process_has_as_many_threads_and_says_why_it_failed() -> None:
 def test_a_number_that_is_not_a_number_is_never_close() -> None:
     from harness.conformance.assertions import close, same_bits
 
-    with pytest.raises(Broken, match="off by nan"):
+    with pytest.raises(LawViolated, match="off by nan"):
         close("logits", np.array([np.nan]), np.array([np.nan]))
-    with pytest.raises(Broken, match="zero has other bits"):
+    with pytest.raises(LawViolated, match="zero has other bits"):
         same_bits("weights", {"zero": np.array([-0.0])}, {"zero": np.array([0.0])})
 
 

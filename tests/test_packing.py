@@ -18,7 +18,7 @@ from impls.contract import EOS, PAD, SOS, Arrays, Batch, Recipe, Training, Trans
 from impls.pytorch import torch_adapter, torch_packing
 from impls.pytorch.cpu_kernels import output_loss
 from impls.pytorch.cuda_graph_training import GraphModel
-from impls.pytorch.dropout import Dropout, Noise
+from impls.pytorch.dropout import Dropout, DropoutSource
 from impls.pytorch.torch_adapter import TorchModel
 from impls.pytorch.torch_packing import GROUP_ROWS, Group, pack, pack_by_position
 
@@ -314,13 +314,13 @@ def test_a_wrong_layout_of_the_gru_is_noticed(fault: str, monkeypatch: pytest.Mo
 def test_each_place_has_the_dropout_rate_of_its_own(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = replace(BASE, dropout=0.1, attention_dropout=0.2, activation_dropout=0.3)
     drawn: list[tuple[int, float]] = []
-    kept = Noise.kept
+    kept = DropoutSource.kept
 
-    def noted(self: Noise, shape: tuple[int, ...], rate: float) -> torch.Tensor:
+    def noted(self: DropoutSource, shape: tuple[int, ...], rate: float) -> torch.Tensor:
         drawn.append((int(np.prod(shape)), rate))
         return kept(self, shape, rate)
 
-    monkeypatch.setattr(Noise, "kept", noted)
+    monkeypatch.setattr(DropoutSource, "kept", noted)
     settings: dict[str, Any] = {"training": Training(batch_size=9), "seed": 0, "precision": "float32", "device": "cpu"}
     classes = {"packed": torch_adapter.TransformerModel, "graphs": GraphModel}
     of = torch_adapter.build_transformer(recipe, SOURCE_WORDS, SOURCE_WORDS, kind=classes[kind], **settings)

@@ -19,7 +19,7 @@ from harness.data import cache, corpora, preprocess, tokenizer_process, vocabula
 from harness.data.batch_digest import expected_batches
 from harness.data.corpora import DataUnavailable
 from harness.data.dataset import (
-    Prepared,
+    Dataset,
     describe,
     detokenise,
     encode,
@@ -52,8 +52,8 @@ def small(
     return DataSpec(**{"corpus": "files", "files": names, "tokenizer": "whitespace", **settings})
 
 
-def same(one: Prepared, other: Prepared) -> bool:
-    for field in fields(Prepared):
+def same(one: Dataset, other: Dataset) -> bool:
+    for field in fields(Dataset):
         first, second = getattr(one, field.name), getattr(other, field.name)
         if field.name in ("train", "validation", "test"):
             first, second = vocabulary.digest_ids(first), vocabulary.digest_ids(second)
@@ -434,7 +434,7 @@ def test_multi30k_with_spacy(multi30k_folder: Path, monkeypatch: pytest.MonkeyPa
     cut: list[list[list[str]]] = []
     tokenise = tokenizer_process.tokenise
 
-    def listen(jobs: list[tokenizer_process.Job]) -> list[list[list[str]]]:
+    def listen(jobs: list[tokenizer_process.TokenizerJob]) -> list[list[list[str]]]:
         cut[:] = tokenise(jobs)
         return cut
 

@@ -16,7 +16,7 @@ import pytest
 from record_folders import SCHEDULE, folder_spec, write_run
 
 from harness.cli.main import main
-from harness.data.dataset import Prepared, moses_tokens, of_run, prepare
+from harness.data.dataset import Dataset, moses_tokens, of_run, prepare
 from harness.evaluation.evaluate import test_scores as scores_of
 from harness.evaluation.metrics import as_version_1, score
 from harness.evaluation.rescoring import NOTE
@@ -43,7 +43,7 @@ def edited(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     files.write_json(folder / run_store.RECORD, value)
 
 
-def as_earlier(results: Path, record: RunRecord, prepared: Prepared) -> RunRecord:
+def as_earlier(results: Path, record: RunRecord, prepared: Dataset) -> RunRecord:
     """Store a run as version 1 did: unknown words spelled out in the text, fewer fields and scores, no seal."""
     hypotheses = [
         Hypothesis(one.sentence, (UNKNOWN, *one.tokens[1:]), f"{UNKNOWN} {one.text}") if one.sentence % 3 == 0 else one

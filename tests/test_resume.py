@@ -18,7 +18,7 @@ from small_runs import spec
 from harness.experiments.specs import DataSpec, FileSpec, RunRecord, RunSpec
 from harness.processes import machine as evidence
 from harness.processes.progress import Event
-from harness.processes.signals import Watch
+from harness.processes.signals import SignalGuard
 from harness.reporting import provenance
 from harness.storage import checkpoint_files, files, run_store, tensors
 from harness.training import checkpoint, train
@@ -134,7 +134,7 @@ class Signaller:
     """Takes a signal for a run when it tells that so many updates are done."""
 
     def __init__(self, *updates: int) -> None:
-        self.watch, self.updates, self.remarks = Watch(), set(updates), list[str]()
+        self.watch, self.updates, self.remarks = SignalGuard(), set(updates), list[str]()
 
     def __call__(self, event: Event) -> None:
         self.remarks += [event.remark] * bool(event.remark)
@@ -167,7 +167,7 @@ def test_a_signal_loses_no_update(cache: Path, tmp_path: Path, monkeypatch: pyte
 def test_validation_that_is_broken_off_is_repeated_alone(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, watch = spec(), Watch()
+    run, watch = spec(), SignalGuard()
     train.run(run, tmp_path / "straight")
 
     def tell(event: Event) -> None:

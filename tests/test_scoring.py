@@ -15,7 +15,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from harness.data.tokenizers import UNKNOWN_TEXT
 from harness.evaluation.metrics import (
-    Evaluation,
+    Scored,
     Scores,
     as_version_1,
     brevity_from_sums,
@@ -106,7 +106,7 @@ def test_batches_of_only_padding_add_nothing() -> None:
 
     found = evaluate(Poisoned(), [batch([PAD, PAD]), batch([EOS, PAD])])
     words = pytest.approx(0.3)
-    assert found == Evaluation(words, 1, (words,), sentence_nats=(0.0, words), sentence_tokens=(0, 1))
+    assert found == Scored(words, 1, (words,), sentence_nats=(0.0, words), sentence_tokens=(0, 1))
 
 
 def test_nothing_to_evaluate_is_refused() -> None:

@@ -24,7 +24,7 @@ from small_runs import spec
 
 from harness.experiments.specs import RunRecord, RunSpec
 from harness.processes.progress import Event
-from harness.processes.signals import Interrupted, Watch
+from harness.processes.signals import Interrupted, SignalGuard
 from harness.storage import checkpoint_files, run_store
 from harness.training import train
 
@@ -150,7 +150,7 @@ def test_a_signal_that_is_ignored_stays_ignored(cache: Path, tmp_path: Path) -> 
 
 
 def test_a_checkpoint_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = Watch()
+    watch = SignalGuard()
 
     def refuse(*given: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "checkpoint-1.json")
@@ -203,7 +203,7 @@ def _heard() -> Any:
 
 @pytest.mark.parametrize("number", NUMBERS.values())
 def test_a_signal_is_noted_and_raised_where_it_is_asked_for(number: int) -> None:
-    with Watch() as watch:
+    with SignalGuard() as watch:
         os.kill(os.getpid(), number)
         assert watch.noted == number
         with pytest.raises(Interrupted, match=f"interrupted by {signal.Signals(number).name}") as caught:
@@ -213,7 +213,7 @@ def test_a_signal_is_noted_and_raised_where_it_is_asked_for(number: int) -> None
 
 
 def test_the_first_signal_counts() -> None:
-    with Watch() as watch:
+    with SignalGuard() as watch:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGHUP)
         assert watch.noted == signal.SIGTERM
@@ -221,7 +221,7 @@ def test_the_first_signal_counts() -> None:
 
 def test_a_signal_raises_at_once_in_a_block_that_may_be_broken_off() -> None:
     reached: list[Any] = []
-    with Watch() as watch:
+    with SignalGuard() as watch:
         for number in (signal.SIGTERM, 0):
             try:
                 with watch.at_once():
@@ -235,7 +235,7 @@ def test_a_signal_raises_at_once_in_a_block_that_may_be_broken_off() -> None:
 
 
 def test_a_signal_that_a_library_swallows_is_raised_at_the_end_of_the_block() -> None:
-    with Watch() as watch, pytest.raises(Interrupted), watch.at_once(), contextlib.suppress(KeyboardInterrupt):
+    with SignalGuard() as watch, pytest.raises(Interrupted), watch.at_once(), contextlib.suppress(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -246,7 +246,7 @@ def test_a_signal_that_a_library_makes_another_error_of_is_raised_as_what_it_is(
         except KeyboardInterrupt as error:
             raise RuntimeError("cannot be imported") from error
 
-    with Watch() as watch:
+    with SignalGuard() as watch:
         with pytest.raises(RuntimeError, match="its own"), watch.at_once():
             raise RuntimeError("its own")
         with pytest.raises(Interrupted), watch.at_once():
@@ -255,7 +255,7 @@ def test_a_signal_that_a_library_makes_another_error_of_is_raised_as_what_it_is(
 
 def test_an_ignored_signal_is_not_noted() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with Watch() as watch:
+    with SignalGuard() as watch:
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         os.kill(os.getpid(), signal.SIGHUP)
         assert watch.noted is None
@@ -265,7 +265,7 @@ def test_another_thread_watches_without_taking_signals() -> None:
     before, found = signal.getsignal(signal.SIGTERM), []
 
     def watching() -> None:
-        with Watch() as watch:
+        with SignalGuard() as watch:
             found.append(signal.getsignal(signal.SIGTERM))
             watch.note(signal.SIGTERM)
             found.append(watch.noted)
@@ -282,7 +282,7 @@ def test_watches_leave_no_thread_and_no_file_behind() -> None:
 
     before = files(), threading.active_count()
     for _ in range(20):
-        with Watch():
+        with SignalGuard():
             pass
     until = time.monotonic() + 5
     while (files(), threading.active_count()) != before and time.monotonic() < until:

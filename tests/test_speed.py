@@ -20,9 +20,9 @@ from harness.cli.main import main, parser
 from harness.experiments.specs import DataSpec, DecodingSpec, RunRecord, RunSpec
 from harness.processes import machine
 from harness.speed import document_store
-from harness.speed.companion import Companion, Lost, Refused
+from harness.speed.companion import JsonProcess, Lost, Refused
 from harness.speed.measurement import Measurement
-from harness.speed.plan import Job
+from harness.speed.plan import ModelJob
 from harness.speed.speed_document import SpeedDocument
 from harness.speed.timing import Samples
 from harness.speed.worker import Bench
@@ -215,7 +215,7 @@ def test_bad_input_is_one_line(
 
 
 @pytest.fixture
-def companion(tmp_path: Path) -> Iterator[Companion]:
+def companion(tmp_path: Path) -> Iterator[JsonProcess]:
     """Yield a process that multiplies matrices: it needs no model, and so begins soon."""
     spec = RunSpec(
         variant="learned_positions",
@@ -225,7 +225,7 @@ def companion(tmp_path: Path) -> Iterator[Companion]:
         decoding=DecodingSpec(max_tokens=5),
         threads=1,
     )
-    job = Job(
+    job = ModelJob(
         name="products",
         spec=spec,
         products=(spec,),
@@ -236,12 +236,12 @@ def companion(tmp_path: Path) -> Iterator[Companion]:
         beam=2,
         profiled_updates=1,
     )
-    found = Companion(job, tmp_path / "log", lambda: None, 60.0)
+    found = JsonProcess(job, tmp_path / "log", lambda: None, 60.0)
     yield found
     found.end()
 
 
-def test_a_process_that_is_killed_is_lost_with_its_last_lines(companion: Companion) -> None:
+def test_a_process_that_is_killed_is_lost_with_its_last_lines(companion: JsonProcess) -> None:
     facts = companion.start()
     assert facts["environment"]["OMP_NUM_THREADS"] == "1"
     companion._log.write_text("first\nlast words\n", encoding="utf-8")
@@ -250,7 +250,7 @@ def test_a_process_that_is_killed_is_lost_with_its_last_lines(companion: Compani
         companion.ask("time", measure="products", of=0)
 
 
-def test_a_process_says_what_it_refuses_and_what_it_fails_in_and_goes_on(companion: Companion) -> None:
+def test_a_process_says_what_it_refuses_and_what_it_fails_in_and_goes_on(companion: JsonProcess) -> None:
     companion.start()
     with pytest.raises(Refused, match="job.nowhere: there is no such field"):
         companion.ask("start", job={"nowhere": 1})
@@ -260,7 +260,7 @@ def test_a_process_says_what_it_refuses_and_what_it_fails_in_and_goes_on(compani
     assert companion.ask("time", measure="products", of=0)["seconds"] > 0
 
 
-def test_a_process_that_says_nothing_is_given_up(companion: Companion) -> None:
+def test_a_process_that_says_nothing_is_given_up(companion: JsonProcess) -> None:
     companion.start()
     companion._timeout = 0.3
     os.kill(companion._process.pid, signal.SIGSTOP)
@@ -269,7 +269,7 @@ def test_a_process_that_says_nothing_is_given_up(companion: Companion) -> None:
     assert companion._process.poll() is not None
 
 
-def test_a_process_ends_with_whoever_started_it(companion: Companion) -> None:
+def test_a_process_ends_with_whoever_started_it(companion: JsonProcess) -> None:
     companion.start()
     assert companion._process.stdin is not None
     companion._process.stdin.close()

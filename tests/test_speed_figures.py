@@ -17,7 +17,7 @@ from scipy import stats
 from harness.data.vocabulary import Split
 from harness.experiments.specs import DataSpec, DecodingSpec, RunSpec
 from harness.speed import assemble, document_store, matmul_peak, plan, profile, scaling, speed_document, timing
-from harness.speed.scheduler import Crew, Series, Turn
+from harness.speed.scheduler import RoundRobin, TaskSamples, TimedTask
 from harness.speed.timing import Samples
 from harness.speed.workload import evenly
 from harness.storage import files
@@ -303,9 +303,9 @@ class Planted:
         self.ended = True
 
 
-def crew(tmp_path: Path, **companions: Planted) -> tuple[Crew, list[str]]:
+def crew(tmp_path: Path, **companions: Planted) -> tuple[RoundRobin, list[str]]:
     said: list[str] = []
-    found = Crew(tmp_path, say=said.append, check=lambda: None, timeout_seconds=None)
+    found = RoundRobin(tmp_path, say=said.append, check=lambda: None, timeout_seconds=None)
     found.companions.update(companions)  # type: ignore[arg-type]
     return found, said
 
@@ -314,7 +314,7 @@ def test_a_subject_that_dies_is_left_out_and_the_others_go_on(tmp_path: Path) ->
     found, said = crew(
         tmp_path, first=Planted({"training": [1.0]}, dies_after=1), second=Planted({"training": [2.0, 3.0, 4.0]})
     )
-    found.run("training", [Turn("first", "training"), Turn("second", "training")], 3)
+    found.run("training", [TimedTask("first", "training"), TimedTask("second", "training")], 3)
     assert found.samples("first", "training") == [1.0]
     assert found.samples("second", "training") == [2.0, 3.0, 4.0]
     assert found.lost == {"first": "its process ended with code -9: it wrote nothing"}
@@ -328,8 +328,8 @@ def test_a_subject_that_dies_is_left_out_and_the_others_go_on(tmp_path: Path) ->
 def test_what_a_subject_refuses_costs_it_nothing_else(tmp_path: Path) -> None:
     found, _ = crew(tmp_path, peer=Planted({"greedy": [1.0]}, refuses="beam"))
     for measure in ("beam", "greedy"):
-        found.run("decoding", [Turn("peer", measure)], 1)  # type: ignore[arg-type]
-    assert found.refused == {Turn("peer", "beam"): "it has no beam"}
+        found.run("decoding", [TimedTask("peer", measure)], 1)  # type: ignore[arg-type]
+    assert found.refused == {TimedTask("peer", "beam"): "it has no beam"}
     assert (found.samples("peer", "greedy"), found.lost) == ([1.0], {})
 
 
@@ -339,7 +339,7 @@ def test_idle_processes_are_watched(tmp_path: Path) -> None:
     assert found.idle_share("another") is None
 
 
-def job(name: str, **changes: Any) -> plan.Job:
+def job(name: str, **changes: Any) -> plan.ModelJob:
     spec = RunSpec(
         variant="learned_positions",
         recipe=TransformerRecipe(width=8, layers=1, heads=2, ffn_width=8),
@@ -349,15 +349,15 @@ def job(name: str, **changes: Any) -> plan.Job:
         threads=1,
     )
     amounts = {"updates": 2, "validation_batches": 1, "sentences": 3, "single_sentences": 1, "profiled_updates": 1}
-    return plan.Job(name=name, spec=spec, beam=5, **{**amounts, **changes})
+    return plan.ModelJob(name=name, spec=spec, beam=5, **{**amounts, **changes})
 
 
 def test_a_planted_cost_has_its_exponent_along_an_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = crew(tmp_path, **{f"n{size}": Planted({"training": [2.0 * size**2] * 3}) for size in (2, 4, 8)})
-    monkeypatch.setattr(Crew, "start", lambda self, one: True)
+    monkeypatch.setattr(RoundRobin, "start", lambda self, one: True)
     synthetic = plan.Synthetic(length=7)
     jobs = tuple((size, job(f"n{size}", synthetic=synthetic)) for size in (2, 4, 8))
-    line = scaling.Line("length", "training", jobs, {"batch_size": 2.0}, "learned_positions/torch")
+    line = scaling.ScalingAxis("length", "training", jobs, {"batch_size": 2.0}, "learned_positions/torch")
     grown = scaling.follow(line, found)
     assert grown.exponent == pytest.approx(2)
     assert [one.size for one in grown.points] == [2, 4, 8]
@@ -389,8 +389,8 @@ def test_sentences_are_taken_evenly_from_the_whole_set() -> None:
 # The document ---------------------------------------------------------------------------------------------------------
 
 
-def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> speed_document.Subject:
-    training = speed_document.Training(
+def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> speed_document.TimedModel:
+    training = speed_document.TrainingTimes(
         updates=2,
         target=30,
         tokens=70,
@@ -401,7 +401,7 @@ def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> speed_docu
         seconds=Samples.of(seconds),
     )
     decodings = tuple(
-        speed_document.Decoding(
+        speed_document.DecodingTimes(
             name=one,
             beam=1,
             batch_size=8,
@@ -415,7 +415,7 @@ def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> speed_docu
         for one, count in (("greedy", 10), ("single_greedy", 2))
     )
     settings: dict[str, Any] = {"kind": "variant", "variant": "learned_positions", "framework": "torch"}
-    return speed_document.Subject(name=name, **{**settings, "training": training, "decoding": decodings, **changes})
+    return speed_document.TimedModel(name=name, **{**settings, "training": training, "decoding": decodings, **changes})
 
 
 def made() -> speed_document.SpeedDocument:
@@ -583,5 +583,5 @@ def test_an_edited_document_shows(tmp_path: Path) -> None:
 def test_series_are_empty_before_anything_was_timed(tmp_path: Path) -> None:
     found, _ = crew(tmp_path)
     assert found.samples("nobody", "training") == []
-    found.series[Turn("somebody", "training")] = Series({})
+    found.series[TimedTask("somebody", "training")] = TaskSamples({})
     assert found.samples("somebody", "training") == []

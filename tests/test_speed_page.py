@@ -22,7 +22,7 @@ from test_html import Outline
 from harness.cli.main import main
 from harness.reporting import speed_plots, speed_report, speed_tables, speed_text
 from harness.speed import document_store
-from harness.speed.speed_document import Comparison, SpeedDocument
+from harness.speed.speed_document import SpeedDocument, SpeedRatio
 from harness.speed.timing import Samples
 
 SECTIONS = ("training", "evaluation", "decoding", "comparisons", "breakdown", "scaling", "limit", "subjects")
@@ -52,7 +52,7 @@ def markdown(folder: Path) -> str:
     return (folder / "index.md").read_text(encoding="utf-8")
 
 
-def cells(table: speed_tables.Table, name: str) -> dict[str, str]:
+def cells(table: speed_tables.SpeedTable, name: str) -> dict[str, str]:
     """Return the row that begins with a name, by heading."""
     (row,) = (row for row in table.rows if row[0] == name)
     return dict(zip(table.heads, row, strict=True))
@@ -175,7 +175,7 @@ def _untrue(document: SpeedDocument, place: str) -> SpeedDocument:
         first, *others = document.comparisons
         changed["comparisons"] = (replace(first, ratio=Samples.of([9.0] * len(first.ratio))), *others)
     elif place == "a comparison of nothing":
-        more = Comparison(subject=made.OTHER, baseline=made.PLAIN, what="greedy", baseline_what="greedy",
+        more = SpeedRatio(subject=made.OTHER, baseline=made.PLAIN, what="greedy", baseline_what="greedy",
                           ratio=Samples.of([2.0]))  # fmt: skip
         changed["comparisons"] = (more,)
     elif place == "operations":

@@ -22,7 +22,7 @@ from small_runs import spec
 from harness.cli.main import main
 from harness.data import corpora, preprocess, text_files, tokenizer_process, vocabulary
 from harness.data.dataset import describe, prepare, remark
-from harness.data.tokenizer_process import Job
+from harness.data.tokenizer_process import TokenizerJob
 from harness.data.tokenizers import WhitespaceTokenizer, tokenizer, train_sentencepiece
 from harness.experiments.specs import DataSpec, FileSpec
 from harness.reporting import provenance
@@ -399,7 +399,7 @@ CONTROL = "\x01\x02"
 def cut() -> dict[str, list[list[str]]]:
     """Return the tokens of all odd texts by tokenizer, of one process."""
     names = ("spacy", "moses", "whitespace")
-    jobs = [Job(tokenizer=name, language="de", case="lower", texts=[*ODD, LONG, CONTROL]) for name in names]
+    jobs = [TokenizerJob(tokenizer=name, language="de", case="lower", texts=[*ODD, LONG, CONTROL]) for name in names]
     return dict(zip(names, tokenizer_process.tokenise(jobs), strict=True))
 
 

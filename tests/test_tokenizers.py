@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.data import tokenizer_process
-from harness.data.tokenizer_process import Job
+from harness.data.tokenizer_process import TokenizerJob
 from harness.data.tokenizers import (
     LIBRARIES,
     UNKNOWN_TEXT,
@@ -36,7 +36,9 @@ SENTENCES = (
 
 
 def cut(name: str, language: str, *texts: str, case: str = "lower", **more: str) -> list[list[str]]:
-    return tokenizer_process.tokenise([Job(tokenizer=name, language=language, case=case, texts=texts, **more)])[0]
+    return tokenizer_process.tokenise(
+        [TokenizerJob(tokenizer=name, language=language, case=case, texts=texts, **more)]
+    )[0]
 
 
 def pieces_of(text: str, name: str = "sentencepiece-unigram", size: int = 70) -> bytes:
@@ -82,7 +84,9 @@ def tokens_of() -> dict[tuple[str, str, str], list[str]]:
     texts = [(name, language, text, case) for name, language, text, case, _ in CASES]
     texts += [(name, "en", text, "lower") for name in ("spacy", "moses") for text in SENTENCES]
     texts += [("spacy", language, text, "lower") for language, text in OTHERS]
-    jobs = [Job(tokenizer=name, language=language, case=case, texts=[text]) for name, language, text, case in texts]
+    jobs = [
+        TokenizerJob(tokenizer=name, language=language, case=case, texts=[text]) for name, language, text, case in texts
+    ]
     found = tokenizer_process.tokenise(jobs)
     return {text[:3]: tokens for text, (tokens,) in zip(texts, found, strict=True)}
 
@@ -249,9 +253,9 @@ def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_refusal_crosses_from_the_other_process_in_one_line() -> None:
-    score = Job(tokenizer="spacy", language="tlh", case="lower", texts=["It isn't."], fallback="xx")
+    score = TokenizerJob(tokenizer="spacy", language="tlh", case="lower", texts=["It isn't."], fallback="xx")
     with pytest.raises(ValueError, match="^language='tlh': spaCy has no rules for it here; allowed is") as caught:
-        tokenizer_process.tokenise([score, Job(tokenizer="spacy", language="tlh", case="lower", texts=["a"])])
+        tokenizer_process.tokenise([score, TokenizerJob(tokenizer="spacy", language="tlh", case="lower", texts=["a"])])
     assert "\n" not in str(caught.value)
 
 

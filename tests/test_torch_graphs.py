@@ -19,7 +19,7 @@ from harness.experiments.specs import RunSpec, overridden, override, spec_from_j
 from impls import registry
 from impls.contract import EOS, PAD, SOS, Arrays, Batch
 from impls.pytorch import cuda_graph_training
-from impls.pytorch.cuda_graph_training import LENGTH_STEP, GraphModel, Graphs, Shape, padded_shape
+from impls.pytorch.cuda_graph_training import LENGTH_STEP, BatchShape, GraphModel, Graphs, padded_shape
 from impls.pytorch.dropout import Dropout
 from impls.pytorch.torch_adapter import TorchModel
 
@@ -150,7 +150,7 @@ def test_a_batch_of_padding_alone_changes_no_sum_and_no_weight() -> None:
 
 
 def test_shapes_are_few_and_hold_the_batch() -> None:
-    assert padded_shape(batch(2), ROWS, LONGEST) == Shape(ROWS, 8, 8)
+    assert padded_shape(batch(2), ROWS, LONGEST) == BatchShape(ROWS, 8, 8)
     shapes = {padded_shape(batch(number), ROWS, LONGEST) for number in range(200)}
     assert len(shapes) <= (LONGEST // LENGTH_STEP + 1) ** 2
     assert {one.rows for one in shapes} == {ROWS}
@@ -244,7 +244,7 @@ def test_an_update_is_orders_to_the_device_alone(variant: str) -> None:
     for one in static.module.modules():
         if isinstance(one, Dropout):
             one.noise = DrawnNowhere()  # type: ignore[assignment]
-    inputs = cuda_graph_training.Inputs(Shape(ROWS, 8, 8), torch.device("meta"))
+    inputs = cuda_graph_training.Inputs(BatchShape(ROWS, 8, 8), torch.device("meta"))
     static.module.train()
     with Orders() as orders:
         static._update(inputs)
@@ -278,7 +278,7 @@ def captured(dropout: float = 0.3) -> GraphModel:
     return found
 
 
-def shapes(given: Sequence[Batch]) -> set[Shape]:
+def shapes(given: Sequence[Batch]) -> set[BatchShape]:
     return {padded_shape(one, ROWS, LONGEST) for one in given}
 
 
@@ -313,7 +313,7 @@ def test_capturing_changes_no_state(gpu: PlayedGpu) -> None:
     curve(replayed, [batch(1)])
     replayed.train_step(batch(1), RATE)
     before = replayed.training_state()
-    inputs = cuda_graph_training.Inputs(Shape(ROWS, 8, 8), torch.device("cpu"))
+    inputs = cuda_graph_training.Inputs(BatchShape(ROWS, 8, 8), torch.device("cpu"))
     inputs.fill(batch(2), RATE)
     replayed._prepared("another", lambda: replayed._update(inputs), replayed._changed)
     equal(replayed.training_state(), before)

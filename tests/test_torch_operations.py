@@ -16,7 +16,7 @@ from impls import registry
 from impls.contract import EOS, PAD, SOS, Batch, Recipe, Training, TransformerRecipe
 from impls.pytorch import cpu_kernels
 from impls.pytorch.cpu_kernels import LOSS_ROWS, add_kept, attend_packed, output_loss
-from impls.pytorch.dropout import Dropout, Noise
+from impls.pytorch.dropout import Dropout, DropoutSource
 from impls.pytorch.torch_packing import pack
 
 HIDDEN = -1e9
@@ -120,7 +120,7 @@ def test_what_is_kept_is_added_with_its_gradients() -> None:
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_dropout_keeps_the_share_it_says_independently_of_the_place(rate: float) -> None:
-    noise = Noise(torch.device("cpu"))
+    noise = DropoutSource(torch.device("cpu"))
     noise.restart(0, 1)
     dropout = Dropout(rate, noise)
     x = torch.ones(400, 1_003)  # no multiple of the four numbers that are drawn together
@@ -136,7 +136,7 @@ def test_dropout_keeps_the_share_it_says_independently_of_the_place(rate: float)
 
 
 def test_dropout_onto_a_residual_drops_what_it_drops_alone() -> None:
-    noise = Noise(torch.device("cpu"))
+    noise = DropoutSource(torch.device("cpu"))
     dropout, x, residual = Dropout(0.3, noise), torch.rand(50, 7), torch.rand(50, 7)
     noise.restart(5, 2)
     alone = dropout(x)

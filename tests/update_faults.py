@@ -13,7 +13,7 @@ from faults import Fault
 from realistic_faults import many
 
 from impls.contract import Batch, Training
-from impls.pytorch.dropout import Dropout, Noise
+from impls.pytorch.dropout import Dropout, DropoutSource
 
 Settings = Callable[[Training, float], tuple[Training, float]]
 
@@ -270,7 +270,7 @@ def without(*ends: str, rate: float = 0.0) -> Callable[[Any], None]:
     def change(model: Any) -> None:
         for name, module in model.module.named_modules():
             if name.endswith(ends) and hasattr(module, "dropout"):
-                module.dropout = Dropout(rate * module.dropout.rate, Noise(torch.device("cpu")))
+                module.dropout = Dropout(rate * module.dropout.rate, DropoutSource(torch.device("cpu")))
                 module.dropout.noise = model._noise
 
     return change

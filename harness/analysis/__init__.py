@@ -3,7 +3,7 @@
 Input: `RunRecord`s and the per-sentence files of their run folders.
 Output: plain result objects that every report renders.
 
-- `grouping.Group` is a table: runs that may be compared, one `Row` per variant with its seeds.
+- `grouping.RunTable` is a table: runs that may be compared, one `Row` per variant with its seeds.
 - `inference.Contrast` is a difference between two rows with its standard error, interval and p-value.
 - `leaderboard.Leaderboard` is a table judged on one metric: conclusions, rank intervals, detectable difference.
 

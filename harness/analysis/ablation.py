@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.analysis.ablation_study import WORDS, Cell, Departures, Study, differences, label, studies
+from harness.analysis.ablation_study import WORDS, Departures, Study, StudyCell, differences, label, studies
 from harness.analysis.confounds import Confound, confounds
-from harness.analysis.contrasts import FIGURES, Contrast, Effect, alone, averaged, between, estimate
+from harness.analysis.contrasts import FIGURES, AblationEffect, Contrast, alone, averaged, between, estimate
 from harness.analysis.fairness import RATE
 from harness.analysis.leaderboard import Sentences
 from harness.execution.rate_tuning import Choice, cell_key, choose, finished_pilots, tuned
@@ -24,7 +24,7 @@ class Spread:
 
     best: str
     worst: str
-    effect: Effect
+    effect: AblationEffect
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class FieldEffects:
 
     field: str
     words: tuple[str, ...]
-    effects: Mapping[str, tuple[Effect, ...]]
+    effects: Mapping[str, tuple[AblationEffect, ...]]
     spread: Mapping[str, Spread | None]
 
 
@@ -55,7 +55,7 @@ class Factorial:
     missing: tuple[str, ...]
     left_out: tuple[str, ...]
     main: tuple[FieldEffects, ...]
-    interactions: Mapping[str, tuple[Effect, ...]]
+    interactions: Mapping[str, tuple[AblationEffect, ...]]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Rank:
 
     field: str
     joint: bool
-    effect: Effect | None
+    effect: AblationEffect | None
     spread: Spread | None
     lost: tuple[str, ...]
 
@@ -151,7 +151,7 @@ def _with_tuned(found: StudyEffects, records: Sequence[RunRecord], sentences: Se
         wanted = {seed: tuned(one.spec, chosen.get(cell.departures)).id for seed, one in cell.records.items()}
         runs = {seed: by_id[run] for seed, run in wanted.items() if run in by_id}
         if cell.departures in chosen and runs:
-            cells.append(Cell(cell.departures, runs))
+            cells.append(StudyCell(cell.departures, runs))
     there = {cell.departures for cell in cells}
     effects = None
     if () in there:
@@ -179,7 +179,7 @@ def _fields(
     return tuple(made)
 
 
-def _spread(study: Study, figure: str, effects: Sequence[Effect], sentences: Sentences) -> Spread | None:
+def _spread(study: Study, figure: str, effects: Sequence[AblationEffect], sentences: Sentences) -> Spread | None:
     """Return the best and the worst word of a field, the base's own being 0 away from itself."""
     known = {one.contrast.changed[0][1]: one for one in effects if one.mean is not None}
     if not known:

@@ -34,7 +34,7 @@ def label(departures: Departures) -> str:
 
 
 @dataclass(frozen=True)
-class Cell:
+class StudyCell:
     """One recipe of a study: where it departs from the base, and its runs by seed."""
 
     departures: Departures
@@ -66,7 +66,7 @@ class Study:
     variant: str
     title: str
     base: Mapping[str, str]
-    cells: tuple[Cell, ...]
+    cells: tuple[StudyCell, ...]
     differences: tuple[str, ...]
 
     @property
@@ -91,7 +91,7 @@ class Study:
                 found.setdefault(record.spec.training.batching, set()).add(record.curve[-1].updates)
         return {name: tuple(sorted(found[name])) for name in WORDS["batching"] if name in found}
 
-    def cell(self, departures: Iterable[tuple[str, str]] = ()) -> Cell | None:
+    def cell(self, departures: Iterable[tuple[str, str]] = ()) -> StudyCell | None:
         """Return the cell with these departures from the base; None where it was not run."""
         wanted = frozenset(departures)
         return next((cell for cell in self.cells if frozenset(cell.departures) == wanted), None)
@@ -145,7 +145,7 @@ def _study(records: Sequence[RunRecord], given: RunSpec | None) -> Study:
     spec = records[0].spec
     base = _base(list(found), spec.variant, given)
     cells = tuple(
-        Cell(_departures(base, words), dict(sorted(runs.items())))
+        StudyCell(_departures(base, words), dict(sorted(runs.items())))
         for words, runs in sorted(found.items(), key=lambda pair: _place(base, pair[0]))
     )
     (group,) = groups([next(iter(found[base].values()))])
@@ -179,7 +179,7 @@ def _place(base: Words, words: Words) -> tuple[int, ...]:
     return (sum(away), first, *places)
 
 
-def differences(cells: Sequence[Cell], declared: Collection[str] = ()) -> tuple[str, ...]:
+def differences(cells: Sequence[StudyCell], declared: Collection[str] = ()) -> tuple[str, ...]:
     """Return in what the runs of these cells differ beyond their departures and the settings `declared`.
 
     The baseline's runs are compared over seeds, and all cells at each seed, so that a cell that lacks a seed hides no

@@ -9,17 +9,17 @@ from harness.analysis import comparability, subsets
 from harness.analysis import comparison_metrics as figures
 from harness.analysis import example_sentences as sentences
 from harness.analysis.comparability import Disagreement, Setting
-from harness.analysis.comparison_metrics import MAIN, Compared
+from harness.analysis.comparison_metrics import MAIN, MetricComparison
 from harness.analysis.example_sentences import Ngram, Sentence
 from harness.analysis.selection import Side
-from harness.analysis.subsets import Parts
+from harness.analysis.subsets import SubsetScores
 
 RANKED_BY = ("chrf", "bleu_sacre")
 """By which score sentences are told apart: the first that every run has statistics of."""
 
 
 @dataclass(frozen=True)
-class Corpus:
+class ReferenceCorpus:
     """The test set that sides were measured on, and how often training has each word.
 
     `words` are the references as the models' own words; `frequencies` is None where those are pieces of words.
@@ -32,7 +32,7 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class Extremes:
+class LargestDifferences:
     """What a side does better than the first side by most, and worse."""
 
     letter: str
@@ -51,16 +51,16 @@ class Comparison:
     sides: tuple[Side, ...]
     allowed: tuple[Disagreement, ...]
     settings: tuple[Setting, ...]
-    figures: tuple[Compared, ...]
+    figures: tuple[MetricComparison, ...]
     remarks: tuple[str, ...]
     lost: tuple[str, ...]
     seeds: tuple[int, ...]
     ranked_by: str = ""
-    parts: tuple[Parts, ...] = ()
-    extremes: tuple[Extremes, ...] = ()
+    parts: tuple[SubsetScores, ...] = ()
+    extremes: tuple[LargestDifferences, ...] = ()
     left_out: tuple[str, ...] = field(default=())
 
-    def figure(self, name: str) -> Compared | None:
+    def figure(self, name: str) -> MetricComparison | None:
         """Return a figure by its name in records, or None where no side has it."""
         return next((one for one in self.figures if one.figure.name == name), None)
 
@@ -68,7 +68,7 @@ class Comparison:
 def compare(
     sides: Sequence[Side],
     allowed: Sequence[Disagreement],
-    corpus: Corpus | None,
+    corpus: ReferenceCorpus | None,
     *,
     examples: int,
     with_text: bool = True,
@@ -86,8 +86,8 @@ def compare(
     paired = not any(one.unpaired for one in allowed)
     found = figures.compare(sides, paired=paired, others=others if paired else ())
     seeds, left_out = figures.common(sides), []
-    parts: list[Parts] = []
-    extremes: list[Extremes] = []
+    parts: list[SubsetScores] = []
+    extremes: list[LargestDifferences] = []
     ranked_by = ""
     if not paired:
         left_out.append("Sentences, lengths, words and n-grams: the sides were not measured on the same sentences.")
@@ -112,7 +112,7 @@ def compare(
     )
 
 
-def _remarks(found: Sequence[Compared]) -> tuple[str, ...]:
+def _remarks(found: Sequence[MetricComparison]) -> tuple[str, ...]:
     """Return what the statistics say beside quality, each remark once."""
     judged = [one for one in found if one.table is not None and one.figure.kind == "quality"]
     whole = [one for one in judged if any(each.basis != "nothing" for each in one.intervals)]
@@ -120,7 +120,9 @@ def _remarks(found: Sequence[Compared]) -> tuple[str, ...]:
     return first.table.remarks if first and first.table else ()
 
 
-def _parts(sides: Sequence[Side], seeds: Sequence[int], corpus: Corpus | None) -> tuple[list[Parts], list[str]]:
+def _parts(
+    sides: Sequence[Side], seeds: Sequence[int], corpus: ReferenceCorpus | None
+) -> tuple[list[SubsetScores], list[str]]:
     """Return the scores of parts of the test set, and what could not be had."""
     found, left_out = [], []
     sums = subsets.stored(sides, seeds, MAIN)
@@ -142,7 +144,7 @@ def _parts(sides: Sequence[Side], seeds: Sequence[int], corpus: Corpus | None) -
     return found, left_out
 
 
-def _no_words(sides: Sequence[Side], corpus: Corpus | None) -> str:
+def _no_words(sides: Sequence[Side], corpus: ReferenceCorpus | None) -> str:
     """Return why words cannot be counted; nothing where they can."""
     if corpus is None:
         return "the corpus that the runs were measured on is not on this machine."
@@ -154,8 +156,8 @@ def _no_words(sides: Sequence[Side], corpus: Corpus | None) -> str:
 
 
 def _extremes(
-    sides: Sequence[Side], seeds: Sequence[int], corpus: Corpus | None, examples: int, *, with_text: bool
-) -> tuple[list[Extremes], str, list[str]]:
+    sides: Sequence[Side], seeds: Sequence[int], corpus: ReferenceCorpus | None, examples: int, *, with_text: bool
+) -> tuple[list[LargestDifferences], str, list[str]]:
     """Return the sentences and n-grams that differ most, the score that tells sentences, and what could not be had."""
     if not examples:
         return [], "", []
@@ -177,7 +179,7 @@ def _extremes(
         grams = (
             sentences.ngrams(pair, seeds, corpus.words, count=examples) if corpus and with_text and not why else None
         )
-        found.append(Extremes(side.letter, told, grams))
+        found.append(LargestDifferences(side.letter, told, grams))
     if any(one.sentences is None for one in found):
         left_out.append("Sentences that differ most: not every run has its translations and statistics stored.")
     elif not texts[0]:

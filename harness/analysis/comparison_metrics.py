@@ -29,7 +29,7 @@ NEITHER_BETTER = "neither more nor less is better"
 
 
 @dataclass(frozen=True)
-class Figure:
+class ComparisonMetric:
     """A figure of a run: its name in records, its name in words, its decimals and which way is better.
 
     `on_tokens`: it compares only between equal vocabularies. `divisor` is the size of the unit that it is shown in.
@@ -47,44 +47,44 @@ class Figure:
 FIGURES = {
     one.name: one
     for one in (
-        Figure("bleu_sacre", "sacreBLEU", "quality", 2, "higher"),
-        Figure("chrf", "chrF", "quality", 2, "higher"),
-        Figure("brevity_penalty", "brevity penalty", "quality", 3, "neither"),
-        Figure("unknown_tokens", "unknown tokens", "quality", 0, "neither", on_tokens=True),
-        Figure("bleu_tokenised", "tokenised BLEU", "quality", 2, "higher", on_tokens=True),
-        Figure("bleu_tutorial", "tutorial BLEU", "quality", 2, "higher", on_tokens=True),
-        Figure("validation_loss", "validation loss, nats", "quality", 4, "lower", on_tokens=True),
-        Figure("test_loss", "test loss, nats", "quality", 4, "lower", on_tokens=True),
-        Figure("training_perplexity", "training perplexity", "quality", 3, "lower", on_tokens=True),
-        Figure("validation_perplexity", "validation perplexity", "quality", 3, "lower", on_tokens=True),
-        Figure("test_perplexity", "test perplexity", "quality", 3, "lower", on_tokens=True),
-        Figure("tutorial_perplexity", "tutorial perplexity", "quality", 3, "lower", on_tokens=True),
+        ComparisonMetric("bleu_sacre", "sacreBLEU", "quality", 2, "higher"),
+        ComparisonMetric("chrf", "chrF", "quality", 2, "higher"),
+        ComparisonMetric("brevity_penalty", "brevity penalty", "quality", 3, "neither"),
+        ComparisonMetric("unknown_tokens", "unknown tokens", "quality", 0, "neither", on_tokens=True),
+        ComparisonMetric("bleu_tokenised", "tokenised BLEU", "quality", 2, "higher", on_tokens=True),
+        ComparisonMetric("bleu_tutorial", "tutorial BLEU", "quality", 2, "higher", on_tokens=True),
+        ComparisonMetric("validation_loss", "validation loss, nats", "quality", 4, "lower", on_tokens=True),
+        ComparisonMetric("test_loss", "test loss, nats", "quality", 4, "lower", on_tokens=True),
+        ComparisonMetric("training_perplexity", "training perplexity", "quality", 3, "lower", on_tokens=True),
+        ComparisonMetric("validation_perplexity", "validation perplexity", "quality", 3, "lower", on_tokens=True),
+        ComparisonMetric("test_perplexity", "test perplexity", "quality", 3, "lower", on_tokens=True),
+        ComparisonMetric("tutorial_perplexity", "tutorial perplexity", "quality", 3, "lower", on_tokens=True),
         *(
-            Figure(f"bleu_{order}_{kind}", f"BLEU-{order} {kind}", "orders", 2, "higher", on_tokens=True)
+            ComparisonMetric(f"bleu_{order}_{kind}", f"BLEU-{order} {kind}", "orders", 2, "higher", on_tokens=True)
             for kind in ("cumulative", "individual")
             for order in ORDERS
         ),
-        Figure("parameters", "parameters", "cost", 0, "neither"),
-        Figure("training_tokens_per_second", "training tokens/s", "cost", 0, "higher"),
-        Figure("epoch_seconds", "one epoch, s", "cost", 2, "lower"),
-        Figure("first_update_seconds", "first update, s", "cost", 2, "lower"),
-        Figure("validation_seconds", "validation, s", "cost", 2, "lower"),
-        Figure("decoding_sentences_per_second", "decoding sentences/s", "cost", 1, "higher"),
-        Figure("peak_memory_bytes", "peak memory, MiB", "cost", 0, "lower", divisor=2.0**20),
-        Figure("total_seconds", "whole run, minutes", "cost", 1, "lower", divisor=60.0),
+        ComparisonMetric("parameters", "parameters", "cost", 0, "neither"),
+        ComparisonMetric("training_tokens_per_second", "training tokens/s", "cost", 0, "higher"),
+        ComparisonMetric("epoch_seconds", "one epoch, s", "cost", 2, "lower"),
+        ComparisonMetric("first_update_seconds", "first update, s", "cost", 2, "lower"),
+        ComparisonMetric("validation_seconds", "validation, s", "cost", 2, "lower"),
+        ComparisonMetric("decoding_sentences_per_second", "decoding sentences/s", "cost", 1, "higher"),
+        ComparisonMetric("peak_memory_bytes", "peak memory, MiB", "cost", 0, "lower", divisor=2.0**20),
+        ComparisonMetric("total_seconds", "whole run, minutes", "cost", 1, "lower", divisor=60.0),
     )
 }
 
 
 @dataclass(frozen=True)
-class Compared:
+class MetricComparison:
     """One figure of all sides: each one's mean with its interval, and the differences of all pairs.
 
     `table` is the report's, which has further rows, where `reported` is true; else that of the sides alone. It is None
     where `silent` says why nothing is compared. `unjudged` says why differences are shown but not tested.
     """
 
-    figure: Figure
+    figure: ComparisonMetric
     intervals: tuple[Interval, ...]
     table: Comparisons | None = None
     reported: bool = False
@@ -102,7 +102,7 @@ class Compared:
         return difference.conclusion(less_is_better=self.figure.better == "lower")
 
 
-def compare(sides: Sequence[Side], *, paired: bool, others: Sequence[Side] = ()) -> list[Compared]:
+def compare(sides: Sequence[Side], *, paired: bool, others: Sequence[Side] = ()) -> list[MetricComparison]:
     """Return every figure that a side has.
 
     `paired`: the sides' test sentences are the same ones. `others` are the further rows of the report's table.
@@ -127,8 +127,8 @@ def compare(sides: Sequence[Side], *, paired: bool, others: Sequence[Side] = ())
 
 
 def _compare(
-    sides: Sequence[Side], figure: Figure, silent: str, unjudged: str, *, paired: bool, others: Sequence[Side]
-) -> Compared:
+    sides: Sequence[Side], figure: ComparisonMetric, silent: str, unjudged: str, *, paired: bool, others: Sequence[Side]
+) -> MetricComparison:
     evidence = [_evidence(side, figure.name, with_sums=paired) for side in sides]
     metric, scale = _metric(figure.name), scale_of(figure.name)
     intervals = tuple(statistics.interval(one, metric, scale=scale) for one in evidence)
@@ -144,12 +144,12 @@ def _compare(
     elif not set.intersection(*(set(side.seeds) for side in sides)):
         silent = "the sides have no seed in common"
     if silent:
-        return Compared(figure, intervals, silent=silent, unjudged=unjudged)
+        return MetricComparison(figure, intervals, silent=silent, unjudged=unjudged)
     rows = [one for side in others if (one := _evidence(side, figure.name, with_sums=paired)).seeds]
     seeds = set.intersection(*(set(side.seeds) for side in sides))
     reported = bool(rows) and not unjudged and all(seeds <= set(one.seeds) for one in rows)
     table = statistics.compare_all([*evidence, *rows] if reported else evidence, metric, scale=scale)
-    return Compared(figure, intervals, table, reported, unjudged=unjudged)
+    return MetricComparison(figure, intervals, table, reported, unjudged=unjudged)
 
 
 def _evidence(side: Side, name: str, *, with_sums: bool) -> Evidence:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.analysis.ablation_study import WORDS, Cell, Study
+from harness.analysis.ablation_study import WORDS, Study, StudyCell
 from harness.experiments.specs import RunRecord
 from impls import weights
 
@@ -64,7 +64,7 @@ def embedding_ratio(record: RunRecord) -> float | None:
 
 def _by_level(study: Study, field: str) -> list[Confound]:
     """Return the ratio at each level of a field, once for each combination of the other fields' levels."""
-    groups: dict[frozenset[tuple[str, str]], dict[str, Cell]] = {}
+    groups: dict[frozenset[tuple[str, str]], dict[str, StudyCell]] = {}
     for cell in study.cells:
         level = dict(cell.departures).get(field, study.base[field])
         others = frozenset(pair for pair in cell.departures if pair[0] != field)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.analysis import power, statistics
-from harness.analysis.ablation_study import WORDS, Cell, Departures, Study
+from harness.analysis.ablation_study import WORDS, Departures, Study, StudyCell
 from harness.analysis.effects import Conclusion, Tested, conclude
 from harness.analysis.grouping import measure
 from harness.analysis.leaderboard import Sentences, metric_of, sentence_sums
@@ -17,7 +17,7 @@ from harness.experiments.specs import RunRecord
 
 
 @dataclass(frozen=True)
-class Figure:
+class AblationMetric:
     """What is compared: in words, its unit, the digits it is written with, and whether less is better."""
 
     title: str
@@ -27,10 +27,10 @@ class Figure:
 
 
 FIGURES = {
-    "validation_loss": Figure("validation loss", "nats", 3, less_is_better=True),
-    "test_perplexity": Figure("test perplexity", "", 2, less_is_better=True),
-    "bleu_tutorial": Figure("tutorial BLEU", "", 2, less_is_better=False),
-    "bleu_sacre": Figure("sacreBLEU", "", 2, less_is_better=False),
+    "validation_loss": AblationMetric("validation loss", "nats", 3, less_is_better=True),
+    "test_perplexity": AblationMetric("test perplexity", "", 2, less_is_better=True),
+    "bleu_tutorial": AblationMetric("tutorial BLEU", "", 2, less_is_better=False),
+    "bleu_sacre": AblationMetric("sacreBLEU", "", 2, less_is_better=False),
 }
 
 
@@ -55,7 +55,7 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Effect:
+class AblationEffect:
     """By how much a figure changes, as a mean over paired seeds with its 95 % interval.
 
     Where no seed has all figures, all of it is None. `p` is that of the comparison on its own, `p_holm` that after
@@ -92,7 +92,7 @@ class Effect:
 
 def estimate(
     study: Study, figure: str, contrasts: Sequence[Contrast], sentences: Sentences, *, at_once: int = 1
-) -> list[Effect]:
+) -> list[AblationEffect]:
     """Return the effect of each contrast on a figure, one table together.
 
     Each contrast keeps all seeds it has, so one that lacks a seed takes none from the others. All recipes of the study
@@ -120,10 +120,10 @@ def estimate(
     return [_effect(figure, one, found.get(place), ps[place]) for place, one in enumerate(contrasts)]
 
 
-def _effect(figure: str, contrast: Contrast, found: statistics.Effect | None, p_holm: float | None) -> Effect:
+def _effect(figure: str, contrast: Contrast, found: statistics.Effect | None, p_holm: float | None) -> AblationEffect:
     if found is None:
-        return Effect(figure, contrast)
-    return Effect(
+        return AblationEffect(figure, contrast)
+    return AblationEffect(
         figure,
         contrast,
         mean=found.mean,
@@ -141,7 +141,7 @@ def _effect(figure: str, contrast: Contrast, found: statistics.Effect | None, p_
     )
 
 
-def detectable(study: Study, effects: Sequence[Effect]) -> float | None:
+def detectable(study: Study, effects: Sequence[AblationEffect]) -> float | None:
     """Return the true effect, around the base's figure, that a table finds significant with a probability of 80 %.
 
     It is that of the effect with the median standard error; None where nothing is tested over seeds.
@@ -162,7 +162,7 @@ def _no_sentences(record: RunRecord) -> None:
     """Return nothing: the sentences of rows that are in no contrast are not needed."""
 
 
-def _evidence(cell: Cell, seeds: Sequence[int], figure: str, sentences: Sentences) -> Evidence:
+def _evidence(cell: StudyCell, seeds: Sequence[int], figure: str, sentences: Sentences) -> Evidence:
     records = [cell.records[seed] for seed in seeds]
     figures = tuple(measure(record, figure) for record in records)
     return Evidence(cell.label, tuple(seeds), figures, sentence_sums(records, figure, sentences))

@@ -206,7 +206,7 @@ class Difference(Effect):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class InferenceTable:
     """What holds for all effects of a table.
 
     `seeds` are those that all rows have, `tests` the number of comparisons that the p-values are corrected for, and
@@ -223,7 +223,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparisons(Table):
+class Comparisons(InferenceTable):
     """Differences between rows."""
 
     differences: tuple[Difference, ...]
@@ -242,7 +242,7 @@ class Comparisons(Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contrasts(Table):
+class Contrasts(InferenceTable):
     """Weighted sums of rows."""
 
     effects: tuple[Effect, ...]

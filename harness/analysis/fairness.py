@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.analysis.grouping import Group, rows
+from harness.analysis.grouping import RunTable, rows
 from harness.evaluation.metrics import without_unknown
 from harness.experiments.specs import Budget, RunRecord, to_json
 from harness.text import plain
@@ -29,7 +29,7 @@ MOST_NAMES = 8
 
 
 @dataclass(frozen=True)
-class Difference:
+class Mismatch:
     """One thing in which runs differ that should agree: what, and who has which value."""
 
     kind: Kind
@@ -45,7 +45,7 @@ DECLARED: dict[Budget, frozenset[str]] = {"tuned": frozenset({RATE}), "pilot": f
 """The settings that may differ between the runs of a budget, because the budget says so."""
 
 
-def unfair(records: Iterable[RunRecord], budget: Budget) -> list[Difference]:
+def unfair(records: Iterable[RunRecord], budget: Budget) -> list[Mismatch]:
     """Return what differs between the runs of a budget that should agree; empty where all agree.
 
     Checked in `controlled`: data settings, files, vocabularies and ids; test set, decoding and signatures; training
@@ -61,7 +61,7 @@ def unfair(records: Iterable[RunRecord], budget: Budget) -> list[Difference]:
     return undeclared(chosen, DECLARED.get(budget, frozenset()))
 
 
-def undeclared(records: Sequence[RunRecord], declared: Collection[str]) -> list[Difference]:
+def undeclared(records: Sequence[RunRecord], declared: Collection[str]) -> list[Mismatch]:
     """Return what differs between runs that should agree in all but the settings `declared`, whatever their budgets.
 
     Where "training.batching" is declared, the number of updates and the stream of batches must agree among the runs
@@ -149,14 +149,14 @@ def _names(records: Sequence[RunRecord], part: str) -> list[str]:
     return sorted({name for record in records for name in record.fingerprints.get(part) or {}})
 
 
-def _differences(records: Sequence[RunRecord], evidence: Evidence) -> list[Difference]:
+def _differences(records: Sequence[RunRecord], evidence: Evidence) -> list[Mismatch]:
     labels = {record.id: row.label for row in rows(records) for record in row.records}
     found: dict[tuple[Kind, str], Holders] = {}
     for kind, name, value, record in evidence:
         holders = found.setdefault((kind, name), {}).setdefault(value, [])
         if labels[record.id] not in holders:
             holders.append(labels[record.id])
-    return [Difference(kind, name, _sides(sides)) for (kind, name), sides in found.items() if len(sides) > 1]
+    return [Mismatch(kind, name, _sides(sides)) for (kind, name), sides in found.items() if len(sides) > 1]
 
 
 def _sides(sides: Holders) -> str:
@@ -168,11 +168,11 @@ def _short(value: str) -> str:
     return value[:12] + "…" if hexadecimal else plain(value)
 
 
-def _seeds(records: Sequence[RunRecord]) -> list[Difference]:
+def _seeds(records: Sequence[RunRecord]) -> list[Mismatch]:
     sides: Holders = {}
     for row in rows(records):
         sides.setdefault(", ".join(str(record.spec.seed) for record in row.records), []).append(row.label)
-    return [Difference("seeds", "seeds", _sides(sides))] if len(sides) > 1 else []
+    return [Mismatch("seeds", "seeds", _sides(sides))] if len(sides) > 1 else []
 
 
 def drawing(record: RunRecord, name: str) -> str:
@@ -186,7 +186,7 @@ def drawing(record: RunRecord, name: str) -> str:
     return recipe.embedding_init if embedded and isinstance(recipe, TransformerRecipe) else "xavier"
 
 
-def _weights(records: Sequence[RunRecord]) -> list[Difference]:
+def _weights(records: Sequence[RunRecord]) -> list[Mismatch]:
     """Compare initial tensors of one seed; a variant without a recipe shares none."""
     found: dict[tuple[int, str, str, str], dict[str, list[str]]] = {}
     lines = []
@@ -195,7 +195,7 @@ def _weights(records: Sequence[RunRecord]) -> list[Difference]:
             weights = record.fingerprints.get("weights") or {}
             if not weights and record.status == "completed" and record.spec.recipe is not None:
                 lines.append(
-                    Difference("weights", f"initial weights, seed {record.spec.seed}", f"missing in {row.label}")
+                    Mismatch("weights", f"initial weights, seed {record.spec.seed}", f"missing in {row.label}")
                 )
             for name, digest in weights.items() if record.spec.recipe is not None else ():
                 shape, _, code = str(digest).rpartition(":")
@@ -209,10 +209,10 @@ def _weights(records: Sequence[RunRecord]) -> list[Difference]:
     for (seed, who), names in tensors.items():
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         what = f"{', '.join(names[:MOST_NAMES])}{more} differ: {who}"
-        lines.append(Difference("weights", f"initial weights, seed {seed}", what))
+        lines.append(Mismatch("weights", f"initial weights, seed {seed}", what))
     return lines
 
 
-def differences(group: Group) -> list[str]:
+def differences(group: RunTable) -> list[str]:
     """Return why the rows of `group` may not share a table; empty where they may."""
     return list(map(str, unfair(group.records, group.budget)))

@@ -63,7 +63,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One variant with one set of settings: its runs by seed, and the label that tells it from the other rows."""
 
     label: str
@@ -97,12 +97,12 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunTable:
     """Rows that may share a table: one budget, corpus, direction, test split, size, vocabulary and way of batching."""
 
     budget: Budget
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
     @property
     def records(self) -> tuple[RunRecord, ...]:
@@ -166,13 +166,13 @@ def notes(records: Iterable[RunRecord]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(note for record in records if (note := plain(record.note))))
 
 
-def shown_budgets(found: Iterable[Group]) -> dict[str, str]:
+def shown_budgets(found: Iterable[RunTable]) -> dict[str, str]:
     """Return the budgets that a report of these groups shows, with their titles."""
     present = {group.budget for group in found}
     return {name: title for name, title in BUDGETS.items() if name in present}
 
 
-def groups(records: Iterable[RunRecord], *, pilots: bool = False) -> tuple[Group, ...]:
+def groups(records: Iterable[RunRecord], *, pilots: bool = False) -> tuple[RunTable, ...]:
     """Return `records` as groups that may share a table: Multi30k first, then by epochs, the longest-trained first.
 
     Pilots only choose a learning rate and are left out, unless `pilots` asks for them.
@@ -182,7 +182,7 @@ def groups(records: Iterable[RunRecord], *, pilots: bool = False) -> tuple[Group
     for record in unique:
         found.setdefault(_key(record), []).append(record)
     _seat_outsiders(found)
-    made = [Group(key[0], _title(one), rows(one)) for key, one in found.items()]
+    made = [RunTable(key[0], _title(one), rows(one)) for key, one in found.items()]
     budgets = list(BUDGETS)
     return tuple(
         sorted(
@@ -197,7 +197,7 @@ def groups(records: Iterable[RunRecord], *, pilots: bool = False) -> tuple[Group
     )
 
 
-def rows(records: Iterable[RunRecord]) -> tuple[Row, ...]:
+def rows(records: Iterable[RunRecord]) -> tuple[TableRow, ...]:
     """Return one row for each set of settings that differs in more than the seed, built-in variants first."""
     found: dict[str, list[RunRecord]] = {}
     for record in _unique(records):
@@ -213,7 +213,7 @@ def rows(records: Iterable[RunRecord]) -> tuple[Row, ...]:
     )
     labels = _labels([one[0].spec for _, one in sets])
     return tuple(
-        Row(label, one[0].spec.variant, tuple(sorted(one, key=lambda record: record.spec.seed)))
+        TableRow(label, one[0].spec.variant, tuple(sorted(one, key=lambda record: record.spec.seed)))
         for label, (_, one) in zip(labels, sets, strict=True)
     )
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from harness.analysis import statistics
 from harness.analysis.effects import LEGEND, Conclusion, Difference, assumption
 from harness.analysis.fairness import other_vocabulary
-from harness.analysis.grouping import Group, Row, measure
+from harness.analysis.grouping import RunTable, TableRow, measure
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.scales import scale_of
 from harness.analysis.significance import Reals
@@ -32,7 +32,7 @@ Sentences = Callable[[RunRecord], Arrays | None]
 
 
 @dataclass(frozen=True)
-class Measure:
+class LeaderboardMetric:
     """A figure that is judged: its name in words, its decimals, and whether less is better or it depends on tokens."""
 
     title: str
@@ -42,16 +42,16 @@ class Measure:
 
 
 MEASURES = {
-    "bleu_sacre": Measure("sacreBLEU", 2),
-    "chrf": Measure("chrF", 2),
-    "bleu_tutorial": Measure("tutorial BLEU", 2, on_tokens=True),
-    "test_perplexity": Measure("test perplexity", 3, less_is_better=True, on_tokens=True),
+    "bleu_sacre": LeaderboardMetric("sacreBLEU", 2),
+    "chrf": LeaderboardMetric("chrF", 2),
+    "bleu_tutorial": LeaderboardMetric("tutorial BLEU", 2, on_tokens=True),
+    "test_perplexity": LeaderboardMetric("test perplexity", 3, less_is_better=True, on_tokens=True),
 }
 MAIN = "bleu_sacre"
 
 
 @dataclass(frozen=True)
-class Judged:
+class MetricLeaderboard:
     """One figure of a table: the interval of each row, by label, and the differences of all pairs of rows."""
 
     name: str
@@ -59,7 +59,7 @@ class Judged:
     comparisons: Comparisons
 
     @property
-    def measure(self) -> Measure:
+    def measure(self) -> LeaderboardMetric:
         return MEASURES[self.name]
 
     @property
@@ -122,7 +122,9 @@ class Judged:
         return [f"{said}.", *([table.moderation] if table.moderation else [])]
 
 
-def judge(group: Group, labels: Sequence[str], sentences: Sentences, *, method: Method) -> dict[str, Judged]:
+def judge(
+    group: RunTable, labels: Sequence[str], sentences: Sentences, *, method: Method
+) -> dict[str, MetricLeaderboard]:
     """Return what can be judged of a group whose runs are comparable, figure by figure.
 
     Figures on tokens are judged between equal vocabularies alone. `labels` are the rows', each once.
@@ -143,7 +145,9 @@ def judge(group: Group, labels: Sequence[str], sentences: Sentences, *, method: 
         metric = metric_of(name)
         scale = scale_of(name)
         intervals = {each.label: statistics.interval(each, metric, scale=scale, method=method) for each in evidence}
-        found[name] = Judged(name, intervals, statistics.compare_all(evidence, metric, scale=scale, method=method))
+        found[name] = MetricLeaderboard(
+            name, intervals, statistics.compare_all(evidence, metric, scale=scale, method=method)
+        )
     return found
 
 
@@ -173,7 +177,7 @@ def stored_sentences(results: Path | None) -> Sentences:
     return lambda record: load(record.id, record.fingerprints.get("sentences"))
 
 
-def _evidence(label: str, row: Row, name: str, sentences: Sentences) -> Evidence:
+def _evidence(label: str, row: TableRow, name: str, sentences: Sentences) -> Evidence:
     """Return a row's runs that ended: a diverged one has no figure."""
     ended = [record for record in row.records if record.status in run_store.FINISHED]
     figures = tuple(measure(record, name) if record.status == "completed" else None for record in ended)

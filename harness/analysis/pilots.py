@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.analysis import inference, significance
-from harness.analysis.grouping import Row, groups, measure
+from harness.analysis.grouping import TableRow, groups, measure
 from harness.analysis.leaderboard import Sentences, metric_of, sentence_sums
-from harness.analysis.power import Noise
+from harness.analysis.power import DifferenceNoise
 from harness.analysis.scales import scale_of
 from harness.analysis.statistics import METHOD, Method
 from harness.experiments.specs import RunRecord
@@ -24,7 +24,7 @@ class Pilot:
     other test sentences add is known.
     """
 
-    noise: Noise
+    noise: DifferenceNoise
     level: float
     rows: int
     seeds: int
@@ -42,7 +42,7 @@ def best_pilot(
     return max(known, key=lambda one: one.noise.degrees, default=None)
 
 
-def _pilot(title: str, rows: Sequence[Row], figure: str, sentences: Sentences, method: Method) -> Pilot | None:
+def _pilot(title: str, rows: Sequence[TableRow], figure: str, sentences: Sentences, method: Method) -> Pilot | None:
     figures = [_by_seed(row, figure) for row in rows]
     several = [place for place, one in enumerate(figures) if len(one) > 1]
     if not several:
@@ -55,7 +55,7 @@ def _pilot(title: str, rows: Sequence[Row], figure: str, sentences: Sentences, m
     values = np.array([[figures[place][seed] for seed in seeds] for place in several])
     found = inference.prior(scale.forward(values))
     of_sentences = _of_sentences([rows[place] for place in several], seeds, figure, sentences, method)
-    noise = Noise(float(found.pooled), float(found.most_degrees), of_sentences or 0.0)
+    noise = DifferenceNoise(float(found.pooled), float(found.most_degrees), of_sentences or 0.0)
     return Pilot(
         noise=noise,
         level=float(np.median(values.mean(axis=1))),
@@ -67,14 +67,14 @@ def _pilot(title: str, rows: Sequence[Row], figure: str, sentences: Sentences, m
     )
 
 
-def _by_seed(row: Row, figure: str) -> dict[int, float]:
+def _by_seed(row: TableRow, figure: str) -> dict[int, float]:
     """Return the figure of each completed run that has it."""
     found = {one.spec.seed: measure(one, figure) for one in row.records if one.status == "completed"}
     return {seed: value for seed, value in found.items() if value is not None and np.isfinite(value)}
 
 
 def _of_sentences(
-    rows: Sequence[Row], seeds: Sequence[int], figure: str, sentences: Sentences, method: Method
+    rows: Sequence[TableRow], seeds: Sequence[int], figure: str, sentences: Sentences, method: Method
 ) -> float | None:
     """Return the mean variance that other test sentences add to a difference of two rows; None where it is unknown."""
     sums = []

@@ -16,7 +16,7 @@ NORMAL_DEGREES = 1e4
 
 
 @dataclass(frozen=True)
-class Noise:
+class DifferenceNoise:
     """What the difference of two rows varies by, on the natural scale.
 
     `run_variance` is the variance of one run over seeds, so that a difference of paired runs has twice as much;
@@ -49,7 +49,7 @@ def detectable(standard_error: float, degrees: float, comparisons: int, *, confi
     return standard_error * high
 
 
-def detectable_with(noise: Noise, seeds: int, rows: int, comparisons: int) -> float:
+def detectable_with(noise: DifferenceNoise, seeds: int, rows: int, comparisons: int) -> float:
     """Return what a table of `rows` rows detects with this many seeds, on the natural scale."""
     from_seeds = 2 * noise.run_variance / seeds
     total = from_seeds + noise.sentence_variance
@@ -61,7 +61,7 @@ def detectable_with(noise: Noise, seeds: int, rows: int, comparisons: int) -> fl
     return detectable(math.sqrt(total), degrees, comparisons)
 
 
-def seeds_needed(noise: Noise, difference: float, rows: int, comparisons: int) -> int | None:
+def seeds_needed(noise: DifferenceNoise, difference: float, rows: int, comparisons: int) -> int | None:
     """Return the least number of seeds, from 3 on, with which a table detects `difference`; None where 1,000 do not.
 
     Source: a search; what is detected falls with the number of seeds.
@@ -78,9 +78,9 @@ def seeds_needed(noise: Noise, difference: float, rows: int, comparisons: int) -
     return high
 
 
-def upper_bound(noise: Noise, confidence: float = 0.8) -> Noise:
+def upper_bound(noise: DifferenceNoise, confidence: float = 0.8) -> DifferenceNoise:
     """Return the noise with its variance over seeds at the upper end of a one-sided interval (chi-square)."""
     from scipy.special import gammaincinv
 
     least = 2 * gammaincinv(noise.degrees / 2, 1 - confidence) / noise.degrees
-    return Noise(noise.run_variance / float(np.maximum(least, 1e-12)), noise.degrees, noise.sentence_variance)
+    return DifferenceNoise(noise.run_variance / float(np.maximum(least, 1e-12)), noise.degrees, noise.sentence_variance)

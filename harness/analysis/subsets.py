@@ -44,7 +44,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Part:
+class Subset:
     """A part of the test set: how much is in it, each side's score, and each further side's change."""
 
     title: str
@@ -54,14 +54,14 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """A score over the parts that a division makes; `unit` says what `Part.size` counts."""
+class SubsetScores:
+    """A score over the parts that a division makes; `unit` says what `Subset.size` counts."""
 
     name: str
     title: str
     score: str
     unit: str
-    parts: tuple[Part, ...]
+    parts: tuple[Subset, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -78,7 +78,7 @@ def stored(sides: Sequence[Side], seeds: Sequence[int], name: str) -> list[Count
     return [np.stack(one) for one in found]
 
 
-def by_length(sides: Sequence[Side], seeds: Sequence[int], sums: Sequence[Counts], name: str) -> Parts:
+def by_length(sides: Sequence[Side], seeds: Sequence[int], sums: Sequence[Counts], name: str) -> SubsetScores:
     """Return a BLEU by the number of words of the reference, as the score itself counts them."""
     lengths = sums[0][0, :, 1]
     cuts = np.unique(np.quantile(lengths, np.arange(1, PARTS) / PARTS, method="inverted_cdf"))
@@ -91,7 +91,7 @@ def by_length(sides: Sequence[Side], seeds: Sequence[int], sums: Sequence[Counts
     parts = _parts(
         sides, seeds, [(title, int(one.sum()), _cut(sums, one)) for title, one in masks.items()], metric_of(name)
     )
-    return Parts("length", "by words of the reference", "sacreBLEU", "sentences", parts)
+    return SubsetScores("length", "by words of the reference", "sacreBLEU", "sentences", parts)
 
 
 def by_rarest_word(
@@ -101,7 +101,7 @@ def by_rarest_word(
     name: str,
     references: Sequence[Sequence[str]],
     frequencies: Mapping[str, int],
-) -> Parts:
+) -> SubsetScores:
     """Return a BLEU by how often training has the rarest word of the reference."""
     rarest = np.array([min((_place(word, frequencies) for word in one), default=0) for one in references])
     chosen = [(title, rarest == place) for place, title in enumerate(titles(frequencies))]
@@ -109,7 +109,7 @@ def by_rarest_word(
         sides, seeds, [(title, int(one.sum()), _cut(sums, one)) for title, one in chosen if one.any()], metric_of(name)
     )
     title = "by how often training has the rarest word of the reference"
-    return Parts("rarest_word", title, "sacreBLEU", "sentences", parts)
+    return SubsetScores("rarest_word", title, "sacreBLEU", "sentences", parts)
 
 
 def words(
@@ -117,7 +117,7 @@ def words(
     seeds: Sequence[int],
     references: Sequence[Sequence[str]],
     frequencies: Mapping[str, int],
-) -> Parts | None:
+) -> SubsetScores | None:
     """Return how well words are translated by how often training has them; None where a translation is not stored.
 
     F1 = 100 · 2 · matched / (words of the translations + words of the references), where a word is matched as often in
@@ -139,7 +139,7 @@ def words(
     if unseen := int(counts[0][0, :, 0, 1].sum()):
         notes.append(f"{unseen} words of the references are not in the vocabulary, so that no run can produce them.")
     parts = _parts(sides, seeds, chosen, _f1)
-    return Parts(
+    return SubsetScores(
         "word", "by how often training has the word", "word F1", "words of the references", parts, tuple(notes)
     )
 
@@ -182,7 +182,7 @@ def _cut(sums: Sequence[Counts], mask: npt.NDArray[np.bool_]) -> list[Counts]:
 
 def _parts(
     sides: Sequence[Side], seeds: Sequence[int], chosen: Sequence[tuple[str, int, list[Counts]]], metric: Metric
-) -> tuple[Part, ...]:
+) -> tuple[Subset, ...]:
     """Return the parts; p is corrected for all of them together."""
     scores: list[tuple[float | None, ...]] = []
     found = []
@@ -198,7 +198,7 @@ def _parts(
     made = []
     for (title, size, _), own, differences in zip(chosen, scores, found, strict=True):
         changes = tuple(_change(one, next(corrected)) for one in differences)
-        made.append(Part(title, size, own, changes))
+        made.append(Subset(title, size, own, changes))
     return tuple(made)
 
 

@@ -4,8 +4,8 @@ Input: a results folder, and the corpus where it is available.
 Output: for each rule ok, FAIL, warning or skipped, with the reasons.
 
 - `rules.Rule` is one rule with a stable code such as C42.
-- `run_folder.Stored` is a run as it lies on disk.
-- `rules.Outcome` is what a rule found.
+- `run_folder.StoredRun` is a run as it lies on disk.
+- `rules.RuleOutcome` is what a rule found.
 
 Called by the commands `check`, `report` and `compare`. Rules only read; `rerun_rules` trains in other processes.
 """

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from harness.audit.run_folder import NotTried, Stored
-from harness.audit.table_rules import Comparison
+from harness.audit.run_folder import Skipped, StoredRun
+from harness.audit.table_rules import ComparedRuns
 from harness.experiments.specs import RunSpec, canonical_json, to_json
 from impls.contract import TransformerRecipe
 
@@ -37,7 +37,7 @@ NEARLY_RIGHT = 95.0
 
 @dataclass(frozen=True)
 class _Run:
-    stored: Stored
+    stored: StoredRun
     nats: npt.NDArray[np.float64]
     texts: npt.NDArray[np.int64]
 
@@ -54,11 +54,11 @@ class _Run:
         return len(set(self.texts.tolist())) >= VARIED * len(self.texts) and self.bleu < NEARLY_RIGHT
 
 
-def copies(comparison: Comparison) -> Iterator[str]:
+def copies(comparison: ComparedRuns) -> Iterator[str]:
     """No two runs of a table have the same losses, translations, weights or times, whatever their seeds or threads."""
     runs = [run for one in comparison.stored if (run := _run(one)) is not None]
     if len(runs) < 2:
-        raise NotTried("fewer than two completed runs")
+        raise Skipped("fewer than two completed runs")
     effective = [canonical_json(to_json(_effective(run.spec))) for run in runs]
     for first, second in sorted(_suspects(runs)):
         if effective[first] == effective[second]:
@@ -88,13 +88,13 @@ def _suspects(runs: Sequence[_Run]) -> set[tuple[int, int]]:
     return found
 
 
-def _run(stored: Stored) -> _Run | None:
+def _run(stored: StoredRun) -> _Run | None:
     try:
         texts = [_number("\0".join(one.tokens)) for one in stored.hypotheses]
-    except (NotTried, ValueError, OSError):
+    except (Skipped, ValueError, OSError):
         return None  # another rule reports it
     nats = np.full(len(texts), np.nan)
-    with contextlib.suppress(NotTried, ValueError, OSError):
+    with contextlib.suppress(Skipped, ValueError, OSError):
         nats = stored.sentences["nats"] if len(stored.sentences["nats"]) == len(texts) else nats
     return _Run(stored, nats, np.array(texts, np.int64))
 
@@ -120,11 +120,11 @@ def _same_results(one: _Run, other: _Run) -> Iterator[str]:
             yield f"translations of {equal:,} of {len(one.texts):,} sentences"
 
 
-def _same_evidence(one: Stored, other: Stored) -> Iterator[str]:
+def _same_evidence(one: StoredRun, other: StoredRun) -> Iterator[str]:
     yield from sorted({what for what, _ in _evidence(one) & _evidence(other)})
 
 
-def _evidence(stored: Stored) -> set[tuple[str, object]]:
+def _evidence(stored: StoredRun) -> set[tuple[str, object]]:
     """Return what no two runs have in common: digests of trained weights, and the seconds of the epochs."""
     record = stored.known
     found: set[tuple[str, object]] = {("trained weights", record.fingerprints.get("trained_weights"))}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from harness.audit.run_folder import NotTried, Stored
+from harness.audit.run_folder import Skipped, StoredRun
 from harness.data import multi30k
 from harness.experiments.specs import RunRecord
 
@@ -16,12 +16,12 @@ PAIRS = {"train": 29_000, "val": 1_014, "test_2016_flickr": 1_000, "test_2017_fl
 """How many sentence pairs each split of Multi30k has."""
 
 
-def files(stored: Stored) -> Iterator[str]:
+def files(stored: StoredRun) -> Iterator[str]:
     """The files are those of the corpus, direction and test split in the settings, Multi30k's with its digests."""
     record = stored.known
     found = record.fingerprints.get("files") or {}
     if not found:
-        raise NotTried("no digests of files")
+        raise Skipped("no digests of files")
     try:
         expected = _expected(record)
     except ValueError as error:
@@ -47,14 +47,14 @@ def _expected(record: RunRecord) -> dict[str, str]:
     return {f"{split}.{language}": "" for split in ("train", "val", "test") for language in ("de", "en")}
 
 
-def pairs(stored: Stored) -> Iterator[str]:
+def pairs(stored: StoredRun) -> Iterator[str]:
     """Multi30k's splits have all their pairs."""
     record = stored.known
     data, sizes = record.spec.data, record.sizes
     if data.corpus != "multi30k":
-        raise NotTried("not Multi30k")
+        raise Skipped("not Multi30k")
     if not sizes:
-        raise NotTried("broke off before it began")
+        raise Skipped("broke off before it began")
     train = min(PAIRS["train"], data.training_pairs or PAIRS["train"])
     for split, expected in (("train", train), ("validation", PAIRS["val"]), ("test", PAIRS.get(data.test_split, 0))):
         found = sizes.get(f"{split}_pairs", 0) + sizes.get(f"{split}_left_out", 0)

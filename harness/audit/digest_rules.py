@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from harness.audit.record_rules import TRAINING_DIGESTS
-from harness.audit.run_folder import NotTried, Stored
+from harness.audit.run_folder import Skipped, StoredRun
 from harness.data.batch_digest import MARKS, STATISTICS, WEIGHTS_MARK
 from harness.experiments.specs import ADDED_FIELDS, RunRecord, to_json
 from harness.storage import run_store
 
 
-def complete(stored: Stored) -> Iterator[str]:
+def complete(stored: StoredRun) -> Iterator[str]:
     """There is a digest of the batches and of the weights at each update that has one, and none occurs twice."""
     record = stored.known
     if before_digests(record):
-        raise NotTried("trained by an older version, which took none")
+        raise Skipped("trained by an older version, which took none")
     if record.status not in run_store.FINISHED or not record.curve:
-        raise NotTried("not completed")
+        raise Skipped("not completed")
     ends = {line.updates for line in record.curve}
     last = record.curve[-1].updates
     batches, weights = (record.fingerprints.get(name) or {} for name in ("batches", "weights_after"))

@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.audit.digest_rules import kept_digest
 from harness.audit.record_rules import equal, other_tensors, shape_of
-from harness.audit.run_folder import NotTried, Stored
+from harness.audit.run_folder import Skipped, StoredRun
 from harness.data.batch_digest import weights_digest
 from harness.evaluation.metrics import (
     ORDERS,
@@ -35,7 +35,7 @@ HALF_PRECISION = 0.01
 """How far a sum of some hundred numbers of half precision may be from 1."""
 
 
-def translations(stored: Stored) -> Iterator[str]:
+def translations(stored: StoredRun) -> Iterator[str]:
     """The translations are those that the record has the digest of."""
     expected = stored.completed.fingerprints.get("hypotheses")
     path = stored.folder / run_store.HYPOTHESES
@@ -49,7 +49,7 @@ def translations(stored: Stored) -> Iterator[str]:
             return
 
 
-def sentences(stored: Stored) -> Iterator[str]:
+def sentences(stored: StoredRun) -> Iterator[str]:
     """There is one translation of each test sentence, in order, and none is longer than allowed."""
     record = stored.completed
     found = stored.hypotheses
@@ -72,7 +72,7 @@ def sentences(stored: Stored) -> Iterator[str]:
         yield f"{unknown} unknown tokens in the translations, decoding.unknown='never'"
 
 
-def counts(stored: Stored) -> Iterator[str]:
+def counts(stored: StoredRun) -> Iterator[str]:
     """The counts of each sentence are those that the record has the digest of, and add up to its scores."""
     record = stored.completed
     found = stored.sentences
@@ -108,12 +108,12 @@ def _orders(record: RunRecord, found: Arrays) -> Iterator[str]:
             yield f"bleu_{order}_individual={record.scores.get(f'bleu_{order}_individual')}, its sentences make {made}"
 
 
-def lengths(stored: Stored) -> Iterator[str]:
+def lengths(stored: StoredRun) -> Iterator[str]:
     """The counts of each sentence are of the stored translation of that sentence."""
     record = stored.completed
     found, hypotheses = stored.sentences, stored.hypotheses
     if record.spec.data.has_subwords:
-        raise NotTried("scored on other tokens than its own")
+        raise Skipped("scored on other tokens than its own")
     words = [len(one.tokens) for one in hypotheses]
     if "bleu_tutorial" not in found or len(words) != len(found["bleu_tutorial"]):
         yield f"{len(words):,} translations, counts of {len(found.get('bleu_tutorial', ())):,}"
@@ -127,13 +127,13 @@ def lengths(stored: Stored) -> Iterator[str]:
         )
 
 
-def weights(stored: Stored) -> Iterator[str]:
+def weights(stored: StoredRun) -> Iterator[str]:
     """The stored weights are those the record has the digest of: finite, with the names and shapes it began with."""
     record = stored.completed
     path = stored.folder / f"{run_store.WEIGHTS}.safetensors"
     manifest = stored.folder / f"{run_store.WEIGHTS}.json"
     if not path.exists() and not manifest.exists():
-        raise NotTried("weights not stored")
+        raise Skipped("weights not stored")
     found = run_store.load_weights(stored.results, stored.name)
     if stored.digest(path.name) != record.fingerprints.get("trained_weights"):
         yield f"{path.name}: its SHA-256 is not the record's"
@@ -147,12 +147,12 @@ def weights(stored: Stored) -> Iterator[str]:
         yield f"{', '.join(odd[:4])}: not finite"
 
 
-def attention(stored: Stored) -> Iterator[str]:
+def attention(stored: StoredRun) -> Iterator[str]:
     """The stored attention is that of the digest, as long as the translations, and each row of it adds up to 1."""
     record = stored.completed
     digest = record.fingerprints.get("attention")
     if not run_store.has_attention(stored.results, stored.name):
-        raise NotTried("attention not stored")
+        raise Skipped("attention not stored")
     if digest is None:
         raise ValueError(f"{run_store.ATTENTION} is there, and its digest is not in the record")
     found = run_store.load_attention(stored.results, stored.name, digest)

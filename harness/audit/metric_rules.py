@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from harness.audit.record_rules import LOSSES, equal, updates_per_epoch
-from harness.audit.run_folder import NotTried, Stored
+from harness.audit.run_folder import Skipped, StoredRun
 from harness.evaluation.metrics import ORDERS, perplexity
 from harness.experiments.specs import RECORD_SCHEMA, RunRecord
 from harness.training.schedules import learning_rate
@@ -26,11 +26,11 @@ COUNTED_IN = {
 RESCORE = "write it with: python -m harness score --rescore"
 
 
-def curve(stored: Stored) -> Iterator[str]:
+def curve(stored: StoredRun) -> Iterator[str]:
     """Epochs count from 1, their losses are finite, and each perplexity is the exponential of its loss."""
     record = stored.known
     if not record.curve:
-        raise NotTried("without an epoch")
+        raise Skipped("without an epoch")
     epochs = [line.epoch for line in record.curve]
     if epochs != list(range(1, len(epochs) + 1)):
         yield f"its epochs are {', '.join(map(str, epochs))}"
@@ -49,12 +49,12 @@ def curve(stored: Stored) -> Iterator[str]:
             yield f"epoch {line.epoch}: largest_gradient_norm={line.largest_gradient_norm}"
 
 
-def updates(stored: Stored) -> Iterator[str]:
+def updates(stored: StoredRun) -> Iterator[str]:
     """Updates are as many as the training pairs, the batch size, the epochs and the limit make."""
     record = stored.known
     pairs = record.sizes.get("train_pairs")
     if not record.curve or not pairs:
-        raise NotTried("without an epoch")
+        raise Skipped("without an epoch")
     spec = record.spec
     each = updates_per_epoch(record)
     if record.sizes.get("updates_per_epoch", each) != each:
@@ -68,12 +68,12 @@ def updates(stored: Stored) -> Iterator[str]:
         yield f"{len(record.curve)} epochs, its settings make {expected}"
 
 
-def tokens(stored: Stored) -> Iterator[str]:
+def tokens(stored: StoredRun) -> Iterator[str]:
     """Every whole epoch has the same target words, and a cut one fewer."""
     record = stored.known
     pairs = record.sizes.get("train_pairs")
     if not record.curve or not pairs:
-        raise NotTried("without an epoch")
+        raise Skipped("without an epoch")
     each = updates_per_epoch(record)
     first = record.curve[0].tokens
     for number, line in enumerate(record.curve, start=1):
@@ -82,23 +82,23 @@ def tokens(stored: Stored) -> Iterator[str]:
             yield f"epoch {line.epoch}: {line.tokens:,} target words, epoch 1 has {first:,}"
 
 
-def rates(stored: Stored) -> Iterator[str]:
+def rates(stored: StoredRun) -> Iterator[str]:
     """The learning rate of each epoch is the schedule's at its last update."""
     record = stored.known
     if not record.curve:
-        raise NotTried("without an epoch")
+        raise Skipped("without an epoch")
     for line in record.curve:
         expected = learning_rate(record.spec.training, max(1, line.updates))
         if not equal(line.learning_rate, expected):
             yield f"epoch {line.epoch}: learning_rate={line.learning_rate}, the schedule's is {expected}"
 
 
-def kept(stored: Stored) -> Iterator[str]:
+def kept(stored: StoredRun) -> Iterator[str]:
     """The epoch kept is the one with the least validation loss, or the last ones where they are averaged."""
     record = stored.completed
     losses = [math.inf if line.validation_loss is None else line.validation_loss for line in record.curve]
     if not losses:
-        raise NotTried("without an epoch")
+        raise Skipped("without an epoch")
     averaged = record.spec.training.averaged_epochs
     expected = tuple(range(max(0, len(losses) - averaged), len(losses))) if averaged else (losses.index(min(losses)),)
     if record.chosen_epochs != tuple(number + 1 for number in expected):
@@ -106,7 +106,7 @@ def kept(stored: Stored) -> Iterator[str]:
         yield f"kept epoch {told}, its curve makes it {', '.join(str(number + 1) for number in expected)}"
 
 
-def losses(stored: Stored) -> Iterator[str]:
+def losses(stored: StoredRun) -> Iterator[str]:
     """The test loss and its perplexity are there, and one is the exponential of the other."""
     scores = stored.completed.scores
     for name in PERPLEXITIES:
@@ -118,7 +118,7 @@ def losses(stored: Stored) -> Iterator[str]:
         yield f"test_perplexity={found}, exp(test_loss) is {perplexity(loss, 1)}"
 
 
-def bleu(stored: Stored) -> Iterator[str]:
+def bleu(stored: StoredRun) -> Iterator[str]:
     """Every score is there and from 0 to 100, and BLEU-1 to 4 make each other up.
 
     Cumulative BLEU-N is the geometric mean of the individual ones up to N, because the brevity penalty is a factor of
@@ -149,7 +149,7 @@ def bleu(stored: Stored) -> Iterator[str]:
         yield f"bleu_tutorial={scores.get('bleu_tutorial')}, bleu_4_cumulative={scores.get('bleu_4_cumulative')}"
 
 
-def signatures(stored: Stored) -> Iterator[str]:
+def signatures(stored: StoredRun) -> Iterator[str]:
     """Every BLEU and chrF says how it was computed, and says it of itself."""
     record = stored.completed
     scored = record.scores.keys() - set(PERPLEXITIES)
@@ -176,7 +176,7 @@ def _parts(record: RunRecord, name: str) -> list[str]:
     return found + list(COUNTED_IN.get(name, ()))
 
 
-def decoding(stored: Stored) -> Iterator[str]:
+def decoding(stored: StoredRun) -> Iterator[str]:
     """Ties, unfinished translations and unknown tokens are counts; at most all translations are unfinished."""
     record = stored.completed
     counted = ("ties", "unfinished", "unknown_tokens")
@@ -187,6 +187,6 @@ def decoding(stored: Stored) -> Iterator[str]:
         yield f"{record.decode['unfinished']} unfinished of {record.sizes['test_pairs']:,.0f} translations"
 
 
-def is_current(stored: Stored) -> bool:
+def is_current(stored: StoredRun) -> bool:
     """Return whether a record is of this version; those of earlier ones have fewer figures."""
     return bool(stored.raw.get("schema") == RECORD_SCHEMA)

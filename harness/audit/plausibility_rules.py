@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.audit.run_folder import NotTried, Stored
-from harness.audit.table_rules import Comparison
+from harness.audit.run_folder import Skipped, StoredRun
+from harness.audit.table_rules import ComparedRuns
 
 LOSS_GAP = 0.2
 """How far the test loss may be from the validation loss of the kept epoch. Units: nats per target word."""
@@ -19,26 +19,26 @@ BLEU_SHARE, BLEU_POINTS = 0.4, 3.0
 """How far BLEU may be from that: so large a share of it, and so many points more."""
 
 
-def loss_gap(stored: Stored) -> Iterator[str]:
+def loss_gap(stored: StoredRun) -> Iterator[str]:
     """The test loss is near the validation loss of the kept epoch."""
     record = stored.completed
     kept = [line.validation_loss for line in record.curve if line.epoch in record.chosen_epochs]
     losses = [loss for loss in kept if loss is not None]
     test = record.scores.get("test_loss")
     if not losses or test is None:
-        raise NotTried("no losses")
+        raise Skipped("no losses")
     if min(abs(test - loss) for loss in losses) > LOSS_GAP:
         yield f"test_loss={test:.3f}, validation_loss={losses[-1]:.3f}: more than {LOSS_GAP} nats apart"
 
 
-def bleu_of_loss(stored: Stored) -> Iterator[str]:
+def bleu_of_loss(stored: StoredRun) -> Iterator[str]:
     """BLEU is in proportion to the test loss, as on Multi30k in other runs."""
     record = stored.completed
     if record.spec.data.corpus != "multi30k":
-        raise NotTried("known for Multi30k alone")
+        raise Skipped("known for Multi30k alone")
     found, bleu = stored.whole.sentences, record.scores.get("bleu_tutorial")
     if "bleu_tutorial" not in found or bleu is None:
-        raise NotTried("no counts of bleu_tutorial")
+        raise Skipped("no counts of bleu_tutorial")
     # Per word of the references, because a model's tokens may be pieces of words.
     words = float(found["bleu_tutorial"][:, 1].sum()) + len(found["nats"])
     nats = float(found["nats"].sum()) / words
@@ -47,10 +47,10 @@ def bleu_of_loss(stored: Stored) -> Iterator[str]:
         yield f"bleu_tutorial={bleu:.1f} at {nats:.2f} nats per word: runs with that loss have about {expected:.0f}"
 
 
-def seeds(comparison: Comparison) -> Iterator[str]:
+def seeds(comparison: ComparedRuns) -> Iterator[str]:
     """The seeds of a row are 0 to n without a gap."""
     if comparison.group.budget == "pilot":
-        raise NotTried("pilots have a seed of their own")
+        raise Skipped("pilots have a seed of their own")
     for row in comparison.group.rows:
         found = {record.spec.seed for record in row.records}
         missing = sorted(set(range(min(max(found), 1_000))) - found)

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from harness.audit.run_folder import NotTried, Stored
+from harness.audit.run_folder import Skipped, StoredRun
 from harness.audit.speed_rules import begun
 from harness.processes.machine import REPOSITORY
 from harness.storage import run_store
@@ -17,11 +17,11 @@ CLOCKS = timedelta(hours=1)
 GIT_SECONDS = 20
 
 
-def publishable(stored: Stored) -> Iterator[str]:
+def publishable(stored: StoredRun) -> Iterator[str]:
     """A published record is sealed, its commit was clean, and the run is over by now."""
     record = stored.known
     if not stored.memory.published:
-        raise NotTried("not published results")
+        raise Skipped("not published results")
     if run_store.SEAL not in stored.raw:
         yield "no seal: published records of every schema have one"
     commit = record.environment.get("commit") or {}
@@ -38,14 +38,14 @@ def publishable(stored: Stored) -> Iterator[str]:
         yield f"started {record.started} and took {record.speed['total_seconds']:,.0f} seconds, which are not over"
 
 
-def known_commit(stored: Stored) -> Iterator[str]:
+def known_commit(stored: StoredRun) -> Iterator[str]:
     """The commit of a published record is in this repository's history, and older than the run."""
     record = stored.known
     if not stored.memory.published:
-        raise NotTried("not published results")
+        raise Skipped("not published results")
     digest = str((record.environment.get("commit") or {}).get("digest") or "")
     if not digest.isalnum():
-        raise NotTried("no commit")
+        raise Skipped("no commit")
     committed = _committed(stored, digest)
     if committed is None:
         yield f"commit {digest[:12]} is not in the history of this repository"
@@ -55,13 +55,13 @@ def known_commit(stored: Stored) -> Iterator[str]:
         yield f"started {record.started}, but its commit was made {committed.isoformat()}"
 
 
-def _committed(stored: Stored, digest: str) -> datetime | None:
+def _committed(stored: StoredRun, digest: str) -> datetime | None:
     """Return when a commit was made, or None where there is no such commit. Raises: NotTried without a full history."""
     commits = stored.memory.commits
     if not commits:
         commits[""] = _git("rev-parse", "--is-shallow-repository")
     if commits[""] != "false":
-        raise NotTried("no full git history here" if commits[""] else "not a git checkout")
+        raise Skipped("no full git history here" if commits[""] else "not a git checkout")
     if digest not in commits:
         commits[digest] = _git("show", "--no-patch", "--format=%cI", f"{digest}^{{commit}}")
     return datetime.fromisoformat(commits[digest]) if commits[digest] else None

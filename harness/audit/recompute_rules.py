@@ -14,7 +14,7 @@ from harness.audit.batch_reference import Expected, expected
 from harness.audit.digest_rules import before_digests
 from harness.audit.metric_rules import is_current
 from harness.audit.record_rules import shape_of
-from harness.audit.run_folder import NotTried, Stored
+from harness.audit.run_folder import Skipped, StoredRun
 from harness.data.batch_digest import STATISTICS
 from harness.evaluation.metrics import as_version_1
 from harness.experiments.specs import RunRecord, canonical_json
@@ -24,7 +24,7 @@ from impls import weights
 from impls.contract import Recipe
 
 if TYPE_CHECKING:
-    from harness.data.dataset import Prepared
+    from harness.data.dataset import Dataset
 
 MOST = 3
 SCORE_TOLERANCE, OTHER_VERSION_TOLERANCE = 1e-6, 0.01
@@ -40,17 +40,17 @@ MOST_NUMBERS, MOST_UPDATES = 2**29, 200_000
 """What is made again at most: a foreign record may name any size, and real ones are far below."""
 
 
-def initial(stored: Stored) -> Iterator[str]:
+def initial(stored: StoredRun) -> Iterator[str]:
     """The initial weights are those that the recipe and the seed draw, whatever framework trained them."""
     record = stored.known
     recipe, found = record.spec.recipe, record.fingerprints.get("weights") or {}
     if recipe is None or not found:
-        raise NotTried("a model from outside, without a recipe" if recipe is None else "broke off before it began")
+        raise Skipped("a model from outside, without a recipe" if recipe is None else "broke off before it began")
     wrong = []
     words = [int(record.sizes.get(f"{side}_words", 0)) for side in ("source", "target")]
     shapes = weights.shapes(recipe, *words)
     if sum(math.prod(shape_of(told)) for told in found.values()) > MOST_NUMBERS:
-        raise NotTried(f"more than {MOST_NUMBERS:,} numbers to draw")
+        raise Skipped(f"more than {MOST_NUMBERS:,} numbers to draw")
     for name, told in sorted(found.items()):
         if shapes.get(name) != shape_of(told):
             continue  # another rule's: a tensor that the recipe has not
@@ -78,14 +78,14 @@ def _embedding_rms(record: RunRecord, recipe: Recipe, shapes: dict[str, tuple[in
             yield f"sizes.{name}={told}, recomputed {value}"
 
 
-def corpus(stored: Stored) -> Iterator[str]:
+def corpus(stored: StoredRun) -> Iterator[str]:
     """Files, vocabularies, ids and sizes are those of the corpus that is here."""
     record = stored.known
     if not record.fingerprints:
-        raise NotTried("broke off before it began")
+        raise Skipped("broke off before it began")
     prepared = prepared_of(stored)
     if record.spec.data.corpus != "multi30k" and prepared.digests["files"] != record.fingerprints.get("files"):
-        raise NotTried("the corpus here is another")  # multi30k's digests are fixed, generators and files change
+        raise Skipped("the corpus here is another")  # multi30k's digests are fixed, generators and files change
     wrong = [name for name, one in prepared.digests.items() if record.fingerprints.get(name) != one]
     wrong += [name for name, one in prepared.figures.items() if record.sizes.get(name) != one]
     wrong += sorted(
@@ -96,7 +96,7 @@ def corpus(stored: Stored) -> Iterator[str]:
         yield f"{_some(wrong)}: not that of the corpus here{other}"
 
 
-def stream(stored: Stored) -> Iterator[str]:
+def stream(stored: StoredRun) -> Iterator[str]:
     """The digests of the consumed batches are those of the batches that the seed makes of the corpus."""
     record = stored.known
     found = _expected(stored)
@@ -115,7 +115,7 @@ def stream(stored: Stored) -> Iterator[str]:
             yield f"sizes.{name}={record.sizes.get(name)}, recomputed {value}"
 
 
-def words(stored: Stored) -> Iterator[str]:
+def words(stored: StoredRun) -> Iterator[str]:
     """Epochs and test sentences have as many target words as the corpus makes them have."""
     record = stored.known
     found, before = _expected(stored), 0
@@ -135,17 +135,17 @@ def words(stored: Stored) -> Iterator[str]:
             yield "the target words of the test sentences are not those of the corpus"
 
 
-def _expected(stored: Stored) -> Expected:
+def _expected(stored: StoredRun) -> Expected:
     """Return what a run must have consumed. Raises: NotTried where the corpus here does not tell."""
     record = stored.known
     if record.status not in run_store.FINISHED or not record.curve:
-        raise NotTried("not completed")
+        raise Skipped("not completed")
     prepared = prepared_of(stored)
     if prepared.digests["tokenised"] != record.fingerprints.get("tokenised"):
-        raise NotTried("the ids here are others")
+        raise Skipped("the ids here are others")
     updates = frozenset(line.updates for line in record.curve)
     if min(updates) < 1 or max(updates) > MOST_UPDATES:
-        raise NotTried(f"updates are not from 1 to {MOST_UPDATES:,}")
+        raise Skipped(f"updates are not from 1 to {MOST_UPDATES:,}")
     training, seed = record.spec.training, record.spec.seed
     key = (record.spec.data, training.batching, training.batch_size, training.batch_tokens, seed, updates)
     if key not in stored.memory.streams:
@@ -153,7 +153,7 @@ def _expected(stored: Stored) -> Expected:
     return stored.memory.streams[key]
 
 
-def scores(stored: Stored) -> Iterator[str]:
+def scores(stored: StoredRun) -> Iterator[str]:
     """Every score, its signature and its counts come out again from the stored translations and the corpus here.
 
     Where another version of a library made them, the scores must agree to 0.01 points, and 99 % of the counts.
@@ -163,12 +163,12 @@ def scores(stored: Stored) -> Iterator[str]:
     record = stored.completed
     prepared = prepared_of(stored)
     if prepared.digests["files"] != record.fingerprints.get("files"):
-        raise NotTried("the corpus here is another")
+        raise Skipped("the corpus here is another")
     hypotheses = stored.hypotheses
     try:
         check_words(hypotheses, run_store.HYPOTHESES)
     except ValueError as error:
-        raise NotTried(str(error)) from error
+        raise Skipped(str(error)) from error
     found, other = test_scores(prepared, hypotheses, record.spec.decoding.unknown), _other_versions(record, SCORING)
     if not is_current(stored):
         found = as_version_1(found)
@@ -194,7 +194,7 @@ def _unversioned(signature: str | None) -> str:
     return "|".join(part for part in (signature or "").split("|") if not part.startswith("version:"))
 
 
-def prepared_of(stored: Stored) -> Prepared:
+def prepared_of(stored: StoredRun) -> Dataset:
     """Return the corpus of a run. Raises: NotTried where it is not here, and nothing is downloaded for it."""
     from harness.data.dataset import at_hand
 
@@ -207,8 +207,8 @@ def prepared_of(stored: Stored) -> Prepared:
             memory[key] = " ".join(str(error).split())
     found = memory[key]
     if isinstance(found, str):
-        raise NotTried(f"no corpus: {found}")
-    prepared: Prepared = found
+        raise Skipped(f"no corpus: {found}")
+    prepared: Dataset = found
     return prepared
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from harness.audit.run_folder import NotTried, Stored
+from harness.audit.run_folder import Skipped, StoredRun
 from harness.experiments.specs import ADDED_FIELDS, RunRecord
 from harness.storage import run_store
 from impls.weights import count, shapes
@@ -39,16 +39,16 @@ def equal(one: float | None, other: float | None) -> bool:
     return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=1e-9)
 
 
-def readable(stored: Stored) -> Iterator[str]:
+def readable(stored: StoredRun) -> Iterator[str]:
     """`record.json` is the JSON of a record of this schema."""
     if stored.unreadable:
         yield stored.unreadable
 
 
-def fields(stored: Stored) -> Iterator[str]:
+def fields(stored: StoredRun) -> Iterator[str]:
     """Every field of the record is known, none is missing, and each is of its type."""
     if stored.unreadable:
-        raise NotTried("no record can be read")
+        raise Skipped("no record can be read")
     yield from stored.misfits
     if stored.raw["schema"] == 1:
         yield from (f"{name}: schema 1 has no such field" for name in _later_fields(stored.raw))
@@ -64,33 +64,33 @@ def _later_fields(raw: dict[str, Any]) -> Iterator[str]:
     yield from (f"fingerprints.{name}" for name in TRAINING_DIGESTS if name in (fingerprints or {}))
 
 
-def own_id(stored: Stored) -> Iterator[str]:
+def own_id(stored: StoredRun) -> Iterator[str]:
     """The id is the digest of the settings."""
     record = stored.known
     if record.id != record.spec.id:
         yield f"its id is {record.id}, that of its settings {record.spec.id}"
 
 
-def folder(stored: Stored) -> Iterator[str]:
+def folder(stored: StoredRun) -> Iterator[str]:
     """The folder's name is the id of the record in it."""
     if stored.known.id != stored.name:
         yield f"holds the record of {stored.known.id}"
 
 
-def seal(stored: Stored) -> Iterator[str]:
+def seal(stored: StoredRun) -> Iterator[str]:
     """The record is as it was written: its digest is its seal."""
     if stored.unreadable:
-        raise NotTried("no record can be read")
+        raise Skipped("no record can be read")
     if run_store.SEAL not in stored.raw:
         if stored.raw.get("schema", 0) >= SEALED_SCHEMA:
             yield f"no seal: records of schema {stored.raw['schema']} are sealed when they are written"
             return
-        raise NotTried("not sealed: made by an older version")
+        raise Skipped("not sealed: made by an older version")
     if run_store.seal(stored.raw) != stored.raw[run_store.SEAL]:
         yield "edited since it was written: its digest is not its seal"
 
 
-def ended(stored: Stored) -> Iterator[str]:
+def ended(stored: StoredRun) -> Iterator[str]:
     """No run is missing, unfinished, interrupted or failed; a diverged one is a result."""
     if stored.record is None:
         yield "has no record that can be read"
@@ -98,7 +98,7 @@ def ended(stored: Stored) -> Iterator[str]:
         yield f"{stored.record.status}: {' '.join(stored.record.reason.split()) or 'without a reason'}"
 
 
-def contents(stored: Stored) -> Iterator[str]:
+def contents(stored: StoredRun) -> Iterator[str]:
     """A completed run has all that a run gives; a diverged one ends in a loss that is not finite."""
     record = stored.known
     if record.status == "completed":
@@ -117,7 +117,7 @@ def contents(stored: Stored) -> Iterator[str]:
             yield "diverged, and its last epoch is finite"
 
 
-def digests(stored: Stored) -> Iterator[str]:
+def digests(stored: StoredRun) -> Iterator[str]:
     """Every fingerprint is there, and a SHA-256."""
     found, done = stored.known.fingerprints, stored.known.status == "completed"
     of_all = ("stream",) if stored.known.status in run_store.FINISHED else ()
@@ -135,12 +135,12 @@ def digests(stored: Stored) -> Iterator[str]:
             yield f"weights.{name}={value!r}: allowed is a shape, a colon and a SHA-256"
 
 
-def environment(stored: Stored) -> Iterator[str]:
+def environment(stored: StoredRun) -> Iterator[str]:
     """The versions and the machine are told, and threads, device and framework are those of the settings."""
     record = stored.known
     found, spec = record.environment, record.spec
     if not found and record.status != "completed":
-        raise NotTried("broke off before it began")
+        raise Skipped("broke off before it began")
     for name in ("python", "versions", "machine", "backend"):
         if not found.get(name):
             yield f"no {name}"
@@ -159,11 +159,11 @@ def environment(stored: Stored) -> Iterator[str]:
             yield f"{name}={variables[name]} with {spec.threads} threads in its settings"
 
 
-def commit(stored: Stored) -> Iterator[str]:
+def commit(stored: StoredRun) -> Iterator[str]:
     """The commit is named, and whether the files were those of the commit."""
     record = stored.known
     if not record.environment and record.status != "completed":
-        raise NotTried("broke off before it began")
+        raise Skipped("broke off before it began")
     found = record.environment.get("commit")
     if not found:
         yield "no commit: the code it was made with cannot be found again"
@@ -181,12 +181,12 @@ def updates_per_epoch(record: RunRecord) -> int:
     return math.ceil(pairs / training.batch_size)
 
 
-def sizes(stored: Stored) -> Iterator[str]:
+def sizes(stored: StoredRun) -> Iterator[str]:
     """Sizes, shares and lengths are possible, and fit the settings."""
     record = stored.known
     found, data = record.sizes, record.spec.data
     if not found:
-        raise NotTried("broke off before it began")
+        raise Skipped("broke off before it began")
     for name, value in found.items():
         least, most = (0, 1) if name.endswith("_rate") else (0, math.inf)
         whole = most > 1 and not name.endswith("_rms")
@@ -206,11 +206,11 @@ def sizes(stored: Stored) -> Iterator[str]:
                 yield f"{split}_{side}_length: its quantiles do not rise"
 
 
-def parameters(stored: Stored) -> Iterator[str]:
+def parameters(stored: StoredRun) -> Iterator[str]:
     """The parameters and the initial tensors are those of the recipe."""
     record = stored.known
     if "parameters" not in record.sizes:
-        raise NotTried("broke off before it began")
+        raise Skipped("broke off before it began")
     tensors = {name: shape_of(one) for name, one in (record.fingerprints.get("weights") or {}).items()}
     total = sum(math.prod(shape) for shape in tensors.values())
     if tensors and total != record.sizes["parameters"]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.audit.rules import Checked, Rule, apply_rule
-from harness.audit.run_folder import Memory, NotTried, Stored, read
+from harness.audit.rules import AuditReport, Rule, apply_rule
+from harness.audit.run_folder import FileCache, Skipped, StoredRun, read
 from harness.data.batch_digest import WEIGHTS_MARK
 from harness.experiments.specs import RunRecord, canonical_json, to_json
 from harness.processes.machine import differences
@@ -32,7 +32,7 @@ LIBRARIES = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class RerunPlan:
     """How many runs are trained again, by which seed they are chosen (None: at random), and for how long."""
 
     runs: int
@@ -44,7 +44,7 @@ class Plan:
 class Rerun:
     """A stored run, and the answer of `harness.audit.rerun_worker` for it, or why there is none."""
 
-    stored: Stored
+    stored: StoredRun
     answer: dict[str, Any]
     failure: str = ""
 
@@ -52,18 +52,18 @@ class Rerun:
     def record(self) -> RunRecord:
         """The record. Raises: NotTried where the run could not be trained again."""
         if self.failure:
-            raise NotTried(self.failure)
+            raise Skipped(self.failure)
         return self.stored.known
 
 
-def add(checked: Checked, results: Path, plan: Plan, *, tell: Callable[[str], None]) -> Checked:
+def add(checked: AuditReport, results: Path, plan: RerunPlan, *, tell: Callable[[str], None]) -> AuditReport:
     """Return the results of a check with those of training some of its runs again; `tell` is called with each run.
 
     Runs with a model from outside are left out: nothing that a record names is imported here.
 
     Raises: ValueError where there is no run that can be trained again.
     """
-    memory = Memory()
+    memory = FileCache()
     found = [read(results, name, memory) for name in checked.runs]
     found = [one for one in found if one.record is not None and _can_be_trained(one.record)]
     if not found:
@@ -83,7 +83,7 @@ def batches(rerun: Rerun) -> Iterator[str]:
     """Training again consumes the batches that the record has the digests of."""
     recorded = rerun.record.fingerprints.get("batches")
     if recorded is None:
-        raise NotTried("schema 1 has no digests of batches")
+        raise Skipped("schema 1 has no digests of batches")
     for mark, digest in rerun.answer["batches"].items():
         if mark in recorded and recorded[mark] != digest:
             yield f"batches up to update {int(mark):,} are others"
@@ -95,12 +95,12 @@ def weights(rerun: Rerun) -> Iterator[str]:
     recorded = rerun.record.fingerprints.get("weights_after") or {}
     common = sorted(recorded.keys() & rerun.answer["weights_after"].keys(), key=int)
     if not common:
-        raise NotTried("no digest of weights after the first updates")
+        raise Skipped("no digest of weights after the first updates")
     wrong = [mark for mark in common if recorded[mark] != rerun.answer["weights_after"][mark]]
     if wrong:
         elsewhere = _elsewhere(rerun.record, rerun.answer["environment"])
         if elsewhere:
-            raise NotTried(f"cannot tell: the weights differ, but the run was made with {elsewhere}")
+            raise Skipped(f"cannot tell: the weights differ, but the run was made with {elsewhere}")
         yield f"the weights after update {int(wrong[0]):,} are others"
 
 
@@ -153,7 +153,7 @@ def _elsewhere(record: RunRecord, here: dict[str, Any]) -> str:
     return ", ".join(found)
 
 
-def _rerun(stored: Stored, updates: int) -> Rerun:
+def _rerun(stored: StoredRun, updates: int) -> Rerun:
     """Train a run again in a process of its own."""
     spec, files = stored.known.spec, stored.known.fingerprints.get("files") or {}
     paths: Sequence[str] = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

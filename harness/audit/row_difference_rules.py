@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from harness.analysis.grouping import Row
-from harness.audit.run_folder import NotTried
-from harness.audit.table_rules import Comparison
+from harness.analysis.grouping import TableRow
+from harness.audit.run_folder import Skipped
+from harness.audit.table_rules import ComparedRuns
 from harness.experiments.specs import to_json
 from impls.recipes import RECIPES
 
@@ -19,15 +19,15 @@ PROPORTIONAL = {"ffn_width": "width", "head_width": "width"}
 Fields = dict[str, Any]
 
 
-def differences(comparison: Comparison) -> Iterator[str]:
+def differences(comparison: ComparedRuns) -> Iterator[str]:
     """Rows of a controlled table differ in their variant, or in one field, or are every combination of some fields."""
     if not comparison.controlled:
-        raise NotTried("each is trained as its source trains it")
+        raise Skipped("each is trained as its source trains it")
     if comparison.group.budget == "tuned":
-        raise NotTried("a base that kept its learning rate stands in the controlled table")
+        raise Skipped("a base that kept its learning rate stands in the controlled table")
     if len(comparison.group.rows) < 2:
-        raise NotTried("one row alone")
-    variants: dict[str, list[Row]] = {}
+        raise Skipped("one row alone")
+    variants: dict[str, list[TableRow]] = {}
     for row in comparison.group.rows:
         variants.setdefault(row.variant, []).append(row)
     bases = {}
@@ -38,22 +38,22 @@ def differences(comparison: Comparison) -> Iterator[str]:
     yield from _departures(bases)
 
 
-def _fields(row: Row) -> Fields:
+def _fields(row: TableRow) -> Fields:
     """Return what a row is made of: its recipe, its precision and its framework."""
     spec = row.records[0].spec
     recipe = {name: value for name, value in (to_json(spec.recipe) or {}).items() if name not in NAMES}
     return {**recipe, "precision": spec.precision, "framework": (spec.framework, spec.backend)}
 
 
-def _changed(row: Row, base: Row) -> frozenset[str]:
+def _changed(row: TableRow, base: TableRow) -> frozenset[str]:
     one, other = _fields(row), _fields(base)
     return frozenset(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
 
 
-def _base(rows: Sequence[Row]) -> Row:
+def _base(rows: Sequence[TableRow]) -> TableRow:
     """Return the row from which most others differ in at most one field; of several, the one nearest to its variant."""
 
-    def rank(row: Row) -> tuple[int, int]:
+    def rank(row: TableRow) -> tuple[int, int]:
         near = sum(len(_changed(other, row)) <= 1 for other in rows)
         known = to_json(RECIPES.get(row.variant)) or {}
         return -near, sum(known.get(name, value) != value for name, value in _fields(row).items())
@@ -61,7 +61,7 @@ def _base(rows: Sequence[Row]) -> Row:
     return min(rows, key=rank)
 
 
-def _undeclared(rows: Sequence[Row], base: Row) -> Iterator[str]:
+def _undeclared(rows: Sequence[TableRow], base: TableRow) -> Iterator[str]:
     """Yield the rows of a variant that differ from its base in several fields, without a row for each combination."""
     there = {frozenset((name, repr(_fields(row).get(name))) for name in _changed(row, base)) for row in rows}
     for row in rows:
@@ -72,7 +72,7 @@ def _undeclared(rows: Sequence[Row], base: Row) -> Iterator[str]:
             yield f"{row.label} differs from {base.label} in {len(own)} fields ({told}): no row has fewer of them"
 
 
-def _departures(bases: dict[str, Row]) -> Iterator[str]:
+def _departures(bases: dict[str, TableRow]) -> Iterator[str]:
     """Yield what a built-in variant has that is neither its own nor the same in all variants."""
     fields = {variant: _fields(row) for variant, row in bases.items()}
     for name in ("precision",):

@@ -23,8 +23,8 @@ from harness.audit import (
     table_rules,
     translation_rules,
 )
-from harness.audit.run_folder import Memory, NotTried, Stored, read, run_names
-from harness.audit.table_rules import Comparison, agreement
+from harness.audit.run_folder import FileCache, Skipped, StoredRun, read, run_names
+from harness.audit.table_rules import ComparedRuns, agreement
 from harness.experiments.specs import Budget
 from harness.storage import run_store
 
@@ -129,7 +129,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RuleOutcome:
     """The result of a rule: how it ended, on how many runs or tables it was tried, its faults, and why it was skipped.
 
     `untried` maps each reason to the number of runs or tables on which the rule was skipped for it.
@@ -143,21 +143,21 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Checked:
+class AuditReport:
     """The results of all rules on a set of runs. `warnings` are outcomes that never fail."""
 
     runs: tuple[str, ...]
-    comparisons: tuple[Comparison, ...]
-    outcomes: tuple[Outcome, ...]
+    comparisons: tuple[ComparedRuns, ...]
+    outcomes: tuple[RuleOutcome, ...]
     remarks: tuple[str, ...] = ()
-    warnings: tuple[Outcome, ...] = ()
+    warnings: tuple[RuleOutcome, ...] = ()
 
     @property
-    def failed(self) -> tuple[Outcome, ...]:
+    def failed(self) -> tuple[RuleOutcome, ...]:
         return tuple(one for one in self.outcomes if one.end == "fail")
 
     @property
-    def skipped(self) -> tuple[Outcome, ...]:
+    def skipped(self) -> tuple[RuleOutcome, ...]:
         """The rules that could be tried on no run or table."""
         return tuple(one for one in self.outcomes if one.end == "n/a")
 
@@ -189,7 +189,7 @@ def check(
     prefixes: Sequence[str] = (),
     budget: Budget | None = None,
     published: bool | None = None,
-) -> Checked:
+) -> AuditReport:
     """Apply every rule to runs of `results`: all, or those whose ids begin as `prefixes` say, of one budget or both.
 
     Runs that are named one by one are one table for each budget; all runs of a folder are the tables that reports make.
@@ -197,7 +197,7 @@ def check(
 
     Raises: ValueError where there is no such run.
     """
-    memory = Memory(published=run_store.is_published(results) if published is None else published)
+    memory = FileCache(published=run_store.is_published(results) if published is None else published)
     names = run_names(results)
     if prefixes:
         names = sorted({_find(names, prefix, results) for prefix in prefixes})
@@ -210,12 +210,12 @@ def check(
 
 
 def apply(
-    found: Sequence[Stored],
-    tables: Sequence[Comparison],
+    found: Sequence[StoredRun],
+    tables: Sequence[ComparedRuns],
     *,
     of_comparisons: Sequence[Rule] = OF_COMPARISONS,
     with_corpus: bool = True,
-) -> Checked:
+) -> AuditReport:
     """Apply the rules to runs and to the tables that they share; without a corpus those that need none."""
     runs = [(one.name, str(one.folder), one) for one in found]
     many = len(tables) > 1
@@ -225,20 +225,22 @@ def apply(
     warnings = [apply_rule(rule, runs, "warn") for rule in WARNINGS_OF_RUNS]
     warnings += [apply_rule(rule, shared, "warn") for rule in WARNINGS_OF_COMPARISONS]
     remarks = [f"{one.group.heading}: {line}" if many else line for one in tables for line in table_rules.remarks(one)]
-    return Checked(tuple(one.name for one in found), tuple(tables), tuple(outcomes), tuple(remarks), tuple(warnings))
+    return AuditReport(
+        tuple(one.name for one in found), tuple(tables), tuple(outcomes), tuple(remarks), tuple(warnings)
+    )
 
 
-def without_corpus(results: Path, names: Sequence[str] | None = None) -> Checked:
+def without_corpus(results: Path, names: Sequence[str] | None = None) -> AuditReport:
     """Apply the rules that need no corpus to runs as a report shows them: all of `results`, or those called `names`.
 
     Raises: ValueError where there is no run.
     """
-    memory = Memory(published=run_store.is_published(results))
+    memory = FileCache(published=run_store.is_published(results))
     found = [read(results, name, memory) for name in (run_names(results) if names is None else sorted(names))]
     return apply(found, table_rules.comparisons(found, named=False), with_corpus=False)
 
 
-def failures(checked: Checked, *, most: int = 3) -> list[str]:
+def failures(checked: AuditReport, *, most: int = 3) -> list[str]:
     """Return a line for each rule that fails: its code, its name, and its first faults."""
     found = []
     for one in checked.failed:
@@ -248,7 +250,7 @@ def failures(checked: Checked, *, most: int = 3) -> list[str]:
     return found
 
 
-def lines(outcome: Outcome) -> list[str]:
+def lines(outcome: RuleOutcome) -> list[str]:
     """Return each fault of a rule in a line, with the run or the table that has it."""
     return [f"{one.where}: {one.what}" if one.where else one.what for one in outcome.findings]
 
@@ -263,7 +265,7 @@ def _find(names: Sequence[str], prefix: str, results: Path) -> str:
     raise ValueError(f"run {prefix!r}: there is none in {results}; see them with: python -m harness list")
 
 
-def apply_rule(rule: Rule, subjects: Iterable[tuple[str, str, Any]], fault: End = "fail") -> Outcome:
+def apply_rule(rule: Rule, subjects: Iterable[tuple[str, str, Any]], fault: End = "fail") -> RuleOutcome:
     """Apply a rule to subjects, each with its name and its folder; `fault` is how the rule ends where one is faulty."""
     findings: list[Finding] = []
     untried: dict[str, int] = {}
@@ -271,7 +273,7 @@ def apply_rule(rule: Rule, subjects: Iterable[tuple[str, str, Any]], fault: End 
     for where, folder, subject in subjects:
         try:
             found = list(rule.check(subject))
-        except NotTried as reason:
+        except Skipped as reason:
             untried[str(reason)] = untried.get(str(reason), 0) + 1
             continue
         except (ValueError, OSError, ArithmeticError) as error:
@@ -279,12 +281,12 @@ def apply_rule(rule: Rule, subjects: Iterable[tuple[str, str, Any]], fault: End 
         tried += 1
         findings += [Finding(where, line) for line in found]
     end: End = fault if findings else "ok" if tried else "n/a"
-    return Outcome(rule, end, tried, tuple(findings), untried)
+    return RuleOutcome(rule, end, tried, tuple(findings), untried)
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _names(outcomes: Sequence[Outcome]) -> str:
+def _names(outcomes: Sequence[RuleOutcome]) -> str:
     return ", ".join(f"{one.rule.code} {one.rule.name}" for one in outcomes)

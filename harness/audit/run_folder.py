@@ -17,12 +17,12 @@ from impls.contract import Arrays
 SEAL = run_store.SEAL
 
 
-class NotTried(Exception):
+class Skipped(Exception):
     """A rule cannot be tried on a run, and why: that is neither a pass nor a fault."""
 
 
 @dataclass
-class Memory:
+class FileCache:
     """The context of a check, and what several rules need and is slow to compute.
 
     `published` says whether the rules for published results apply. The rest are caches: corpora by their settings and
@@ -41,7 +41,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredRun:
     """The folder `name` of `results`.
 
     `unreadable` says why the file is not the JSON of a record of this schema, and `misfits` what does not fit in it;
@@ -50,7 +50,7 @@ class Stored:
 
     results: Path
     name: str
-    memory: Memory = field(repr=False)
+    memory: FileCache = field(repr=False)
     raw: Any = field(default=None, repr=False)
     record: RunRecord | None = field(default=None, repr=False)
     unreadable: str = ""
@@ -64,14 +64,14 @@ class Stored:
     def known(self) -> RunRecord:
         """The record. Raises: NotTried where it cannot be read."""
         if self.record is None:
-            raise NotTried("no record can be read")
+            raise Skipped("no record can be read")
         return self.record
 
     @property
     def completed(self) -> RunRecord:
         """The record of a run that completed. Raises: NotTried where it did not."""
         if self.known.status != "completed":
-            raise NotTried("not completed")
+            raise Skipped("not completed")
         return self.known
 
     def digest(self, name: str) -> str:
@@ -89,14 +89,14 @@ class Stored:
         return self.memory.hypotheses[self.folder]
 
     @property
-    def whole(self) -> Stored:
+    def whole(self) -> StoredRun:
         """The same, where translations and counts can be read. Raises: NotTried where another rule reports why not."""
         try:
             if self.hypotheses and self.sentences:
                 return self
         except (ValueError, OSError) as error:
-            raise NotTried("translations or counts cannot be read") from error
-        raise NotTried("no translations")
+            raise Skipped("translations or counts cannot be read") from error
+        raise Skipped("no translations")
 
     @property
     def sentences(self) -> Arrays:
@@ -108,7 +108,7 @@ class Stored:
         digest = self.completed.fingerprints.get("sentences")
         there = run_store.has_sentences(self.results, self.name)
         if digest is None and not there:
-            raise NotTried(f"no {run_store.SENTENCES}: made by an older version")
+            raise Skipped(f"no {run_store.SENTENCES}: made by an older version")
         if digest is None:
             raise ValueError(f"{run_store.SENTENCES} exists, but the record has no digest of it")
         if there and self.digest(run_store.SENTENCES) != digest:
@@ -118,10 +118,10 @@ class Stored:
         return self.memory.sentences[self.folder]
 
 
-def read(results: Path, name: str, memory: Memory) -> Stored:
+def read(results: Path, name: str, memory: FileCache) -> StoredRun:
     """Read the record in the folder `name` as far as it can be read."""
     path = run_store.run_folder(results, name) / run_store.RECORD
-    found = Stored(results, name, memory)
+    found = StoredRun(results, name, memory)
     if not os.path.lexists(path):
         return _with(found, unreadable=f"there is no {run_store.RECORD}")
     try:
@@ -160,8 +160,8 @@ def run_names(results: Path) -> list[str]:
     return found
 
 
-def _with(stored: Stored, **found: Any) -> Stored:
-    return Stored(stored.results, stored.name, stored.memory, **found)
+def _with(stored: StoredRun, **found: Any) -> StoredRun:
+    return StoredRun(stored.results, stored.name, stored.memory, **found)
 
 
 def _misfits(record: RunRecord) -> Iterator[str]:

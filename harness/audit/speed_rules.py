@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from harness.audit.record_rules import ROUNDING, equal, updates_per_epoch
-from harness.audit.run_folder import NotTried, Stored
+from harness.audit.run_folder import Skipped, StoredRun
 from harness.experiments.specs import RunRecord
 from harness.storage import run_store
 
@@ -18,11 +18,11 @@ RESUMED_SLACK = 0.25
 FLOAT_BYTES = 4
 
 
-def times(stored: Stored) -> Iterator[str]:
+def times(stored: StoredRun) -> Iterator[str]:
     """The start is a time, and seconds and rates are those of the epochs."""
     record = stored.known
     if not record.started and record.status not in run_store.FINISHED:
-        raise NotTried("broke off before it began")
+        raise Skipped("broke off before it began")
     if begun(record) is None:
         yield f"started={record.started!r}: expected a time with its zone, such as 2026-01-02T03:04:05+00:00"
     for line in record.curve:
@@ -73,11 +73,11 @@ def _rates(record: RunRecord) -> Iterator[str]:
         yield f"training_tokens_per_second={rate:.1f}, its epochs give at most {tokens / least:.1f}"
 
 
-def speeds(stored: Stored) -> Iterator[str]:
+def speeds(stored: StoredRun) -> Iterator[str]:
     """Speeds agree with each other, with the total time, and with the machine's memory."""
     record = stored.known
     if not record.curve:
-        raise NotTried("no epoch")
+        raise Skipped("no epoch")
     yield from _first_update(record)
     yield from _product(record)
     yield from _resumed(record)

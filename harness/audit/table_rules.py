@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.analysis.fairness import SOURCE_KINDS, Difference, Kind, unfair
-from harness.analysis.grouping import Group, groups, rows
-from harness.audit.run_folder import NotTried, Stored
+from harness.analysis.fairness import SOURCE_KINDS, Kind, Mismatch, unfair
+from harness.analysis.grouping import RunTable, groups, rows
+from harness.audit.run_folder import Skipped, StoredRun
 from harness.evaluation.metrics import SMOOTHING
 
 NAMED = "the runs named"
@@ -16,29 +16,29 @@ PLACES = ("framework", "backend", "device", "precision", "threads", "python")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedRuns:
     """Runs that share a table, as reports make it, and all in which they differ and should agree."""
 
-    group: Group
-    stored: tuple[Stored, ...]
-    differences: tuple[Difference, ...]
+    group: RunTable
+    stored: tuple[StoredRun, ...]
+    differences: tuple[Mismatch, ...]
 
     @property
     def controlled(self) -> bool:
         return self.group.budget != "source"
 
 
-def comparisons(found: Sequence[Stored], *, named: bool) -> tuple[Comparison, ...]:
+def comparisons(found: Sequence[StoredRun], *, named: bool) -> tuple[ComparedRuns, ...]:
     """Return the tables that reports make of these runs; one for each budget where the runs are `named` one by one."""
     by_id = {one.record.id: one for one in found if one.record is not None}
     records = [one.record for one in by_id.values() if one.record is not None]
     if named:
         budgets = sorted({record.spec.budget for record in records})
-        made = [Group(one, NAMED, rows(r for r in records if r.spec.budget == one)) for one in budgets]
+        made = [RunTable(one, NAMED, rows(r for r in records if r.spec.budget == one)) for one in budgets]
     else:
         made = list(groups(records, pilots=True))
     return tuple(
-        Comparison(
+        ComparedRuns(
             group,
             tuple(by_id[record.id] for record in group.records),
             tuple(unfair(group.records, group.budget)),
@@ -47,23 +47,23 @@ def comparisons(found: Sequence[Stored], *, named: bool) -> tuple[Comparison, ..
     )
 
 
-def agreement(kind: Kind) -> Callable[[Comparison], Iterator[str]]:
+def agreement(kind: Kind) -> Callable[[ComparedRuns], Iterator[str]]:
     """Return the rule that runs agree in what the report refuses them for."""
 
-    def rule(comparison: Comparison) -> Iterator[str]:
+    def rule(comparison: ComparedRuns) -> Iterator[str]:
         if not comparison.controlled and kind not in SOURCE_KINDS:
-            raise NotTried("each is trained as its source trains it")
+            raise Skipped("each is trained as its source trains it")
         _two(comparison)
         yield from (str(one) for one in comparison.differences if one.kind == kind)
 
     return rule
 
 
-def words(comparison: Comparison) -> Iterator[str]:
+def words(comparison: ComparedRuns) -> Iterator[str]:
     """Every run has the same target words in each epoch and each test sentence, and the same references."""
     _two(comparison)
     if not comparison.controlled:
-        raise NotTried("each is trained as its source trains it")
+        raise Skipped("each is trained as its source trains it")
     epochs = (
         (f"target words, seed {one.spec.seed}, epoch {line.epoch}", line.tokens, one.id)
         for one in comparison.group.records
@@ -74,7 +74,7 @@ def words(comparison: Comparison) -> Iterator[str]:
     for one in comparison.stored:
         try:
             found = one.sentences
-        except (NotTried, ValueError, OSError):
+        except (Skipped, ValueError, OSError):
             continue  # another rule reports it
         counts.append(("target words of the test sentences", found["tokens"].tobytes(), one.name))
         for name in SMOOTHING:
@@ -83,10 +83,10 @@ def words(comparison: Comparison) -> Iterator[str]:
     yield from _sides(counts, shown=False)
 
 
-def replicas(comparison: Comparison) -> Iterator[str]:
+def replicas(comparison: ComparedRuns) -> Iterator[str]:
     """Two seeds of one variant give two runs, and not the same one twice."""
     if max(len(row.records) for row in comparison.group.rows) < 2:
-        raise NotTried("one seed alone")
+        raise Skipped("one seed alone")
     for row in comparison.group.rows:
         seen: dict[object, int] = {}
         for record in row.records:
@@ -98,7 +98,7 @@ def replicas(comparison: Comparison) -> Iterator[str]:
                     yield f"{row.label}: seeds {first} and {record.spec.seed} have the same {name}"
 
 
-def remarks(comparison: Comparison) -> list[str]:
+def remarks(comparison: ComparedRuns) -> list[str]:
     """Return what is no fault and must be known: where runs were made differently, diverged, resumed, uncommitted."""
     records = comparison.group.records
     found = list(comparison.group.caveats)
@@ -119,9 +119,9 @@ def remarks(comparison: Comparison) -> list[str]:
     return found
 
 
-def _two(comparison: Comparison) -> None:
+def _two(comparison: ComparedRuns) -> None:
     if len(comparison.group.records) < 2:
-        raise NotTried("one run alone")
+        raise Skipped("one run alone")
 
 
 def _sides(told: Iterable[tuple[str, Any, str]], *, shown: bool = True) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.audit.metric_rules import PERPLEXITIES, is_current
 from harness.audit.record_rules import ROUNDING, equal
-from harness.audit.run_folder import NotTried, Stored
+from harness.audit.run_folder import Skipped, StoredRun
 from harness.evaluation.metrics import perplexity_from_sums
 from impls.contract import SPECIAL_WORDS, UNK
 
@@ -29,7 +29,7 @@ OTHER_MACHINE = 1e-4
 LONGEST = 60
 
 
-def text(stored: Stored) -> Iterator[str]:
+def text(stored: StoredRun) -> Iterator[str]:
     """The text of each translation is its tokens, detokenised."""
     from harness.data import text_files
     from harness.data.tokenizers import UNKNOWN_TEXT, tokenizer
@@ -38,7 +38,7 @@ def text(stored: Stored) -> Iterator[str]:
     try:
         hypotheses = stored.hypotheses
     except (ValueError, OSError) as error:
-        raise NotTried("the translations cannot be read") from error
+        raise Skipped("the translations cannot be read") from error
     for one in hypotheses:
         for words in (one.text, " ".join(one.tokens)):
             text_files.check_words(words, f"sentence {one.sentence}")
@@ -46,7 +46,7 @@ def text(stored: Stored) -> Iterator[str]:
     try:
         texts = [tool.detokenise(one.tokens) for one in hypotheses]
     except ValueError as error:
-        raise NotTried(str(error)) from error
+        raise Skipped(str(error)) from error
     # Before version 2 of records, `<unk>` stood in the text as it is.
     old = not is_current(stored)
     shown = [one.text.replace(SPECIAL_WORDS[UNK], UNKNOWN_TEXT) if old else one.text for one in hypotheses]
@@ -59,7 +59,7 @@ def text(stored: Stored) -> Iterator[str]:
         )
 
 
-def tutorial_perplexity(stored: Stored) -> Iterator[str]:
+def tutorial_perplexity(stored: StoredRun) -> Iterator[str]:
     """The tutorials' perplexity fits the losses of the sentences: exactly in one batch, else nearly."""
     found = stored.whole.sentences
     order = np.argsort(found["tokens"], kind="stable")
@@ -67,19 +67,19 @@ def tutorial_perplexity(stored: Stored) -> Iterator[str]:
     yield from _compared(stored, made, later(stored) if len(order) <= BATCH else OTHER_ORDER)
 
 
-def exact_tutorial_perplexity(stored: Stored) -> Iterator[str]:
+def exact_tutorial_perplexity(stored: StoredRun) -> Iterator[str]:
     """The tutorials' perplexity is that of the losses of the sentences, in the batches that the corpus makes."""
     from harness.audit.recompute_rules import prepared_of
     from harness.data.batches import evaluation_batches
 
     found, prepared = stored.whole.sentences, prepared_of(stored)
     if len(prepared.test) != len(found["nats"]):
-        raise NotTried("the test set here is another")
+        raise Skipped("the test set here is another")
     rows = [rows for _, rows in evaluation_batches(prepared.test, BATCH)]
     yield from _compared(stored, batch_mean_perplexity(found, rows), later(stored))
 
 
-def later(stored: Stored) -> float:
+def later(stored: StoredRun) -> float:
     """Return the tolerance, as a share, for perplexities: a wide one where the sentences were evaluated later."""
     found, recorded = stored.sentences, stored.completed.scores.get("test_perplexity")
     exact = equal(float(perplexity_from_sums(found["nats"].sum(), found["tokens"].sum())), recorded)
@@ -92,7 +92,7 @@ def batch_mean_perplexity(found: dict[str, Any], batches: list[Any]) -> float:
     return math.exp(math.fsum(means) / max(1, len(means)))
 
 
-def _compared(stored: Stored, made: float, tolerance: float) -> Iterator[str]:
+def _compared(stored: StoredRun, made: float, tolerance: float) -> Iterator[str]:
     name = PERPLEXITIES[-1]
     value = stored.completed.scores.get(name)
     if not math.isclose(value or 0.0, made, rel_tol=tolerance):

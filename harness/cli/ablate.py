@@ -53,7 +53,7 @@ def add(commands: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class AblationPlan:
     """The runs of an ablation: those of its grids, and for each recipe the pilots that choose its learning rate."""
 
     suite: Suite
@@ -107,7 +107,7 @@ def command(arguments: argparse.Namespace) -> int:
     return sweep.tell(done, specs, lambda: _report(done.records, plan.specs[0], arguments))
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
+def _plan(arguments: argparse.Namespace) -> AblationPlan:
     """Return the suite whose size the runs have and all runs, each once, and make their data ready."""
     base = options.find_variant(arguments.base)
     ablation_grids.check_base(base, suites.resolve(base)[0])
@@ -131,14 +131,14 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         for spec in (specs if arguments.tune_rate else ())
     }
     sweep.prepare(specs, arguments.engine)
-    return Plan(suite, specs, pilots)
+    return AblationPlan(suite, specs, pilots)
 
 
 def _grids(arguments: argparse.Namespace) -> tuple[Grid, ...]:
     return ablation_grids.grids(arguments.field or (), factorial=arguments.factorial)
 
 
-def _announce(arguments: argparse.Namespace, plan: Plan, there: list[RunRecord]) -> None:
+def _announce(arguments: argparse.Namespace, plan: AblationPlan, there: list[RunRecord]) -> None:
     specs, suite = plan.specs, plan.suite
     fields = [" × ".join(grid.fields) for grid in _grids(arguments)]
     seeds = len({spec.seed for spec in specs})
@@ -160,7 +160,7 @@ def _announce(arguments: argparse.Namespace, plan: Plan, there: list[RunRecord])
         options.say(f"{len(there)} of them {are} there already and {are} not run again.")
 
 
-def _announce_tuned(plan: Plan, tuned: list[RunSpec], there: list[RunRecord]) -> None:
+def _announce_tuned(plan: AblationPlan, tuned: list[RunSpec], there: list[RunRecord]) -> None:
     own = _rates(sorted({spec.training.peak_rate for spec in plan.specs}))
     done = f", {len(there)} of them finished earlier" if there else ""
     options.say(f"{len(tuned)} runs at a chosen learning rate other than {own}{done}.")

@@ -11,7 +11,7 @@ from harness.cli import options
 from harness.experiments import specs
 
 if TYPE_CHECKING:
-    from harness.audit.rules import Checked, Outcome
+    from harness.audit.rules import AuditReport, RuleOutcome
 
 SHOWN = 3
 """How many faults of a rule its line shows; --json shows all."""
@@ -69,7 +69,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.rerun:
         from harness.audit import rerun_rules
 
-        plan = rerun_rules.Plan(arguments.rerun, seed=arguments.rerun_seed, whole_epoch=arguments.rerun_epoch)
+        plan = rerun_rules.RerunPlan(arguments.rerun, seed=arguments.rerun_seed, whole_epoch=arguments.rerun_epoch)
         found = rerun_rules.add(found, arguments.results, plan, tell=options.warn)
     if arguments.json:
         options.say(json.dumps(_json(found), indent=1, ensure_ascii=False))
@@ -82,7 +82,7 @@ def command(arguments: argparse.Namespace) -> int:
     return int(bool(found.failed))
 
 
-def _line(outcome: Outcome) -> str:
+def _line(outcome: RuleOutcome) -> str:
     from harness.audit.rules import OF_COMPARISONS, WARNINGS_OF_COMPARISONS, lines
 
     head = f"{outcome.rule.code} {outcome.rule.name:14} "
@@ -105,7 +105,7 @@ def _plain(text: str) -> str:
     return plain(text, longest=400)
 
 
-def _json(found: Checked) -> dict[str, Any]:
+def _json(found: AuditReport) -> dict[str, Any]:
     return {
         "fair": not found.failed,
         "verdict": found.verdict,
@@ -121,7 +121,7 @@ def _json(found: Checked) -> dict[str, Any]:
     }
 
 
-def _outcome(one: Outcome) -> dict[str, Any]:
+def _outcome(one: RuleOutcome) -> dict[str, Any]:
     return {
         "code": one.rule.code,
         "name": one.rule.name,

@@ -14,7 +14,7 @@ from harness.storage import files, run_store
 from impls.contract import SPECIAL_WORDS
 
 if TYPE_CHECKING:
-    from harness.analysis.comparison import Comparison, Corpus
+    from harness.analysis.comparison import Comparison, ReferenceCorpus
     from harness.analysis.selection import Side
 
 Format = Literal["text", "markdown", "csv", "json", "latex"]
@@ -103,13 +103,13 @@ def _failures(sides: Sequence[Side], *, same_test: bool) -> list[str]:
     they were measured on the same sentences.
     """
     from harness.audit import rules, table_rules
-    from harness.audit.run_folder import Memory, read
+    from harness.audit.run_folder import FileCache, read
 
-    memories: dict[Path, Memory] = {}
+    memories: dict[Path, FileCache] = {}
     found = []
     for run in (run for side in sides for run in side.runs):
         results = run.folder.parent
-        memory = memories.setdefault(results, Memory(published=run_store.is_published(results)))
+        memory = memories.setdefault(results, FileCache(published=run_store.is_published(results)))
         found.append(read(results, run.folder.name, memory))
     codes = {"C51", "C53", *(["C50"] if same_test else [])}
     of_sides = [rule for rule in rules.OF_COMPARISONS if rule.code in codes]
@@ -126,11 +126,11 @@ def _written(found: Comparison, form: Format) -> str:
     return forms[form](comparison_report.document(found))
 
 
-def _corpus(sides: Sequence[Side]) -> Corpus | None:
+def _corpus(sides: Sequence[Side]) -> ReferenceCorpus | None:
     """Return the test set that the first side was measured on, where it is on this machine; nothing is downloaded."""
     from collections import Counter
 
-    from harness.analysis.comparison import Corpus
+    from harness.analysis.comparison import ReferenceCorpus
     from harness.data.dataset import at_hand
 
     record = sides[0].records[0]
@@ -145,4 +145,6 @@ def _corpus(sides: Sequence[Side]) -> Corpus | None:
         ids = Counter(token for sentence in prepared.train.target for token in sentence.tolist())
         words = enumerate(prepared.target_words)
         frequencies = {word: ids[place] for place, word in words if ids[place] and word not in SPECIAL_WORDS}
-    return Corpus(prepared.test_source_text, prepared.test_target_text, prepared.test_target_tokens, frequencies)
+    return ReferenceCorpus(
+        prepared.test_source_text, prepared.test_target_text, prepared.test_target_tokens, frequencies
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.analysis.comparison import Comparison
-from harness.analysis.comparison_metrics import FIGURES, Compared
+from harness.analysis.comparison_metrics import FIGURES, MetricComparison
 from harness.analysis.effects import Conclusion, Difference
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.selection import Side
@@ -79,14 +79,14 @@ def holds(condition: Condition, found: Comparison) -> list[str]:
     return lines
 
 
-def _holds(condition: Condition, one: Compared, difference: Difference) -> bool:
+def _holds(condition: Condition, one: MetricComparison, difference: Difference) -> bool:
     if condition.kind == "worse":
         return one.conclusion(difference) is Conclusion.WORSE
     assert difference.mean is not None
     return difference.mean < condition.number if condition.kind == "<" else difference.mean > condition.number
 
 
-def _told(one: Compared, difference: Difference, side: Side, base: Side) -> str:
+def _told(one: MetricComparison, difference: Difference, side: Side, base: Side) -> str:
     digits = 4 if one.figure.digits < 4 else one.figure.digits
     names = f"{side.letter} ({side.label}) less {base.letter} ({base.label})"
     said = f"{one.figure.name} of {names} is {signed(difference.mean, digits)}"

@@ -21,7 +21,7 @@ from impls import registry
 from impls.contract import Seq2SeqModel
 
 if TYPE_CHECKING:
-    from harness.data.dataset import Prepared
+    from harness.data.dataset import Dataset
 
 REPORTS = Path("reports/local")
 FILE_OPTIONS = ("train_source", "validation_source", "test_source", "train_target", "validation_target", "test_target")
@@ -258,7 +258,7 @@ def add_import(parser: argparse.ArgumentParser) -> None:
 
 
 def stored_model(
-    record: RunRecord, results: Path, prepared: Prepared, *, device: str, import_builder: bool = False
+    record: RunRecord, results: Path, prepared: Dataset, *, device: str, import_builder: bool = False
 ) -> Seq2SeqModel:
     """Build the model of a run with its stored weights.
 

@@ -16,7 +16,7 @@ from harness.experiments import suites
 from harness.experiments.specs import DataSpec, RunRecord, RunSpec, spec_from_json
 from harness.processes import parent_watchdog
 from harness.processes.progress import Display, Event, Progress, to_line
-from harness.processes.signals import Interrupted, Watch
+from harness.processes.signals import Interrupted, SignalGuard
 from harness.storage import locks, run_store
 from harness.training import reuse
 
@@ -45,11 +45,11 @@ def command(arguments: argparse.Namespace) -> int:
     """
     if arguments.spec is None and arguments.variant is None:
         raise ValueError("run: the variant is missing; see them with: python -m harness list")
-    with Watch() as watch:
+    with SignalGuard() as watch:
         return _by_hand(arguments, watch) if arguments.spec is None else _child(arguments, watch)
 
 
-def _by_hand(arguments: argparse.Namespace, watch: Watch) -> int:
+def _by_hand(arguments: argparse.Namespace, watch: SignalGuard) -> int:
     with watch.at_once():
         spec = _spec(arguments)
         _pin(spec, is_program=arguments.is_program)
@@ -67,7 +67,7 @@ def _by_hand(arguments: argparse.Namespace, watch: Watch) -> int:
     return _show(record, arguments.results, watch)
 
 
-def _run(spec: RunSpec, results: Path, progress: Progress, watch: Watch, told: dict[str, Any]) -> RunRecord:
+def _run(spec: RunSpec, results: Path, progress: Progress, watch: SignalGuard, told: dict[str, Any]) -> RunRecord:
     """Train and measure with the lock of the run held. `told`: more of what `training.run` takes."""
     with locks.hold(results, spec.id):
         try:
@@ -93,7 +93,7 @@ def _spec(arguments: argparse.Namespace) -> RunSpec:
     return spec
 
 
-def _child(arguments: argparse.Namespace, watch: Watch) -> int:
+def _child(arguments: argparse.Namespace, watch: SignalGuard) -> int:
     """Run what a line of standard input says; what anything prints goes to standard error, events to standard output.
 
     The line is JSON: `spec`; `command`, `note`, `checkpoint_seconds` as the options of those names; and `follow`, true
@@ -130,7 +130,7 @@ def _child(arguments: argparse.Namespace, watch: Watch) -> int:
         return locks.LOCKED_CODE
 
 
-def _show(record: RunRecord, results: Path, watch: Watch | None = None) -> int:
+def _show(record: RunRecord, results: Path, watch: SignalGuard | None = None) -> int:
     from harness.data.dataset import remark
 
     # With a closed terminal, which sends SIGHUP, standard output is gone, and the exit code is to say so.
@@ -144,7 +144,7 @@ def _show(record: RunRecord, results: Path, watch: Watch | None = None) -> int:
     return _exit_code(record, watch)
 
 
-def _exit_code(record: RunRecord, watch: Watch | None) -> int:
+def _exit_code(record: RunRecord, watch: SignalGuard | None) -> int:
     if record.status == "interrupted":
         return 128 + (signal.SIGINT if watch is None or watch.noted is None else watch.noted)
     return 0 if record.status == "completed" else 1

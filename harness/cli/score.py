@@ -16,7 +16,7 @@ from harness.storage import run_store
 from impls.contract import Arrays
 
 if TYPE_CHECKING:
-    from harness.data.dataset import Prepared
+    from harness.data.dataset import Dataset
 
 TOLERANCE = 1e-6
 OTHER_MACHINE = 1e-4
@@ -139,7 +139,7 @@ def _is_perplexity(record: RunRecord, sentences: Arrays) -> bool:
 def _write_sentences(
     record: RunRecord,
     arguments: argparse.Namespace,
-    prepared: Prepared,
+    prepared: Dataset,
     statistics: Arrays,
     hypotheses: list[run_store.Hypothesis],
     differences: int,

@@ -16,16 +16,16 @@ from harness.experiments import specs, suites
 from harness.experiments.specs import DataSpec, RunSpec
 from harness.processes import machine, workers
 from harness.processes.progress import Display
-from harness.processes.signals import Interrupted, Watch
+from harness.processes.signals import Interrupted, SignalGuard
 from harness.speed import plan as plans
-from harness.speed.measurement import Absent, Measurement, Plan
-from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Job, Size
+from harness.speed.measurement import Measurement, MeasurementPlan, Unavailable
+from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Amounts, ModelJob
 from harness.storage import run_store
 from impls import registry
 from impls.contract import Arrays, Recipe, TorchReferenceRecipe, TransformerRecipe
 
 if TYPE_CHECKING:
-    from harness.data.dataset import Prepared
+    from harness.data.dataset import Dataset
     from harness.speed.speed_document import SpeedDocument
 
 NO_PEER = "none"
@@ -118,7 +118,7 @@ def command(arguments: argparse.Namespace) -> int:
     """
     if arguments.document is not None:
         return _again(arguments)
-    with Watch() as watch:
+    with SignalGuard() as watch:
         with watch.at_once():
             plan, prepared = _plan(arguments)
             _announce(plan)
@@ -153,7 +153,9 @@ def _show_page(document: SpeedDocument, reports: Path) -> None:
         options.warn(str(error))
 
 
-def _measure(plan: Plan, prepared: Prepared, folder: Path, arguments: argparse.Namespace, watch: Watch) -> int:
+def _measure(
+    plan: MeasurementPlan, prepared: Dataset, folder: Path, arguments: argparse.Namespace, watch: SignalGuard
+) -> int:
     display = Display(sys.stderr)
     measurement = Measurement(plan, prepared, folder, say=display.line, check=watch.check)
     try:
@@ -186,13 +188,13 @@ def _stored(measurement: Measurement, results: Path, reason: str = "") -> tuple[
 # The plan -------------------------------------------------------------------------------------------------------------
 
 
-def _plan(arguments: argparse.Namespace) -> tuple[Plan, Prepared]:
+def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
     """Return what is to be measured, and its data."""
     from harness.data.dataset import prepare, remark
     from impls import weights
 
     size = SIZES[arguments.size]
-    absent: list[Absent] = []
+    absent: list[Unavailable] = []
     _chosen_peers(arguments)
     places = _places(arguments, size, absent)
     found = options.available(arguments, lambda data: [_spec(arguments, size, data, place) for place in places])
@@ -205,7 +207,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, Prepared]:
     _check_devices(found)
     jobs = [_job(arguments, size, spec, place.name, spec.framework) for place, spec in zip(places, found, strict=True)]
     base = next((job for job in jobs if job.spec.variant == DEFAULT_BASE), jobs[0])
-    plan = Plan(
+    plan = MeasurementPlan(
         size=size,
         rounds=arguments.rounds or size.rounds,
         decoding_rounds=arguments.rounds or size.decoding_rounds,
@@ -235,7 +237,7 @@ class Place:
         return f"{self.variant}/{self.framework}" + f"-{self.backend}" * (self.backend is not None)
 
 
-def _places(arguments: argparse.Namespace, size: Size, absent: list[Absent]) -> list[Place]:
+def _places(arguments: argparse.Namespace, size: Amounts, absent: list[Unavailable]) -> list[Place]:
     """Return which variants are measured in which frameworks; what is not installed and not asked for is left out."""
     variants = [options.find_variant(name) for name in arguments.variant or ()]
     suite, asked = suites.SUITES[size.suite], arguments.framework or variants
@@ -251,7 +253,7 @@ def _places(arguments: argparse.Namespace, size: Size, absent: list[Absent]) -> 
             for backend in backends if framework == "keras" else (None,):
                 place, reason = Place(variant, framework, backend), registry.missing(framework, backend)
                 if reason and not asked:
-                    absent.append(Absent(name=place.name, variant=variant, framework=framework, reason=reason))
+                    absent.append(Unavailable(name=place.name, variant=variant, framework=framework, reason=reason))
                 # A variant that none of them has is refused where its model is looked for, with those that have it.
                 elif suites.has(variant, framework) or (nowhere and framework == frameworks[0]):
                     found.append(place)
@@ -260,7 +262,7 @@ def _places(arguments: argparse.Namespace, size: Size, absent: list[Absent]) -> 
     return found
 
 
-def _spec(arguments: argparse.Namespace, size: Size, data: DataSpec, place: Place) -> RunSpec:
+def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, place: Place) -> RunSpec:
     """Return the run that a subject would be, in the training that all share."""
     spec = suites.spec(suites.SUITES["standard"], place.variant, budget="controlled", seed=0, data=data)
     changes = {
@@ -285,8 +287,10 @@ def _spec(arguments: argparse.Namespace, size: Size, data: DataSpec, place: Plac
     return spec
 
 
-def _job(arguments: argparse.Namespace, size: Size, spec: RunSpec, name: str, library: str, peer: str = "") -> Job:
-    return Job(
+def _job(
+    arguments: argparse.Namespace, size: Amounts, spec: RunSpec, name: str, library: str, peer: str = ""
+) -> ModelJob:
+    return ModelJob(
         name=name,
         spec=spec,
         library=library,
@@ -300,7 +304,7 @@ def _job(arguments: argparse.Namespace, size: Size, spec: RunSpec, name: str, li
     )
 
 
-def _peers(arguments: argparse.Namespace, size: Size, base: Job, absent: list[Absent]) -> list[Job]:
+def _peers(arguments: argparse.Namespace, size: Amounts, base: ModelJob, absent: list[Unavailable]) -> list[ModelJob]:
     """Return the peers of the base's recipe; one that is not installed is left out."""
     from impls.baselines import baseline_registry as peers
 
@@ -313,7 +317,9 @@ def _peers(arguments: argparse.Namespace, size: Size, base: Job, absent: list[Ab
         if not reason and not isinstance(base.spec.recipe, TransformerRecipe | TorchReferenceRecipe):
             reason = f"no Transformer is measured that it could have the recipe of, only {base.spec.variant}"
         if reason:
-            absent.append(Absent(name=name, variant=base.spec.variant, framework=library, reason=reason, is_peer=True))
+            absent.append(
+                Unavailable(name=name, variant=base.spec.variant, framework=library, reason=reason, is_peer=True)
+            )
             continue
         spec = replace(base.spec, framework="torch", backend=None, cuda_graphs="off")
         found.append(_job(arguments, size, spec, name, library, name))
@@ -334,7 +340,7 @@ def _chosen_peers(arguments: argparse.Namespace) -> list[str]:
 
 
 def _given(
-    arguments: argparse.Namespace, jobs: list[Job], prepared: Prepared
+    arguments: argparse.Namespace, jobs: list[ModelJob], prepared: Dataset
 ) -> dict[Recipe | str, tuple[Arrays, str]]:
     """Return the weights of the runs that --weights names. Raises: ValueError where they fit no model measured here."""
     found: dict[Recipe | str, tuple[Arrays, str]] = {}
@@ -368,7 +374,7 @@ def _check_devices(found: list[RunSpec]) -> None:
             raise ValueError(f"device {device!r} cannot be had here: allowed is {allowed}")
 
 
-def _announce(plan: Plan) -> None:
+def _announce(plan: MeasurementPlan) -> None:
     spec = plan.base.spec
     options.say(
         f"Size {plan.size.name} ({plan.size.purpose}): {len(plan.jobs)} subjects, {plan.rounds} rounds, "

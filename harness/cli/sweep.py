@@ -19,7 +19,7 @@ from harness.experiments.specs import RunRecord, RunSpec
 from harness.experiments.suites import Suite
 from harness.processes import machine, workers
 from harness.processes.progress import duration
-from harness.processes.signals import Watch
+from harness.processes.signals import SignalGuard
 from harness.training import checkpoint, reuse
 from impls import registry
 
@@ -66,7 +66,7 @@ def add_terms(parser: argparse.ArgumentParser) -> None:
 @contextlib.contextmanager
 def breakable() -> Iterator[None]:
     """Let a signal break off the block, which makes runs ready or tells of them, wherever it finds it."""
-    with Watch() as watch, watch.at_once():
+    with SignalGuard() as watch, watch.at_once():
         yield
 
 
@@ -148,7 +148,7 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
     known = {record.id for record in there}
     missing = [spec for spec in specs if spec.id not in known]
     outcome = local.Outcome()
-    terms = local.Terms(
+    terms = local.RunLimits(
         timeout_seconds=arguments.timeout or None,
         silence_seconds=arguments.silence or None,
         retries=arguments.retries,

@@ -19,7 +19,7 @@ from harness.storage import run_store
 from impls.contract import EOS, SOS, SPECIAL_WORDS, Ids, Seq2SeqModel
 
 if TYPE_CHECKING:
-    from harness.data.dataset import Encoded, Prepared
+    from harness.data.dataset import Dataset, Encoded
 
 PICTURES = (".png", ".svg", ".pdf")
 STEP = 100
@@ -83,7 +83,7 @@ def command(arguments: argparse.Namespace) -> int:
 def _translate(
     sentences: Sequence[str],
     model: Seq2SeqModel,
-    prepared: Prepared,
+    prepared: Dataset,
     decoding: DecodingSpec,
     *,
     before: int,

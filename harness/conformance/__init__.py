@@ -3,7 +3,7 @@
 Input: a built-in variant, or the builder of an external one.
 Output: for each law passed or failed, with the first difference found and the time it took.
 
-- `models_under_test.Subject` builds a model at small and realistic sizes and draws batches for it.
+- `models_under_test.ModelUnderTest` builds a model at small and realistic sizes and draws batches for it.
 - `law_runner.LAWS` lists the laws in order: evaluation (1-7), training (8-13), the update (14).
 - `assertions` compares arrays and says where they differ.
 

@@ -1,4 +1,4 @@
-"""Assertions of the laws, which raise `Broken`, and a table model whose search results are worked out by hand."""
+"""Assertions of the laws, which raise `LawViolated`, and a table model whose search results are worked out by hand."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from impls.contract import EOS, PAD, SOS, Arrays, Candidates, Decoding, Ids, Seq
 TOLERANCE = 1e-5
 
 
-class Broken(Exception):
+class LawViolated(Exception):
     """A law does not hold; the message says where and by how much."""
 
 
 def hold(condition: bool, otherwise: str) -> None:
-    """Raise `Broken` with the message `otherwise` unless the condition is true."""
+    """Raise `LawViolated` with the message `otherwise` unless the condition is true."""
     if not condition:
-        raise Broken(otherwise)
+        raise LawViolated(otherwise)
 
 
 def close(what: str, found: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float = TOLERANCE) -> None:
@@ -53,7 +53,7 @@ def refused(model: Seq2SeqModel, misfit: Arrays, what: str, name: str) -> None:
     except ValueError as error:
         hold(name in str(error), f"the ValueError for a weight that is {what} does not name {name}: {error}")
     else:
-        raise Broken(f"set_weights accepts a weight that is {what}: {name}")
+        raise LawViolated(f"set_weights accepts a weight that is {what}: {name}")
 
 
 def number(what: str, found: npt.NDArray[Any], shape: tuple[int, ...], kind: type[np.generic] = np.float32) -> None:
@@ -86,7 +86,7 @@ def objective_nats(logits: npt.NDArray[Any], target_out: Ids, smoothing: float) 
     return float((1 - smoothing) * token_nats(logits, target_out).sum() + smoothing * even)
 
 
-class Table:
+class TableModel:
     """A model of seven words (a, b, c are 4, 5, 6) in which only the source's first word and the last word matter.
 
     Source `<unk>`: first a 0.5 or b 0.4; after a `<eos>` 0.4; after b c 0.9; after c `<eos>` 0.9. "a" has 0.5 x 0.4 =
@@ -105,7 +105,7 @@ class Table:
         self.rows = np.empty(0, np.intp) if rows is None else rows
 
     def begin_decoding(self, source: Ids) -> Decoding:
-        return Table((source[:, 1] == 4).astype(np.intp))
+        return TableModel((source[:, 1] == 4).astype(np.intp))
 
     def step(self, last: Ids, best: int) -> Candidates:
         table = np.empty((len(last), 7), np.float32)
@@ -121,4 +121,4 @@ class Table:
 
 
 WORKED_BY_HAND = ((1, 0.6, ((4,), (4,))), (2, 0.0, ((5, 6), (4,))), (2, 1.0, ((5, 6), (5, 6))))
-"""Beam, length penalty, and what `Table` gives for its two sources."""
+"""Beam, length penalty, and what `TableModel` gives for its two sources."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from harness.conformance.assertions import hold, near
 from harness.conformance.evaluation_laws import embedding_scale, position_vectors
-from harness.conformance.models_under_test import Subject
+from harness.conformance.models_under_test import ModelUnderTest
 from impls.contract import (
     EOS,
     SOS,
@@ -52,7 +52,7 @@ DEVIATIONS = 5.0
 Mask = npt.NDArray[np.bool_]
 
 
-def dropout(subject: Subject) -> str:
+def dropout(subject: ModelUnderTest) -> str:
     """Hold that dropout has its rate, its scaling and its places, and is drawn anew for every unit and update."""
     if subject.dropout_is_fixed:
         return "dropout not tested: the builder has no argument `dropout`"
@@ -66,7 +66,7 @@ def dropout(subject: Subject) -> str:
 # Any model ------------------------------------------------------------------------------------------------------------
 
 
-def _spread(subject: Subject) -> None:
+def _spread(subject: ModelUnderTest) -> None:
     """Hold that a batch of one sentence many times loses what that sentence does, drawn anew for every row."""
     copies, single_draws, draws = (24, 32, 8) if subject.fast else (64, 64, 12)
     row = subject.real_batch(5)
@@ -134,7 +134,7 @@ def sites(recipe: TransformerRecipe) -> Iterator[Site]:
             yield Site("residual", last, recipe.dropout, width, f"{last}.bias", -1, both)
 
 
-class Masks:
+class MaskReader:
     """Reads the masks of updates off the gradients, and puts them into weights.
 
     `embedding` [side] are the masks after the embeddings, one for each update.
@@ -204,13 +204,13 @@ def _scale(kept: Mask, rate: float) -> Numbers:
     return (kept / (1 - rate)).astype(np.float32)
 
 
-def _masks(subject: Subject, model: Seq2SeqModel) -> None:
+def _masks(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
     """Hold that updates drop units at the recipe's rates, and compute what evaluations with the same masks do."""
     claimed = model.recipe.dropout
     hold(claimed == RATE, f"recipe.dropout of a model that was built with {RATE} is {claimed}")
     own = _active(model.weights())
     model.set_weights(own)
-    masks, updates, compared = Masks(model.recipe, own), 12 if subject.fast else 40, 2 if subject.fast else 4
+    masks, updates, compared = MaskReader(model.recipe, own), 12 if subject.fast else 40, 2 if subject.fast else 4
     scores: list[Numbers] = []
     for _ in range(updates):
         model.train_step(LINE, 0.0)
@@ -247,7 +247,7 @@ def _active(own: Arrays) -> Arrays:
     return found
 
 
-def _rates(masks: Masks) -> None:
+def _rates(masks: MaskReader) -> None:
     """Hold that the shares of dropped units are the rates, and that no mask is another one's copy."""
     assert isinstance(masks.recipe, TransformerRecipe | GruRecipe)
     kinds: dict[str, tuple[float, list[npt.NDArray[np.bool_]]]] = {}

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from harness.conformance.assertions import (
     TOLERANCE,
-    Broken,
+    LawViolated,
     close,
     hold,
     log_softmax,
@@ -20,7 +20,7 @@ from harness.conformance.assertions import (
     same_bits,
     token_nats,
 )
-from harness.conformance.models_under_test import RANDOM, Probe, Subject, evaluation, log_probabilities, walk
+from harness.conformance.models_under_test import RANDOM, ModelUnderTest, Probe, evaluation, log_probabilities, walk
 from impls import weights
 from impls.contract import (
     EOS,
@@ -50,7 +50,7 @@ ROUNDS = 3
 _Places = npt.NDArray[np.intp]
 
 
-def shapes(subject: Subject) -> str:
+def shapes(subject: ModelUnderTest) -> str:
     """1: shapes, types, counts; the members agree with one another; all numbers are finite."""
     training = Training(label_smoothing=0.1)
     model = subject.shaken(training=training, dropout=0.0)
@@ -71,7 +71,7 @@ def shapes(subject: Subject) -> str:
     return ""
 
 
-def determinism(subject: Subject) -> str:
+def determinism(subject: ModelUnderTest) -> str:
     """2: evaluation twice gives the same bits, and leaves no trace in the training state."""
     model = subject.shaken(training=RANDOM)
     for probe in subject.probes():
@@ -83,7 +83,7 @@ def determinism(subject: Subject) -> str:
     return ""
 
 
-def causality(subject: Subject) -> str:
+def causality(subject: ModelUnderTest) -> str:
     """3: the logits at t depend on every source word and on target_in up to t, each at its position; no more."""
     model, batch = subject.shaken(), subject.batch()
     logits = model.logits(batch.source, batch.target_in)
@@ -97,7 +97,7 @@ def causality(subject: Subject) -> str:
     return ""
 
 
-def padding(subject: Subject) -> str:
+def padding(subject: ModelUnderTest) -> str:
     """4: more columns, or rows, of padding change nothing at real positions, and do not poison the sums."""
     model, (small, real) = subject.shaken(), subject.probes()
     expected = evaluation(subject, model, small.batch)
@@ -121,7 +121,7 @@ def padding(subject: Subject) -> str:
     return ""
 
 
-def independence(subject: Subject) -> str:
+def independence(subject: ModelUnderTest) -> str:
     """5: a sentence's batch-mates do not matter."""
     model, (small, real) = subject.shaken(), subject.probes()
     count = len(real.batch.source)
@@ -137,7 +137,7 @@ def independence(subject: Subject) -> str:
     return ""
 
 
-def caching(subject: Subject) -> str:
+def caching(subject: ModelUnderTest) -> str:
     """6: each cached step gives the log-probabilities of that column of the logits."""
     model = subject.shaken()
     for name, batch in subject.probes():
@@ -150,7 +150,7 @@ def caching(subject: Subject) -> str:
     return ""
 
 
-def selection(subject: Subject) -> str:
+def selection(subject: ModelUnderTest) -> str:
     """7: `select` equals starting from those rows: repeated, dropped or reordered, at the start and in the middle."""
     model, batch = subject.shaken(), subject.batch()
     for selections in ({0: [4, 0, 0, 2]}, {2: [1, 1, 0, 4]}, {1: [3, 0, 2, 0, 1, 4], 3: [5, 1, 1], 4: [2, 0]}):
@@ -170,7 +170,7 @@ def selection(subject: Subject) -> str:
 # Law 1 ----------------------------------------------------------------------------------------------------------------
 
 
-def _evaluation_shapes(subject: Subject, model: Seq2SeqModel, probe: Probe) -> Numbers:
+def _evaluation_shapes(subject: ModelUnderTest, model: Seq2SeqModel, probe: Probe) -> Numbers:
     """Hold that the results of evaluation have the shapes and types of the contract; return the logits."""
     batch = probe.batch
     (sentences, source_length), (_, target_length) = batch.source.shape, batch.target_in.shape
@@ -197,7 +197,7 @@ def _evaluation_shapes(subject: Subject, model: Seq2SeqModel, probe: Probe) -> N
     return logits
 
 
-def _sums(subject: Subject, probe: Probe, totals: Totals, nats: float, objective: float) -> None:
+def _sums(subject: ModelUnderTest, probe: Probe, totals: Totals, nats: float, objective: float) -> None:
     """Hold that the totals of two updates at rate 0 are those of evaluation."""
     tokens = 2 * probe.batch.tokens
     hold(totals.tokens == tokens, f"totals.tokens of {probe.name}, twice, is {totals.tokens}, not {tokens}")
@@ -207,14 +207,14 @@ def _sums(subject: Subject, probe: Probe, totals: Totals, nats: float, objective
     for name, found, expected in (("nats", totals.nats, nats), ("objective_nats", totals.objective_nats, objective)):
         try:
             near(f"totals.{name} of {probe.name}, twice,", found, 2 * expected, SUMS * abs(2 * expected))
-        except Broken as broken:
+        except LawViolated as broken:
             if not subject.dropout_is_fixed:
                 raise
             advice = "if the model drops units in training, give its builder a keyword argument dropout=None"
-            raise Broken(f"{broken}; {advice}, the rate to use instead of its own") from broken
+            raise LawViolated(f"{broken}; {advice}, the rate to use instead of its own") from broken
 
 
-def _weight_shapes(subject: Subject, model: Seq2SeqModel) -> None:
+def _weight_shapes(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
     """Hold that weights and training state have the contract's names, and the shapes of a recipe of this package."""
     found = model.weights()
     expected = {name: value.shape for name, value in found.items()}
@@ -251,7 +251,7 @@ def changed(ids: Ids, where: npt.NDArray[np.bool_]) -> Ids:
     return np.where(where, np.where(ids == 5, 6, 5), ids).astype(np.int32)
 
 
-def _real_causality(subject: Subject, model: Seq2SeqModel) -> None:
+def _real_causality(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
     """Hold the law on a batch of realistic size, each sentence changed somewhere else."""
     name, batch = subject.probes()[1]
     real, logits = batch.target_in != PAD, model.logits(batch.source, batch.target_in)
@@ -280,7 +280,7 @@ def _first(place: _Places, rows: _Places) -> int:
     return int(place[rows].min(initial=2**31))
 
 
-def _positions(subject: Subject) -> None:
+def _positions(subject: ModelUnderTest) -> None:
     """Check that words whose embeddings cancel their position vectors look alike to the model at every position."""
     model = subject.shaken()
     recipe = model.recipe
@@ -350,7 +350,7 @@ def _same_but_padding(where: str, narrow: Batch, expected: Arrays, found: Arrays
     close(f"cross_attention {where}", seen, np.moveaxis(expected["cross_attention"], 3, 1)[real])
 
 
-def _empty_rows(subject: Subject, batch: Batch) -> None:
+def _empty_rows(subject: ModelUnderTest, batch: Batch) -> None:
     """Hold that sentences of nothing but padding leave the sums, and the weights after an update, as they should be."""
     model, nothing = subject.shaken(), Batch(*(np.full_like(ids, PAD) for ids in vars(batch).values()))
     mixed = Batch(*(np.concatenate([vars(batch)[name], ids]) for name, ids in vars(nothing).items()))
@@ -368,7 +368,7 @@ def _empty_rows(subject: Subject, batch: Batch) -> None:
         hold(bool(np.isfinite(value).all()), f"rows of padding make {name} infinite")
 
 
-def _long_selection(subject: Subject, model: Seq2SeqModel) -> None:
+def _long_selection(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
     """Hold law 7 over a whole decoding in which rows are dropped, repeated and reordered again and again."""
     name, batch = subject.probes()[1]
     expected = log_softmax(model.logits(batch.source, batch.target_in))

@@ -1,6 +1,6 @@
 """The fourteen laws that every model keeps, whatever its architecture and its framework.
 
-A law is a function of a `Subject`: it returns a remark (mostly an empty one) or raises `Broken`. `check` runs them
+A law is a function of a `ModelUnderTest`: it returns a remark (mostly empty) or raises `LawViolated`. `check` runs them
 against anything that builds a `Seq2SeqModel`, `for_variant` against a variant by name. They use NumPy only and reach
 the framework through the model. Each law is tested on a small batch, on which failures are easy to understand, and on
 one of realistic size: 64 sentences of up to 40 ids.
@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from harness.conformance import evaluation_laws, training_laws, update_law
-from harness.conformance.assertions import Broken
-from harness.conformance.models_under_test import LONGEST, SOURCE_WORDS, TARGET_WORDS, Build, Subject, named
+from harness.conformance.assertions import LawViolated
+from harness.conformance.models_under_test import LONGEST, SOURCE_WORDS, TARGET_WORDS, Build, ModelUnderTest, named
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Law:
 
     number: int
     name: str
-    holds: Callable[[Subject], str]
+    holds: Callable[[ModelUnderTest], str]
 
 
 _EVALUATION = (
@@ -81,7 +81,7 @@ def check(
     this process and says so. `fast` tests smaller batches and fewer draws. A law that raises is broken, with the
     exception's first line as the detail.
     """
-    return check_subject(Subject(build, source_words, target_words, max_length, describe, fast=fast), laws)
+    return check_subject(ModelUnderTest(build, source_words, target_words, max_length, describe, fast=fast), laws)
 
 
 def for_variant(
@@ -99,7 +99,7 @@ def for_variant(
     return check_subject(named(variant, framework=framework, device=device, fast=fast), laws)
 
 
-def check_subject(subject: Subject, laws: Collection[int] | None = None) -> Iterator[LawResult]:
+def check_subject(subject: ModelUnderTest, laws: Collection[int] | None = None) -> Iterator[LawResult]:
     """Test a subject against the laws numbered `laws` (None: all), one result at a time."""
     for law in LAWS:
         if laws is not None and law.number not in laws:
@@ -107,7 +107,7 @@ def check_subject(subject: Subject, laws: Collection[int] | None = None) -> Iter
         passed, began = False, time.perf_counter()
         try:
             detail, passed = law.holds(subject), True
-        except Broken as broken:
+        except LawViolated as broken:
             detail = str(broken)
         except Exception as error:  # whatever a model from outside raises, the other laws are still worth knowing
             detail = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

@@ -64,15 +64,15 @@ SAVED, TRAINED = 2, 4
 """The number of updates after which the training state is saved, and the number of updates in all."""
 
 
-class Size(NamedTuple):
+class ModelSize(NamedTuple):
     """The number of sentences in a realistic batch, and the number of positions of its longest ones."""
 
     sentences: int
     longest: int
 
 
-REAL = Size(64, LONGEST)
-FAST = Size(20, 24)
+REAL = ModelSize(64, LONGEST)
+FAST = ModelSize(20, 24)
 """A smaller batch for `laws --fast`, still with more than 16 sentences and more than 12 positions."""
 
 
@@ -84,7 +84,7 @@ class Probe(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelUnderTest:
     """A way to build models, the sizes they are built for, and how thoroughly they are tested.
 
     `describe` is JSON from which a new process rebuilds the subject. `dropout_is_fixed` is true for a builder from
@@ -100,7 +100,7 @@ class Subject:
     fast: bool = False
 
     @property
-    def real(self) -> Size:
+    def real(self) -> ModelSize:
         """The size of the realistic batch, whose longest sentences have at most `max_length` positions."""
         size = FAST if self.fast else REAL
         return size._replace(longest=min(size.longest, self.max_length))
@@ -188,7 +188,7 @@ def _words(generator: np.random.Generator, length: int, words: int) -> list[int]
     return [int(word) if word > EOS else UNK for word in generator.integers(EOS, words, length)]
 
 
-def log_probabilities(subject: Subject, decoded: Decoding, last: Ids) -> npt.NDArray[np.float64]:
+def log_probabilities(subject: ModelUnderTest, decoded: Decoding, last: Ids) -> npt.NDArray[np.float64]:
     """Advance one step and return the log-probabilities [B,V] in the order of the vocabulary."""
     candidates = decoded.step(last, best=subject.target_words)
     table = np.full((len(last), subject.target_words), np.nan)
@@ -196,12 +196,12 @@ def log_probabilities(subject: Subject, decoded: Decoding, last: Ids) -> npt.NDA
     return table
 
 
-def walk(subject: Subject, decoded: Decoding, fed: Ids) -> npt.NDArray[np.float64]:
+def walk(subject: ModelUnderTest, decoded: Decoding, fed: Ids) -> npt.NDArray[np.float64]:
     """Return the log-probabilities [B,T,V] of a decoding that is given these words."""
     return np.stack([log_probabilities(subject, decoded, last) for last in fed.T], 1)
 
 
-def evaluation(subject: Subject, model: Seq2SeqModel, batch: Batch) -> Arrays:
+def evaluation(subject: ModelUnderTest, model: Seq2SeqModel, batch: Batch) -> Arrays:
     """Return the results of every evaluation method for a batch."""
     return {
         "logits": model.logits(batch.source, batch.target_in),
@@ -221,7 +221,7 @@ def dropping(recipe: Recipe, dropout: float) -> Recipe:
     return replace(recipe, dropout=dropout)
 
 
-def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: bool = False) -> Subject:
+def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: bool = False) -> ModelUnderTest:
     """Return a built-in variant, or one from outside ("package.module:NAME"), at small sizes where it is a recipe.
 
     Raises: ValueError where there is no such variant, or it is neither a recipe nor a function that builds a model.
@@ -248,7 +248,7 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: 
 
         limit = getattr(build(Training(), 0, 0.0).recipe, "max_length", None)
         max_length = min(max_length, limit) if isinstance(limit, int) else max_length
-    return Subject(build, source_words, target_words, max_length, describe, fixed, fast)
+    return ModelUnderTest(build, source_words, target_words, max_length, describe, fixed, fast)
 
 
 def built(variant: str, builder: Any, source_words: int, target_words: int, **settings: Any) -> Seq2SeqModel:
@@ -278,7 +278,7 @@ def _takes_dropout(builder: Any) -> bool:
 
 
 def resumed_in_new_process(describe: str, saved: Arrays) -> Arrays:
-    """Return what `Subject.resumed` gives in a new process with this one's number of threads.
+    """Return what `ModelUnderTest.resumed` gives in a new process with this one's number of threads.
 
     Raises: RuntimeError with the last line that the process wrote, where it fails.
     """

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from harness.conformance.assertions import (
     WORKED_BY_HAND,
-    Table,
+    TableModel,
     hold,
     log_softmax,
     near,
@@ -18,7 +18,7 @@ from harness.conformance.models_under_test import (
     RANDOM,
     SAVED,
     TRAINED,
-    Subject,
+    ModelUnderTest,
     evaluation,
     outcome,
     padded,
@@ -32,7 +32,7 @@ TIE = 1e-4
 """Log-probabilities nearer than this may be in either order."""
 
 
-def round_trip(subject: Subject) -> str:
+def round_trip(subject: ModelUnderTest) -> str:
     """8: weights survive the round trip, are copies, and misfits are refused by name."""
     model, other = subject.shaken(training=RANDOM), subject.model(seed=1)
     for _, batch in subject.probes():
@@ -54,7 +54,7 @@ def round_trip(subject: Subject) -> str:
     return ""
 
 
-def standstill(subject: Subject) -> str:
+def standstill(subject: ModelUnderTest) -> str:
     """9: updates at rate 0 change no weight."""
     model = subject.shaken(training=RANDOM)
     before = model.weights()
@@ -64,7 +64,7 @@ def standstill(subject: Subject) -> str:
     return ""
 
 
-def learning(subject: Subject) -> str:
+def learning(subject: ModelUnderTest) -> str:
     """10: forty updates on a small batch halve the loss; ten on a realistic one lower it by a fiftieth."""
     for (name, batch), updates, rate, least in zip(subject.probes(), (40, 10), (1e-3, 3e-3), (0.5, 0.98), strict=True):
         model = subject.shaken(dropout=0.0)
@@ -77,7 +77,7 @@ def learning(subject: Subject) -> str:
     return ""
 
 
-def reproducibility(subject: Subject) -> str:
+def reproducibility(subject: ModelUnderTest) -> str:
     """11: the same seed gives the same bits; another seed does not."""
     models = [subject.model(training=RANDOM, seed=seed) for seed in (0, 0, 1)]
     starts = [model.weights() for model in models]
@@ -89,7 +89,7 @@ def reproducibility(subject: Subject) -> str:
     return ""
 
 
-def search(subject: Subject) -> str:
+def search(subject: ModelUnderTest) -> str:
     """12: beam 1 is greedy, and the beam on a table of probabilities is what was worked out by hand."""
     model, batch = subject.shaken(dropout=0.0), subject.batch()
     ties = _long_search(subject, model)
@@ -103,14 +103,14 @@ def search(subject: Subject) -> str:
         hold(there == expected, f"beam 1 gives {translation.tokens}, greedy {expected}")
     for beam, length_penalty, by_hand in WORKED_BY_HAND:
         spec = DecodingSpec(beam=beam, length_penalty=length_penalty, max_tokens=6)
-        table = translate(Table(), [np.array([SOS, one, EOS], np.int32) for one in (UNK, 4)], spec)
+        table = translate(TableModel(), [np.array([SOS, one, EOS], np.int32) for one in (UNK, 4)], spec)
         words = tuple(translation.tokens for translation in table.translations)
         hold(words == by_hand, f"beam {beam} on the table, length penalty {length_penalty}: {words}, not {by_hand}")
     ties += found.ties
     return f"{ties} ties" if ties else ""
 
 
-def resumption(subject: Subject) -> str:
+def resumption(subject: ModelUnderTest) -> str:
     """13: training that is saved and resumed in a new process ends with the weights and totals of training straight."""
     straight = outcome(subject.trained(subject.model(training=RANDOM), range(TRAINED)))
     saved = subject.trained(subject.model(training=RANDOM), range(SAVED)).training_state()
@@ -143,7 +143,7 @@ def _greedy(model: Seq2SeqModel, source: Ids, most: int) -> tuple[tuple[int, ...
     return tuple(fed[1:]), False
 
 
-def _long_search(subject: Subject, model: Seq2SeqModel) -> int:
+def _long_search(subject: ModelUnderTest, model: Seq2SeqModel) -> int:
     """Hold that translations of realistic sentences have the log-probabilities that the logits give; return the ties.
 
     An untrained model rarely ends a sentence, so most translations are as long as they may be.

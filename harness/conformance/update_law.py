@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from harness.conformance.assertions import hold, near, objective_nats
 from harness.conformance.dropout_law import dropout
-from harness.conformance.models_under_test import Probe, Subject
+from harness.conformance.models_under_test import ModelUnderTest, Probe
 from impls.contract import Arrays, Batch, Seq2SeqModel, Training
 
 Reals = npt.NDArray[np.float64]
@@ -38,7 +38,7 @@ FLOOR = 3e-4
 """The same, absolutely: rounding of a loss in float32 divided by the step."""
 
 
-def update(subject: Subject) -> str:
+def update(subject: ModelUnderTest) -> str:
     """14: an update is one Adam step along the clipped gradient of the mean loss, with dropout at the right rates."""
     _adam(subject)
     small, real = subject.probes()
@@ -51,7 +51,7 @@ def update(subject: Subject) -> str:
 # Adam -----------------------------------------------------------------------------------------------------------------
 
 
-def _adam(subject: Subject) -> None:
+def _adam(subject: ModelUnderTest) -> None:
     """Hold that moments and weights follow the formulas at every rate.
 
     Source: Kingma and Ba 2015, algorithm 1.
@@ -130,7 +130,7 @@ def _by(pattern: str, names: list[str]) -> dict[str, list[str]]:
     return parts
 
 
-def _loss_gradient(subject: Subject, probe: Probe, grouped: Callable[[list[str]], dict[str, list[str]]]) -> None:
+def _loss_gradient(subject: ModelUnderTest, probe: Probe, grouped: Callable[[list[str]], dict[str, list[str]]]) -> None:
     """Hold that the gradient agrees with finite differences of the mean loss, and its norm with the totals."""
     training = Training(clip_norm=None, label_smoothing=0.1)
     model = subject.shaken(training=training, dropout=0.0)
@@ -166,7 +166,7 @@ def _direction(gradient: Gradient, names: list[str]) -> Gradient:
     return {name: one / length for name, one in found.items()}
 
 
-def _clipping(subject: Subject, batch: Batch) -> None:
+def _clipping(subject: ModelUnderTest, batch: Batch) -> None:
     """Hold that a gradient longer than the limit is scaled to it as a whole, and a shorter one is left alone."""
 
     def at(limit: float | None) -> Gradient:

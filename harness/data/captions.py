@@ -50,7 +50,7 @@ MOST_SENTENCES = 100_000
 SHORTEST, LONGEST = 5, 16  # words, the full stop not counted
 
 
-class Subject(NamedTuple):
+class CaptionSubject(NamedTuple):
     """A subject and what its clause must agree with; `owner` is its possessive, or "none"."""
 
     words: Phrase
@@ -63,7 +63,7 @@ class Subject(NamedTuple):
 class Clause(NamedTuple):
     """A clause before its words are put in order."""
 
-    subject: Subject
+    subject: CaptionSubject
     finite: str
     end: str  # what verb-second order leaves at the end: a prefix or a participle
     final: str  # the verb or verbs that verb-final order puts there
@@ -172,29 +172,29 @@ class Writer:
         words = self.inflect(relation.noun, article, relation.case, "singular", 0.3)
         return prepositional(relation.german, relation.english, words)
 
-    def person(self, case: Case) -> Subject:
+    def person(self, case: Case) -> CaptionSubject:
         """A man, a woman or a child, or several."""
         noun = self.noun("adult", "adult", "child")
         article, number = self.article()
         singular: dict[str, Article] = {"masculine": "his", "feminine": "her", "neuter": "none"}
         owner = "their" if number == "plural" else singular[noun.gender]
-        return Subject(self.inflect(noun, article, case, number, 0.4), number, owner, (noun,))
+        return CaptionSubject(self.inflect(noun, article, case, number, 0.4), number, owner, (noun,))
 
-    def couple(self, first: Subject) -> Subject:
+    def couple(self, first: CaptionSubject) -> CaptionSubject:
         """A person and another: "ein Mann und eine Frau"."""
         other = self.person("nominative")
         while other.nouns == first.nouns:
             other = self.person("nominative")
         german = f"{first.words.german} und {other.words.german}"
         words = Phrase(german, f"{first.words.english} and {other.words.english}")
-        return Subject(words, "plural", "their", first.nouns + other.nouns)
+        return CaptionSubject(words, "plural", "their", first.nouns + other.nouns)
 
-    def subject(self, style: Style) -> Subject:
+    def subject(self, style: Style) -> CaptionSubject:
         """Who acts: an animal, a person or a couple; in rich style perhaps with clothes or a relative clause."""
         if self.chance(0.15):
             noun = self.noun("animal")
             article, number = self.article()
-            return Subject(self.inflect(noun, article, "nominative", number), number, "none", (noun,))
+            return CaptionSubject(self.inflect(noun, article, "nominative", number), number, "none", (noun,))
         person = self.person("nominative")
         if self.chance(0.12):
             return self.couple(person)
@@ -204,7 +204,7 @@ class Writer:
         words = Phrase(person.words.german + addition.german, person.words.english + addition.english)
         return person._replace(words=words, dressed=True)
 
-    def clothes(self, subject: Subject) -> Phrase:
+    def clothes(self, subject: CaptionSubject) -> Phrase:
         """What a person has on: " in einem roten Hemd", " mit langen Haaren"."""
         noun = self.noun("headwear", "garment", "hair")
         several = noun.kind == "hair" or subject.number == "plural"
@@ -214,7 +214,7 @@ class Writer:
         german, english = ("in", "in") if noun.kind == "garment" else ("mit", "with")
         return Phrase(f" {german} {words.german}", f" {english} {words.english}")
 
-    def relative(self, subject: Subject) -> Phrase:
+    def relative(self, subject: CaptionSubject) -> Phrase:
         """A relative clause, verb at the end: ", der einen Hut trägt,"."""
         verb = self.verb("relative")
         _, words = self.thing(self.noun(*verb.objects), subject, "accusative")
@@ -222,7 +222,7 @@ class Writer:
         german = join(inflection("definite", "nominative", column), words.german, verb.finite(subject.number))
         return Phrase(f", {german},", f" who {BE[subject.number]} {verb.in_english('ing')} {words.english}")
 
-    def thing(self, noun: Noun, subject: Subject, case: Case) -> tuple[Article, Phrase]:
+    def thing(self, noun: Noun, subject: CaptionSubject, case: Case) -> tuple[Article, Phrase]:
         """An object with its article; nobody wears two hats."""
         owner = "none" if noun.kind in ("adult", "child") else subject.owner
         article, number = self.article(owner)
@@ -279,7 +279,9 @@ class Writer:
         noun = self.noun(*verb.objects)
         agent = self.person("dative")
         article, number = self.article()
-        subject = Subject(self.inflect(noun, article, "nominative", number), number, "none", (noun, *agent.nouns))
+        subject = CaptionSubject(
+            self.inflect(noun, article, "nominative", number), number, "none", (noun, *agent.nouns)
+        )
         finite, participle = "werden" if number == "plural" else "wird", verb.german.split()[3]
         by = prepositional("von", "by", agent.words)
         predicate = f"{BE[number]} being {verb.in_english('participle')} {by.english}"

@@ -16,8 +16,8 @@ from harness.experiments.specs import DataSpec, RunRecord
 from impls.contract import Ids
 
 __all__ = [
+    "Dataset",
     "Encoded",
-    "Prepared",
     "Split",
     "at_hand",
     "describe",
@@ -39,7 +39,7 @@ _LETTER = "\ua66e"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class Dataset:
     """The ids that models see, and the test set as text and tokens for scoring.
 
     `key` names the cache entry. The first four of `source_words` and `target_words` are the special words; with one
@@ -81,7 +81,7 @@ class Encoded:
     cut: int
 
 
-def prepare(data: DataSpec, digests: Digests | None = None) -> Prepared:
+def prepare(data: DataSpec, digests: Digests | None = None) -> Dataset:
     """Return the corpus as ids: from the cache, or tokenised by a process of its own and put there.
 
     What another machine has handed over for `data` comes first. `digests` are those of `corpora.load`.
@@ -124,7 +124,7 @@ def text_digests(data: DataSpec) -> dict[str, str]:
     return found
 
 
-def of_run(record: RunRecord) -> Prepared:
+def of_run(record: RunRecord) -> Dataset:
     """Return the corpus of a run; its record may be a stranger's, and names any file of this machine.
 
     Raises: as `prepare`; ValueError naming a file that is not the one that the run was made from.
@@ -132,7 +132,7 @@ def of_run(record: RunRecord) -> Prepared:
     return prepare(record.spec.data, record.fingerprints.get("files") or {})
 
 
-def at_hand(record: RunRecord) -> Prepared | None:
+def at_hand(record: RunRecord) -> Dataset | None:
     """Return what `of_run` does, or None where it would have to download something. Raises: as `of_run`."""
     data = record.spec.data
     signature = corpora.signature(data)
@@ -145,7 +145,7 @@ def at_hand(record: RunRecord) -> Prepared | None:
 # Text to tokens, ids and back, for later use --------------------------------------------------------------------------
 
 
-def encode(prepared: Prepared, sentences: Sequence[str]) -> Encoded:
+def encode(prepared: Dataset, sentences: Sequence[str]) -> Encoded:
     """Return sentences of the source language as the model's tokens and ids.
 
     Raises: ValueError where the tokenizer's library is missing.
@@ -158,7 +158,7 @@ def encode(prepared: Prepared, sentences: Sequence[str]) -> Encoded:
     return Encoded(tokens, split.source, split.cut)
 
 
-def detokenise(prepared: Prepared, token_lists: Sequence[Sequence[str]]) -> list[str]:
+def detokenise(prepared: Dataset, token_lists: Sequence[Sequence[str]]) -> list[str]:
     """Return the text of lists of target tokens; one character, `UNKNOWN_TEXT`, stands for each `<unk>`.
 
     Raises: ValueError where sacremoses is missing.
@@ -167,7 +167,7 @@ def detokenise(prepared: Prepared, token_lists: Sequence[Sequence[str]]) -> list
     return [tool.detokenise(tokens) for tokens in token_lists]
 
 
-def score_tokens(prepared: Prepared, texts: Sequence[str]) -> list[list[str]]:
+def score_tokens(prepared: Dataset, texts: Sequence[str]) -> list[list[str]]:
     """Return the tokens of target text as `test_target_tokens` has them.
 
     Raises: ValueError where the tokenizer's library is missing.
@@ -175,7 +175,7 @@ def score_tokens(prepared: Prepared, texts: Sequence[str]) -> list[list[str]]:
     return tokenizer_process.tokenise([preprocess.score_job(prepared.data, texts)])[0]
 
 
-def moses_tokens(prepared: Prepared, texts: Sequence[str]) -> list[list[str]]:
+def moses_tokens(prepared: Dataset, texts: Sequence[str]) -> list[list[str]]:
     """Return the lower-cased Moses tokens of target text, as `test_target_moses` has them.
 
     An unknown word is cut as a word of letters is, not as a symbol: its "'s" is a token of its own in English.
@@ -220,10 +220,10 @@ def _fits(path: Path, identity: dict[str, Any]) -> bool:
     return {**description["identity"], "versions": versions} == identity
 
 
-def _prepared(data: DataSpec, key: str, description: dict[str, Any], files: dict[str, bytes]) -> Prepared:
+def _prepared(data: DataSpec, key: str, description: dict[str, Any], files: dict[str, bytes]) -> Dataset:
     texts = json.loads(files["texts.json"])
     splits = preprocess.splits_of(files["ids.npz"], description["figures"])
-    return Prepared(
+    return Dataset(
         data=data,
         key=key,
         source_words=tuple(texts["source_words"]),
@@ -245,7 +245,7 @@ def _prepared(data: DataSpec, key: str, description: dict[str, Any], files: dict
 # For people -----------------------------------------------------------------------------------------------------------
 
 
-def describe(prepared: Prepared) -> str:
+def describe(prepared: Dataset) -> str:
     """Return a page about the corpus: sizes, vocabularies, unknown words, lengths, repetitions and digests."""
     data, figures = prepared.data, prepared.figures
     lines = [

@@ -67,9 +67,9 @@ def key(identity: dict[str, Any]) -> str:
     return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
 
-def job(data: DataSpec, language: str, texts: Sequence[str], model: bytes) -> tokenizer_process.Job:
+def job(data: DataSpec, language: str, texts: Sequence[str], model: bytes) -> tokenizer_process.TokenizerJob:
     """Return what cuts lines into the model's tokens."""
-    return tokenizer_process.Job(
+    return tokenizer_process.TokenizerJob(
         tokenizer=data.tokenizer,
         language=language,
         case=data.case,
@@ -78,11 +78,11 @@ def job(data: DataSpec, language: str, texts: Sequence[str], model: bytes) -> to
     )
 
 
-def score_job(data: DataSpec, texts: Sequence[str]) -> tokenizer_process.Job:
+def score_job(data: DataSpec, texts: Sequence[str]) -> tokenizer_process.TokenizerJob:
     """Return what cuts target lines into the tokens of the tutorials' BLEU: the model's, or spaCy's for subwords."""
     if not data.has_subwords:
         return job(data, data.target_language, texts, b"")
-    return tokenizer_process.Job(
+    return tokenizer_process.TokenizerJob(
         tokenizer="spacy", language=data.target_language, case="lower", texts=list(texts), fallback="xx"
     )
 
@@ -190,7 +190,7 @@ def _tokenise(
     languages = (data.source_language, data.target_language)
     jobs = [job(data, languages[side], text[split][side], models[side]) for split in SPLITS for side in (0, 1)]
     references = text["test"][1]
-    moses = tokenizer_process.Job(tokenizer="moses", language=languages[1], case="lower", texts=references)
+    moses = tokenizer_process.TokenizerJob(tokenizer="moses", language=languages[1], case="lower", texts=references)
     *found, score, moses_tokens = tokenizer_process.tokenise([*jobs, score_job(data, references), moses])
     return {split: found[2 * n : 2 * n + 2] for n, split in enumerate(SPLITS)}, score, moses_tokens
 

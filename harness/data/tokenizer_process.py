@@ -16,7 +16,7 @@ from harness.data import tokenizers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class TokenizerJob:
     """Lines to cut with one tokenizer.
 
     `model` is what was trained for the tokenizer, in base64. `fallback` is the language whose rules serve where spaCy
@@ -31,7 +31,7 @@ class Job:
     fallback: str = ""
 
 
-def tokenise(jobs: Sequence[Job]) -> list[list[list[str]]]:
+def tokenise(jobs: Sequence[TokenizerJob]) -> list[list[list[str]]]:
     """Return the tokens of each line of each job.
 
     Raises: ValueError as the tokenizers do; RuntimeError where the process ends without an answer.
@@ -93,10 +93,10 @@ def _answer(request: dict[str, Any]) -> Any:
         }
     if request["task"] == "train_bpe":
         return base64.b64encode(tokenizers.train_bpe(request["sides"], **request["settings"])).decode()
-    return [_tokens(Job(**job)) for job in request["jobs"]]
+    return [_tokens(TokenizerJob(**job)) for job in request["jobs"]]
 
 
-def _tokens(job: Job) -> list[list[str]]:
+def _tokens(job: TokenizerJob) -> list[list[str]]:
     model = base64.b64decode(job.model)
     tokenizer = tokenizers.tokenizer(job.tokenizer, job.language, case=job.case, model=model, fallback=job.fallback)
     return [tokenizer.tokenise(text) for text in job.texts]

@@ -1,7 +1,7 @@
 """Text to tokens and back: spaCy's rules, Moses, byte-pair encoding, SentencePiece, and white space.
 
 The libraries are imported when a tokenizer first needs one. spaCy imports torch where that is installed, so its
-`tokenise` is only called in a separate process (`harness.data.tokenizer_process`); `detokenise` needs sacremoses at most.
+`tokenise` only runs in a separate process (`harness.data.tokenizer_process`); `detokenise` needs sacremoses at most.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ import numpy as np
 
 from harness.data import text_files
 from harness.data.batches import evaluation_batches
-from harness.data.dataset import Prepared, detokenise, moses_tokens, score_tokens
-from harness.evaluation.metrics import Evaluation, Judge, Scores, evaluate, score, unknown_tokens
+from harness.data.dataset import Dataset, detokenise, moses_tokens, score_tokens
+from harness.evaluation.metrics import Judge, Scored, Scores, evaluate, score, unknown_tokens
 from harness.evaluation.search import Decoded, translate
 from harness.experiments.specs import DecodingSpec, Unknown
 from harness.storage.run_store import Hypothesis
@@ -22,7 +22,7 @@ ATTENDED = 4
 
 
 @dataclass(frozen=True)
-class Measured:
+class TestResults:
     """What the test set says of a model.
 
     The dictionaries are those of a `RunRecord`; `sentences` is what
@@ -39,8 +39,8 @@ class Measured:
 
 
 def measure(
-    model: Seq2SeqModel, prepared: Prepared, decoding: DecodingSpec, *, on_batch: Callable[[int], None] | None = None
-) -> Measured:
+    model: Seq2SeqModel, prepared: Dataset, decoding: DecodingSpec, *, on_batch: Callable[[int], None] | None = None
+) -> TestResults:
     """Evaluate a model on the test set, translate it and score the translations.
 
     `on_batch` is called with the number of sentences translated so far.
@@ -59,7 +59,7 @@ def measure(
         "test_perplexity": loss.perplexity,
         "tutorial_perplexity": loss.tutorial_perplexity,
     }
-    return Measured(
+    return TestResults(
         scores={**perplexities, **scores.values},
         signatures=dict(scores.signatures),
         decode={"ties": decoded.ties, "unfinished": decoded.unfinished, "unknown_tokens": unknown_tokens(tokens)},
@@ -71,7 +71,7 @@ def measure(
 
 
 def _translated(
-    model: Seq2SeqModel, prepared: Prepared, decoding: DecodingSpec, on_batch: Callable[[int], None] | None
+    model: Seq2SeqModel, prepared: Dataset, decoding: DecodingSpec, on_batch: Callable[[int], None] | None
 ) -> tuple[Decoded, float]:
     """Translate the test set; return also the seconds that it took."""
     model.synchronize()
@@ -84,7 +84,7 @@ def _compilations(model: Seq2SeqModel) -> int:
     return model.compilation().count if isinstance(model, Compiling) else 0
 
 
-def test_nats(model: Judge, prepared: Prepared) -> tuple[Evaluation, Arrays]:
+def test_nats(model: Judge, prepared: Dataset) -> tuple[Scored, Arrays]:
     """Evaluate a model on the test set; return also `nats` and `tokens` of each sentence, in the order of the set."""
     batches = list(evaluation_batches(prepared.test))
     found = evaluate(model, [batch for batch, _ in batches])
@@ -95,9 +95,7 @@ def test_nats(model: Judge, prepared: Prepared) -> tuple[Evaluation, Arrays]:
     return found, sentences
 
 
-def test_attention(
-    model: Seq2SeqModel, prepared: Prepared, translations: Sequence[Sequence[int]]
-) -> dict[int, Numbers]:
+def test_attention(model: Seq2SeqModel, prepared: Dataset, translations: Sequence[Sequence[int]]) -> dict[int, Numbers]:
     """Return the cross attention of the first test sentences while these translations of them are written.
 
     Shapes: by sentence number float16 [layers,T,S], a mean over heads; row t is what writes target word t, and the last
@@ -117,7 +115,7 @@ def check_words(hypotheses: Sequence[Hypothesis], where: str) -> None:
         text_files.check_words(one.text, f"{where}, sentence {one.sentence}")
 
 
-def test_scores(prepared: Prepared, hypotheses: Sequence[Hypothesis], unknown: Unknown) -> Scores:
+def test_scores(prepared: Dataset, hypotheses: Sequence[Hypothesis], unknown: Unknown) -> Scores:
     """Return every BLEU and chrF of the test set's translations, with their signatures.
 
     `unknown` says whether the search was allowed to choose `<unk>`.

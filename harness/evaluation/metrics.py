@@ -51,7 +51,7 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Scored:
     """How well a model predicts the right words of a data set.
 
     Units: `nats`, natural logarithms summed over all `tokens` target words (`<eos>` included, padding excluded);
@@ -110,7 +110,7 @@ def perplexity(nats: float, tokens: int) -> float:
         return math.inf
 
 
-def evaluate(model: Judge, batches: Iterable[Batch]) -> Evaluation:
+def evaluate(model: Judge, batches: Iterable[Batch]) -> Scored:
     """Sum the nats of all target words, in float64; a batch of only padding adds nothing.
 
     Raises: ValueError where the batches hold no target words.
@@ -132,7 +132,7 @@ def evaluate(model: Judge, batches: Iterable[Batch]) -> Evaluation:
         sentence_nats += np.where(words, word_nats, 0).sum(axis=1, dtype=np.float64).tolist()
     if not tokens:
         raise ValueError("there are no target words to evaluate")
-    return Evaluation(nats, tokens, tuple(means), tuple(sentence_nats), tuple(sentence_tokens))
+    return Scored(nats, tokens, tuple(means), tuple(sentence_nats), tuple(sentence_tokens))
 
 
 def score(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
-from harness.data.dataset import Prepared, detokenise
+from harness.data.dataset import Dataset, detokenise
 from harness.evaluation.evaluate import check_words, test_scores
 from harness.evaluation.metrics import Scores, as_version_1, unknown_tokens
 from harness.experiments.specs import RunRecord
@@ -32,7 +32,7 @@ class Rescored:
     changed_texts: int
 
 
-def rescore(results: Path, record: RunRecord, prepared: Prepared) -> Rescored | None:
+def rescore(results: Path, record: RunRecord, prepared: Dataset) -> Rescored | None:
     """Score the stored tokens of a run again and write its translations, counts and record.
 
     Returns None, and writes nothing, where the run has all that this version gives. The record is written last: a
@@ -58,7 +58,7 @@ def rescore(results: Path, record: RunRecord, prepared: Prepared) -> Rescored | 
     return found
 
 
-def rescored(record: RunRecord, stored: list[Hypothesis], prepared: Prepared) -> Rescored:
+def rescored(record: RunRecord, stored: list[Hypothesis], prepared: Dataset) -> Rescored:
     """Return the translations and the record of a run scored from its tokens, with the digests of before."""
     texts = detokenise(prepared, [one.tokens for one in stored])
     hypotheses = [replace(one, text=text) for one, text in zip(stored, texts, strict=True)]
@@ -76,7 +76,7 @@ def rescored(record: RunRecord, stored: list[Hypothesis], prepared: Prepared) ->
     return Rescored(new, hypotheses, scores, changed)
 
 
-def _stored(results: Path, record: RunRecord, prepared: Prepared) -> list[Hypothesis]:
+def _stored(results: Path, record: RunRecord, prepared: Dataset) -> list[Hypothesis]:
     if record.status != "completed":
         raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs have scores")
     digest = record.fingerprints.get("hypotheses")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness.data.batches import updates_per_epoch
-from harness.data.dataset import Prepared
+from harness.data.dataset import Dataset
 from harness.data.vocabulary import Split
 from harness.experiments.specs import RunSpec
 from harness.processes.progress import Event
@@ -65,13 +65,13 @@ class Estimate:
         return (1 - done) * self.training_seconds + self.other_seconds
 
 
-def all_updates(spec: RunSpec, prepared: Prepared) -> int:
+def all_updates(spec: RunSpec, prepared: Dataset) -> int:
     """Return the updates of a whole run."""
     each = updates_per_epoch(prepared.train, spec.training)
     return min(spec.updates or 2**62, spec.training.epochs * each)
 
 
-def estimate(spec: RunSpec, prepared: Prepared, rate: float) -> Estimate:
+def estimate(spec: RunSpec, prepared: Dataset, rate: float) -> Estimate:
     """Return about how long a run takes on a machine that multiplies matrices at `rate`."""
     recipe = spec.recipe or TransformerRecipe()
     words = len(prepared.source_words), len(prepared.target_words)

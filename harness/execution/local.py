@@ -17,7 +17,7 @@ from harness.execution.retry_policy import Records, Running, Task
 from harness.experiments.specs import RunRecord, RunSpec
 from harness.processes import exit_status
 from harness.processes.progress import Display, Event, duration
-from harness.processes.signals import Watch
+from harness.processes.signals import SignalGuard
 from harness.processes.workers import Ended, Payload, Worker
 from harness.storage import locks, logs, run_store
 
@@ -36,7 +36,7 @@ SPARE_DESCRIPTORS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class RunLimits:
     """On what terms a run is run.
 
     `timeout_seconds` of a process, and `silence_seconds` without a sign of life (None: no limit); `retries` of a run
@@ -72,7 +72,7 @@ def execute(
     forecast: Forecast | None = None,
     command: str = "",
     note: str = "",
-    terms: Terms | None = None,
+    terms: RunLimits | None = None,
     gpus: Sequence[str] = (),
 ) -> Outcome:
     """Run each spec in a process of its own, `jobs` at once, and show how far they are on `stream`.
@@ -87,8 +87,8 @@ def execute(
     jobs = min(jobs, len(specs))
     check_descriptors(jobs)
     told = {"command": command, "note": note}
-    crew = _Crew(specs, results, stream, forecast or Forecast({}, jobs), terms or Terms(), told, gpus)
-    with Watch(last=crew.kill) as watch:
+    crew = _Crew(specs, results, stream, forecast or Forecast({}, jobs), terms or RunLimits(), told, gpus)
+    with SignalGuard(last=crew.kill) as watch:
         try:
             while crew.busy and watch.noted is None:
                 crew.start(jobs)
@@ -129,7 +129,7 @@ class _Crew:
         results: Path,
         stream: TextIO,
         forecast: Forecast,
-        terms: Terms,
+        terms: RunLimits,
         told: dict[str, Any],
         gpus: Sequence[str],
     ) -> None:

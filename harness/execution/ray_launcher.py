@@ -23,7 +23,7 @@ from harness.execution.engines import library
 from harness.execution.local import Outcome
 from harness.execution.transfer import Contents, Order
 from harness.experiments.specs import DataSpec, RunRecord, RunSpec, Status
-from harness.processes.signals import Watch
+from harness.processes.signals import SignalGuard
 from harness.storage import locks, run_store
 
 RETRIES = 5
@@ -55,7 +55,7 @@ def execute(
         data: portable_corpus.pack(data, prepare(data).key) for data in dict.fromkeys(spec.data for spec in specs)
     }
     quiet = contextlib.redirect_stdout(stream)  # Ray prints there what it thinks of lost nodes
-    with quiet, _connected(ray, address, _code(specs)), contextlib.ExitStack() as held, Watch() as watch:
+    with quiet, _connected(ray, address, _code(specs)), contextlib.ExitStack() as held, SignalGuard() as watch:
         gang = _Gang(ray, results, stream, dict(settings), _mailbox(ray))
         held.callback(gang.release)
         gang.say(_welcome(ray, specs))

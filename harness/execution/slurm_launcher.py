@@ -23,7 +23,7 @@ from harness.execution.engines import library
 from harness.execution.local import Outcome
 from harness.experiments.specs import RunRecord, RunSpec, Status, canonical_json, spec_from_json, to_json
 from harness.processes import workers
-from harness.processes.signals import Watch
+from harness.processes.signals import SignalGuard
 from harness.storage import files, locks, logs, run_store
 
 FOLDER = ".slurm"
@@ -58,7 +58,7 @@ def execute(
     queue = _Queue(results.absolute(), stream, dict(settings))
     with _importable():
         queue.submit(specs, dict(parameters))
-    with Watch() as watch:
+    with SignalGuard() as watch:
         while queue.jobs and watch.noted is None:
             queue.attend()
             time.sleep(POLL_SECONDS)
@@ -69,7 +69,7 @@ def execute(
 
 
 @dataclass(frozen=True)
-class Job:
+class SlurmJob:
     """What a job does. submitit calls `checkpoint` when it is preempted or out of time, and queues the answer."""
 
     spec: str
@@ -133,8 +133,8 @@ class _Queue:
             self.jobs |= {spec.id: job for spec, job in zip(group, jobs, strict=True)}
         self.say(f"{cluster.capitalize()}: {len(specs)} jobs, {', '.join(job.job_id for job in self.jobs.values())}.")
 
-    def _job(self, spec: RunSpec) -> Job:
-        return Job(canonical_json(to_json(spec)), str(self.results), self.settings)
+    def _job(self, spec: RunSpec) -> SlurmJob:
+        return SlurmJob(canonical_json(to_json(spec)), str(self.results), self.settings)
 
     def attend(self) -> None:
         """Show what the jobs have printed, and take the records of those that have ended."""

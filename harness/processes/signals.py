@@ -28,7 +28,7 @@ class Interrupted(KeyboardInterrupt):
         return 128 + self.number
 
 
-class Watch:
+class SignalGuard:
     """Takes the signals while it is entered, in the main thread; elsewhere, and not entered, it notes nothing itself.
 
         with Watch() as watch:
@@ -47,7 +47,7 @@ class Watch:
         self._told: socket.socket | None = None
         self._wakeup = -1
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> SignalGuard:
         if threading.current_thread() is not threading.main_thread():
             return self
         heard, self._told = socket.socketpair()

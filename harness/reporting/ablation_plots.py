@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from harness.analysis.ablation import FieldEffects
 from harness.analysis.ablation_study import Study
-from harness.analysis.contrasts import FIGURES, Effect
+from harness.analysis.contrasts import FIGURES, AblationEffect
 from harness.reporting.ablation_tables import signed, status
 from harness.reporting.plot_style import FAINT, INK, STYLES, figure, styled
 
@@ -70,14 +70,14 @@ def _panel(axes: Axes, study: Study, fields: Sequence[FieldEffects], name: str) 
         place += 1
 
 
-def _reach(effects: Sequence[Effect]) -> float:
+def _reach(effects: Sequence[AblationEffect]) -> float:
     """Return how far the axis goes on both sides of 0, so that one huge effect does not hide the others."""
     sizes = sorted(one.size for one in effects if one.mean is not None)
     ends = [abs(end) for one in effects for end in (one.mean, one.low, one.high) if end is not None]
     return 1.15 * min(max(ends, default=0.0), FAR * sizes[len(sizes) // 2] if sizes else 0.0) or 1.0
 
 
-def _point(axes: Axes, effect: Effect, place: int, reach: float, endings: str) -> None:
+def _point(axes: Axes, effect: AblationEffect, place: int, reach: float, endings: str) -> None:
     if effect.mean is None:
         axes.text(0, place, f"  {endings or 'no figure'}", va="center", color=FAINT, size=8)
         return
@@ -99,7 +99,7 @@ def _point(axes: Axes, effect: Effect, place: int, reach: float, endings: str) -
         axes.annotate(endings, place_of_text, (8, 0), textcoords="offset points", va="center", size=7, color=FAINT)
 
 
-def _endings(study: Study, effect: Effect) -> str:
+def _endings(study: Study, effect: AblationEffect) -> str:
     """Return what did not complete of the recipe with the effect's word alone."""
     cell = study.cell(effect.contrast.changed)
     return "" if cell is None else status(cell)

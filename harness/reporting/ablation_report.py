@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.analysis.ablation import Analysis, FieldEffects, Rank, StudyEffects
 from harness.analysis.ablation_study import label
-from harness.analysis.contrasts import FIGURES, Contrast, Effect
+from harness.analysis.contrasts import FIGURES, AblationEffect, Contrast
 from harness.analysis.grouping import groups
 from harness.analysis.leaderboard import SYMBOLS
 from harness.experiments.specs import RunRecord
@@ -16,7 +16,7 @@ from harness.reporting import ablation_text, ablation_tuning, bench_report, csv_
 from harness.reporting.ablation_plots import forest
 from harness.reporting.ablation_tables import (
     MISSING,
-    Line,
+    LevelRow,
     base_line,
     detectable_notes,
     field_lines,
@@ -116,7 +116,7 @@ def _coverage(found: StudyEffects) -> str:
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def _table(lines: Sequence[Line]) -> Markdown:
+def _table(lines: Sequence[LevelRow]) -> Markdown:
     heads = ["field (base)", "word", "seeds", *(one.title for one in FIGURES.values()), "parameters"]
     ended = any(line.status for line in lines)
     rows = [
@@ -207,7 +207,7 @@ def _of_fields(found: StudyEffects, fields: Sequence[FieldEffects], kind: str) -
     return lines
 
 
-def _effect(found: StudyEffects, kind: str, effect: Effect) -> dict[str, Any]:
+def _effect(found: StudyEffects, kind: str, effect: AblationEffect) -> dict[str, Any]:
     contrast: Contrast = effect.contrast
     return {
         "variant": found.study.variant,

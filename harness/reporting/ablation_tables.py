@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.analysis.ablation import Analysis, Factorial, FieldEffects, StudyEffects
-from harness.analysis.ablation_study import Cell, Study
-from harness.analysis.contrasts import FIGURES, Effect, detectable
+from harness.analysis.ablation_study import Study, StudyCell
+from harness.analysis.contrasts import FIGURES, AblationEffect, detectable
 from harness.analysis.effects import LEGEND, assumption
 from harness.analysis.grouping import measure
 from harness.text import plain
@@ -28,7 +28,7 @@ def signed(value: float | None, figure: str) -> str:
     return sign + rounded
 
 
-def interval(effect: Effect) -> str:
+def interval(effect: AblationEffect) -> str:
     """Return an effect's interval, "+0.25 to +0.37", or the values of two seeds; a dash where there is neither."""
     if effect.low is None or effect.high is None:
         values = [signed(value, effect.figure) for value in effect.values]
@@ -36,7 +36,7 @@ def interval(effect: Effect) -> str:
     return f"{signed(effect.low, effect.figure)} to {signed(effect.high, effect.figure)}"
 
 
-def written(effect: Effect) -> str:
+def written(effect: AblationEffect) -> str:
     """Return an effect for a table: "+0.31 (+0.25 to +0.37) ▼", with the symbol of what can be concluded."""
     if effect.mean is None:
         return MISSING
@@ -48,7 +48,7 @@ def written(effect: Effect) -> str:
 
 
 @dataclass(frozen=True)
-class Line:
+class LevelRow:
     """One word of a field, or one interaction: seeds, effects by figure, and which runs did not complete.
 
     `name` is the field or fields, `word` the word or words; the base's own line has absolute figures. `parameters` are
@@ -63,7 +63,7 @@ class Line:
     status: str
 
 
-def base_line(study: Study) -> Line:
+def base_line(study: Study) -> LevelRow:
     """Return the base's own figures, means over its seeds that completed."""
     cell = study.cells[0]
     cells = {}
@@ -71,10 +71,10 @@ def base_line(study: Study) -> Line:
         found = [measure(cell.records[seed], name) for seed in sorted(cell.completed)]
         values = [value for value in found if value is not None]
         cells[name] = f"{sum(values) / len(values):,.{figure.digits}f}" if values else MISSING
-    return Line("base", plain(study.variant), len(cell.completed), cells, _counted([cell]), status(cell))
+    return LevelRow("base", plain(study.variant), len(cell.completed), cells, _counted([cell]), status(cell))
 
 
-def field_lines(study: Study, found: Iterable[FieldEffects]) -> list[Line]:
+def field_lines(study: Study, found: Iterable[FieldEffects]) -> list[LevelRow]:
     """Return a line for each word of each field; the field's name stands at its first word alone."""
     made = []
     for field in found:
@@ -88,7 +88,7 @@ def field_lines(study: Study, found: Iterable[FieldEffects]) -> list[Line]:
     return made
 
 
-def interaction_lines(study: Study, found: Factorial) -> list[Line]:
+def interaction_lines(study: Study, found: Factorial) -> list[LevelRow]:
     """Return a line for each interaction of two words."""
     made = []
     for effects in zip(*(found.interactions[name] for name in FIGURES), strict=True):
@@ -100,8 +100,8 @@ def interaction_lines(study: Study, found: Factorial) -> list[Line]:
     return made
 
 
-def _line(name: str, word: str, effects: Sequence[Effect], cells: Sequence[Cell]) -> Line:
-    return Line(
+def _line(name: str, word: str, effects: Sequence[AblationEffect], cells: Sequence[StudyCell]) -> LevelRow:
+    return LevelRow(
         name,
         word,
         len(effects[0].contrast.seeds) if effects[0].contrast.weights else 0,
@@ -111,20 +111,20 @@ def _line(name: str, word: str, effects: Sequence[Effect], cells: Sequence[Cell]
     )
 
 
-def status(cell: Cell) -> str:
+def status(cell: StudyCell) -> str:
     """Return what did not complete, such as "1 of 3 diverged"; empty where all did."""
     ends = [record.status for record in cell.records.values()]
     bad = [end for end in dict.fromkeys(sorted(ends)) if end != "completed"]
     return ", ".join(f"{ends.count(end)} of {len(ends)} {end}" for end in bad)
 
 
-def _counted(cells: Sequence[Cell]) -> str:
+def _counted(cells: Sequence[StudyCell]) -> str:
     found = {parameters(cell) for cell in cells}
     (only,) = found if len(found) == 1 else (None,)
     return MISSING if only is None else f"{only:,.0f}"
 
 
-def parameters(cell: Cell) -> float | None:
+def parameters(cell: StudyCell) -> float | None:
     """Return how many numbers a recipe trains."""
     return next((one for record in cell.records.values() if (one := measure(record, "parameters")) is not None), None)
 
@@ -176,17 +176,17 @@ def detectable_notes(study: Study, fields: Sequence[FieldEffects]) -> list[str]:
     ]
 
 
-def _ends(cell: Cell) -> str:
+def _ends(cell: StudyCell) -> str:
     return status(cell) or f"{len(cell.records)} completed"
 
 
-def _aligned(lines: Sequence[Line]) -> str:
+def _aligned(lines: Sequence[LevelRow]) -> str:
     """Return two blocks of columns, losses and BLEU, for a terminal is not wide enough for both."""
     names = list(FIGURES)
     return "\n\n".join(_block(lines, names[start : start + 2], last=start > 0) for start in range(0, len(names), 2))
 
 
-def _block(lines: Sequence[Line], names: Sequence[str], *, last: bool) -> str:
+def _block(lines: Sequence[LevelRow], names: Sequence[str], *, last: bool) -> str:
     columns = [("field", [line.name for line in lines]), ("word", [line.word for line in lines])]
     columns.append(("seeds", [str(line.seeds) for line in lines]))
     columns += [(FIGURES[name].title, [line.cells[name] for line in lines]) for name in names]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.analysis.ablation import Analysis, Factorial, Rank, StudyEffects
 from harness.analysis.ablation_study import Study
-from harness.analysis.contrasts import FIGURES, Effect
+from harness.analysis.contrasts import FIGURES, AblationEffect
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.experiments.specs import RunRecord
 from harness.reporting import ablation_tuning
@@ -69,17 +69,17 @@ def _largest_effects(found: Sequence[StudyEffects], ranks: Sequence[Rank], secon
     return " ".join(parts)
 
 
-def _certain(effect: Effect) -> bool:
+def _certain(effect: AblationEffect) -> bool:
     """Return whether a test over seeds found it."""
     return effect.conclusion in (Conclusion.BETTER, Conclusion.WORSE)
 
 
-def _claimed(effect: Effect) -> bool:
+def _claimed(effect: AblationEffect) -> bool:
     """Return whether a sentence may claim it."""
     return _certain(effect) and len(effect.contrast.seeds) >= CLAIM_SEEDS
 
 
-def _exchange(effect: Effect) -> str:
+def _exchange(effect: AblationEffect) -> str:
     return f"{effect.contrast.changed[0][1]} instead of {effect.contrast.against[0][1]}"
 
 
@@ -88,7 +88,7 @@ def _brief(rank: Rank, study: Study) -> str:
     return f"{rank.effect.contrast.changed[0][1]}: {written(rank.effect)}{_fewer(rank.effect, study)}"
 
 
-def _fewer(effect: Effect, study: Study) -> str:
+def _fewer(effect: AblationEffect, study: Study) -> str:
     """Return how many seeds an effect has, where the study has more."""
     seeds = len(effect.contrast.seeds)
     return f", of {count(seeds, 'seed')}" if seeds < len(study.seeds) else ""
@@ -135,8 +135,8 @@ def _together(found: Factorial) -> str:
     return " ".join(parts)
 
 
-def _by_field(effects: Sequence[Effect]) -> list[list[Effect]]:
-    found: dict[str, list[Effect]] = {}
+def _by_field(effects: Sequence[AblationEffect]) -> list[list[AblationEffect]]:
+    found: dict[str, list[AblationEffect]] = {}
     for effect in effects:
         found.setdefault(effect.contrast.changed[0][0], []).append(effect)
     return list(found.values())
@@ -262,7 +262,7 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
-def _said(effect: Effect) -> str:
+def _said(effect: AblationEffect) -> str:
     """Return an effect for a sentence: "+0.31 nats (95 % interval +0.25 to +0.37)"."""
     unit = FIGURES[effect.figure].unit
     bounds = "no interval" if interval(effect) == MISSING else interval(effect)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from harness.analysis.ablation import Analysis, FieldEffects, StudyEffects, Tuned
 from harness.analysis.ablation_study import Departures, Study
 from harness.analysis.confounds import SIZES_OF_EMBEDDINGS, Confound
-from harness.analysis.contrasts import FIGURES, Effect
+from harness.analysis.contrasts import FIGURES, AblationEffect
 from harness.execution.rate_tuning import PILOT_SEED, Choice
 from harness.reporting.ablation_tables import MISSING, aligned, base_line, written
 
@@ -22,7 +22,7 @@ HEADS = [
 
 
 @dataclass(frozen=True)
-class Table:
+class TuningTable:
     """A heading and rows of text under column heads."""
 
     heading: str
@@ -137,7 +137,7 @@ def how(tuned: Tuned) -> str:
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def tables(found: StudyEffects) -> list[Table]:
+def tables(found: StudyEffects) -> list[TuningTable]:
     """Return the pilots of each recipe, and the effects without and with tuning side by side; empty without pilots."""
     tuned = found.tuned
     if tuned is None:
@@ -148,13 +148,13 @@ def tables(found: StudyEffects) -> list[Table]:
         return made
     if found.fields:
         rows = [_base_row(found.study, after.study, tuned), *_field_rows(found.fields, after.fields, tuned)]
-        made.append(Table("Each level against the base, untuned and tuned", HEADS, rows))
+        made.append(TuningTable("Each level against the base, untuned and tuned", HEADS, rows))
     if found.factorial is not None and after.factorial is not None:
         crossed = " × ".join(found.factorial.fields)
         rows = _field_rows(found.factorial.main, after.factorial.main, None)
-        made.append(Table(f"Main effects in {crossed}, untuned and tuned", HEADS, rows))
+        made.append(TuningTable(f"Main effects in {crossed}, untuned and tuned", HEADS, rows))
         pairs = _rows(found.factorial.interactions, after.factorial.interactions, None)
-        made.append(Table(f"Interactions in {crossed}, untuned and tuned", HEADS, pairs))
+        made.append(TuningTable(f"Interactions in {crossed}, untuned and tuned", HEADS, pairs))
     return made
 
 
@@ -170,7 +170,7 @@ def terminal(analysis: Analysis) -> str:
     return "\n\n".join(parts)
 
 
-def _pilots(study: Study, tuned: Tuned) -> Table:
+def _pilots(study: Study, tuned: Tuned) -> TuningTable:
     rates = sorted({rate for one in tuned.choices.values() for rate in one.losses})
     heads = ["recipe", *(f"{rate:g}" for rate in rates), "chosen", "at the edge of the grid"]
     rows = []
@@ -179,7 +179,7 @@ def _pilots(study: Study, tuned: Tuned) -> Table:
         if choice is not None:
             losses = [_loss(choice, rate) for rate in rates]
             rows.append([cell.label, *losses, MISSING if choice.rate is None else f"{choice.rate:g}", choice.edge])
-    return Table(f"Validation loss of the pilots by learning rate ({how(tuned)})", heads, rows)
+    return TuningTable(f"Validation loss of the pilots by learning rate ({how(tuned)})", heads, rows)
 
 
 def _loss(choice: Choice, rate: float) -> str:
@@ -204,7 +204,7 @@ def _field_rows(before: Iterable[FieldEffects], after: Iterable[FieldEffects], t
 
 
 def _rows(
-    before: Mapping[str, Sequence[Effect]], after: Mapping[str, Sequence[Effect]], tuned: Tuned | None
+    before: Mapping[str, Sequence[AblationEffect]], after: Mapping[str, Sequence[AblationEffect]], tuned: Tuned | None
 ) -> list[list[str]]:
     """Return a row for each contrast: fields, levels, learning rate, and each figure untuned and tuned."""
     made = []

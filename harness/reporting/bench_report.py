@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 from harness.analysis.fairness import differences
-from harness.analysis.grouping import Group, Row, groups, notes, shown_budgets
+from harness.analysis.grouping import RunTable, TableRow, groups, notes, shown_budgets
 from harness.analysis.leaderboard import SYMBOLS, distinct, judge, stored_sentences
 from harness.analysis.statistics import METHOD
 from harness.experiments.specs import RunRecord
@@ -66,7 +66,7 @@ DEFINITIONS = (
 
 
 @dataclass(frozen=True)
-class Picture:
+class PlotFile:
     """A file name without its ending, and what is seen."""
 
     name: str
@@ -74,7 +74,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Section:
+class BenchSection:
     """One table of the page, with its pictures; `tables` is empty where there are no runs of this budget."""
 
     heading: str
@@ -82,7 +82,7 @@ class Section:
     agreement: str = ""
     tables: Markdown = Markdown("")
     differences: list[str] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
+    pictures: list[PlotFile] = field(default_factory=list)
 
     @property
     def fair(self) -> bool:
@@ -136,7 +136,9 @@ def write(
     return page
 
 
-def _judgements(found: Sequence[Group], results: Path | None) -> tuple[str, list[leaderboard_cells.Matrix]]:
+def _judgements(
+    found: Sequence[RunTable], results: Path | None
+) -> tuple[str, list[leaderboard_cells.DifferenceMatrix]]:
     """Return the verdict, and all differences of each figure that is judged, table by table."""
     sentences, judged, matrices = stored_sentences(results), [], []
     for group in found:
@@ -168,7 +170,7 @@ def render(template: str, context: dict[str, Any]) -> str:
 # What is said first ---------------------------------------------------------------------------------------------------
 
 
-def summary(found: Sequence[Group]) -> str:
+def summary(found: Sequence[RunTable]) -> str:
     """Return in a sentence how many runs there are, of what, and whether they compare with published figures."""
     records = [record for group in found for record in group.records]
     variants = list(dict.fromkeys(row.variant for group in found for row in group.rows))
@@ -189,7 +191,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-def warnings(found: Sequence[Group]) -> list[str]:
+def warnings(found: Sequence[RunTable]) -> list[str]:
     """Return what must stand in bold: that figures are not Multi30k's."""
     embedded = [record for group in found for record in group.records if record.spec.data.corpus == "captions"]
     if not embedded:
@@ -205,28 +207,28 @@ def warnings(found: Sequence[Group]) -> list[str]:
 # Sections and pictures ------------------------------------------------------------------------------------------------
 
 
-def _sections(found: Sequence[Group], folder: Path) -> list[Section]:
+def _sections(found: Sequence[RunTable], folder: Path) -> list[BenchSection]:
     """Return every budget of every kind of data, whether it has runs or not."""
     made = []
     for title in dict.fromkeys(group.title for group in found):
         for budget, name in shown_budgets(found).items():
             same = [group for group in found if (group.budget, group.title) == (budget, title)]
             if not same:
-                made.append(Section(f"{name}: {title}", EXPLANATIONS[budget]))
+                made.append(BenchSection(f"{name}: {title}", EXPLANATIONS[budget]))
             for number, group in enumerate(same, start=1):
                 slug = _slug(group, number)
                 made.append(_section(group, slug, folder))
     return made
 
 
-def _section(group: Group, slug: str, folder: Path) -> Section:
+def _section(group: RunTable, slug: str, folder: Path) -> BenchSection:
     different = differences(group)
     pictures = [] if different else _pictures(group.rows, slug, folder)
     explanation = EXPLANATIONS[group.budget]
-    return Section(group.heading, explanation, agreement(group), markdown_group(group), different, pictures)
+    return BenchSection(group.heading, explanation, agreement(group), markdown_group(group), different, pictures)
 
 
-def agreement(group: Group) -> str:
+def agreement(group: RunTable) -> str:
     """Return what all runs of a group whose runs are comparable have alike."""
     outside = [row.label for row in group.rows if any(record.spec.recipe is None for record in row.records)]
     if not outside or group.budget != "controlled":
@@ -235,21 +237,21 @@ def agreement(group: Group) -> str:
     return f"{AGREEMENTS[group.budget]} Without a recipe, and so not compared in their initial weights: {who}."
 
 
-def _slug(group: Group, number: int) -> str:
+def _slug(group: RunTable, number: int) -> str:
     words = re.sub(r"[^a-z0-9]+", "-", f"{group.budget} {group.title}".lower()).strip("-")[:90].strip("-")
     return words if number == 1 else f"{words}-{number}"
 
 
-def _pictures(found: Sequence[Row], slug: str, folder: Path) -> list[Picture]:
+def _pictures(found: Sequence[TableRow], slug: str, folder: Path) -> list[PlotFile]:
     made = []
     for name, (caption, draw, needed) in run_plots.RECORD_FIGURES.items():
         if any(row.summary(one).values for row in found for one in needed):
             run_plots.save(draw(found), folder, f"{slug}-{name}")
-            made.append(Picture(f"{slug}-{name}", caption))
+            made.append(PlotFile(f"{slug}-{name}", caption))
     return made
 
 
-def _explanations(folder: Path) -> list[Picture]:
+def _explanations(folder: Path) -> list[PlotFile]:
     drawn = {
         "learning-rates": ("Learning rates, as each source trains its variant", run_plots.learning_rates(TRAININGS)),
         "sinusoids": ("The table of sinusoidal positions", run_plots.sinusoid_table()),
@@ -258,4 +260,4 @@ def _explanations(folder: Path) -> list[Picture]:
     }
     for name, (_, made) in drawn.items():
         run_plots.save(made, folder, name)
-    return [Picture(name, caption) for name, (caption, _) in drawn.items()]
+    return [PlotFile(name, caption) for name, (caption, _) in drawn.items()]

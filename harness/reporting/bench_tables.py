@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.analysis.fairness import differences, fairness, other_vocabulary
-from harness.analysis.grouping import Group, Row, Summary, groups
+from harness.analysis.grouping import RunTable, Summary, TableRow, groups
 from harness.experiments.specs import RunRecord
 from harness.reporting.markdown import Markdown, code, text
 from harness.text import plain
@@ -109,7 +109,7 @@ def markdown(records: Iterable[RunRecord]) -> str:
 # Terminal -------------------------------------------------------------------------------------------------------------
 
 
-def _terminal_group(group: Group) -> str:
+def _terminal_group(group: RunTable) -> str:
     lines = [plain(group.heading), *map(plain, group.caveats)]
     found = differences(group)
     if found:
@@ -126,7 +126,7 @@ def _terminal_group(group: Group) -> str:
     return "\n".join([*lines, *endings(group)])
 
 
-def _aligned(group: Group, columns: Sequence[Column], extra: Sequence[tuple[str, str, list[str]]]) -> list[str]:
+def _aligned(group: RunTable, columns: Sequence[Column], extra: Sequence[tuple[str, str, list[str]]]) -> list[str]:
     table = [("", "variant", [row.label for row in group.rows], "<")]
     table.append(("", "seeds", [str(len(row.counted)) for row in group.rows], ">"))
     for column in columns:
@@ -142,7 +142,7 @@ def _aligned(group: Group, columns: Sequence[Column], extra: Sequence[tuple[str,
     ]
 
 
-def _column(group: Group, column: Column) -> list[str]:
+def _column(group: RunTable, column: Column) -> list[str]:
     """Return the cells of a column, digits under digits: where one has a deviation, the others leave room for it."""
     found = [(row, row.summary(column.name)) for row in group.rows]
     cells = [written(summary, column) for _, summary in found]
@@ -166,13 +166,13 @@ def written(summary: Summary, column: Column) -> tuple[str, str]:
     return f"{mean:,.{digits}f}", "" if constant or deviation is None else f"{deviation / column.divisor:,.{digits}f}"
 
 
-def vocabulary_mark(group: Group, row: Row, column: Column) -> str:
+def vocabulary_mark(group: RunTable, row: TableRow, column: Column) -> str:
     """Return the mark of a figure that compares with no other row, for its run has other words; else nothing."""
     other = other_vocabulary(group.records) if group.budget == "source" and column.on_tokens else frozenset()
     return MARK if any(record.id in other for record in row.records) else ""
 
 
-def _footnotes(group: Group) -> list[str]:
+def _footnotes(group: RunTable) -> list[str]:
     found = []
     if group.budget == "source" and other_vocabulary(group.records):
         found.append(
@@ -184,7 +184,7 @@ def _footnotes(group: Group) -> list[str]:
     return found
 
 
-def endings(group: Group) -> list[str]:
+def endings(group: RunTable) -> list[str]:
     """Return one line for each run that did not complete."""
     return [
         f"{row.label}, seed {record.spec.seed}: {record.status}"
@@ -199,7 +199,7 @@ def endings(group: Group) -> list[str]:
 # Markdown -------------------------------------------------------------------------------------------------------------
 
 
-def markdown_group(group: Group) -> Markdown:
+def markdown_group(group: RunTable) -> Markdown:
     """Return the caption and the tables of one group, or the differences that forbid them."""
     parts = ["\n".join(f"> {text(line)}  " for line in group.caveats)] if group.caveats else []
     found = differences(group)
@@ -218,7 +218,7 @@ def markdown_group(group: Group) -> Markdown:
     return Markdown("\n\n".join(parts))
 
 
-def _markdown_table(group: Group, columns: Sequence[Column]) -> str:
+def _markdown_table(group: RunTable, columns: Sequence[Column]) -> str:
     shown = [column for column in columns if any(row.summary(column.name).values for row in group.rows)]
     troubled = any(row.completed < len(row.records) for row in group.rows)
     heads = ["variant", "seeds", *(f"{one.top} {one.bottom}".replace("sacre- ", "sacre").strip() for one in shown)]

@@ -10,10 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.analysis.comparison import Comparison
-from harness.analysis.comparison_metrics import Compared
+from harness.analysis.comparison_metrics import MetricComparison
 from harness.analysis.effects import Conclusion, Difference, Interval
 from harness.analysis.selection import Side
-from harness.analysis.subsets import Parts
+from harness.analysis.subsets import SubsetScores
 from harness.reporting.csv_export import cell
 from harness.text import plain
 
@@ -73,7 +73,7 @@ def _side(side: Side) -> dict[str, Any]:
     return {"letter": side.letter, "label": side.label, "runs": runs}
 
 
-def _figure(one: Compared) -> dict[str, Any]:
+def _figure(one: MetricComparison) -> dict[str, Any]:
     figure, table = one.figure, one.table
     letters = [each.label for each in one.intervals]
     pairs = [(second, first) for place, first in enumerate(letters) for second in letters[place + 1 :]]
@@ -94,7 +94,7 @@ def _figure(one: Compared) -> dict[str, Any]:
     }
 
 
-def _parts(found: Parts) -> dict[str, Any]:
+def _parts(found: SubsetScores) -> dict[str, Any]:
     value = asdict(found)
     for part in value["parts"]:
         for change in part["changes"]:
@@ -115,7 +115,7 @@ def _interval(one: Interval) -> dict[str, Any]:
     }
 
 
-def _difference(one: Compared, each: Difference) -> dict[str, Any]:
+def _difference(one: MetricComparison, each: Difference) -> dict[str, Any]:
     value = {**asdict(each), "interval_covers": each.basis, "conclusion": one.conclusion(each).label}
     value["significant"] = each.significant and not one.unjudged
     for name in ("label", "basis"):
@@ -209,7 +209,7 @@ def _lines(found: Comparison) -> Iterator[dict[str, Any]]:
     yield from _extreme_lines(found, base)
 
 
-def _figure_lines(found: Comparison, one: Compared) -> Iterator[dict[str, Any]]:
+def _figure_lines(found: Comparison, one: MetricComparison) -> Iterator[dict[str, Any]]:
     means = {each.label: each.mean for each in one.intervals}
     letters = [side.letter for side in found.sides]
     for place, first in enumerate(letters):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis.comparability import machine
-from harness.analysis.comparison import Comparison, Extremes
-from harness.analysis.comparison_metrics import FIGURES, MAIN, Compared, Kind
+from harness.analysis.comparison import Comparison, LargestDifferences
+from harness.analysis.comparison_metrics import FIGURES, MAIN, Kind, MetricComparison
 from harness.analysis.effects import CLAIM_SEEDS, LEGEND, Conclusion, Difference, assumption
 from harness.analysis.example_sentences import Ngram, Sentence
 from harness.analysis.grouping import BUDGETS
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.selection import Side
-from harness.analysis.subsets import Part, Parts
+from harness.analysis.subsets import Subset, SubsetScores
 from harness.reporting.document import Block, Heading, Lines, Table
 from harness.reporting.formatting import MISSING, bounds, chance, number, signed
 from harness.reporting.leaderboard_cells import percent
@@ -103,7 +103,7 @@ def _finding(found: Comparison, side: Side) -> str:
     return f"{said}: significantly {conclusion.label}{assumption(difference.n)}."
 
 
-def _both_p(one: Compared, difference: Difference) -> str:
+def _both_p(one: MetricComparison, difference: Difference) -> str:
     """Return the p-value of a comparison on its own, and that among all comparisons of its table."""
     tests = one.table.tests if one.table else 1
     within = "the report" if one.reported else "this page"
@@ -152,7 +152,7 @@ def _figures(found: Comparison, side: Side, kind: Kind, title: str) -> list[Bloc
     return [Heading(title), Table("lrrrlrrlrlr", heads, rows), *([Lines(tuple(notes))] if notes else [])]
 
 
-def _figure(one: Compared, side: Side, base: Side, sides: Sequence[Side]) -> tuple[str, ...]:
+def _figure(one: MetricComparison, side: Side, base: Side, sides: Sequence[Side]) -> tuple[str, ...]:
     figure, difference = one.figure, one.difference(side.letter, base.letter)
     means = [_mean(one, sides.index(each)) for each in (base, side)]
     title = f"{figure.title}{ARROWS[figure.better]}"
@@ -173,7 +173,7 @@ def _figure(one: Compared, side: Side, base: Side, sides: Sequence[Side]) -> tup
     )
 
 
-def _mean(one: Compared, place: int) -> str:
+def _mean(one: MetricComparison, place: int) -> str:
     mean = one.intervals[place].mean
     return MISSING if mean is None else number(mean / one.figure.divisor, one.figure.digits)
 
@@ -189,7 +189,7 @@ def _within(tests: Sequence[int]) -> str:
     return f"p of {known[0]}" if len(known) == 1 else "p of all"
 
 
-def _tested(chosen: Sequence[Compared], letter: str, base: str) -> list[str]:
+def _tested(chosen: Sequence[MetricComparison], letter: str, base: str) -> list[str]:
     """Return how many figures differ significantly, beside how many would by chance, and what could be detected."""
     found = [one for one in chosen if (each := one.difference(letter, base)) is not None and each.tested == "seeds"]
     if not found:
@@ -209,13 +209,13 @@ def _tested(chosen: Sequence[Compared], letter: str, base: str) -> list[str]:
     return notes
 
 
-def _detectable(one: Compared) -> str:
+def _detectable(one: MetricComparison) -> str:
     """Return what the table of a figure detects."""
     assert one.table is not None
     return number(one.table.detectable, one.figure.digits)
 
 
-def _silent(chosen: Sequence[Compared]) -> list[str]:
+def _silent(chosen: Sequence[MetricComparison]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for one in chosen:
         if one.silent:
@@ -239,7 +239,7 @@ def _matrices(found: Comparison) -> list[Block]:
     return blocks
 
 
-def _cell(one: Compared, row: str, column: str) -> str:
+def _cell(one: MetricComparison, row: str, column: str) -> str:
     if row == column or one.table is None:
         return ""
     difference = one.table.between(row, column)
@@ -284,7 +284,7 @@ def _cost(found: Comparison, side: Side) -> list[Block]:
 # Parts of the test set ------------------------------------------------------------------------------------------------
 
 
-def _parts(found: Comparison, parts: Parts) -> list[Block]:
+def _parts(found: Comparison, parts: SubsetScores) -> list[Block]:
     letters = [side.letter for side in found.sides]
     heads = ["", parts.unit, *letters]
     for letter in letters[1:]:
@@ -302,7 +302,7 @@ def _parts(found: Comparison, parts: Parts) -> list[Block]:
     ]
 
 
-def _part(part: Part) -> tuple[str, ...]:
+def _part(part: Subset) -> tuple[str, ...]:
     cells = [part.title, f"{part.size:,}", *(number(score, 2) for score in part.scores)]
     for one in part.changes:
         cells += [signed(one.mean, 2), bounds(one, 2), _told(one.conclusion)]
@@ -312,7 +312,7 @@ def _part(part: Part) -> tuple[str, ...]:
 # Sentences and n-grams ------------------------------------------------------------------------------------------------
 
 
-def _sentences(found: Comparison, one: Extremes) -> list[Block]:
+def _sentences(found: Comparison, one: LargestDifferences) -> list[Block]:
     if one.sentences is None:
         return []
     base, blocks = found.sides[0].letter, list[Block]()
@@ -344,7 +344,7 @@ def _sentence(one: Sentence, base: str, other: str) -> list[tuple[str, ...]]:
     return [(*(first if place == 0 else ("", "")), *row) for place, row in enumerate(rows)]
 
 
-def _ngrams(found: Comparison, one: Extremes) -> list[Block]:
+def _ngrams(found: Comparison, one: LargestDifferences) -> list[Block]:
     if one.ngrams is None:
         return []
     base, blocks = found.sides[0].letter, list[Block]()

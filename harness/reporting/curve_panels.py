@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from harness.analysis.grouping import Row
+from harness.analysis.grouping import TableRow
 from harness.reporting.inline_svg import inline, theme_colour
 from harness.reporting.plot_style import STYLES, Style, figure, logarithmic, row_styles, styled
 
@@ -21,7 +21,7 @@ PRINTED = 3
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """A variant's mean curve over seeds, epoch -> value, and where there are several seeds its interval."""
 
     label: str
@@ -57,7 +57,7 @@ class Panel:
     points: dict[str, Any]
 
 
-def distinct_styles(rows: Sequence[Row]) -> list[Style]:
+def distinct_styles(rows: Sequence[TableRow]) -> list[Style]:
     """Return a style for each row: its variant's; further rows of a variant take the palette's others, hollow."""
     found = row_styles(rows)
     free = [own for name, own in STYLES.items() if name not in {row.variant for row in rows}] or list(STYLES.values())
@@ -71,7 +71,7 @@ def distinct_styles(rows: Sequence[Row]) -> list[Style]:
 
 
 @styled
-def panel(lines: Sequence[Line], name: str, title: str, unit: str, *, logarithm: bool) -> Panel:
+def panel(lines: Sequence[Curve], name: str, title: str, unit: str, *, logarithm: bool) -> Panel:
     """Draw curves against epochs, each with its band; `name` is unique in the page."""
     made, grid = figure(WIDTH, HEIGHT)
     axes = grid[0, 0]
@@ -102,7 +102,7 @@ def panel(lines: Sequence[Line], name: str, title: str, unit: str, *, logarithm:
     )
 
 
-def _points(made: Figure, lines: Sequence[Line], epochs: Sequence[int]) -> dict[str, Any]:
+def _points(made: Figure, lines: Sequence[Curve], epochs: Sequence[int]) -> dict[str, Any]:
     """Return where each epoch stands in the drawing, in points from its left and top."""
     axes = made.axes[0]
     places = [axes.transData.transform((epoch, axes.get_ylim()[0]))[0] * 72 / made.dpi for epoch in epochs]

@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.analysis.ablation import Analysis, FieldEffects, StudyEffects, Tuned
-from harness.analysis.ablation_study import Cell
-from harness.analysis.contrasts import FIGURES, Effect
+from harness.analysis.ablation_study import StudyCell
+from harness.analysis.contrasts import FIGURES, AblationEffect
 from harness.execution.rate_tuning import Choice
 from harness.reporting import leaderboard_cells
 from harness.reporting.ablation_tables import MISSING, base_line, detectable_notes, field_lines, interval, signed
 from harness.reporting.ablation_tuning import how
-from harness.reporting.leaderboard_cells import Scale, bar
+from harness.reporting.leaderboard_cells import BarAxis, bar
 
 
 @dataclass(frozen=True)
-class Line:
+class ForestRow:
     """One word of a field."""
 
     field: str
     word: str
-    cells: list[leaderboard_cells.Cell]
+    cells: list[leaderboard_cells.LeaderboardCell]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Forest:
 
     heading: str
     heads: list[str]
-    lines: list[Line]
+    lines: list[ForestRow]
     notes: list[str]
 
 
@@ -55,7 +55,7 @@ def _of_study(found: StudyEffects, title: str) -> list[Forest]:
     return made
 
 
-def _rates(found: StudyEffects, tuned: Tuned) -> list[tuple[Cell, Choice]]:
+def _rates(found: StudyEffects, tuned: Tuned) -> list[tuple[StudyCell, Choice]]:
     pairs = [(cell, tuned.choices.get(cell.departures)) for cell in found.study.cells]
     return [(cell, choice) for cell, choice in pairs if choice is not None and choice.rate is not None]
 
@@ -63,7 +63,7 @@ def _rates(found: StudyEffects, tuned: Tuned) -> list[tuple[Cell, Choice]]:
 def _forest(found: StudyEffects, heading: str, fields: Sequence[FieldEffects]) -> Forest:
     """Return the lines of some fields; the bars of one figure share an axis, with a line at no change."""
     scales = {
-        name: Scale.of(
+        name: BarAxis.of(
             [end for field in fields for each in field.effects[name] for end in (each.low, each.mean, each.high)],
             zero=True,
         )
@@ -72,13 +72,13 @@ def _forest(found: StudyEffects, heading: str, fields: Sequence[FieldEffects]) -
     plain = field_lines(found.study, fields)
     effects = [each for field in fields for each in zip(*(field.effects[name] for name in FIGURES), strict=True)]
     lines = [
-        Line(
+        ForestRow(
             line.name,
             line.word,
             [
                 *(_cell(each, scales[each.figure]) for each in same),
-                leaderboard_cells.Cell(str(line.seeds)),
-                leaderboard_cells.Cell(line.status or "all completed"),
+                leaderboard_cells.LeaderboardCell(str(line.seeds)),
+                leaderboard_cells.LeaderboardCell(line.status or "all completed"),
             ],
         )
         for line, same in zip(plain, effects, strict=True)
@@ -94,10 +94,10 @@ def _forest(found: StudyEffects, heading: str, fields: Sequence[FieldEffects]) -
     )
 
 
-def _cell(effect: Effect, scale: Scale) -> leaderboard_cells.Cell:
+def _cell(effect: AblationEffect, scale: BarAxis) -> leaderboard_cells.LeaderboardCell:
     if effect.mean is None:
-        return leaderboard_cells.Cell(MISSING)
-    return leaderboard_cells.Cell(
+        return leaderboard_cells.LeaderboardCell(MISSING)
+    return leaderboard_cells.LeaderboardCell(
         text=signed(effect.mean, effect.figure),
         mark=effect.conclusion.symbol,
         range="" if interval(effect) == MISSING else interval(effect),

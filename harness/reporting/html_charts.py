@@ -10,21 +10,21 @@ from typing import Any, get_args
 
 import numpy as np
 
-from harness.analysis.grouping import Group, Row
-from harness.analysis.leaderboard import Judged
+from harness.analysis.grouping import RunTable, TableRow
+from harness.analysis.leaderboard import MetricLeaderboard
 from harness.analysis.scales import scale_of
 from harness.analysis.statistics import bands
 from harness.reporting import concept_plots, run_plots
 from harness.reporting import curve_panels as panels
 from harness.reporting.bench_tables import MISSING
-from harness.reporting.curve_panels import Line, Panel, distinct_styles, swatch
+from harness.reporting.curve_panels import Curve, Panel, distinct_styles, swatch
 from harness.reporting.inline_svg import inline
 from harness.training import schedules as arrays
 from impls import formulas
 from impls.contract import Activation
 from impls.recipes import TRAININGS
 
-Fair = Sequence[tuple[Group, Sequence[str], Mapping[str, Judged]]]
+Fair = Sequence[tuple[RunTable, Sequence[str], Mapping[str, MetricLeaderboard]]]
 """Groups whose runs are comparable, the labels of their rows, and what was judged of them."""
 
 CURVES = {
@@ -51,7 +51,7 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class Picture:
+class ChartWithData:
     """A drawn picture and the numbers behind it."""
 
     caption: str
@@ -73,12 +73,12 @@ def curves(found: Fair) -> list[Curves]:
     return made
 
 
-def _curve_note(group: Group) -> str:
+def _curve_note(group: RunTable) -> str:
     alone = all(len(row.counted) == 1 for row in group.rows)
     return "One seed a variant: there are no bands, and seed noise is unknown." if alone else ""
 
 
-def _panel(group: Group, labels: Sequence[str], name: str, slug: str) -> dict[str, Any] | None:
+def _panel(group: RunTable, labels: Sequence[str], name: str, slug: str) -> dict[str, Any] | None:
     title, unit, logarithm = CURVES[name]
     styles = distinct_styles(group.rows)
     lines = [_line(row, label, name, own) for row, label, own in zip(group.rows, labels, styles, strict=True)]
@@ -96,7 +96,7 @@ def _panel(group: Group, labels: Sequence[str], name: str, slug: str) -> dict[st
     }
 
 
-def _line(row: Row, label: str, name: str, own: Any) -> Line:
+def _line(row: TableRow, label: str, name: str, own: Any) -> Curve:
     values = [[_finite(getattr(epoch, name)) for epoch in record.curve] for record in row.counted]
     band = bands([one for one in values if any(value is not None for value in one)], scale=scale_of(name))
     stopped = [record for record in row.records if record.status != "completed"]
@@ -105,7 +105,7 @@ def _line(row: Row, label: str, name: str, own: Any) -> Line:
         for record in stopped
         if record.curve and (value := _finite(getattr(record.curve[-1], name))) is not None
     ]
-    return Line(label, own, len(row.counted), _known(band.mean), _known(band.low), _known(band.high), ends)
+    return Curve(label, own, len(row.counted), _known(band.mean), _known(band.low), _known(band.high), ends)
 
 
 def _known(values: Sequence[float | None] | None) -> dict[int, float]:
@@ -120,7 +120,7 @@ def _finite(value: float | None) -> float | None:
 # Quality against speed ------------------------------------------------------------------------------------------------
 
 
-def speeds(found: Fair) -> list[Picture]:
+def speeds(found: Fair) -> list[ChartWithData]:
     """Return sacreBLEU against training and decoding speed, for each group that has both."""
     made = []
     for number, (group, labels, _) in enumerate(found):
@@ -133,11 +133,11 @@ def speeds(found: Fair) -> list[Picture]:
         ]
         label = f"Points, one a variant: sacreBLEU against training and decoding speed, {group.heading}"
         svg = inline(drawn, f"speed-{number}", label)
-        made.append(Picture(group.heading, svg, ["variant", "sacreBLEU", *SPEEDS.values()], cells))
+        made.append(ChartWithData(group.heading, svg, ["variant", "sacreBLEU", *SPEEDS.values()], cells))
     return made
 
 
-def _mean(row: Row, name: str, digits: int) -> str:
+def _mean(row: TableRow, name: str, digits: int) -> str:
     mean = row.summary(name).mean
     return MISSING if mean is None else f"{mean:,.{digits}f}"
 
@@ -145,7 +145,7 @@ def _mean(row: Row, name: str, digits: int) -> str:
 # What the models are made of ------------------------------------------------------------------------------------------
 
 
-def explanations(learnt: Sequence[tuple[str, Any]]) -> list[Picture]:
+def explanations(learnt: Sequence[tuple[str, Any]]) -> list[ChartWithData]:
     """Return the pictures of positions, masks, activations and schedules; `learnt` are position tables by label."""
     return [
         _sinusoids(),
@@ -157,16 +157,16 @@ def explanations(learnt: Sequence[tuple[str, Any]]) -> list[Picture]:
 
 
 @functools.cache
-def _sinusoids(positions: int = 100, width: int = 256) -> Picture:
+def _sinusoids(positions: int = 100, width: int = 256) -> ChartWithData:
     label = "Heat map of the sinusoidal positions: waves across positions that grow longer with the column"
     svg = inline(concept_plots.sinusoid_table(positions, width), "sinusoids", label)
-    return Picture("The table of sinusoidal positions", svg, *_sampled(formulas.sinusoids(positions, width)))
+    return ChartWithData("The table of sinusoidal positions", svg, *_sampled(formulas.sinusoids(positions, width)))
 
 
-def _learnt(label: str, table: Any, number: int) -> Picture:
+def _learnt(label: str, table: Any, number: int) -> ChartWithData:
     drawn = concept_plots.learnt_positions(table)
     seen = f"Heat map of the learnt positions of {label}: position downwards, column of the embedding across"
-    return Picture(f"Learnt positions of {label}", inline(drawn, f"learnt-{number}", seen), *_sampled(table))
+    return ChartWithData(f"Learnt positions of {label}", inline(drawn, f"learnt-{number}", seen), *_sampled(table))
 
 
 def _sampled(table: Any) -> tuple[list[str], list[list[str]]]:
@@ -179,7 +179,7 @@ def _sampled(table: Any) -> tuple[list[str], list[list[str]]]:
 
 
 @functools.cache
-def _masks() -> Picture:
+def _masks() -> ChartWithData:
     sources, targets = (6, 4, 2), (5, 6, 3)
     label = "Grids of what each word may look at in three padded sentences: padding and later target words are hidden"
     svg = inline(concept_plots.padded_masks(sources, targets), "masks", label)
@@ -192,11 +192,11 @@ def _masks() -> Picture:
                 cells.append([str(sentence + 1), title, str(query + 1), seen])
         seen = ", ".join(str(key + 1) for key, one in enumerate(found.encoder[sentence]) if one)
         cells.append([str(sentence + 1), "encoder self-attention", "every", seen])
-    return Picture("The masks of a padded batch", svg, ["sentence", "where", "word", "may look at words"], cells)
+    return ChartWithData("The masks of a padded batch", svg, ["sentence", "where", "word", "may look at words"], cells)
 
 
 @functools.cache
-def _activations() -> Picture:
+def _activations() -> ChartWithData:
     names = get_args(Activation)
     label = "Curves of each activation and its derivative from -4 to 4"
     svg = inline(concept_plots.activations(), "activations", label)
@@ -206,11 +206,11 @@ def _activations() -> Picture:
     ]
     heads = ["input", *(f"{name}{kind}" for name in names for kind in ("", ", derivative"))]
     cells = [[f"{value:g}", *(f"{column[place]:.3f}" for column in columns)] for place, value in enumerate(x)]
-    return Picture("Activations and their derivatives", svg, heads, cells)
+    return ChartWithData("Activations and their derivatives", svg, heads, cells)
 
 
 @functools.cache
-def _schedules() -> Picture:
+def _schedules() -> ChartWithData:
     label = "Learning rate against updates, a line for each training"
     svg = inline(concept_plots.learning_rates(TRAININGS), "rates", label)
     updates = (1, 100, 500, 1_000, 2_000, 4_000, 8_000)
@@ -219,4 +219,4 @@ def _schedules() -> Picture:
         for name, training in TRAININGS.items()
     ]
     heads = ["variant", *(f"update {update:,}" for update in updates)]
-    return Picture("Learning rates, as each source trains its variant", svg, heads, cells)
+    return ChartWithData("Learning rates, as each source trains its variant", svg, heads, cells)

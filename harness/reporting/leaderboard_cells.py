@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from markupsafe import Markup
 
 from harness.analysis.effects import Conclusion, Interval
-from harness.analysis.grouping import Group, Row
+from harness.analysis.grouping import RunTable, TableRow
 from harness.analysis.inference import LEAST_SEEDS
-from harness.analysis.leaderboard import MEASURES, SYMBOLS, Judged
+from harness.analysis.leaderboard import MEASURES, SYMBOLS, MetricLeaderboard
 from harness.reporting.bench_tables import COST, MISSING, QUALITY, SPEED, Column, endings, vocabulary_mark, written
 from harness.text import plain
 
@@ -19,7 +19,7 @@ WIDTH, HEIGHT, EDGE = 136.0, 13.0, 5.0
 
 
 @dataclass(frozen=True)
-class Cell:
+class LeaderboardCell:
     """One figure: what is written and what it sorts by; a judged one has its interval in words and as a bar."""
 
     text: str
@@ -31,13 +31,13 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class LeaderboardRow:
     """One row of a leaderboard; `text` is what its filter searches."""
 
     label: str
     framework: str
     text: str
-    cells: list[Cell]
+    cells: list[LeaderboardCell]
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Board:
     caveats: Sequence[str] = ()
     differences: Sequence[str] = ()
     heads: list[str] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[LeaderboardRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Difference:
+class MatrixCell:
     """One cell of a matrix: the row less the column; `kind` is "better", "worse" or empty where neither is certain.
 
     `chance` is the probability that the row is better in a new seed.
@@ -71,24 +71,24 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class DifferenceMatrix:
     """All differences of one figure; where row and column are one there is None."""
 
     heading: str
     note: str
     names: list[str]
-    lines: list[tuple[str, list[Difference | None]]]
+    lines: list[tuple[str, list[MatrixCell | None]]]
 
 
 @dataclass(frozen=True)
-class Scale:
+class BarAxis:
     """The axis that the bars of a column share."""
 
     low: float
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float | None], *, zero: bool = False) -> Scale:
+    def of(cls, values: Sequence[float | None], *, zero: bool = False) -> BarAxis:
         """Return the axis that holds `values`, and 0 where that is drawn."""
         found = [one for one in values if one is not None and math.isfinite(one)] + [0.0] * zero
         return cls(min(found, default=0.0), max(found, default=0.0))
@@ -100,7 +100,7 @@ class Scale:
         return EDGE + share * (WIDTH - 2 * EDGE)
 
 
-def bar(scale: Scale, mean: float | None, low: float | None, high: float | None, *, zero: bool = False) -> Markup:
+def bar(scale: BarAxis, mean: float | None, low: float | None, high: float | None, *, zero: bool = False) -> Markup:
     """Return an interval as a small `<svg>`: a line from end to end, the mean a dot; with `zero` a line at 0."""
     if mean is None or not math.isfinite(mean):
         return Markup("")
@@ -120,7 +120,7 @@ def bar(scale: Scale, mean: float | None, low: float | None, high: float | None,
 
 
 def board(
-    group: Group, labels: Sequence[str], judged: Mapping[str, Judged], *, explanation: str, agreement: str
+    group: RunTable, labels: Sequence[str], judged: Mapping[str, MetricLeaderboard], *, explanation: str, agreement: str
 ) -> Board:
     """Return a group's leaderboard, best row first by the first figure that is judged."""
     first = next(iter(judged.values()), None)
@@ -131,7 +131,7 @@ def board(
     )
     columns = [one for one in _columns(judged) if any(row.summary(one.name).values for _, row in ranked)]
     scales = {
-        name: Scale.of([end for each in one.intervals.values() for end in (each.low, each.mean, each.high)])
+        name: BarAxis.of([end for each in one.intervals.values() for end in (each.low, each.mean, each.high)])
         for name, one in judged.items()
     }
     lines = []
@@ -144,9 +144,11 @@ def board(
             for column in columns
         ]
         cells.insert(0, _rank_cell(first, label))
-        cells.append(Cell(str(len(row.counted)), str(len(row.counted))))
-        cells.append(Cell(row.status, row.status))
-        lines.append(Line(label, spec.framework, f"{label} {spec.framework} {spec.device} {row.status}", cells))
+        cells.append(LeaderboardCell(str(len(row.counted)), str(len(row.counted))))
+        cells.append(LeaderboardCell(row.status, row.status))
+        lines.append(
+            LeaderboardRow(label, spec.framework, f"{label} {spec.framework} {spec.device} {row.status}", cells)
+        )
     return Board(
         heading=group.heading,
         budget=group.budget,
@@ -159,7 +161,7 @@ def board(
     )
 
 
-def _columns(judged: Mapping[str, Judged]) -> list[Column]:
+def _columns(judged: Mapping[str, MetricLeaderboard]) -> list[Column]:
     """Return every column once: what is judged first, then the rest of quality, size and speed."""
     known = {one.name: one for one in (*QUALITY, *COST, *SPEED)}
     return [known[name] for name in dict.fromkeys((*judged, *MEASURES, *known))]
@@ -171,14 +173,16 @@ def _title(column: Column) -> str:
     return f"{column.top} {column.bottom}".strip()
 
 
-def _rank_cell(found: Judged | None, label: str) -> Cell:
+def _rank_cell(found: MetricLeaderboard | None, label: str) -> LeaderboardCell:
     """Return the ranks that a row may have by the first figure, such as "1–3"."""
     ranks = found.rank_interval(label) if found else None
     if found is None or ranks is None:
-        return Cell(MISSING)
+        return LeaderboardCell(MISSING)
     first, last = ranks
     tied = "tied with the best" if found.tied_with_best(label) else ""
-    return Cell(text=str(first) if first == last else f"{first}–{last}", value=f"{first + last / 1000:g}", range=tied)
+    return LeaderboardCell(
+        text=str(first) if first == last else f"{first}–{last}", value=f"{first + last / 1000:g}", range=tied
+    )
 
 
 def _between(one: Interval, written: str) -> str:
@@ -188,12 +192,12 @@ def _between(one: Interval, written: str) -> str:
     return "; ".join(f"{value:{written}}" for value in one.values) if len(one.values) == 2 else ""
 
 
-def _judged_cell(found: Judged, label: str, scale: Scale) -> Cell:
+def _judged_cell(found: MetricLeaderboard, label: str, scale: BarAxis) -> LeaderboardCell:
     one, digits = found.intervals.get(label), found.measure.digits
     if one is None or one.mean is None:
-        return Cell(MISSING)
+        return LeaderboardCell(MISSING)
     between, against = _between(one, f".{digits}f"), found.against_best(label)
-    return Cell(
+    return LeaderboardCell(
         text=f"{one.mean:.{digits}f}",
         value=f"{one.mean:.6g}",
         mark=against.symbol if against else "",
@@ -203,12 +207,12 @@ def _judged_cell(found: Judged, label: str, scale: Scale) -> Cell:
     )
 
 
-def _plain_cell(group: Group, row: Row, column: Column) -> Cell:
+def _plain_cell(group: RunTable, row: TableRow, column: Column) -> LeaderboardCell:
     summary = row.summary(column.name)
     value, deviation = written(summary, column)
     if summary.mean is None:
-        return Cell(MISSING)
-    return Cell(
+        return LeaderboardCell(MISSING)
+    return LeaderboardCell(
         text=value,
         value=f"{summary.mean:.6g}",
         mark=vocabulary_mark(group, row, column),
@@ -216,7 +220,7 @@ def _plain_cell(group: Group, row: Row, column: Column) -> Cell:
     )
 
 
-def _notes(group: Group, judged: Mapping[str, Judged], columns: Sequence[Column]) -> list[str]:
+def _notes(group: RunTable, judged: Mapping[str, MetricLeaderboard], columns: Sequence[Column]) -> list[str]:
     several = [one for one in judged.values() if len(one.ranking) > 1]
     found = [plain(one) for one in dict.fromkeys(remark for one in several for remark in one.comparisons.remarks)]
     found += [note for one in several for note in one.notes]
@@ -242,13 +246,13 @@ def _notes(group: Group, judged: Mapping[str, Judged], columns: Sequence[Column]
 MATRICES = ("bleu_sacre", "test_perplexity")
 
 
-def matrices(group: Group, judged: Mapping[str, Judged]) -> list[Matrix]:
+def matrices(group: RunTable, judged: Mapping[str, MetricLeaderboard]) -> list[DifferenceMatrix]:
     """Return the matrix of each figure that has one, for the rows of one table."""
     chosen = [judged[name] for name in MATRICES if name in judged and len(judged[name].ranking) > 1]
     return [matrix(f"{one.measure.title}, {group.heading}", one) for one in chosen]
 
 
-def matrix(heading: str, found: Judged) -> Matrix:
+def matrix(heading: str, found: MetricLeaderboard) -> DifferenceMatrix:
     """Return all differences of one figure, the rows in the order of their means."""
     names = found.ranking
     said = [*found.comparisons.remarks, *found.notes] if found.seeds < LEAST_SEEDS else found.notes
@@ -256,18 +260,18 @@ def matrix(heading: str, found: Judged) -> Matrix:
         said = [*said, "Less is better."]
     note = plain(" ".join(said), longest=2_000)
     lines = [(name, [_difference(found, name, other) for other in names]) for name in names]
-    return Matrix(heading, note, names, lines)
+    return DifferenceMatrix(heading, note, names, lines)
 
 
-def _difference(found: Judged, first: str, second: str) -> Difference | None:
+def _difference(found: MetricLeaderboard, first: str, second: str) -> MatrixCell | None:
     if first == second:
         return None
     one, digits = found.comparisons.between(first, second), found.measure.digits
     if one.mean is None:
-        return Difference(MISSING, Conclusion.NOT_TESTED.symbol, "", "", "", "")
+        return MatrixCell(MISSING, Conclusion.NOT_TESTED.symbol, "", "", "", "")
     conclusion = found.conclusion(one)
     chance = one.better_on_new_seed(less_is_better=found.measure.less_is_better)
-    return Difference(
+    return MatrixCell(
         text=f"{one.mean:+.{digits}f}",
         mark=conclusion.symbol,
         range=_between(one, f"+.{digits}f"),

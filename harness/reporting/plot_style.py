@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from harness.analysis.grouping import Row
+from harness.analysis.grouping import TableRow
 from harness.storage import files
 from harness.text import plain
 
@@ -115,7 +115,7 @@ def style(variant: str) -> Style:
     )
 
 
-def row_styles(rows: Sequence[Row]) -> list[Style]:
+def row_styles(rows: Sequence[TableRow]) -> list[Style]:
     """Return each row's style: its variant's, with a hollow marker from the variant's second row on."""
     seen: set[str] = set()
     found = []

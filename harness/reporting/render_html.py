@@ -15,8 +15,8 @@ from markupsafe import Markup
 
 from harness.analysis.ablation import analyse
 from harness.analysis.fairness import differences
-from harness.analysis.grouping import Group, groups, shown_budgets
-from harness.analysis.leaderboard import SYMBOLS, Judged, Sentences, distinct, judge, stored_sentences
+from harness.analysis.grouping import RunTable, groups, shown_budgets
+from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard, Sentences, distinct, judge, stored_sentences
 from harness.analysis.statistics import METHOD, Method
 from harness.experiments.specs import RunRecord
 from harness.reporting import (
@@ -135,7 +135,7 @@ def _hash(text: str) -> str:
 
 
 def _context(
-    found: Sequence[Group],
+    found: Sequence[RunTable],
     pilots: Sequence[RunRecord],
     results: Path | None,
     texts: Texts,
@@ -183,9 +183,9 @@ def _context(
 
 
 def _boards(
-    found: Sequence[Group],
+    found: Sequence[RunTable],
     labels: Sequence[Sequence[str]],
-    judged: Sequence[Mapping[str, Judged]],
+    judged: Sequence[Mapping[str, MetricLeaderboard]],
     unlike: Sequence[Sequence[str]],
 ) -> list[leaderboard_cells.Board]:
     """Return a leaderboard for each group, and an empty one for a budget without runs on some data."""

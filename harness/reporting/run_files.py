@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.analysis.grouping import BUDGETS, Group
+from harness.analysis.grouping import BUDGETS, RunTable
 from harness.analysis.leaderboard import distinct
 from harness.experiments.specs import DataSpec, RunRecord, canonical_json, to_json
-from harness.reporting.translation_explorer import Example, Side, explorer
+from harness.reporting.translation_explorer import Example, TranslationColumn, explorer
 from harness.storage import run_store
 from harness.text import plain, plain_text
 from impls.contract import EOS, SPECIAL_WORDS, TransformerRecipe
@@ -44,12 +44,12 @@ class Translations:
     examples: list[Example] = field(default_factory=list)
 
 
-def translations(found: Sequence[Group], results: Path, texts: Texts, *, room_bytes: int) -> list[Translations]:
+def translations(found: Sequence[RunTable], results: Path, texts: Texts, *, room_bytes: int) -> list[Translations]:
     """Return an explorer for each test set on which two runs or more with the same seed have stored translations.
 
     Raises: ValueError naming a damaged file.
     """
-    sets: dict[str, list[Group]] = {}
+    sets: dict[str, list[RunTable]] = {}
     for group in found:
         sets.setdefault(_test_set(group.records[0].spec.data), []).append(group)
     made = []
@@ -65,10 +65,10 @@ def _test_set(data: DataSpec) -> str:
     return canonical_json([data.corpus, data.direction, data.test_split, files, seed])
 
 
-def _translations(groups: Sequence[Group], results: Path, texts: Texts, *, room_bytes: int) -> Translations | None:
+def _translations(groups: Sequence[RunTable], results: Path, texts: Texts, *, room_bytes: int) -> Translations | None:
     named = _named(groups)
     sides = [
-        Side(label, record.spec.seed, {one.sentence: plain_text(one.text) for one in loaded})
+        TranslationColumn(label, record.spec.seed, {one.sentence: plain_text(one.text) for one in loaded})
         for label, record in named
         if (loaded := _hypotheses(results, record))
     ]
@@ -97,7 +97,7 @@ def _translations(groups: Sequence[Group], results: Path, texts: Texts, *, room_
     )
 
 
-def _named(groups: Sequence[Group]) -> list[tuple[str, RunRecord]]:
+def _named(groups: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:
     """Return every run with a label that no other row has: where groups share one, with the budget and what differs."""
     several = len({row.label for group in groups for row in group.rows}) < sum(len(group.rows) for group in groups)
     pairs = [
@@ -118,7 +118,7 @@ def _hypotheses(results: Path, record: RunRecord) -> list[run_store.Hypothesis]:
 # Positions ------------------------------------------------------------------------------------------------------------
 
 
-def learnt_positions(found: Sequence[Group], results: Path) -> list[tuple[str, Any]]:
+def learnt_positions(found: Sequence[RunTable], results: Path) -> list[tuple[str, Any]]:
     """Return the position table [P,D] of the encoder of each row that learns one and whose weights are stored.
 
     Of several seeds the first that completed is taken. Raises: ValueError naming a damaged file.
@@ -134,7 +134,7 @@ def learnt_positions(found: Sequence[Group], results: Path) -> list[tuple[str, A
     return made
 
 
-def _first_completed(found: Sequence[Group]) -> list[tuple[str, RunRecord]]:
+def _first_completed(found: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:
     """Return the first run of each row that completed, with its seed in its label."""
     first: dict[str, RunRecord] = {}
     for label, record in _named(found):
@@ -146,7 +146,7 @@ def _first_completed(found: Sequence[Group]) -> list[tuple[str, RunRecord]]:
 # Attention ------------------------------------------------------------------------------------------------------------
 
 
-def attention(found: Sequence[Group], results: Path, texts: Texts) -> dict[str, Any] | None:
+def attention(found: Sequence[RunTable], results: Path, texts: Texts) -> dict[str, Any] | None:
     """Return the stored attention of every row's first completed run, or None where no run has any.
 
     Where the text of the corpus may not be shown, source words are their places, from 1.

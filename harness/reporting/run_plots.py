@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from harness.analysis.grouping import Row
+from harness.analysis.grouping import TableRow
 from harness.experiments.specs import RunRecord
 from harness.reporting.concept_plots import (
     activations,
@@ -58,7 +58,7 @@ Series = dict[int, float]
 
 
 @styled
-def loss_curves(rows: Sequence[Row]) -> Figure:
+def loss_curves(rows: Sequence[TableRow]) -> Figure:
     """Draw training and validation loss against epochs: seeds as thin lines, their mean as a thick one."""
     names = {
         "training_loss": "Training loss (what was minimised)",
@@ -68,7 +68,7 @@ def loss_curves(rows: Sequence[Row]) -> Figure:
 
 
 @styled
-def perplexity_curves(rows: Sequence[Row]) -> Figure:
+def perplexity_curves(rows: Sequence[TableRow]) -> Figure:
     """Draw training and validation perplexity against epochs on a logarithmic axis."""
     names = {
         "training_perplexity": "Training perplexity (dropout on)",
@@ -77,7 +77,7 @@ def perplexity_curves(rows: Sequence[Row]) -> Figure:
     return _curves(rows, names, "perplexity per target word (log scale)", logarithm=True)
 
 
-def _curves(rows: Sequence[Row], names: dict[str, str], unit: str, *, logarithm: bool) -> Figure:
+def _curves(rows: Sequence[TableRow], names: dict[str, str], unit: str, *, logarithm: bool) -> Figure:
     made, grid = figure(11, max(4.4, 0.36 * len(rows) + 2), columns=2, sharey=True, sharex=True)
     drawn = {name: _panel(axes, rows, name) for axes, name in zip(grid[0], names, strict=True)}
     everything = [x for ends in drawn.values() for x in ends]
@@ -99,14 +99,14 @@ def _curves(rows: Sequence[Row], names: dict[str, str], unit: str, *, logarithm:
     return made
 
 
-def _what_lines_are(rows: Sequence[Row]) -> str:
+def _what_lines_are(rows: Sequence[TableRow]) -> str:
     seeds = [len(row.records) for row in rows]
     lines = "thin lines are seeds, thick lines their means" if max(seeds) > 1 else "one seed a variant"
     stopped = any(record.status != "completed" for row in rows for record in row.records)
     return f"Lower is better; {lines}" + ("; × ends a run that did not complete" if stopped else "")
 
 
-def _panel(axes: Axes, rows: Sequence[Row], name: str) -> list[tuple[float, float, str, Style]]:
+def _panel(axes: Axes, rows: Sequence[TableRow], name: str) -> list[tuple[float, float, str, Style]]:
     """Draw one figure's curves and return where each ends."""
     ends = []
     for row, own in zip(rows, row_styles(rows), strict=True):
@@ -146,7 +146,7 @@ def _points(series: Series) -> tuple[list[int], list[float]]:
 
 
 @styled
-def bleu(rows: Sequence[Row]) -> Figure:
+def bleu(rows: Sequence[TableRow]) -> Figure:
     """Draw three flavours of BLEU, one panel each: every seed a ring, the mean the variant's marker."""
     made, grid = figure(11, 1.6 + 0.5 * max(len(rows), 2), columns=len(BLEUS), sharey=True)
     for axes, (name, title) in zip(grid[0], BLEUS.items(), strict=True):
@@ -160,7 +160,7 @@ def bleu(rows: Sequence[Row]) -> Figure:
     return made
 
 
-def _dots(axes: Axes, rows: Sequence[Row], name: str) -> None:
+def _dots(axes: Axes, rows: Sequence[TableRow], name: str) -> None:
     values = [value for row in rows for value in row.by_seed(name).values()]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     room = max(high - low, 1.0)
@@ -182,7 +182,7 @@ def _dots(axes: Axes, rows: Sequence[Row], name: str) -> None:
         axes.annotate(f"{mean:.1f}", (mean, place), (0, 8), textcoords="offset points", ha="center", size=8)
 
 
-def _variants(axes: Axes, rows: Sequence[Row]) -> None:
+def _variants(axes: Axes, rows: Sequence[TableRow]) -> None:
     """Name the rows on the vertical axis, the first on top."""
     axes.set_yticks(range(len(rows)), [short(row.label) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.7)
@@ -190,18 +190,18 @@ def _variants(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 @styled
-def tokens_per_second(rows: Sequence[Row]) -> Figure:
+def tokens_per_second(rows: Sequence[TableRow]) -> Figure:
     """Draw training speed as bars, every seed a dot."""
     return _bars(rows, "training_tokens_per_second", "Training speed", "target words per second; higher is faster")
 
 
 @styled
-def parameters(rows: Sequence[Row]) -> Figure:
+def parameters(rows: Sequence[TableRow]) -> Figure:
     """Draw the number of trained parameters as bars."""
     return _bars(rows, "parameters", "Trained parameters", "parameters")
 
 
-def _bars(rows: Sequence[Row], name: str, title: str, unit: str) -> Figure:
+def _bars(rows: Sequence[TableRow], name: str, title: str, unit: str) -> Figure:
     made, grid = figure(8, 1.3 + 0.42 * max(len(rows), 2))
     axes = grid[0, 0]
     axes.set_title(title)
@@ -228,7 +228,7 @@ def _bars(rows: Sequence[Row], name: str, title: str, unit: str) -> Figure:
 
 
 @styled
-def quality_against_speed(rows: Sequence[Row]) -> Figure:
+def quality_against_speed(rows: Sequence[TableRow]) -> Figure:
     """Draw sacreBLEU against training and decoding speed: means as labelled points, seeds as rings."""
     made, grid = figure(11, 4.8, columns=2, sharey=True)
     quality = next((name for name in reversed(BLEUS) if any(row.by_seed(name) for row in rows)), "bleu_sacre")
@@ -257,7 +257,7 @@ def quality_against_speed(rows: Sequence[Row]) -> Figure:
     return made
 
 
-def _scatter(axes: Axes, rows: Sequence[Row], speed: str, quality: str) -> list[tuple[float, float, str, Style]]:
+def _scatter(axes: Axes, rows: Sequence[TableRow], speed: str, quality: str) -> list[tuple[float, float, str, Style]]:
     points = []
     for row, own in zip(rows, row_styles(rows), strict=True):
         fast, good = row.by_seed(speed), row.by_seed(quality)
@@ -283,7 +283,7 @@ def _limits(axes: Axes, points: Sequence[tuple[float, float, str, Style]]) -> No
     logarithmic(axes, "x")
 
 
-RECORD_FIGURES: dict[str, tuple[str, Callable[[Sequence[Row]], Figure], tuple[str, ...]]] = {
+RECORD_FIGURES: dict[str, tuple[str, Callable[[Sequence[TableRow]], Figure], tuple[str, ...]]] = {
     "loss": ("Training and validation loss against epochs", loss_curves, ("validation_loss", "training_loss")),
     "perplexity": (
         "Training and validation perplexity against epochs",

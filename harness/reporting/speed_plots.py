@@ -23,7 +23,7 @@ from harness.reporting.plot_style import (
     styled,
 )
 from harness.reporting.speed_tables import AXES, exponent, number, of_one_variant, ordered, told, way
-from harness.speed.speed_document import Breakdown, Comparison, Decoding, Group, Scaling, SpeedDocument, Subject
+from harness.speed.speed_document import Breakdown, DecodingTimes, Group, Scaling, SpeedDocument, SpeedRatio, TimedModel
 from harness.speed.timing import Samples
 from harness.text import plain
 
@@ -56,7 +56,7 @@ Dot = tuple[float, float, float, str]
 """Median, quartiles and colour."""
 
 
-def _colour(subject: Subject) -> str:
+def _colour(subject: TimedModel) -> str:
     return PEER if subject.kind == "peer" else COLOUR
 
 
@@ -92,7 +92,7 @@ def training(document: SpeedDocument) -> Figure | None:
 def decoding(document: SpeedDocument) -> Figure | None:
     """Draw the seconds that 1,000 translations take, a panel a way, on one logarithmic axis; None without any."""
     there = [one for one in document.subjects if one.decoding][:MOST]
-    ways: dict[str, Decoding] = {}
+    ways: dict[str, DecodingTimes] = {}
     for subject in there:
         for one in subject.decoding:
             ways.setdefault(one.name, one)
@@ -136,7 +136,7 @@ def ratios(document: SpeedDocument) -> Figure | None:
     return made
 
 
-def _compared(document: SpeedDocument, one: Comparison) -> str:
+def _compared(document: SpeedDocument, one: SpeedRatio) -> str:
     own, theirs = told(document, one.subject, one.what), told(document, one.baseline, one.baseline_what)
     what = own if own == theirs else f"{own} ÷ {theirs}"
     return f"{_line(one.subject)} : {_line(one.baseline)}, {_line(what, 48)}"
@@ -185,7 +185,7 @@ def _names(axes: Axes, names: Sequence[str]) -> None:
     axes.set_ylim(len(names) - 0.4, -0.6)
 
 
-def _legend(made: Figure, there: Sequence[Subject]) -> None:
+def _legend(made: Figure, there: Sequence[TimedModel]) -> None:
     if {one.kind for one in there} == {"variant", "peer"}:
         made.suptitle("Blue: variants. Grey: peers. Lines are quartiles; less is better.", x=0.01, ha="left",
                       fontsize=9, color=FAINT)  # fmt: skip

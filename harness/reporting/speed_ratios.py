@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from harness.speed import timing
-from harness.speed.speed_document import Comparison, SpeedDocument, Subject
+from harness.speed.speed_document import SpeedDocument, SpeedRatio, TimedModel
 from harness.speed.timing import Samples
 
 AGREEMENT = 1e-6
@@ -53,7 +53,7 @@ def _check(document: SpeedDocument) -> None:
                                      f"{found!r}")  # fmt: skip
 
 
-def _check_limit(document: SpeedDocument, subject: Subject) -> None:
+def _check_limit(document: SpeedDocument, subject: TimedModel) -> None:
     """Hold a share of the limit against operations / seconds over the rate of the same round."""
     training = subject.training
     assert training is not None
@@ -67,13 +67,13 @@ def _check_limit(document: SpeedDocument, subject: Subject) -> None:
         _agree(f"{subject.name}: limit_share", training.limit_share, found[0] if found else None)
 
 
-def _ratio(document: SpeedDocument, one: Comparison) -> Samples | None:
+def _ratio(document: SpeedDocument, one: SpeedRatio) -> Samples | None:
     own = costs(document.subject(one.subject), one.what)
     theirs = costs(document.subject(one.baseline), one.baseline_what)
     return _paired(theirs, own) if own and theirs else None
 
 
-def costs(subject: Subject, what: str) -> list[float]:
+def costs(subject: TimedModel, what: str) -> list[float]:
     """Return the seconds of each round: of an update, of a target word evaluated, or of a sentence translated."""
     if what == "training":
         training = subject.training

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from harness.reporting import bench_report, plot_style, render_html, speed_plots, speed_ratios, speed_tables, speed_text
 from harness.reporting.inline_svg import inline
 from harness.reporting.markdown import Markdown, text
-from harness.reporting.speed_tables import Table
+from harness.reporting.speed_tables import SpeedTable
 from harness.speed.speed_document import SpeedDocument
 from harness.storage import files
 from harness.text import plain
@@ -23,19 +23,19 @@ FOLDER = "speed"
 
 
 @dataclass(frozen=True)
-class Part:
+class SectionContent:
     """What a section is made of: how its tables and its picture are made, and what is said above and seen in it."""
 
     title: str
     aside: str
-    tables: Callable[[SpeedDocument], Sequence[Table]]
+    tables: Callable[[SpeedDocument], Sequence[SpeedTable]]
     draw: Callable[[SpeedDocument], Figure | None] | None = None
     caption: str = ""
     alt: str = ""
 
 
 PARTS = {
-    "training": Part(
+    "training": SectionContent(
         "Training",
         "An update's time, medians with quartiles; the first update stands apart. The limit is the machine's rate at "
         "the model's own matrix products, measured in the same rounds.",
@@ -44,8 +44,10 @@ PARTS = {
         "Training speed and share of the limit. Blue: variants; grey: peers.",
         "Points with lines for quartiles, one a subject: target tokens per second and the share of the limit",
     ),
-    "evaluation": Part("Evaluation", "The loss of the validation batches, forward alone.", speed_tables.evaluation),
-    "decoding": Part(
+    "evaluation": SectionContent(
+        "Evaluation", "The loss of the validation batches, forward alone.", speed_tables.evaluation
+    ),
+    "decoding": SectionContent(
         "Decoding",
         "Translating test sentences: greedily and with a beam, in batches and one by one.",
         speed_tables.decoding,
@@ -53,7 +55,7 @@ PARTS = {
         "Seconds for 1,000 translations, less is better.",
         "Points, one a subject, in a panel for each way to translate: seconds that 1,000 translations take",
     ),
-    "comparisons": Part(
+    "comparisons": SectionContent(
         "Compared with peers",
         "How many times as fast a variant is as a peer: the peer's seconds over its own, paired by round, so that what "
         "the machine did in a round falls on both. Peers have the recipe, the batches and the weights of one variant; "
@@ -63,7 +65,7 @@ PARTS = {
         "Times as fast as peers of the same variant, with quartiles. Right of the line the variant is faster.",
         "Points with lines for quartiles, one a comparison: how many times as fast a variant is as a peer",
     ),
-    "breakdown": Part(
+    "breakdown": SectionContent(
         "What an update is spent on",
         "The share of each group of operators, in brackets how many ran in the profiled updates.",
         speed_tables.breakdown,
@@ -71,7 +73,7 @@ PARTS = {
         "An update's time by what it is spent on, in percent.",
         "Stacked bars, one a subject: the percentage of an update's time that each group of operators takes",
     ),
-    "scaling": Part(
+    "scaling": SectionContent(
         "How the cost grows",
         "One size grows, all else fixed, each size in a process of its own. Of more threads, an exponent of −1 is the "
         "best there can be.",
@@ -80,12 +82,12 @@ PARTS = {
         "Milliseconds against size, both logarithmic; lines at the points are quartiles, dashed is the fitted power.",
         "Points on logarithmic axes with a fitted line, a panel for each size that grows: milliseconds against size",
     ),
-    "limit": Part(
+    "limit": SectionContent(
         "The limit",
         "What this machine multiplies at the kernels' shapes, forward and both gradients, and nothing else.",
         speed_tables.limit,
     ),
-    "subjects": Part(
+    "subjects": SectionContent(
         "Subjects",
         "What was measured, what failed or was missing, and why.",
         lambda document: [speed_tables.subjects(document)],
@@ -94,13 +96,13 @@ PARTS = {
 
 
 @dataclass(frozen=True)
-class Section:
+class SpeedSection:
     """A part of the page with what it has to show; `svg` is empty where it has no picture."""
 
     slug: str
     title: str
     aside: str
-    tables: Sequence[Table] = field(default_factory=list)
+    tables: Sequence[SpeedTable] = field(default_factory=list)
     svg: Markup = Markup("")
     caption: str = ""
     alt: str = ""
@@ -126,7 +128,7 @@ def write(document: SpeedDocument, folder: Path) -> Path:
     return path
 
 
-def _context(document: SpeedDocument, sections: Sequence[Section]) -> dict[str, Any]:
+def _context(document: SpeedDocument, sections: Sequence[SpeedSection]) -> dict[str, Any]:
     titles = [("verdict", "What was found"), ("machine", "The machine")]
     titles += [(one.slug, one.title) for one in sections]
     return {
@@ -144,7 +146,7 @@ def _context(document: SpeedDocument, sections: Sequence[Section]) -> dict[str, 
     }
 
 
-def _sections(document: SpeedDocument, folder: Path) -> Iterator[Section]:
+def _sections(document: SpeedDocument, folder: Path) -> Iterator[SpeedSection]:
     """Yield the parts that the document has something for, and write their pictures."""
     for slug, part in PARTS.items():
         tables = part.tables(document)
@@ -152,10 +154,10 @@ def _sections(document: SpeedDocument, folder: Path) -> Iterator[Section]:
             continue
         drawn = part.draw(document) if part.draw is not None else None
         if drawn is None:
-            yield Section(slug, part.title, part.aside, tables)
+            yield SpeedSection(slug, part.title, part.aside, tables)
             continue
         plot_style.save(drawn, folder, slug)
-        yield Section(
+        yield SpeedSection(
             slug, part.title, part.aside, tables, inline(drawn, f"picture-{slug}", part.alt), part.caption, part.alt
         )
 
@@ -194,7 +196,7 @@ def _provenance(document: SpeedDocument) -> list[tuple[str, str]]:
     return found + digests
 
 
-def _markdown(table: Table) -> Markdown:
+def _markdown(table: SpeedTable) -> Markdown:
     """Return a table in Markdown, its first columns aligned left."""
     rule = [*["---"] * table.left, *["---:"] * (len(table.heads) - table.left)]
     lines = [[str(text(cell)) for cell in row] for row in (table.heads, *table.rows)]

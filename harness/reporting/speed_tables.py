@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.speed.speed_document import Comparison, Decoding, MatrixRate, Scaling, SpeedDocument, Subject
+from harness.speed.speed_document import DecodingTimes, MatrixRate, Scaling, SpeedDocument, SpeedRatio, TimedModel
 from harness.speed.timing import Samples
 from harness.text import plain
 
@@ -27,7 +27,7 @@ AXES = {
 
 
 @dataclass(frozen=True)
-class Table:
+class SpeedTable:
     """Cells as plain text; the first `left` columns are aligned left."""
 
     title: str
@@ -79,7 +79,7 @@ def exponent(one: Scaling) -> str:
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def training(document: SpeedDocument) -> list[Table]:
+def training(document: SpeedDocument) -> list[SpeedTable]:
     """Return how fast each subject trains; memory on a device has a column where there is any."""
     there = [(one, one.training) for one in document.subjects if one.training is not None]
     if not there:
@@ -101,10 +101,10 @@ def training(document: SpeedDocument) -> list[Table]:
             megabytes(one.peak_memory_bytes),
         ]
         rows.append([*row, *([megabytes(one.device_memory_bytes)] if on_device else [])])
-    return [Table("Training", [*heads, *(["device memory, MB"] if on_device else [])], rows)]
+    return [SpeedTable("Training", [*heads, *(["device memory, MB"] if on_device else [])], rows)]
 
 
-def evaluation(document: SpeedDocument) -> list[Table]:
+def evaluation(document: SpeedDocument) -> list[SpeedTable]:
     """Return how fast each subject evaluates."""
     rows = [
         [
@@ -120,15 +120,15 @@ def evaluation(document: SpeedDocument) -> list[Table]:
         if (one := subject.evaluation) is not None
     ]
     heads = ["subject", "batches", "seconds", "target tokens/s", "GFLOP/s", "nats per token", "peak memory, MB"]
-    return [Table("Evaluation", heads, rows)] if rows else []
+    return [SpeedTable("Evaluation", heads, rows)] if rows else []
 
 
-def way(one: Decoding) -> str:
+def way(one: DecodingTimes) -> str:
     """Return in words how something was translated."""
     return plain(WAYS.get(one.name, one.name).format(beam=one.beam) if one.name in WAYS else one.name)
 
 
-def decoding(document: SpeedDocument) -> list[Table]:
+def decoding(document: SpeedDocument) -> list[SpeedTable]:
     """Return how fast each subject translates, a table a way: greedy and beam, in batches and one by one."""
     names = dict.fromkeys(one.name for subject in document.subjects for one in subject.decoding)
     heads = ["subject", "batch", "sentences", "seconds for these", "sentences/s", "seconds for 1,000", "words"]
@@ -151,18 +151,18 @@ def decoding(document: SpeedDocument) -> list[Table]:
             ]
             for subject, one in found
         ]
-        made.append(Table(way(found[0][1]).capitalize(), heads, rows))
+        made.append(SpeedTable(way(found[0][1]).capitalize(), heads, rows))
     return made
 
 
-def equal(one: Decoding) -> str:
+def equal(one: DecodingTimes) -> str:
     """Return how many translations are those of the subject with the same weights: "1,000 of 1,000, paper/torch"."""
     if one.equal is None:
         return MISSING
     return f"{one.equal:,} of {one.sentences:,} ({plain(one.compared_with or '')})"
 
 
-def comparisons(document: SpeedDocument) -> list[Table]:
+def comparisons(document: SpeedDocument) -> list[SpeedTable]:
     """Return how many times as fast each variant is as each peer, paired by round."""
     rows = [
         [
@@ -178,10 +178,10 @@ def comparisons(document: SpeedDocument) -> list[Table]:
         for one in ordered(document)
     ]
     heads = ["subject", "peer", "peer's variant", "subject's work", "peer's work", "times as fast", "quartiles"]
-    return [Table("Compared with peers", [*heads, "rounds"], rows, left=5)] if rows else []
+    return [SpeedTable("Compared with peers", [*heads, "rounds"], rows, left=5)] if rows else []
 
 
-def ordered(document: SpeedDocument) -> list[Comparison]:
+def ordered(document: SpeedDocument) -> list[SpeedRatio]:
     """Return all comparisons, subject by subject and work by work."""
     names, works = [one.name for one in document.subjects], ["training", "evaluation", *WAYS]
     return sorted(
@@ -190,7 +190,7 @@ def ordered(document: SpeedDocument) -> list[Comparison]:
     )
 
 
-def of_one_variant(document: SpeedDocument, one: Comparison) -> bool:
+def of_one_variant(document: SpeedDocument, one: SpeedRatio) -> bool:
     """Return whether the two have one variant's recipe; else it is models that are compared, not how they are made."""
     return document.subject(one.subject).variant == document.subject(one.baseline).variant
 
@@ -201,7 +201,7 @@ def told(document: SpeedDocument, name: str, what: str) -> str:
     return way(found[0]) if found else plain(what)
 
 
-def breakdown(document: SpeedDocument) -> list[Table]:
+def breakdown(document: SpeedDocument) -> list[SpeedTable]:
     """Return the share of each group in an update, a column a subject."""
     there = [(one, one.breakdown) for one in document.subjects if one.breakdown is not None]
     if not there:
@@ -220,10 +220,10 @@ def breakdown(document: SpeedDocument) -> list[Table]:
     overhead = [MISSING if one.overhead_ratio is None else number(one.overhead_ratio) for _, one in there]
     rows.append(["profiled ÷ unprofiled time", *overhead])
     heads = ["% of an update (calls)", *(plain(one.name) for one, _ in there)]
-    return [Table("Breakdown", heads, rows)]
+    return [SpeedTable("Breakdown", heads, rows)]
 
 
-def scaling(document: SpeedDocument) -> list[Table]:
+def scaling(document: SpeedDocument) -> list[SpeedTable]:
     """Return how the cost grows along each axis: the fitted exponents, then every point."""
     if not document.scaling:
         return []
@@ -251,13 +251,13 @@ def scaling(document: SpeedDocument) -> list[Table]:
         for one in document.scaling
         for point in one.points
     ]
-    made = [Table("Fitted exponents", heads, fits, left=len(heads) - 2)]
+    made = [SpeedTable("Fitted exponents", heads, fits, left=len(heads) - 2)]
     if points:
-        made.append(Table("Every size", ["what grows", "size", "ms", "tokens/s", "rounds"], points))
+        made.append(SpeedTable("Every size", ["what grows", "size", "ms", "tokens/s", "rounds"], points))
     return made
 
 
-def limit(document: SpeedDocument) -> list[Table]:
+def limit(document: SpeedDocument) -> list[SpeedTable]:
     """Return the machine's rates at the models' own products, and which products these are."""
     rows = [
         [
@@ -281,8 +281,8 @@ def limit(document: SpeedDocument) -> list[Table]:
     ]  # fmt: skip
     parts = ["of", "first of the alike", "a row for each", "inputs", "outputs", "alike"]
     return [
-        Table("The machine's rate at the models' own products", heads, rows, left=2),
-        Table("These products", parts, products, left=3),
+        SpeedTable("The machine's rate at the models' own products", heads, rows, left=2),
+        SpeedTable("These products", parts, products, left=3),
     ]
 
 
@@ -293,7 +293,7 @@ def _rates(one: MatrixRate) -> str:
     return f"{number(slow / 1e9)} to {number(fast / 1e9)}"
 
 
-def subjects(document: SpeedDocument) -> Table:
+def subjects(document: SpeedDocument) -> SpeedTable:
     """Return every subject: what it is, how it ended, where its weights are from, and what starting it took."""
     rows = [
         [
@@ -312,7 +312,7 @@ def subjects(document: SpeedDocument) -> Table:
     ]
     heads = ["subject", "kind", "variant", "made of", "ended", "weights to translate with", "parameters", "start, s"]
     heads += ["compilation, s", "processor time while others run, %"]
-    return Table("Every subject", heads, rows, left=6)
+    return SpeedTable("Every subject", heads, rows, left=6)
 
 
 def machine(document: SpeedDocument) -> list[tuple[str, str]]:
@@ -339,7 +339,7 @@ def machine(document: SpeedDocument) -> list[tuple[str, str]]:
     return [(name, plain(value, longest=1_000)) for name, value in found.items()]
 
 
-def environments(subjects_of: Sequence[Subject]) -> list[tuple[str, str]]:
+def environments(subjects_of: Sequence[TimedModel]) -> list[tuple[str, str]]:
     """Return the variables that processes had set, with the subjects that had them so."""
     found: dict[str, list[str]] = {}
     for one in subjects_of:

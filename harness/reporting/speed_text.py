@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.analysis.inference import student
 from harness.reporting.speed_tables import AXES, WAYS, exponent, number, quartiles, told, way
-from harness.speed.speed_document import Comparison, SpeedDocument, Subject
+from harness.speed.speed_document import SpeedDocument, SpeedRatio, TimedModel
 from harness.speed.timing import Samples
 from harness.text import plain
 
@@ -31,14 +31,14 @@ def finding(document: SpeedDocument) -> list[str]:
     return [one for one in (*said, _variants(document), _loop(document), _growth(document)) if one]
 
 
-def chosen(document: SpeedDocument) -> Subject:
+def chosen(document: SpeedDocument) -> TimedModel:
     """Return the subject that the page begins with: a measured one of the followed variant, else any measured one."""
     measured = [one for one in document.subjects if one.measured] or list(document.subjects)
     variants = [one for one in measured if one.kind == "variant"] or measured
     return next((one for one in variants if one.variant == document.settings.scaling_variant), variants[0])
 
 
-def _training(document: SpeedDocument, subject: Subject) -> str:
+def _training(document: SpeedDocument, subject: TimedModel) -> str:
     one = subject.training
     if one is None:
         return ""
@@ -51,7 +51,7 @@ def _training(document: SpeedDocument, subject: Subject) -> str:
     return f"{said}. {_ratios(document, subject, ('training',))}".strip()
 
 
-def _translating(document: SpeedDocument, subject: Subject) -> list[str]:
+def _translating(document: SpeedDocument, subject: TimedModel) -> list[str]:
     """Return a sentence on each way to translate, with its ratios to the peers."""
     made = []
     for one in subject.decoding:
@@ -68,7 +68,7 @@ def _spread(samples: Samples, scale: float, unit: str) -> str:
     return told if len(samples) == 1 else f"{told} (quartiles {quartiles(samples, scale)})"
 
 
-def _ratios(document: SpeedDocument, subject: Subject, names: Sequence[str]) -> str:
+def _ratios(document: SpeedDocument, subject: TimedModel, names: Sequence[str]) -> str:
     found = [one for one in document.comparisons if one.subject == subject.name and one.what in names]
     if not found:
         return ""
@@ -92,11 +92,11 @@ def undecided(ratio: Samples) -> bool:
     return bool(abs(logarithms.mean()) <= student(len(ratio) - 1, 0.95) * error)
 
 
-def _times(document: SpeedDocument, one: Comparison) -> str:
+def _times(document: SpeedDocument, one: SpeedRatio) -> str:
     return f"{number(one.ratio.median)} times as fast as {_peer(document, one)} ({_quartiles(one.ratio)})"
 
 
-def _peer(document: SpeedDocument, one: Comparison) -> str:
+def _peer(document: SpeedDocument, one: SpeedRatio) -> str:
     how = "" if one.what == one.baseline_what else f", {told(document, one.baseline, one.baseline_what)}"
     return f"{plain(one.baseline)}{how}"
 

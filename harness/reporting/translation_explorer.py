@@ -21,7 +21,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Side:
+class TranslationColumn:
     """One column of the explorer: a variant's translations with one seed, by sentence number."""
 
     label: str
@@ -52,7 +52,7 @@ class Piece:
 class Explorer:
     """The explorer of one test set: its data for the script, its first sentences, and what was left out of it."""
 
-    sides: list[Side]
+    sides: list[TranslationColumn]
     numbers: list[int]
     data: dict[str, Any]
     examples: list[Example]
@@ -61,7 +61,7 @@ class Explorer:
 
 
 def explorer(
-    sides: Sequence[Side],
+    sides: Sequence[TranslationColumn],
     *,
     source: Sequence[str] = (),
     reference: Sequence[str] = (),
@@ -104,7 +104,11 @@ def size(data: Mapping[str, Any]) -> int:
 
 
 def _data(
-    sides: Sequence[Side], seeds: Sequence[int], numbers: Sequence[int], source: Sequence[str], reference: Sequence[str]
+    sides: Sequence[TranslationColumn],
+    seeds: Sequence[int],
+    numbers: Sequence[int],
+    source: Sequence[str],
+    reference: Sequence[str],
 ) -> dict[str, Any]:
     """Return what the script unpacks: a list of words, and each sentence as their numbers."""
     texts = [[one.sentences.get(number) for number in numbers] for one in sides]
@@ -166,7 +170,7 @@ def _disagreement(found: Sequence[str | None]) -> int:
 def _example(
     number: int,
     disagreement: int,
-    sides: Sequence[Side],
+    sides: Sequence[TranslationColumn],
     source: Sequence[str],
     reference: Sequence[str],
     case: Case,

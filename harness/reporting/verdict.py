@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
-from harness.analysis.grouping import BUDGETS, Group
-from harness.analysis.leaderboard import MAIN, Judged
+from harness.analysis.grouping import BUDGETS, RunTable
+from harness.analysis.leaderboard import MAIN, MetricLeaderboard
 
 MOST_NAMES = 3
 
 
-def verdict(found: Sequence[tuple[Group, Mapping[str, Judged], Sequence[str]]]) -> str:
+def verdict(found: Sequence[tuple[RunTable, Mapping[str, MetricLeaderboard], Sequence[str]]]) -> str:
     """Return two sentences on the table that compares most: who leads it and how surely, and how far that reaches.
 
     `found` has each group with what was judged of it and why its runs are not comparable, if they are not.
@@ -23,7 +23,7 @@ def verdict(found: Sequence[tuple[Group, Mapping[str, Judged], Sequence[str]]]) 
     return f"{_leader(group, judged.get(MAIN), differences)} {_reach(group, len(found))}"
 
 
-def _leader(group: Group, judged: Judged | None, differences: Sequence[str]) -> str:
+def _leader(group: RunTable, judged: MetricLeaderboard | None, differences: Sequence[str]) -> str:
     where = f"{group.title} ({BUDGETS[group.budget].lower()})"
     if differences:
         points = f"{len(differences)} point" + "s" * (len(differences) != 1)
@@ -63,7 +63,7 @@ def _names(found: Sequence[str]) -> str:
     return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
 
 
-def _reach(group: Group, groups: int) -> str:
+def _reach(group: RunTable, groups: int) -> str:
     """Say for what the first sentence holds, and of which runs it knows nothing."""
     lost = [record for record in group.records if record.status != "completed"]
     said = "This holds for this corpus, test set, size and budget alone"

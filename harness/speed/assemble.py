@@ -13,8 +13,8 @@ from harness.processes import machine
 from harness.speed import speed_document as doc
 from harness.speed import timing
 from harness.speed.measurement import Measurement, now, running
-from harness.speed.plan import DECODINGS, Job, Measure, same_weights
-from harness.speed.scheduler import Turn
+from harness.speed.plan import DECODINGS, Measure, ModelJob, same_weights
+from harness.speed.scheduler import TimedTask
 from harness.speed.speed_document import SpeedDocument, Status
 from harness.speed.timing import Samples
 from harness.speed.workload import digest, material
@@ -30,7 +30,7 @@ def assemble(measurement: Measurement, *, status: Status = "complete", reason: s
     assembly = _Assembly(measurement)
     subjects = tuple(assembly.subject(job) for job in plan.jobs)
     absent = tuple(
-        doc.Subject(
+        doc.TimedModel(
             name=one.name,
             kind="peer" if one.is_peer else "variant",
             variant=one.variant,
@@ -169,19 +169,19 @@ class _Assembly:
     def _rate(self, number: int) -> list[float]:
         return self.crew.samples(self.measurement.PRODUCTS, "products", number)
 
-    def _kernel_operations(self, job: Job) -> int:
+    def _kernel_operations(self, job: ModelJob) -> int:
         assert job.spec.recipe is not None
         return flops.PASSES * flops.kernel_operations(job.spec.recipe, self.words, self.counted)
 
     # Subjects ---------------------------------------------------------------------------------------------------------
 
-    def subject(self, job: Job) -> doc.Subject:
+    def subject(self, job: ModelJob) -> doc.TimedModel:
         """Return what was measured of one subject."""
         facts, lost = self.crew.facts.get(job.name, {}), self.crew.lost.get(job.name, "")
         declined = self.crew.declined.get(job.name, "")
         compiled = [self.crew.series[turn].facts.get("compilation_seconds") for turn in self.crew.series
                     if turn.subject == job.name]  # fmt: skip
-        return doc.Subject(
+        return doc.TimedModel(
             name=job.name,
             kind=job.kind,
             variant=job.spec.variant,
@@ -202,17 +202,17 @@ class _Assembly:
             breakdown=_breakdown(self.measurement.breakdowns.get(job.name)),
         )
 
-    def _facts(self, job: Job, measure: Measure) -> dict[str, Any]:
-        return self.crew.series[Turn(job.name, measure)].facts
+    def _facts(self, job: ModelJob, measure: Measure) -> dict[str, Any]:
+        return self.crew.series[TimedTask(job.name, measure)].facts
 
-    def _training(self, job: Job) -> doc.Training | None:
+    def _training(self, job: ModelJob) -> doc.TrainingTimes | None:
         values = self.crew.samples(job.name, "training")
         if not values:
             return None
         facts, recipe = self._facts(job, "training"), job.spec.recipe
         operations = 0 if recipe is None else flops.training_operations(recipe, self.words, self.counted)
         seconds, loop = Samples.of(values), self.crew.samples(job.name, "loop")
-        return doc.Training(
+        return doc.TrainingTimes(
             updates=len(self.material.training),
             target=self.counted.target,
             tokens=self.counted.source + self.counted.target,
@@ -227,7 +227,7 @@ class _Assembly:
             **{name: facts[name] for name in MEMORY},
         )
 
-    def _limit_share(self, job: Job, values: Sequence[float], operations: int) -> Samples | None:
+    def _limit_share(self, job: ModelJob, values: Sequence[float], operations: int) -> Samples | None:
         """Return operations / seconds over the rate of the same round at the products of the job's recipe."""
         for number, (_, jobs) in enumerate(self.measurement.products):
             if same_weights(job.spec.recipe, job.spec.variant) in [
@@ -237,12 +237,12 @@ class _Assembly:
                 return _paired([one * scale for one in self._rate(number)], values)
         return None
 
-    def _evaluation(self, job: Job) -> doc.Evaluation | None:
+    def _evaluation(self, job: ModelJob) -> doc.EvaluationTimes | None:
         values = self.crew.samples(job.name, "evaluation")
         if not values:
             return None
         facts, recipe = self._facts(job, "evaluation"), job.spec.recipe
-        return doc.Evaluation(
+        return doc.EvaluationTimes(
             batches=len(self.material.validation),
             target=self.evaluated.target,
             operations=0 if recipe is None else flops.forward_operations(recipe, self.words, self.evaluated),
@@ -251,7 +251,7 @@ class _Assembly:
             **{name: facts[name] for name in MEMORY},
         )
 
-    def _decoding(self, job: Job, measure: Measure) -> doc.Decoding | None:
+    def _decoding(self, job: ModelJob, measure: Measure) -> doc.DecodingTimes | None:
         values = self.crew.samples(job.name, measure)
         if not values:
             return None
@@ -260,7 +260,7 @@ class _Assembly:
         other = self._reference(job, measure)
         mine = facts["translations"]
         theirs = [] if other is None else self._facts(other, measure)["translations"]
-        return doc.Decoding(
+        return doc.DecodingTimes(
             name=measure,
             beam=job.beam if measure.endswith("beam") else 1,
             batch_size=1 if single else job.spec.decoding.batch_size,
@@ -275,12 +275,12 @@ class _Assembly:
             **{name: facts[name] for name in MEMORY},
         )
 
-    def _reference(self, job: Job, measure: Measure) -> Job | None:
+    def _reference(self, job: ModelJob, measure: Measure) -> ModelJob | None:
         """Return the first job with the same weights that translated the same sentences so; None for that one."""
         key = same_weights(job.spec.recipe, job.spec.variant)
         for other in self.plan.jobs:
             same = same_weights(other.spec.recipe, other.spec.variant) == key
-            if same and Turn(other.name, measure) in self.crew.series:
+            if same and TimedTask(other.name, measure) in self.crew.series:
                 return None if other == job else other
         return None
 
@@ -315,7 +315,7 @@ def _paired(first: Sequence[float], second: Sequence[float]) -> Samples | None:
 # Ratios ---------------------------------------------------------------------------------------------------------------
 
 
-def comparisons(subjects: Sequence[doc.Subject]) -> list[doc.Comparison]:
+def comparisons(subjects: Sequence[doc.TimedModel]) -> list[doc.SpeedRatio]:
     """Return how many times as fast each variant is as each peer, in all that both do.
 
     What a peer does one sentence at a time alone is held against batches too, sentence by sentence.
@@ -331,14 +331,14 @@ def comparisons(subjects: Sequence[doc.Subject]) -> list[doc.Comparison]:
                     ratio = _paired(theirs[other], own[name])
                     if ratio is not None:
                         found.append(
-                            doc.Comparison(
+                            doc.SpeedRatio(
                                 subject=subject.name, baseline=peer.name, what=name, baseline_what=other, ratio=ratio
                             )
                         )
     return found
 
 
-def _costs(subject: doc.Subject) -> dict[str, list[float]]:
+def _costs(subject: doc.TimedModel) -> dict[str, list[float]]:
     """Return the samples of what a subject does: seconds of an update, or of a sentence."""
     found = {one.name: [value / one.sentences for value in one.seconds.values] for one in subject.decoding}
     if subject.training is not None:

@@ -18,7 +18,7 @@ DERIVED = math.nan
 """
 
 
-class Checked:
+class Validated:
     """A dataclass whose numbers are finite and not negative, whose choices are known and whose texts are bounded."""
 
     def __post_init__(self) -> None:

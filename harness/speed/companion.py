@@ -18,7 +18,7 @@ from typing import Any
 from harness.experiments.specs import canonical_json, to_json
 from harness.processes import exit_status
 from harness.processes.workers import ROOT, worker_environment
-from harness.speed.plan import Job
+from harness.speed.plan import ModelJob
 
 POLL_SECONDS = 0.2
 LAST_LINES = 3
@@ -34,7 +34,7 @@ class Refused(Exception):
     """A subject does not do what it was asked, and can go on; the message says why, in one line."""
 
 
-class Companion:
+class JsonProcess:
     """The process of one subject.
 
     `check` is called while it works and may raise, as when a signal came. `timeout_seconds` is the most that one answer
@@ -43,7 +43,7 @@ class Companion:
     Raises: Lost where it cannot be started.
     """
 
-    def __init__(self, job: Job, log: Path, check: Callable[[], None], timeout_seconds: float | None) -> None:
+    def __init__(self, job: ModelJob, log: Path, check: Callable[[], None], timeout_seconds: float | None) -> None:
         self.job, self._log, self._check, self._timeout = job, log, check, timeout_seconds
         self.idle_seconds = self.idle_cpu_seconds = 0.0
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

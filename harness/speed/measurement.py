@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.data.dataset import Prepared
+from harness.data.dataset import Dataset
 from harness.speed import scaling
-from harness.speed.plan import ONE_BY_ONE, USING_WEIGHTS, WAYS, Job, Part, Size, same_weights
-from harness.speed.scheduler import Crew, Turn
+from harness.speed.plan import ONE_BY_ONE, USING_WEIGHTS, WAYS, Amounts, ModelJob, Part, same_weights
+from harness.speed.scheduler import RoundRobin, TimedTask
 from harness.speed.speed_document import Scaling
 from harness.storage import tensors
 from impls.contract import Arrays, Recipe
@@ -20,7 +20,7 @@ from impls.flops import Product, products
 
 
 @dataclass(frozen=True, kw_only=True)
-class Absent:
+class Unavailable:
     """A subject that cannot be measured here, and why."""
 
     name: str
@@ -31,7 +31,7 @@ class Absent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class MeasurementPlan:
     """What is to be measured.
 
     Each way to translate is timed in `decoding_rounds`, all else in `rounds`. `jobs` are the subjects, variants before
@@ -39,14 +39,14 @@ class Plan:
     whose cost is followed along the axes of scaling.
     """
 
-    size: Size
+    size: Amounts
     rounds: int
     decoding_rounds: int
     parts: tuple[Part, ...]
-    jobs: tuple[Job, ...]
-    absent: tuple[Absent, ...]
+    jobs: tuple[ModelJob, ...]
+    absent: tuple[Unavailable, ...]
     given: dict[Recipe | str, tuple[Arrays, str]]
-    base: Job
+    base: ModelJob
     command: str
     note: str
     timeout_seconds: float | None
@@ -59,13 +59,19 @@ class Measurement:
     """The name of the process that multiplies matrices and does nothing else."""
 
     def __init__(
-        self, plan: Plan, prepared: Prepared, folder: Path, *, say: Callable[[str], None], check: Callable[[], None]
+        self,
+        plan: MeasurementPlan,
+        prepared: Dataset,
+        folder: Path,
+        *,
+        say: Callable[[str], None],
+        check: Callable[[], None],
     ) -> None:
         self.plan, self.prepared, self.say = plan, prepared, say
         self._folder = folder
         self.started = now()
         self.load_before = running()
-        self.crew = Crew(folder, say=say, check=check, timeout_seconds=plan.timeout_seconds)
+        self.crew = RoundRobin(folder, say=say, check=check, timeout_seconds=plan.timeout_seconds)
         self.weights_from: dict[str, str] = {}
         self.weights: dict[Recipe | str, Path] = {}
         self.breakdowns: dict[str, dict[str, Any]] = {}
@@ -115,7 +121,7 @@ class Measurement:
             if self.crew.ask(job.name, "load", path=str(self.weights[key])) is not None:
                 self.weights_from[job.name] = self.weights_from[str(self.weights[key])]
 
-    def _made(self, job: Job, key: Recipe | str, path: Path) -> str | None:
+    def _made(self, job: ModelJob, key: Recipe | str, path: Path) -> str | None:
         """Write trained weights for a job and return where they come from: a run, or so many updates of the job's."""
         if key in self.plan.given:
             arrays, source = self.plan.given[key]
@@ -129,27 +135,27 @@ class Measurement:
             return None
         return f"{updates} updates of {job.name}"
 
-    def _can(self, job: Job, what: str) -> bool:
+    def _can(self, job: ModelJob, what: str) -> bool:
         return bool(self.crew.facts.get(job.name, {}).get("can", {}).get(what))
 
     def _training(self) -> None:
-        turns: list[Turn] = []
+        turns: list[TimedTask] = []
         for job in self.plan.jobs:
-            turns += [Turn(job.name, "training")] * self._can(job, "train")
-            turns += [Turn(job.name, "loop")] * (not job.peer)
-        turns += [Turn(self.PRODUCTS, "products", number) for number in range(len(self.products))]
+            turns += [TimedTask(job.name, "training")] * self._can(job, "train")
+            turns += [TimedTask(job.name, "loop")] * (not job.peer)
+        turns += [TimedTask(self.PRODUCTS, "products", number) for number in range(len(self.products))]
         self.crew.run("training", turns, self.plan.rounds)
         self.crew.end(self.PRODUCTS)
 
     def _evaluation(self) -> None:
-        turns = [Turn(job.name, "evaluation") for job in self.plan.jobs if self._can(job, "evaluate")]
+        turns = [TimedTask(job.name, "evaluation") for job in self.plan.jobs if self._can(job, "evaluate")]
         self.crew.run("evaluation", turns, self.plan.rounds)
 
     def _decoding(self) -> None:
         # What a peer does one by one alone is held against batches, so both are in the same rounds.
         for ways in WAYS:
             turns = [
-                Turn(job.name, measure)
+                TimedTask(job.name, measure)
                 for measure in ways
                 for job in self.plan.jobs
                 if self._can(job, "translate") and (job.peer not in ONE_BY_ONE or measure.startswith("single"))
@@ -171,13 +177,15 @@ class Measurement:
         for axis in scaling.axes(base, self.plan.size.name, "" if path is None else str(path)):
             folder = self._folder / axis.axis
             folder.mkdir()
-            crew = Crew(folder, say=self.say, check=self.crew.check, timeout_seconds=self.plan.timeout_seconds)
+            crew = RoundRobin(folder, say=self.say, check=self.crew.check, timeout_seconds=self.plan.timeout_seconds)
             self.scaling.append(scaling.follow(axis, crew))
 
 
-def _by_products(jobs: list[Job], words: tuple[int, int]) -> tuple[tuple[tuple[Product, ...], list[Job]], ...]:
+def _by_products(
+    jobs: list[ModelJob], words: tuple[int, int]
+) -> tuple[tuple[tuple[Product, ...], list[ModelJob]], ...]:
     """Return the different sets of products among jobs, each with its jobs."""
-    found: dict[tuple[Product, ...], list[Job]] = {}
+    found: dict[tuple[Product, ...], list[ModelJob]] = {}
     for job in jobs:
         if job.spec.recipe is not None:
             found.setdefault(products(job.spec.recipe, words), []).append(job)

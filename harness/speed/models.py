@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.data.dataset import Prepared
+from harness.data.dataset import Dataset
 from harness.evaluation import search
 from harness.evaluation.metrics import evaluate
 from harness.experiments.specs import DecodingSpec
 from harness.processes.progress import Event, to_line
-from harness.processes.signals import Watch
-from harness.speed.plan import Job
+from harness.processes.signals import SignalGuard
+from harness.speed.plan import ModelJob
 from harness.storage import tensors
 from harness.training import train
-from harness.training.checkpoint import State
+from harness.training.checkpoint import TrainingState
 from harness.training.schedules import learning_rate
-from harness.training.throughput import Pace
+from harness.training.throughput import ThroughputMeter
 from impls.contract import Arrays, Batch, Compiling, Ids, Seq2SeqModel
 
 
@@ -35,11 +35,11 @@ class OwnModel:
 
     can_train = can_translate = can_evaluate = True
 
-    def __init__(self, job: Job, prepared: Prepared) -> None:
+    def __init__(self, job: ModelJob, prepared: Dataset) -> None:
         self.job, self._trial = job, None
         if job.synthetic is None:
             self._sink = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  it lives as long as the process
-            self._trial = train._Trial(job.spec, Path(), prepared, self._tell, Watch(), command="", note="")
+            self._trial = train._Trial(job.spec, Path(), prepared, self._tell, SignalGuard(), command="", note="")
             self._trial.checkpoint_seconds = 0.0
         self.model: Seq2SeqModel = train.build_model(job.spec, prepared) if self._trial is None else self._trial.model
         self._weights = self.model.weights()
@@ -98,8 +98,8 @@ class OwnModel:
         assert trial is not None, "the harness's loop is not timed on made-up batches"
         self._trained = True
         self.model.take_totals()
-        trial.state = State(started="", data="")
-        trial.pace = Pace(trial.state, self.model)
+        trial.state = TrainingState(started="", data="")
+        trial.pace = ThroughputMeter(trial.state, self.model)
         trial.updates = updates
         return trial._train_epoch
 
@@ -127,7 +127,7 @@ class PeerModel:
     can_evaluate = False
     compilation_seconds = None
 
-    def __init__(self, job: Job, prepared: Prepared) -> None:
+    def __init__(self, job: ModelJob, prepared: Dataset) -> None:
         from impls.baselines import baseline_registry
         from impls.baselines.protocol import Decodes, Trains
         from impls.weights import initial

@@ -31,7 +31,7 @@ BASELINE = "plain"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class Amounts:
     """The amounts of a measurement; `suite` gives the models' size and which variants there are in Keras.
 
     `updates` are timed in a round, of as many batches; `validation_batches` None are all; `sentences` None is the whole
@@ -59,7 +59,7 @@ class Size:
 SIZES = {
     size.name: size
     for size in (
-        Size(
+        Amounts(
             name="toy",
             purpose="seconds, to see that everything works: its figures say nothing",
             suite="quick",
@@ -76,7 +76,7 @@ SIZES = {
             batch_size=16,
             max_tokens=12,
         ),
-        Size(
+        Amounts(
             name="quick",
             purpose="the tutorials' models and batches, few samples",
             suite="standard",
@@ -90,7 +90,7 @@ SIZES = {
             profiled_updates=3,
             gigabytes=1.6,
         ),
-        Size(
+        Amounts(
             name="tutorial",
             purpose="the tutorials' models, batches and test set",
             suite="standard",
@@ -116,12 +116,12 @@ class Synthetic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ModelJob:
     """All that the process of one subject is told at its start.
 
     `library` is the framework, or what a peer is made of. `peer` is empty for a variant. With `products` the process
     has no model: it multiplies the kernels of these runs' recipes. `weights` is a safetensors file of canonical
-    weights; empty: the initial ones. Amounts are as in `Size`.
+    weights; empty: the initial ones. Amounts are as in `Amounts`.
     """
 
     name: str

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from harness.data.batches import training_batches, updates_per_epoch
-from harness.data.dataset import Prepared
+from harness.data.dataset import Dataset
 from harness.speed import timing
 from harness.speed.models import OwnModel
 from harness.speed.speed_document import Group
@@ -81,7 +81,7 @@ WORDS: tuple[tuple[str, Group], ...] = (
 """Parts of names, of an operator or of what it is within, and what they tell; the first that fits."""
 
 
-def breakdown(model: OwnModel, batches: Sequence[Batch], prepared: Prepared) -> dict[str, Any]:
+def breakdown(model: OwnModel, batches: Sequence[Batch], prepared: Dataset) -> dict[str, Any]:
     """Return, in seconds of an update: what its operators take by group, where torch shows them, the data, the harness.
 
     An operator that its name does not tell, such as a sum, belongs to the nearest module or node around it that does;

@@ -9,8 +9,8 @@ from harness.experiments.specs import RunSpec
 from harness.experiments.suites import reduced
 from harness.processes import machine
 from harness.speed import timing
-from harness.speed.plan import Job, Measure, Synthetic
-from harness.speed.scheduler import Crew, Turn
+from harness.speed.plan import Measure, ModelJob, Synthetic
+from harness.speed.scheduler import RoundRobin, TimedTask
 from harness.speed.speed_document import Axis, Point, Scaling
 from harness.speed.timing import Samples
 
@@ -49,30 +49,30 @@ DECODED = {"tutorial": 256, "quick": 64, "toy": 8}
 
 
 @dataclass(frozen=True)
-class Line:
+class ScalingAxis:
     """An axis to follow: a job for each size, and what is fixed."""
 
     axis: Axis
     measure: Measure
-    jobs: tuple[tuple[int, Job], ...]
+    jobs: tuple[tuple[int, ModelJob], ...]
     fixed: dict[str, float]
     base: str
     reason: str = ""
 
 
-def axes(base: Job, size: str, weights: str) -> list[Line]:
+def axes(base: ModelJob, size: str, weights: str) -> list[ScalingAxis]:
     """Return what is to be followed for a job; `weights` is a file of trained ones to translate with, or nothing."""
     spec, sizes = base.spec, SIZES[size]
     updates = UPDATES if size != "toy" else 1
 
-    def at(spec: RunSpec, *, rows: int = BATCH, length: int = LENGTH) -> Job:
+    def at(spec: RunSpec, *, rows: int = BATCH, length: int = LENGTH) -> ModelJob:
         spec = replace(spec, training=replace(spec.training, batch_size=rows))
         synthetic = Synthetic(length=length)
         return replace(base, name=f"{base.name} {spec.threads} {rows} {length}", spec=spec, updates=updates,
                        weights="", synthetic=synthetic)  # fmt: skip
 
     fixed = {"batch_size": float(BATCH), "length": float(LENGTH), "threads": float(spec.threads)}
-    made: dict[Axis, Callable[[int], Job]] = {
+    made: dict[Axis, Callable[[int], ModelJob]] = {
         "batch_size": lambda value: at(spec, rows=value),
         "length": lambda value: at(spec, length=value),
         "threads": lambda value: at(replace(spec, threads=value)),
@@ -87,7 +87,7 @@ def axes(base: Job, size: str, weights: str) -> list[Line]:
         values = [one for one in sizes[axis] if _possible(axis, one, longest)]
         jobs = tuple((value, replace(make(value), name=f"{axis} {value}")) for value in values)
         found.append(
-            Line(axis, "training", jobs, {name: one for name, one in fixed.items() if name != axis}, base.name)
+            ScalingAxis(axis, "training", jobs, {name: one for name, one in fixed.items() if name != axis}, base.name)
         )
     return [*found, _decoding(base, size, weights)]
 
@@ -96,7 +96,7 @@ def _possible(axis: Axis, value: int, longest: int) -> bool:
     return value <= {"threads": machine.cores(), "length": longest}.get(axis, value)
 
 
-def _decoding(base: Job, size: str, weights: str) -> Line:
+def _decoding(base: ModelJob, size: str, weights: str) -> ScalingAxis:
     count = DECODED[size]
     jobs = tuple(
         (
@@ -113,17 +113,17 @@ def _decoding(base: Job, size: str, weights: str) -> Line:
     )
     fixed = {"beam": 1.0, "sentences": float(count), "threads": float(base.spec.threads)}
     reason = "" if weights else "there are no trained weights to translate with"
-    return Line("decoding_batch_size", "greedy", jobs if weights else (), fixed, base.name, reason)
+    return ScalingAxis("decoding_batch_size", "greedy", jobs if weights else (), fixed, base.name, reason)
 
 
-def follow(line: Line, crew: Crew) -> Scaling:
+def follow(line: ScalingAxis, crew: RoundRobin) -> Scaling:
     """Time every size of an axis in turns and fit how the cost grows; the processes are ended."""
     try:
         for _, job in line.jobs:
             crew.start(job)
         crew.run(
             f"scaling with {line.axis.replace('_', ' ')}",
-            [Turn(job.name, line.measure) for _, job in line.jobs],
+            [TimedTask(job.name, line.measure) for _, job in line.jobs],
             ROUNDS,
         )
     finally:
@@ -133,7 +133,7 @@ def follow(line: Line, crew: Crew) -> Scaling:
         values = crew.samples(job.name, line.measure)
         if not values:
             continue
-        facts = crew.series[Turn(job.name, line.measure)].facts
+        facts = crew.series[TimedTask(job.name, line.measure)].facts
         each = 1 if line.measure == "greedy" else job.updates
         length = job.synthetic.length if job.synthetic else 0
         tokens = facts.get("words") or 2 * length * job.spec.training.batch_size

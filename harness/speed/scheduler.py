@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.speed import timing
-from harness.speed.companion import Companion, Lost, Refused
-from harness.speed.plan import Job, Measure
+from harness.speed.companion import JsonProcess, Lost, Refused
+from harness.speed.plan import Measure, ModelJob
 
 
 @dataclass(frozen=True)
-class Turn:
+class TimedTask:
     """What a subject does in each round; `of` is the number of a recipe where the measure is of several."""
 
     subject: str
@@ -23,14 +23,14 @@ class Turn:
 
 
 @dataclass
-class Series:
+class TaskSamples:
     """What a turn has given so far: what it said when it was warmed up, and a sample of each round."""
 
     facts: dict[str, Any]
     values: list[float] = field(default_factory=list)
 
 
-class Crew:
+class RoundRobin:
     """The processes of all subjects, of which one works at a time.
 
     `say` is given a line worth showing; `check` may raise while anything is waited for.
@@ -45,19 +45,19 @@ class Crew:
         timeout_seconds: float | None,
     ) -> None:
         self._folder, self.say, self.check, self._timeout = folder, say, check, timeout_seconds
-        self.companions: dict[str, Companion] = {}
+        self.companions: dict[str, JsonProcess] = {}
         self.facts: dict[str, dict[str, Any]] = {}
         self.lost: dict[str, str] = {}
         self.declined: dict[str, str] = {}
-        self.refused: dict[Turn, str] = {}
-        self.series: dict[Turn, Series] = {}
+        self.refused: dict[TimedTask, str] = {}
+        self.series: dict[TimedTask, TaskSamples] = {}
 
-    def start(self, job: Job) -> bool:
+    def start(self, job: ModelJob) -> bool:
         """Start the process of a subject; return whether it is ready. A peer may decline: it is left out, not lost."""
         log = self._folder / f"{len(self.companions) + len(self.lost) + len(self.declined)}.log"
         began = time.perf_counter()
         try:
-            companion = Companion(job, log, self.check, self._timeout)
+            companion = JsonProcess(job, log, self.check, self._timeout)
             self.companions[job.name] = companion
             facts = companion.start()
         except Refused as error:
@@ -85,14 +85,14 @@ class Crew:
             self._lose(subject, error)
             return None
 
-    def _warm(self, title: str, turn: Turn) -> None:
+    def _warm(self, title: str, turn: TimedTask) -> None:
         """Warm a turn up; one that its subject refuses is left out, and the subject goes on."""
         self.say(f"{title}: {turn.subject} warms up ({turn.measure.replace('_', ' ')})")
         companion = self.companions.get(turn.subject)
         if companion is None or turn.subject in self.lost:
             return
         try:
-            self.series[turn] = Series(companion.ask("warm", measure=turn.measure, of=turn.of))
+            self.series[turn] = TaskSamples(companion.ask("warm", measure=turn.measure, of=turn.of))
         except Refused as error:
             self.refused[turn] = str(error)
             self.say(f"{title}: {turn.subject} is left out of this: {error}")
@@ -105,7 +105,7 @@ class Crew:
         if subject in self.companions:
             self.companions[subject].end()
 
-    def run(self, title: str, turns: Sequence[Turn], rounds: int) -> None:
+    def run(self, title: str, turns: Sequence[TimedTask], rounds: int) -> None:
         """Warm every turn up, then time all of them in turns."""
         for turn in turns:
             self._warm(title, turn)
@@ -121,12 +121,12 @@ class Crew:
                 shown = []
 
     @staticmethod
-    def _last(turns: Sequence[Turn], number: int) -> Turn:
+    def _last(turns: Sequence[TimedTask], number: int) -> TimedTask:
         return turns[number % len(turns) - 1]
 
     def samples(self, subject: str, measure: Measure, of: int = 0) -> list[float]:
         """Return the seconds of a turn so far, none where it never was."""
-        found = self.series.get(Turn(subject, measure, of))
+        found = self.series.get(TimedTask(subject, measure, of))
         return [] if found is None else found.values
 
     def idle_share(self, subject: str) -> float | None:

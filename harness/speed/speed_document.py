@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import ClassVar, Literal
 
 from harness.experiments.specs import CudaGraphs, DataSpec, Unknown, brief, canonical_json, to_json
-from harness.speed.checked import DERIVED, Checked
+from harness.speed.checked import DERIVED, Validated
 from harness.speed.timing import Samples
 
 SCHEMA = 1
@@ -42,7 +42,7 @@ framework shows no operators."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Checked):
+class Settings(Validated):
     """What was asked for.
 
     `size` names the amounts; `updates` are those of one round, over the same batches every time. Translations are of
@@ -73,7 +73,7 @@ class Settings(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine(Checked):
+class Machine(Validated):
     """Where it was measured. Figures that the system does not say are None.
 
     `load_before` and `load_after`: the system's mean count of running processes in the last minute; at the start it is
@@ -94,7 +94,7 @@ class Machine(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data(Checked):
+class Data(Validated):
     """The text: its digests, the epoch that figures are given for, and what the timed batches hold.
 
     `epoch_target` counts target words to predict, `epoch_tokens` these and source tokens, without padding; `source` and
@@ -122,7 +122,7 @@ class Data(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(Checked):
+class TrainingTimes(Validated):
     """Training: `seconds` of one round of updates, one sample a round; the figures after them are at their median.
 
     `first_update_seconds` is the very first update, compilation included; `warmup_seconds` the first round, first
@@ -164,7 +164,7 @@ class Training(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation(Checked):
+class EvaluationTimes(Validated):
     """Evaluation: the nats of `target` words in `batches`, forward alone. `nats_per_token` shows what was computed."""
 
     batches: int
@@ -183,7 +183,7 @@ class Evaluation(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decoding(Checked):
+class DecodingTimes(Validated):
     """Translating `sentences` in batches of `batch_size`; `seconds` are those of all of them.
 
     `thousand_seconds` is what 1,000 sentences take at this rate. `words` are those of all translations without `<eos>`,
@@ -214,7 +214,7 @@ class Decoding(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share(Checked):
+class Share(Validated):
     """What part of an update's time a group of operators takes, from 0 to 1, and how often its operators ran."""
 
     group: Group
@@ -223,7 +223,7 @@ class Share(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Breakdown(Checked):
+class Breakdown(Validated):
     """What an update spends its time on. The shares add up to 1.
 
     `data` is making the batches, `harness` what the harness's loop takes beyond data and the bare loop; both are timed
@@ -237,7 +237,7 @@ class Breakdown(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject(Checked):
+class TimedModel(Validated):
     """What was measured of one subject: a variant in a framework, or a peer.
 
     `name` is unique in the document. `variant` is the registered variant whose recipe, weights and batches it has.
@@ -260,9 +260,9 @@ class Subject(Checked):
     idle_share: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    training: Training | None = None
-    evaluation: Evaluation | None = None
-    decoding: tuple[Decoding, ...] = ()
+    training: TrainingTimes | None = None
+    evaluation: EvaluationTimes | None = None
+    decoding: tuple[DecodingTimes, ...] = ()
     breakdown: Breakdown | None = None
 
     @property
@@ -272,7 +272,7 @@ class Subject(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelProduct(Checked):
+class KernelProduct(Validated):
     """One of the products that a rate was measured with: `count` alike, with a row for each of `rows`."""
 
     name: str
@@ -283,7 +283,7 @@ class KernelProduct(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatrixRate(Checked):
+class MatrixRate(Validated):
     """The machine's rate at the products of some variants' kernels, forward and both gradients.
 
     Each product has as many rows as the timed batches have real tokens, batch by batch; `operations` are all of them,
@@ -302,7 +302,7 @@ class MatrixRate(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison(Checked):
+class SpeedRatio(Validated):
     """How many times as fast `subject` is as `baseline`, round by round: the baseline's seconds over its own.
 
     `what` and `baseline_what` are "training", "evaluation", or the name of a decoding; seconds are per update, target
@@ -317,7 +317,7 @@ class Comparison(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point(Checked):
+class Point(Validated):
     """The seconds at one size: of an update, or of `sentences` translations. `tokens` are what they hold in all."""
 
     size: float
@@ -331,7 +331,7 @@ class Point(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaling(Checked):
+class Scaling(Validated):
     """How the cost grows along one axis, all else fixed as `fixed` says: cost = c · size ** exponent.
 
     `exponent` and its standard error are fitted to the points' medians in logarithms; None with too few points.
@@ -351,7 +351,7 @@ class Scaling(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeedDocument(Checked):
+class SpeedDocument(Validated):
     """One measurement of speed, of one machine. `status` "incomplete" was broken off.
 
     `reason` says how it was broken off, or why the machine's rate is not there.
@@ -368,9 +368,9 @@ class SpeedDocument(Checked):
     settings: Settings
     machine: Machine
     data: Data
-    subjects: tuple[Subject, ...]
+    subjects: tuple[TimedModel, ...]
     rates: tuple[MatrixRate, ...] = ()
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[SpeedRatio, ...] = ()
     scaling: tuple[Scaling, ...] = ()
 
     def __post_init__(self) -> None:
@@ -392,7 +392,7 @@ class SpeedDocument(Checked):
             if not math.isclose(total, 1, abs_tol=1e-6):
                 raise ValueError(f"subjects: the breakdown of {subject.name!r} adds up to {total!r}: allowed is 1")
 
-    def subject(self, name: str) -> Subject:
+    def subject(self, name: str) -> TimedModel:
         """Return the subject of that name. Raises: ValueError where there is none."""
         found = next((one for one in self.subjects if one.name == name), None)
         if found is None:

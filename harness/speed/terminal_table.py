@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.speed.plan import BASELINE
-from harness.speed.speed_document import Scaling, SpeedDocument, Subject
+from harness.speed.speed_document import Scaling, SpeedDocument, TimedModel
 
 HEADS = ("subject", "update", "tokens/s", "epoch", "of limit", "loop", "greedy", "beam", "one by one", "memory")
 UNITS = ("", "ms", "", "s", "%", "ratio", "s/1000", "s/1000", "s/1000", "MB")
@@ -31,7 +31,7 @@ def terminal(document: SpeedDocument) -> str:
     return "\n".join(lines)
 
 
-def _row(document: SpeedDocument, subject: Subject, baseline: Subject | None) -> tuple[str, ...]:
+def _row(document: SpeedDocument, subject: TimedModel, baseline: TimedModel | None) -> tuple[str, ...]:
     training = subject.training
     cells = [subject.name, *[NOTHING] * 5]
     if training is not None:

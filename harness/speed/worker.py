@@ -34,7 +34,7 @@ from harness.processes import machine
 from harness.speed import memory, timing
 from harness.speed.matmul_peak import Products, described, synchronize
 from harness.speed.models import OwnModel, PeerModel
-from harness.speed.plan import DECODINGS, Job
+from harness.speed.plan import DECODINGS, ModelJob
 from harness.speed.workload import material
 from harness.storage import tensors
 from impls.contract import Batch
@@ -43,7 +43,7 @@ from impls.contract import Batch
 class Bench:
     """One subject ready to be timed."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ModelJob) -> None:
         self.job = job
         self.prepared = prepare(job.spec.data)
         self.material = material(job, self.prepared)
@@ -173,7 +173,7 @@ class Bench:
         return self._products[of]
 
 
-def decoding_spec(job: Job, measure: str) -> DecodingSpec:
+def decoding_spec(job: ModelJob, measure: str) -> DecodingSpec:
     """Return how a measure translates."""
     return replace(
         job.spec.decoding,
@@ -199,7 +199,7 @@ def converse() -> None:
         do = told.pop("do")
         try:
             if do == "start":
-                bench = Bench(from_json(Job, told["job"], "job"))
+                bench = Bench(from_json(ModelJob, told["job"], "job"))
                 answer = bench.facts()
             else:
                 assert bench is not None, "the first line starts"

@@ -10,9 +10,9 @@ from itertools import islice
 import numpy as np
 
 from harness.data.batches import evaluation_batches, training_batches
-from harness.data.dataset import Prepared
+from harness.data.dataset import Dataset
 from harness.data.vocabulary import Split
-from harness.speed.plan import Job
+from harness.speed.plan import ModelJob
 from impls.contract import EOS, SOS, SPECIAL_WORDS, Batch, Ids
 
 
@@ -26,7 +26,7 @@ class Material:
     single: tuple[Ids, ...]
 
 
-def material(job: Job, prepared: Prepared) -> Material:
+def material(job: ModelJob, prepared: Dataset) -> Material:
     """Return what a job is timed on.
 
     The batches are the first of epoch 0 of the run's seed; the sentences are taken evenly from the whole test set.
@@ -52,7 +52,7 @@ def evenly(split: Split, count: int | None) -> tuple[Ids, ...]:
     return tuple(split.source[number * length // count] for number in range(count))
 
 
-def synthetic_batches(job: Job, source_words: int, target_words: int) -> tuple[Batch, ...]:
+def synthetic_batches(job: ModelJob, source_words: int, target_words: int) -> tuple[Batch, ...]:
     """Return batches of random words, every sentence of the job's length; the same for the same job."""
     assert job.synthetic is not None
     rows, length = job.spec.training.batch_size, job.synthetic.length

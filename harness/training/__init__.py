@@ -4,7 +4,7 @@ Input: a `RunSpec` and a results folder.
 Output: a `RunRecord`, weights, translations and per-sentence scores.
 
 - `train.run` executes a spec, resuming from a checkpoint if there is one.
-- `checkpoint.State` is everything needed to resume exactly.
+- `checkpoint.TrainingState` is everything needed to resume exactly.
 - `self_check` tests a model on real batches before it is trained.
 
 Called by the command `run`, which is the worker process of `bench` and `ablate`.

@@ -20,7 +20,7 @@ LARGEST_SHARE = 3
 """A checkpoint has at most so many times the bytes of the model's state: that, and the kept weights in float64."""
 
 
-class Earlier(TypedDict):
+class EarlierProcesses(TypedDict):
     """An environment that a run had up to an update."""
 
     until_update: int
@@ -28,7 +28,7 @@ class Earlier(TypedDict):
 
 
 @dataclass
-class State:
+class TrainingState:
     """What a run has come to after an update.
 
     `data` is the digest of all ids: the position in other data would be none. `batches` records what the model was
@@ -65,7 +65,7 @@ class State:
     resumed_after_updates: list[int] = field(default_factory=list)
     checkpoint_fallbacks: list[str] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
-    earlier: list[Earlier] = field(default_factory=list)
+    earlier: list[EarlierProcesses] = field(default_factory=list)
 
     @property
     def earlier_processes(self) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ class State:
         self.environment = environment
 
 
-def save(results: Path, run_id: str, state: State, model: Seq2SeqModel) -> None:
+def save(results: Path, run_id: str, state: TrainingState, model: Seq2SeqModel) -> None:
     """Store all that an exact resume needs."""
     arrays = {f"state/{name}": one for name, one in model.training_state().items()}
     arrays |= {f"kept/{name}": one for name, one in state.kept.items()}
@@ -93,7 +93,9 @@ def save(results: Path, run_id: str, state: State, model: Seq2SeqModel) -> None:
     checkpoint_files.save(results, run_id, arrays, notes)
 
 
-def load(results: Path, run_id: str, model: Seq2SeqModel, now: State, complain: Callable[[str], None]) -> State | None:
+def load(
+    results: Path, run_id: str, model: Seq2SeqModel, now: TrainingState, complain: Callable[[str], None]
+) -> TrainingState | None:
     """Put a stored state into `model` and return the rest of it; None where there is none that is whole and fits.
 
     `now` is what a run begins with: it has the digest of all ids, and the environment of this process. `complain` is
@@ -105,7 +107,7 @@ def load(results: Path, run_id: str, model: Seq2SeqModel, now: State, complain: 
         fallbacks.append(complaint)
         complain(complaint)
 
-    def restore(arrays: Arrays, notes: dict[str, Any]) -> State:
+    def restore(arrays: Arrays, notes: dict[str, Any]) -> TrainingState:
         state = _state(arrays, notes)
         if state.data != now.data:
             raise ValueError("a checkpoint is of other data: the files of the corpus have changed since")
@@ -134,13 +136,13 @@ def _most_bytes(model: Seq2SeqModel) -> int:
     return max(files.FILE_BYTES, LARGEST_SHARE * state + tensors.HEADER_BYTES)
 
 
-def _state(arrays: Arrays, notes: dict[str, Any]) -> State:
+def _state(arrays: Arrays, notes: dict[str, Any]) -> TrainingState:
     try:
         best = math.inf if notes["best_loss"] is None else notes["best_loss"]
         notes = notes | {"curve": epochs_from_json(notes["curve"]), "best_loss": best}
         notes["batches"] = ConsumedBatches(**notes["batches"])
         totals = {name: one.item() for name, one in _part(arrays, "totals/").items()}
-        return State(**notes, kept=_part(arrays, "kept/"), totals=Totals(**totals) if totals else None)
+        return TrainingState(**notes, kept=_part(arrays, "kept/"), totals=Totals(**totals) if totals else None)
     except (KeyError, TypeError) as error:
         raise ValueError(f"its checkpoint is of another version ({error})") from error
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from harness.conformance.assertions import Broken, close
+from harness.conformance.assertions import LawViolated, close
 from harness.conformance.evaluation_laws import changed, cuts, rows_of, trimmed
 from impls.contract import PAD, Batch, Ids, Numbers, Seq2SeqModel
 
@@ -31,7 +31,7 @@ SLICE = 32
 """Sentences whose logits are computed at once, so that the check needs less memory than an update."""
 
 
-class SelfCheckFailed(Broken):
+class SelfCheckFailed(LawViolated):
     """A model does not keep a law on the batches it was about to be trained on."""
 
 
@@ -47,7 +47,7 @@ def check_model(model: Seq2SeqModel, batches: Sequence[Batch], *, precision: str
     try:
         for turn, batch in enumerate(dealt(batches)):
             _check_batch(model, batch, turn, share)
-    except Broken as broken:
+    except LawViolated as broken:
         raise SelfCheckFailed(f"self-check before training: {broken}") from broken
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 
-from harness.training.checkpoint import State
+from harness.training.checkpoint import TrainingState
 from impls.contract import Compiling, Seq2SeqModel
 
 
-class Pace:
-    """Times the updates of one process and adds them to the run's `State` where it stops, as at a checkpoint.
+class ThroughputMeter:
+    """Times the updates of one process and adds them to the run's `TrainingState` where it stops, as at a checkpoint.
 
     The first update of the process ends with the device synchronised; from there on updates are steady, but for those
     that compile. `updates`, `tokens` and `seconds` are of the steady ones since the last start.
     """
 
-    def __init__(self, state: State, model: Seq2SeqModel) -> None:
+    def __init__(self, state: TrainingState, model: Seq2SeqModel) -> None:
         self._state, self._model = state, model
         self._warm = self._runs = False
         self._began = self._steady = self._compiling = self._compiled = 0.0

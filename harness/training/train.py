@@ -15,17 +15,17 @@ import numpy as np
 import impls
 from harness.data.batch_digest import WEIGHTS_MARK, weights_digest
 from harness.data.batches import evaluation_batches, training_batches, updates_per_epoch
-from harness.data.dataset import Prepared, prepare
-from harness.evaluation.evaluate import Measured, measure
+from harness.data.dataset import Dataset, prepare
+from harness.evaluation.evaluate import TestResults, measure
 from harness.evaluation.metrics import evaluate
 from harness.experiments.specs import EpochRecord, RunRecord, RunSpec, Status
 from harness.processes import machine
 from harness.processes.progress import Event, Progress, Stage, silent
-from harness.processes.signals import Interrupted, Watch
+from harness.processes.signals import Interrupted, SignalGuard
 from harness.storage import checkpoint_files, run_store
 from harness.storage.run_store import RunFailed
 from harness.training import checkpoint, reuse, self_check
-from harness.training.checkpoint import State
+from harness.training.checkpoint import TrainingState
 from harness.training.divergence import (
     OVERFLOW_NATS,
     epoch_remark,
@@ -36,7 +36,7 @@ from harness.training.divergence import (
     why_diverged,
 )
 from harness.training.schedules import learning_rate
-from harness.training.throughput import Pace
+from harness.training.throughput import ThroughputMeter
 from impls import registry
 from impls.contract import Arrays, Batch, Compiling, Seq2SeqModel, Totals
 from impls.weights import embedding_rms
@@ -58,7 +58,7 @@ def run(
     command: str = "",
     note: str = "",
     checkpoint_seconds: float = checkpoint_files.SECONDS,
-    watch: Watch | None = None,
+    watch: SignalGuard | None = None,
 ) -> RunRecord:
     """Train and measure one run and store what came of it; go on where an interrupted one ended.
 
@@ -74,7 +74,7 @@ def run(
     if there:
         checkpoint_files.remove(results, spec.id)
         return there[0]
-    watch = watch or Watch()
+    watch = watch or SignalGuard()
     progress(Event(run=spec.id, stage="preparing"))
     with watch.at_once():
         trial = _Trial(spec, results, prepare(spec.data), progress, watch, command=command, note=note)
@@ -99,7 +99,7 @@ def run(
     return record
 
 
-def build_model(spec: RunSpec, prepared: Prepared) -> Seq2SeqModel:
+def build_model(spec: RunSpec, prepared: Dataset) -> Seq2SeqModel:
     """Build the model of a run with its initial weights.
 
     Raises: ValueError where it cannot be had, or where this process already runs Keras on another backend.
@@ -127,9 +127,9 @@ class _Trial:
         self,
         spec: RunSpec,
         results: Path,
-        prepared: Prepared,
+        prepared: Dataset,
         progress: Progress,
-        watch: Watch,
+        watch: SignalGuard,
         *,
         command: str,
         note: str,
@@ -152,13 +152,13 @@ class _Trial:
         self.epochs = math.ceil(self.updates / self.per_epoch)
         self.validation = [batch for batch, _ in evaluation_batches(prepared.validation)]
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        self.state = State(started=started, data=prepared.digests["tokenised"], environment=self.environment)
-        self.pace = Pace(self.state, self.model)
+        self.state = TrainingState(started=started, data=prepared.digests["tokenised"], environment=self.environment)
+        self.pace = ThroughputMeter(self.state, self.model)
         self.earlier_seconds = 0.0
         self.saved = 0.0
         self.told = 0.0
         self.translating = 0.0
-        self.measured = Measured(scores={}, signatures={}, decode={}, speed={}, hypotheses=[])
+        self.measured = TestResults(scores={}, signatures={}, decode={}, speed={}, hypotheses=[])
         self.stored: dict[str, str] = {}
 
     # Training ---------------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class _Trial:
             self._tell("preparing", remark=f"a checkpoint cannot be used: {complaint}")
         if found is not None:
             self.state, self.earlier_seconds = found, found.total_seconds
-            self.pace = Pace(self.state, self.model)
+            self.pace = ThroughputMeter(self.state, self.model)
             self._tell("preparing", remark=f"goes on after update {found.updates} of {self.updates}")
         elif complaints:
             self.state.checkpoint_fallbacks = [*complaints, "started anew"]

@@ -11,7 +11,7 @@ LENGTH_PENALTY = 0.6
 """The exponent of the length in every peer's own rule of ranking finished hypotheses."""
 
 
-class Peer(Protocol):
+class Baseline(Protocol):
     """Some model on some device, started from given weights."""
 
     @property
@@ -23,7 +23,7 @@ class Peer(Protocol):
 
 
 @runtime_checkable
-class Trains(Peer, Protocol):
+class Trains(Baseline, Protocol):
     """A peer that can be trained."""
 
     def train_step(self, batch: Batch, learning_rate: float) -> float:
@@ -34,7 +34,7 @@ class Trains(Peer, Protocol):
 
 
 @runtime_checkable
-class Decodes(Peer, Protocol):
+class Decodes(Baseline, Protocol):
     """A peer that can translate."""
 
     def translate(

@@ -68,7 +68,7 @@ class AdditiveAttention(layers.Layer):
         return ops.softmax(ops.where(visible, scores, ops.cast(HIDDEN, scores.dtype)), axis=-1)
 
 
-class Network(layers.Layer):
+class GruNetwork(layers.Layer):
     """The whole model. Its decoder goes by `ops.scan`, whose state is also what it gives at each position."""
 
     max_length: int | None = None
@@ -173,9 +173,9 @@ def features(carried: State) -> Tensor:
     return ops.concatenate([carried[name] for name in ("state", "context", "word")], axis=-1)
 
 
-def network(recipe: GruRecipe, source_words: int, target_words: int) -> Network:
+def network(recipe: GruRecipe, source_words: int, target_words: int) -> GruNetwork:
     """Build the layers of a recipe, their variables included."""
-    built = Network(recipe, source_words, target_words)
+    built = GruNetwork(recipe, source_words, target_words)
     words = ops.zeros((1, 2), "int32")
     built.project(ops.zeros((1, 3 * recipe.width + recipe.embedding_width)))
     built(words, words)

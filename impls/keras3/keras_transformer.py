@@ -260,7 +260,7 @@ class Output(layers.Layer):
         return ops.matmul(x, ops.transpose(ops.cast(self.embedding.embeddings, x.dtype))) + self.bias
 
 
-class Network(layers.Layer):
+class TransformerNetwork(layers.Layer):
     """The whole Transformer."""
 
     def __init__(self, recipe: TransformerRecipe, source_words: int, target_words: int) -> None:
@@ -377,9 +377,9 @@ def canonical(variable: Any) -> str:
     return layer.replace("-", ".") + VARIABLES[name]
 
 
-def network(recipe: TransformerRecipe, source_words: int, target_words: int) -> Network:
+def network(recipe: TransformerRecipe, source_words: int, target_words: int) -> TransformerNetwork:
     """Build the layers of a recipe, their variables included."""
-    built = Network(recipe, source_words, target_words)
+    built = TransformerNetwork(recipe, source_words, target_words)
     words = ops.zeros((1, 2), "int32")
     built.project(ops.zeros((1, recipe.width)))
     built(words, words)

@@ -42,7 +42,7 @@ Order = Callable[[], object]
 Prepare = Callable[[Hashable, Order, Sequence[torch.Tensor]], Order]
 
 
-class Shape(NamedTuple):
+class DecodingShape(NamedTuple):
     """A sources with S positions, R rows of words with room for more, and the candidates asked for of each row.
 
     A, and R with it, counts sources that only fill up.
@@ -93,7 +93,7 @@ def put(place: torch.Tensor, given: torch.Tensor, *, filled_up_with: float) -> N
 class Step:
     """The step of one shape: all memory that it reads and changes, and which decoding's that is now."""
 
-    def __init__(self, model: TorchModel, shape: Shape, like: Cache, prepare: Prepare) -> None:
+    def __init__(self, model: TorchModel, shape: DecodingShape, like: Cache, prepare: Prepare) -> None:
         self.shape = shape
         self.holder: weakref.ref[GraphDecoding] | None = None
         self._model, self._prepare = model, prepare
@@ -161,7 +161,7 @@ class Steps:
 
     def __init__(self, model: TorchModel, longest: int, prepare: Prepare) -> None:
         self._model, self._longest, self._prepare = model, longest, prepare
-        self._all: dict[Shape, Step] = {}
+        self._all: dict[DecodingShape, Step] = {}
 
     def entered(self, decoding: GraphDecoding, cache: Any, best: int) -> Step | None:
         """Return the step that serves this decoding, with all it remembers; None where it is to do without."""
@@ -170,7 +170,7 @@ class Steps:
             return None
         sources, rows = len(cache.sources), len(cache.own[0].both[0])
         filled_up = rounded(sources, SOURCES_STEP)
-        shape = Shape(
+        shape = DecodingShape(
             sources=filled_up,
             positions=rounded(cache.sources.tensors[0].shape[-1], POSITIONS_STEP),
             rows=filled_up * (rows // sources),

@@ -38,7 +38,7 @@ NUMBERS = 2
 
 
 @dataclass(frozen=True)
-class Shape:
+class BatchShape:
     """A batch's sizes with its padding: B rows, S source and T target positions."""
 
     rows: int
@@ -51,13 +51,13 @@ class Shape:
         return (self.rows, self.source), (self.rows, self.target), (self.rows, self.target)
 
 
-def padded_shape(batch: Batch, rows: int, longest: int) -> Shape:
+def padded_shape(batch: Batch, rows: int, longest: int) -> BatchShape:
     """Return the shape that `batch` is padded to: at least `rows` rows, and no padding beyond `longest` positions."""
 
     def padded(length: int) -> int:
         return max(length, min(rounded(length, LENGTH_STEP), longest))
 
-    return Shape(max(rows, len(batch.source)), padded(batch.source.shape[1]), padded(batch.target_in.shape[1]))
+    return BatchShape(max(rows, len(batch.source)), padded(batch.source.shape[1]), padded(batch.target_in.shape[1]))
 
 
 class Inputs:
@@ -66,7 +66,7 @@ class Inputs:
     `rate` is the learning rate, `tokens` the count of target words; `source`, `target_in` and `target_out` are ids.
     """
 
-    def __init__(self, shape: Shape, device: torch.device) -> None:
+    def __init__(self, shape: BatchShape, device: torch.device) -> None:
         self._parts = shape.parts
         self._sizes = [rows * length for rows, length in self._parts]
         self._block = torch.full((NUMBERS + sum(self._sizes),), PAD, dtype=torch.int32, device=device)
@@ -162,7 +162,7 @@ class GraphModel(TorchModel):
     def __init__(self, recipe: TransformerRecipe, *others: Any, **settings: Any) -> None:
         super().__init__(recipe, *others, **settings)
         self._longest = recipe.max_length
-        self._inputs: dict[Shape, Inputs] = {}
+        self._inputs: dict[BatchShape, Inputs] = {}
         for group in self._optimiser.param_groups:
             group["capturable"] = True
         moments = [one for state in self._optimiser.state.values() for one in state.values()]

@@ -11,7 +11,7 @@ from torch import nn
 from impls.pytorch.cpu_kernels import add_kept
 
 
-class Noise:
+class DropoutSource:
     """The random numbers of dropout, a function of (seed, update) alone: nothing else is needed for an exact resume."""
 
     def __init__(self, device: torch.device) -> None:
@@ -41,7 +41,7 @@ class Noise:
 class Dropout(nn.Module):
     """Sets units to 0 with probability `rate` in training and scales the others up (Srivastava et al. 2014)."""
 
-    def __init__(self, rate: float, noise: Noise) -> None:
+    def __init__(self, rate: float, noise: DropoutSource) -> None:
         super().__init__()
         self.rate = rate
         self.noise = noise

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from impls.contract import PAD, Batch, PlainRecipe
 from impls.plain import PlainTransformer
-from impls.pytorch.dropout import Noise
+from impls.pytorch.dropout import DropoutSource
 from impls.pytorch.torch_adapter import TorchDropoutModel, device_of
 from impls.weights import initial
 
@@ -42,7 +42,7 @@ class PlainModel(TorchDropoutModel):
 def build(recipe: PlainRecipe, source_words: int, target_words: int, *, device: str, **settings: Any) -> PlainModel:
     """Build any `PlainRecipe`; the settings are those of `impls.build`."""
     words = (source_words, target_words)
-    noise = Noise(device_of(device))
+    noise = DropoutSource(device_of(device))
     with torch.random.fork_rng(devices=[]):
         module = PlainTransformer(recipe.as_transformer(), *words)
     return PlainModel(recipe, module, initial(recipe, *words, settings["seed"]), noise=noise, **settings)

@@ -28,7 +28,7 @@ from impls.contract import (
     TransformerRecipe,
 )
 from impls.pytorch.cpu_kernels import output_loss
-from impls.pytorch.dropout import Dropout, Dropouts, Noise
+from impls.pytorch.dropout import Dropout, Dropouts, DropoutSource
 from impls.pytorch.torch_packing import GROUP_ROWS, groups_by_length, pack, pack_by_position
 from impls.pytorch.torch_transformer import Transformer
 from impls.pytorch.weight_names import slots
@@ -84,7 +84,7 @@ class TorchModel:
         weights: Arrays,
         *,
         training: Training,
-        noise: Noise,
+        noise: DropoutSource,
         seed: int,
         precision: str,
     ) -> None:
@@ -346,7 +346,7 @@ def build_transformer(
     **settings: Any,
 ) -> TorchModel:
     """Build any `TransformerRecipe`; the settings are those of `impls.build`."""
-    noise, words = Noise(device_of(device)), (source_words, target_words)
+    noise, words = DropoutSource(device_of(device)), (source_words, target_words)
     weights = initial(recipe, *words, settings["seed"])
     with torch.random.fork_rng(devices=[]):
         rates = (recipe.dropout, recipe.attention_rate, recipe.activation_rate)
@@ -356,7 +356,7 @@ def build_transformer(
 
 def build_gru(recipe: GruRecipe, source_words: int, target_words: int, *, device: str, **settings: Any) -> TorchModel:
     """Build any `GruRecipe`; the settings are those of `impls.build`."""
-    noise, words = Noise(device_of(device)), (source_words, target_words)
+    noise, words = DropoutSource(device_of(device)), (source_words, target_words)
     weights = initial(recipe, *words, settings["seed"])
     with torch.random.fork_rng(devices=[]):
         module = AttentionGru(recipe, *words, Dropout(recipe.dropout, noise))
@@ -367,7 +367,7 @@ def build_torch_reference(
     recipe: TorchReferenceRecipe, source_words: int, target_words: int, *, device: str, **settings: Any
 ) -> TorchModel:
     """Build any `TorchReferenceRecipe`; the settings are those of `impls.build`."""
-    noise, words = Noise(device_of(device)), (source_words, target_words)
+    noise, words = DropoutSource(device_of(device)), (source_words, target_words)
     weights = initial(recipe, *words, settings["seed"])
     with torch.random.fork_rng(devices=[]):
         module = TorchReference(recipe, *words)

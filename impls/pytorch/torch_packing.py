@@ -95,7 +95,7 @@ def _packed(padded: torch.Tensor, index: torch.Tensor, heads: int) -> torch.Tens
 
 
 @dataclass(frozen=True)
-class Side:
+class PackedSide:
     """The packed words of the sources or of the targets, and their positions in their sentences. Shapes: [N] each."""
 
     words: torch.Tensor
@@ -110,8 +110,8 @@ class Packing:
     `places`, [N], are the target's packed rows in the flattened `Batch.target_out`.
     """
 
-    source: Side
-    target: Side
+    source: PackedSide
+    target: PackedSide
     source_groups: list[Group]
     target_groups: list[Group]
     cross_groups: list[Group]
@@ -127,8 +127,8 @@ def pack(batch: Batch, *, heads: int, group_rows: int, place: Place) -> Packing:
     sources, targets = _Sentences(order, batch.source, source), _Sentences(order, batch.target_in, target)
     rows = [slice(first, first + group_rows) for first in range(0, len(order), group_rows)]
     return Packing(
-        source=Side(place(sources.words), place(sources.positions)),
-        target=Side(place(targets.words), place(targets.positions)),
+        source=PackedSide(place(sources.words), place(sources.positions)),
+        target=PackedSide(place(targets.words), place(targets.positions)),
         source_groups=[_group(sources, sources, one, sources.real(one), heads, place) for one in rows],
         target_groups=[_group(targets, targets, one, targets.causal(one), heads, place) for one in rows],
         cross_groups=[_group(targets, sources, one, sources.real(one), heads, place) for one in rows],

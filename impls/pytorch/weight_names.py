@@ -46,7 +46,7 @@ PACKED = {
 }
 
 
-class Slot(NamedTuple):
+class WeightSlot(NamedTuple):
     """Where a canonical tensor lies: some rows of a parameter, transposed if it is a kernel."""
 
     parameter: nn.Parameter
@@ -67,9 +67,9 @@ class Slot(NamedTuple):
         place.copy_((given.T if self.kernel else given).reshape(place.shape))
 
 
-def slots(module: nn.Module) -> dict[str, Slot]:
+def slots(module: nn.Module) -> dict[str, WeightSlot]:
     """Return where each canonical tensor of a torch model lies."""
-    found: dict[str, Slot] = {}
+    found: dict[str, WeightSlot] = {}
     for torch_name, parameter in module.named_parameters():
         pattern = next((one for one in PACKED if re.search(one, torch_name)), "$")
         parts = PACKED.get(pattern, ("",))
@@ -78,5 +78,5 @@ def slots(module: nn.Module) -> dict[str, Slot]:
             name = re.sub(pattern, part, torch_name)
             for old, new in NAMES:
                 name = re.sub(old, new, name)
-            found[name] = Slot(parameter, slice(index * size, (index + 1) * size), name.endswith(".kernel"))
+            found[name] = WeightSlot(parameter, slice(index * size, (index + 1) * size), name.endswith(".kernel"))
     return found
