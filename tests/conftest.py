@@ -14,6 +14,14 @@ from harness.data import tokenizer_process
 TESTS = Path(__file__).resolve().parent
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file in one of pytest-xdist's processes, and those that ask the `crew` in one as well."""
+    for item in items:
+        group = "crew" if "crew" in getattr(item, "fixturenames", ()) else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Yield the folder that a module's tests keep prepared corpora in; they compute with one thread."""
