@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from places import FIXTURES, ROOT
 from worker_tasks import Crew, Task
 
 from harness.data import tokenizer_process
-
-TESTS = Path(__file__).resolve().parent
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -36,7 +35,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def processes(cache: Path) -> Iterator[None]:
     """Let the processes of runs find the modules of the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), str(TESTS.parent)]))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(FIXTURES), str(ROOT)]))
         yield
 
 

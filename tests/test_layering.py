@@ -8,13 +8,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from impls import registry
 
-ROOT = Path(__file__).resolve().parents[1]
 FRAMEWORKS = {"torch", "tensorflow", "jax", "keras"}
 HEAVY = FRAMEWORKS | {"spacy", "matplotlib"}
 

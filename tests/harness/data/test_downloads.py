@@ -1,0 +1,459 @@
+"""Downloads: whatever a server does, in bounded time there is the right file or one line that says what to do."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pytest
+from fault_server import (
+    DIGESTS,
+    TEXTS,
+    WANTED,
+    Answer,
+    Server,
+    always,
+    bare,
+    changed,
+    chunked,
+    closed_port,
+    drip,
+    drip_of_headers,
+    endless,
+    half,
+    half_without_a_length,
+    install,
+    promising_less,
+    reset,
+    running,
+    send,
+    stall,
+    status,
+    whole,
+)
+from places import ROOT
+
+from harness.cli import data as data_command
+from harness.cli.main import main
+from harness.data import cache, corpora, download, multi30k
+from harness.data.corpora import DataUnavailable
+from harness.experiments.specs import DataSpec
+
+README = ROOT / "README.md"
+SILENT = 1.0
+TOTAL = 8.0
+MARGIN = 6.0
+"""Seconds that two slow cores may add."""
+
+
+@pytest.fixture(autouse=True)
+def _small_multi30k(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(monkeypatch, tmp_path / "cache")
+    monkeypatch.setattr(download, "SILENT_SECONDS", SILENT)
+    monkeypatch.setattr(download, "TOTAL_SECONDS", TOTAL)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with running() as started:
+        yield started
+
+
+def check(corpus: corpora.Corpus, folder: Path) -> None:
+    """The right text is there, and the cache holds the right files and nothing else."""
+    assert corpus.digests == {name: DIGESTS[name] for name in WANTED}
+    assert corpus.splits["test"][1][1] == "test_2016_flickr.en: zweite\u00a0Zeile"
+    kept = {path.name: path.read_bytes() for path in (folder / "multi30k").iterdir()}
+    assert kept == {name: TEXTS[name] for name in WANTED}
+
+
+# One fault at a time --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a server does with every request, and what comes of it: the reason given, or "" for the right file.
+
+    `seconds` is how long an address with this fault may take to be given up.
+    """
+
+    answers: tuple[Callable[[bytes], Answer], ...]
+    reason: str = ""
+    seconds: float = 0.0
+
+
+def html(_: bytes) -> bytes:
+    return b"<!doctype html><title>Log in to this network</title>"
+
+
+def flipped(packed: bytes) -> bytes:
+    """Change a byte of the check sum: only the end of the file tells."""
+    return packed[:-6] + bytes([packed[-6] ^ 1]) + packed[-5:]
+
+
+def bomb(_: bytes) -> bytes:
+    return gzip.compress(bytes(4 << 20))
+
+
+def redirect(to: str) -> Callable[[bytes], Answer]:
+    return always(status(302, "Location", to))
+
+
+def redirect_to_itself(_: bytes) -> Answer:
+    return lambda handler: send(handler, b"", code=302, headers=("Location", handler.path))
+
+
+def later(code: int) -> Callable[[bytes], Answer]:
+    return always(status(code, "Retry-After", "86400"))
+
+
+BUSY = 1.5
+"""Seconds of asking a busy server again."""
+
+FAULTS = {
+    "wrong digest": Fault((changed(lambda _: gzip.compress(b"x\n")),), r"train\.de is another text \(SHA-256 73cb385"),
+    "body cut": Fault((half,), "broken off|cut short"),
+    "body cut, no length": Fault((half_without_a_length,), "a gzip file that is cut short"),
+    "length less than the body": Fault((promising_less,), "a gzip file that is cut short"),
+    "empty body": Fault((changed(lambda _: b""),), "a gzip file that is cut short"),
+    "HTML with status 200": Fault((changed(html),), "not a gzip file"),
+    "a gzip file of HTML": Fault((changed(lambda _: gzip.compress(html(b""))),), "another text"),
+    "gzip with a wrong check sum": Fault((changed(flipped),), "a gzip file that is damaged"),
+    "gzip with garbage in it": Fault((changed(lambda _: b"\x1f\x8b\x08\0" + bytes(40)),), "damaged|cut short"),
+    "gzip bomb": Fault((changed(bomb),), "more than 100000 bytes of text"),
+    "too large": Fault((changed(lambda _: bytes(60_000)),), "more than 50000 bytes"),
+    "without end": Fault((endless,), "more than 50000 bytes"),
+    "403": Fault((always(status(403)),), "HTTP status 403"),
+    "404": Fault((always(status(404)),), "HTTP status 404"),
+    "429, come back tomorrow": Fault((later(429),), "HTTP status 429", BUSY),
+    "500": Fault((always(status(500)),), "HTTP status 500", BUSY),
+    "503, come back tomorrow": Fault((later(503),), "HTTP status 503", BUSY),
+    "204": Fault((always(status(204)),), "HTTP status 204"),
+    "redirect loop": Fault((redirect_to_itself,), "Exceeded 5 redirects"),
+    "redirect to a file": Fault((redirect("file:///etc/passwd"),), "No connection adapters .* 'file:///etc/passwd'"),
+    "redirect to ftp": Fault((redirect("ftp://127.0.0.1/x"),), "No connection adapters"),
+    "redirect to nowhere": Fault((redirect("http://[127"),), "."),
+    "redirect to a closed port": Fault((redirect("http://127.0.0.1:9/"),), "no connection", BUSY),
+    "stall": Fault((stall,), "no answer in 1 seconds", SILENT),
+    "slow drip": Fault((drip,), r"too slow \(\d+ bytes in 1 seconds\)", SILENT),
+    "slow drip of headers": Fault((drip_of_headers,), "no answer in 1 seconds", SILENT),
+    "connection reset": Fault((reset,), "no connection", BUSY),
+    "reset after 20 bytes": Fault((partial(reset, after=20),), "broken off"),
+    "not HTTP": Fault((always(bare(b"SSH-2.0-OpenSSH_9.2\r\n")),), "no connection", BUSY),
+    "a line of headers without end": Fault((always(bare(b"HTTP/1.1 200 OK\r\nX: " + b"a" * 99_999)),), ".", BUSY),
+    "a chunk of no size": Fault(
+        (always(bare(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")),), "broken"
+    ),
+    "escape sequences": Fault((redirect("file:///\x1b[31m\x07"),), r"'file:///[^\x1b\x07]*$"),
+    "reset, then right": Fault((reset, whole)),
+    "busy, then right": Fault((later(429), whole)),
+    "cut, then right": Fault((half, whole)),
+    "cut without a length, then right": Fault((half_without_a_length, whole)),
+    "garbage after the end of gzip": Fault((changed(lambda packed: packed + b"garbage"),)),
+    "in chunks": Fault((chunked,)),
+    "gzip named as the encoding": Fault(
+        (lambda packed: lambda handler: send(handler, packed, headers=("Content-Encoding", "gzip")),)
+    ),
+}
+
+
+@pytest.fixture
+def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multi30k, "LARGEST_TEXT_BYTES", 100_000)
+    monkeypatch.setattr(download, "LARGEST_DOWNLOAD_BYTES", 50_000)
+
+
+@pytest.mark.usefixtures("_small_limits")
+@pytest.mark.parametrize("name", FAULTS)
+def test_one_address_gives_the_file_or_a_reason_in_time(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server, capsys: Any
+) -> None:
+    fault = FAULTS[name]
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("bad", *fault.answers))
+    started = time.monotonic()
+    if not fault.reason:
+        check(corpora.load(DataSpec()), tmp_path / "cache")
+    else:
+        assert main(["data", "--corpus", "multi30k"]) == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert told.err.count("\n") == 1
+        assert re.search(
+            rf"^bakeoff: Multi30k: train\.de is not in the cache and cannot be had from {server.address('bad')}: "
+            rf"(?P<why>.*)\. Offline: put the files \(NAME or NAME\.gz\) into a folder and name that folder in "
+            r"MULTI30K_DIR$",
+            told.err,
+        )
+        assert re.search(fault.reason, told.err.partition("/bad/: ")[2].partition(". Offline: ")[0])
+        assert all(letter.isprintable() for letter in told.err.rstrip("\n"))
+        left = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+        assert left == [".multi30k.lock"], "nothing of it stays"
+    assert time.monotonic() - started < fault.seconds + MARGIN
+
+
+@pytest.mark.usefixtures("_small_limits")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if number % 4 == 0 else pytest.mark.faults)
+        for number, name in enumerate(name for name in FAULTS if FAULTS[name].reason)
+    ],
+)
+def test_the_second_address_serves_where_the_first_fails(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    fault = FAULTS[name]
+    bad = server.serve("bad", *fault.answers)
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"{bad}, {server.serve('good')}")
+    started = time.monotonic()
+    check(corpora.load(DataSpec()), tmp_path / "cache")
+    assert time.monotonic() - started < fault.seconds + MARGIN, "an address that takes its time is waited for once"
+
+
+# No network -----------------------------------------------------------------------------------------------------------
+
+
+def no_name(*_: object, **__: object) -> None:
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+def no_resolver(*_: object, **__: object) -> None:
+    time.sleep(30)
+
+
+def no_route(*_: object, **__: object) -> None:
+    raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+
+@pytest.mark.parametrize(
+    ("function", "fault", "reason", "seconds"),
+    [
+        pytest.param(
+            "getaddrinfo", no_name, r"no connection \([^;]*Name or service not known", BUSY, id="no such name"
+        ),
+        pytest.param("getaddrinfo", no_resolver, "no answer in 1 seconds", SILENT, id="no resolver"),
+        pytest.param("getaddrinfo", no_route, "Network is unreachable", BUSY, id="no route"),
+        pytest.param("", None, r"no connection \([^;]*Connection refused", BUSY, id="connection refused"),
+    ],
+)
+def test_no_network_is_said_soon(
+    function: str, fault: Any, reason: str, seconds: float, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"{closed_port()} {closed_port()}")
+    if function:
+        monkeypatch.setattr(socket, function, fault)
+    started = time.monotonic()
+    assert main(["data", "--corpus", "multi30k"]) == 2
+    assert time.monotonic() - started < 2 * seconds + MARGIN
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert len(re.findall(reason, error)) == 2, error
+    assert "Offline: put the files" in error
+
+
+def test_all_files_together_have_a_limit(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    """A server that is slow but not too slow for each of its files is given up too."""
+    monkeypatch.setattr(download, "TOTAL_SECONDS", 1.5)
+
+    def slow(packed: bytes) -> Answer:
+        def answer(handler: Any) -> None:
+            time.sleep(0.6)
+            whole(packed)(handler)
+
+        return answer
+
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"{server.serve('slow', slow)} {server.serve('good', slow)}")
+    started = time.monotonic()
+    with pytest.raises(DataUnavailable, match=r"val\.de is not in .*: not all here after 1\.5 seconds"):
+        corpora.load(DataSpec())
+    assert time.monotonic() - started < 1.5 + MARGIN
+    kept = sorted(path.name for path in (cache.folder() / "multi30k").iterdir())
+    assert kept == ["train.de", "train.en"], "what has come is kept, and the next try goes on from there"
+
+
+def test_the_limits_are_those_that_are_stated(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.undo()
+    assert (download.SILENT_SECONDS, download.TOTAL_SECONDS, download.PIECE_BYTES) == (9, 180, 8 * 1024)
+    stated = "less than 8 KiB in 9 seconds", "180 seconds"
+    with pytest.raises(SystemExit):
+        main(["data", "--help"])
+    for text in (capsys.readouterr().out, str(data_command.__doc__), README.read_text(encoding="utf-8")):
+        assert all(words in " ".join(text.split()) for words in stated), text
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "requests", None)
+    with pytest.raises(DataUnavailable, match=r"downloading needs requests .*'\.\[data\].*Offline: put the files"):
+        corpora.load(DataSpec())
+
+
+# The cache ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def without_rights(folder: Path) -> Iterator[None]:
+    """Let nothing under `folder` be written, not even by root, who becomes nobody meanwhile."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder, *folder.rglob("*")]
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    reached = [one for one in (folder, *folder.parents) if one != Path("/") and one.stat().st_mode & 0o011 != 0o011]
+    modes = {one: one.stat().st_mode for one in reached}
+    is_root = os.geteuid() == 0
+    try:
+        if is_root:
+            for one in reached:
+                one.chmod(modes[one] | 0o011)
+            os.seteuid(65534)
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+        for one, mode in modes.items():
+            one.chmod(mode)
+        for path in paths:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
+
+
+@posix
+def test_a_cache_that_is_read_only_is_named_before_anything_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    with (
+        without_rights(tmp_path / "cache"),
+        pytest.raises(ValueError, match=r"^the cache folder .*cache cannot be written \(Permission denied\): name an"),
+    ):
+        corpora.load(DataSpec())
+    assert server.asked == []
+
+
+@posix
+def test_a_read_only_cache_that_has_the_files_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    corpora.load(DataSpec())
+    server.asked.clear()
+    with without_rights(tmp_path / "cache"):
+        check(corpora.load(DataSpec()), tmp_path / "cache")
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("place", ["occupied", "occupied/below"])
+def test_a_cache_that_is_a_file_is_named(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server, capsys: Any
+) -> None:
+    (tmp_path / "occupied").write_bytes(b"")
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / place))
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    assert main(["data", "--corpus", "multi30k"]) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(rf"bakeoff: the cache folder .*{place} cannot be written \(.*\): .*BAKEOFF_CACHE\n", error)
+    assert server.asked == []
+
+
+def test_no_space_is_said_and_leaves_no_half_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+
+    def full(file: Any, content: bytes) -> None:
+        file.write(content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_write", full)
+        with pytest.raises(ValueError, match=r"cannot be written \(No space left on device\): name another one"):
+            corpora.load(DataSpec())
+    assert list((tmp_path / "cache/multi30k").iterdir()) == []
+    check(corpora.load(DataSpec()), tmp_path / "cache")
+
+
+# Several processes ----------------------------------------------------------------------------------------------------
+
+LOAD = f"""
+from harness.data import corpora, multi30k
+from harness.experiments.specs import DataSpec
+multi30k.DIGESTS = {DIGESTS!r}
+assert corpora.load(DataSpec()).digests == {{name: multi30k.DIGESTS[name] for name in {WANTED!r}}}
+"""
+
+
+def loading() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", LOAD], stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("processes", [2, pytest.param(8, marks=pytest.mark.faults)])
+def test_processes_at_once_share_one_download(
+    processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    def slow(packed: bytes) -> Answer:
+        def answer(handler: Any) -> None:
+            time.sleep(0.3)
+            whole(packed)(handler)
+
+        return answer
+
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good", slow))
+    started = [loading() for _ in range(processes)]
+    told = [one.communicate(timeout=60)[1] for one in started]
+    assert [one.returncode for one in started] == [0] * processes, told
+    assert sorted(server.asked) == sorted(f"/good/{name}.gz" for name in WANTED)
+    check(corpora.load(DataSpec()), tmp_path / "cache")
+
+
+@posix
+def test_a_process_that_is_killed_in_its_turn_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("stalling", whole, stall))
+    server.answers["/stalling/val.de.gz"] = [stall(b"")]
+    first = loading()
+    while "/stalling/val.de.gz" not in server.asked and first.poll() is None:
+        time.sleep(0.02)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    assert first.returncode == -signal.SIGKILL
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    started = time.monotonic()
+    check(corpora.load(DataSpec()), tmp_path / "cache")
+    assert time.monotonic() - started < MARGIN
+    assert "/good/train.de.gz" not in server.asked, "what the killed one had is kept"
+
+
+def test_a_turn_that_does_not_come_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setattr(cache, "TURN_SECONDS", 0.2)
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    started = time.monotonic()
+    with cache.turn("multi30k"):
+        check(corpora.load(DataSpec()), tmp_path / "cache")
+    assert 0.2 < time.monotonic() - started < MARGIN
+
+
+def test_a_file_system_without_locks_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    check(corpora.load(DataSpec()), tmp_path / "cache")

@@ -1,0 +1,576 @@
+"""Text of any kind: its pairs come through letter for letter, or one line names the file and the line."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import re
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_server import TEXTS, WANTED, install
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from places import FIXTURES
+from record_factory import record as made_up
+from small_runs import spec
+
+from harness.cli.main import main
+from harness.data import corpora, preprocess, text_files, tokenizer_process, vocabulary
+from harness.data.dataset import describe, prepare, remark
+from harness.data.tokenizer_process import TokenizerJob
+from harness.data.tokenizers import WhitespaceTokenizer, tokenizer, train_sentencepiece
+from harness.experiments.specs import DataSpec, FileSpec
+from harness.reporting import provenance
+from harness.storage import files
+from harness.training import train as training
+from impls.contract import SPECIAL_WORDS
+
+GOOD = b"ein\teins\nzwei\ttwo\n"
+BOM = b"\xef\xbb\xbf"
+Pairs = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def corpus(folder: Path, source: bytes, target: bytes | None = None, **more: Any) -> DataSpec:
+    """Return the spec of a corpus whose training text is this, a TSV where there is no `target`."""
+    names = {}
+    wanted = {"train_source": source, "train_target": target, "validation_source": GOOD, "test_source": GOOD}
+    for name, content in {**wanted, **more.pop("contents", {})}.items():
+        if content is not None:
+            (folder / name).write_bytes(content)
+            names[name] = str(folder / name)
+    return DataSpec(**{"corpus": "files", "files": FileSpec(**names), "tokenizer": "whitespace", **more})
+
+
+# Kinds of text --------------------------------------------------------------------------------------------------------
+
+TWO = ("ein", "zwei"), ("a", "b")
+INSIDE = "eins\u2028zwei\u2029drei\u0085vier\x0bfünf\x0csechs\x1csieben\x1dacht\x1eneun"
+
+READ: dict[str, tuple[bytes, bytes | None, Pairs]] = {
+    "CR LF": (b"ein\r\nzwei\r\n", b"a\nb\n", TWO),
+    "CR LF in a TSV": (b"ein\ta\r\nzwei\tb\r\n", None, TWO),
+    "both ends of lines in one file": (b"ein\r\nzwei\n", b"a\nb\r\n", TWO),
+    "no end of the last line": (b"ein\nzwei", b"a\nb", TWO),
+    "byte order mark": (BOM + b"ein\nzwei\n", b"a\nb\n", TWO),
+    "byte order mark in a TSV": (BOM + b"ein\ta\nzwei\tb\n", None, TWO),
+    "space around": (b" ein \n\tzwei\xc2\xa0\xe3\x80\x80\n", b"a\nb\n", TWO),
+    "other ends of lines": (f"{INSIDE}\nx\n".encode(), b"a\nb\n", ((INSIDE, "x"), ("a", "b"))),
+    "CR within a line": (b"ein\rund\nzwei\n", b"a\nb\n", (("ein\rund", "zwei"), ("a", "b"))),
+    "composed and decomposed": (
+        "é\ne\u0301\n".encode(),
+        "Å\nA\u030a\n".encode(),
+        (("é", "e\u0301"), ("Å", "A\u030a")),
+    ),
+    "right to left, emoji, far planes": (
+        "שלום עולם\n👩\u200d👩\u200d👧 \U0001d518\n".encode(),
+        "\u202eab\u202c\n\U0010ffff\n".encode(),
+        (("שלום עולם", "👩\u200d👩\u200d👧 \U0001d518"), ("\u202eab\u202c", "\U0010ffff")),
+    ),
+    "spelled like special words": (
+        b"<eos> <pad>\n<sos>\n",
+        b"<unk>\n</s>\n",
+        (("<eos> <pad>", "<sos>"), ("<unk>", "</s>")),
+    ),
+    "repeated pairs": (b"ein\nein\n", b"a\na\n", (("ein", "ein"), ("a", "a"))),
+    "escape sequences, formulas": (b"\x1b[31m\n=1+1\n", b"\x07\n@x\n", (("\x1b[31m", "=1+1"), ("\x07", "@x"))),
+}
+SOURCE, TARGET = "train_source", "train_target"
+REFUSED: dict[str, tuple[bytes, bytes | None, str]] = {
+    "fewer lines": (b"ein\n", b"a\nb\n", f"{SOURCE} has 1 lines and .*{TARGET} 2; allowed is the same number"),
+    "more lines": (b"ein\nzwei\ndrei\n", b"a\nb\n", f"{SOURCE} has 3 lines and .*{TARGET} 2"),
+    "a line too many at the end": (b"ein\nzwei\n\n", b"a\nb\n", f"{SOURCE} has 3 lines and .*{TARGET} 2"),
+    "CR alone": (b"ein\rzwei\r", b"a\nb\n", f"{SOURCE}, line 1: its lines end with CR alone; allowed is LF or CR LF"),
+    "NUL": (b"ein\nzw\0ei\n", b"a\nb\n", f"{SOURCE}, line 2: a NUL character"),
+    "not UTF-8": (b"ein\nzw\xffei\n", b"a\nb\n", rf"{SOURCE}, line 2: byte 0xff \(at offset 6 of the file\) is not"),
+    "not UTF-8 after a mark": (BOM + b"ein\n\xe4\n", b"a\nb\n", rf"{SOURCE}, line 2: byte 0xe4 \(at offset 7 of the"),
+    "cut within a letter": ("ein\nzwé".encode()[:-1], b"a\nb\n", rf"{SOURCE}, line 2: byte 0xc3 \(at offset 6"),
+    "half a surrogate pair": (b"ein\n\xed\xa0\x80\n", b"a\nb\n", f"{SOURCE}, line 2: byte 0xed"),
+    "a letter spelled too long": (b"ein\n\xc0\x80\n", b"a\nb\n", f"{SOURCE}, line 2: byte 0xc0"),
+    "UTF-16": ("ein\nzwei\n".encode("utf-16"), b"a\nb\n", f"{SOURCE}, line 1: it begins as a UTF-16 file"),
+    "UTF-16, big end first": (b"\xfe\xff" + "ein".encode("utf-16-be"), b"a\nb\n", f"{SOURCE}, .* as a UTF-16 file"),
+    "UTF-16 without a mark": ("ein\nzwei\n".encode("utf-16-le"), b"a\nb\n", f"{SOURCE}, line 1: a NUL .*as in UTF-16"),
+    "UTF-32": ("ein\nzwei\n".encode("utf-32"), b"a\nb\n", f"{SOURCE}, line 1: it begins as a UTF-32 file"),
+    "gzip": (gzip.compress(b"ein\nzwei\n"), b"a\nb\n", f"{SOURCE}, line 1: it begins as a gzip file"),
+    "ZIP": (b"PK\x03\x04ein\nzwei\n", b"a\nb\n", f"{SOURCE}, line 1: it begins as a ZIP file"),
+    "empty source": (b"ein\n\n", b"a\nb\n", f"{SOURCE}, line 2: the source is empty; allowed is a sentence on both"),
+    "empty targets": (b"1\n2\n3\n4\n", b"a\n\n\n \n", rf"{TARGET}, line 2: the target is empty \(and 2 more\)"),
+    "both sides empty": (b"ein\n\nzwei\n", b"a\n\nb\n", f"{SOURCE}, line 2: the source is empty"),
+    "nothing but white space in a line": (
+        b"ein\n \xc2\xa0\xe2\x80\xa8\t\n",
+        b"a\nb\n",
+        f"{SOURCE}, line 2: the source",
+    ),
+    "empty split": (b"", b"a\n", f"{SOURCE}: empty; allowed is one sentence a line"),
+    "nothing but a mark": (BOM, b"a\n", f"{SOURCE}: empty"),
+    "nothing but ends of lines": (b"\r\n\r\n", b"a\n\n", f"{SOURCE}: empty"),
+    "one column": (b"ein\ta\nzwei\n", None, f"{SOURCE}, line 2: 0 tabs; allowed is source, one tab, target"),
+    "three columns": (b"ein\ta\nzwei\tb\tc\n", None, f"{SOURCE}, line 2: 2 tabs"),
+    "an empty column": (b"ein\ta\n\tb\n", None, f"{SOURCE}, line 2: the source is empty"),
+    "a line without end": (
+        b"ein\n" + b"x " * 100_001,
+        b"a\nb\n",
+        f"{SOURCE}, line 2: 200,002 characters; allowed is at",
+    ),
+    "a word without end": (b"ein\na " + b"$" * 1_001, b"a\nb\n", f"{SOURCE}, line 2: 1,001 characters without a space"),
+}
+
+
+def test_there_are_enough_kinds() -> None:
+    assert len(READ) >= 14
+    assert len(REFUSED) >= 14
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_what_is_read(kind: str, tmp_path: Path) -> None:
+    source, target, pairs = READ[kind]
+    assert corpora.load(corpus(tmp_path, source, target)).splits["train"] == pairs
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_refused_names_file_and_line(kind: str, tmp_path: Path, capsys: Any) -> None:
+    source, target, message = REFUSED[kind]
+    data = corpus(tmp_path, source, target)
+    with pytest.raises(ValueError, match=message) as caught:
+        corpora.load(data)
+    assert "\n" not in str(caught.value)
+    assert data.files is not None
+    options = [f"--{name.replace('_', '-')}={path}" for name, path in vars(data.files).items() if path]
+    assert main(["data", *options, "--tokenizer", "whitespace"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search(message, error)
+
+
+@pytest.mark.parametrize("name", ["validation_source", "test_source"])
+def test_every_split_is_looked_at(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"{name}: empty"):
+        corpora.load(corpus(tmp_path, b"a\tb\n", contents={name: b""}))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    import os
+
+    data = corpus(tmp_path, b"a\tb\n")
+    assert data.files is not None
+    place = tmp_path / "place"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        place = Path("/dev/zero")
+    with pytest.raises(ValueError, match=rf"{place.name}: .*allowed is a"):
+        corpora.load(replace(data, files=replace(data.files, train_source=str(place))))
+
+
+def test_a_file_beyond_memory_is_refused_unread(tmp_path: Path) -> None:
+    data = corpus(tmp_path, b"a\tb\n")
+    with (tmp_path / "train_source").open("wb") as file:
+        file.truncate(text_files.LARGEST_TEXT_BYTES + 1)
+    started = time.monotonic()
+    with pytest.raises(ValueError, match=r"train_source: 1,073,741,825 bytes: allowed is at most 1,073,741,824"):
+        corpora.load(data)
+    assert time.monotonic() - started < 1
+
+
+# A stream -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_comes_in_pieces_with_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_files, "PIECE_LINES", 2)
+    content = BOM + b"one\r\n\n\ntwo\nthr\xc3\xa9e"
+    assert list(text_files.pieces(io.BytesIO(content), "it")) == [["one\r", ""], ["", "two"], ["thrée"]]
+    monkeypatch.setattr(text_files, "PIECE_BYTES", 4)
+    assert list(map(len, text_files.pieces(io.BytesIO(content), "it"))) == [1, 2, 1, 1]
+    assert sum(text_files.pieces(io.BytesIO(content), "it"), []) == text_files.lines(content, "it")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "it: empty"),
+        (b"\n" * 7, "it: empty"),
+        (b"\x1f\x8babc", "it, line 1: it begins as a gzip file"),
+        (b"a\nb\nc\nd\0\n", "it, line 4: a NUL character"),
+        (BOM + b"a\nb\nc\nd\xe4\n", r"it, line 4: byte 0xe4 \(at offset 10 of the file\)"),
+        (b"a\nb\nc\n" + b"$" * 1_001, "it, line 4: 1,001 characters without a space"),
+        (b"a\nb\nc\n" + b"x " * 100_001, "it, line 4: 200,002 characters; allowed is at most 200,000"),
+    ],
+)
+def test_what_is_refused_in_a_stream_names_its_line(
+    content: bytes, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_files, "PIECE_LINES", 2)
+    with pytest.raises(ValueError, match=message):
+        list(text_files.pieces(io.BytesIO(content), "it"))
+
+
+def test_a_line_without_end_is_not_waited_for() -> None:
+    class Endless(io.RawIOBase):
+        given = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            Endless.given += len(buffer)
+            assert Endless.given < 2_000_000
+            buffer[:] = b"\xf0\x9f\x98\x80"[: len(buffer)] * (len(buffer) // 4 or 1)
+            return len(buffer)
+
+    with pytest.raises(ValueError, match="it, line 1: more characters; allowed is at most 200,000"):
+        next(text_files.pieces(io.BufferedReader(Endless(), buffer_size=4_096), "it"))
+
+
+# Any bytes at all -----------------------------------------------------------------------------------------------------
+
+LETTERS = st.sampled_from(
+    [
+        *"abz ÄßİΣ.,'",
+        "wort",
+        " ",
+        "\u00a0",
+        "\u2028",
+        "\u0085",
+        "\x0c",
+        "\x1c",
+        "\ufeff",
+        "e\u0301",
+        "\U0001f600",
+        "\u202e",
+    ]
+    + ["<eos>", "\u2581", "\x01", "\x7f", "\ufffd", "\uffff", "\u05d0", "\u200b", "=1+1", "\x1b[0m"]
+)
+CLEAN = st.lists(LETTERS, min_size=1, max_size=4).map(lambda parts: f"x{''.join(parts)}".encode())
+LOOSE = st.one_of(
+    st.lists(LETTERS, max_size=3).map(lambda parts: "".join(parts).encode()),
+    st.text(max_size=6).map(lambda text: text.replace("\n", "").encode("utf-8")),
+    st.binary(max_size=5),
+    st.just(b"\xed\xa0\x80"),
+    st.just(b"a\0"),
+)
+ENDS = st.sampled_from([b"\n", b"\n", b"\n", b"\r\n", b"\r", b"\n\n"])
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> tuple[bytes, bytes | None]:
+    """Draw the bytes of two files of about as many lines, or of one TSV, more or less spoilt."""
+    spoilt = draw(st.sampled_from(["no", "no", "ends", "lines", "bytes"]))
+    tabs = draw(st.booleans())
+    count = draw(st.integers(1, 4))
+    line = LOOSE if spoilt == "lines" else CLEAN
+    sides = []
+    for _ in range(2):
+        lines = draw(st.lists(line, min_size=count, max_size=count + (spoilt == "lines")))
+        sides.append(lines)
+    if tabs:
+        rows = [b"\t".join(row) for row in zip(*sides, strict=False)]
+        found = [_file(draw, rows, spoilt)]
+    else:
+        found = [_file(draw, rows, spoilt) for rows in sides]
+    return found[0], None if tabs else found[1]
+
+
+def _file(draw: st.DrawFn, rows: list[bytes], spoilt: str) -> bytes:
+    ends = [draw(ENDS if spoilt == "ends" else st.sampled_from([b"\n", b"\r\n"])) for _ in rows]
+    content = draw(st.sampled_from([b"", b"", BOM])) + b"".join(map(bytes.__add__, rows, ends))
+    if draw(st.booleans()):
+        content = content.removesuffix(b"\n")
+    if spoilt == "bytes":
+        place = draw(st.integers(0, len(content)))
+        content = content[:place] + draw(st.binary(max_size=4)) + content[place + draw(st.integers(0, 4)) :]
+    return content
+
+
+def wrong(content: bytes) -> bool:
+    """Whether a file alone must be refused, by a plain reading of what is allowed."""
+    if re.match(rb"\xff\xfe|\xfe\xff|\x1f\x8b|PK\x03\x04|\0\0\xfe\xff", content):
+        return True
+    try:
+        text = content.removeprefix(BOM).decode()
+    except UnicodeDecodeError:
+        return True
+    return "\0" in text or not text.strip() or ("\n" not in text and "\r" in text.strip())
+
+
+def rows_of(content: bytes) -> list[str]:
+    return content.removeprefix(BOM).decode().removesuffix("\n").split("\n")
+
+
+def must_be_refused(source: bytes, target: bytes | None) -> bool:
+    if wrong(source) or (target is not None and wrong(target)):
+        return True
+    if target is not None:
+        sides = [rows_of(source), rows_of(target)]
+        return len(sides[0]) != len(sides[1]) or any(not row.strip() for side in sides for row in side)
+    cells = [row.split("\t") for row in rows_of(source)]
+    return any(len(row) != 2 or not all(cell.strip() for cell in row) for row in cells)
+
+
+def examine(folder: Path, source: bytes, target: bytes | None) -> str:
+    """Hold what comes of two files against what is promised. Returns "read" or "refused"."""
+    data = corpus(folder, source, target)
+    if must_be_refused(source, target):
+        with pytest.raises(ValueError, match=r"allowed is") as caught:
+            corpora.load(data)
+        message = str(caught.value)
+        assert caught.type is ValueError
+        assert len(message.split("\n")) == 1
+        named = re.search(r"train_(?:source|target)(?:, line (\d+))?(?:: | has \d+ lines and )", message)
+        assert named, message
+        number = int(named[1] or 1)
+        assert 1 <= number <= 1 + max(content.count(b"\n") for content in (source, target or b""))
+        return "refused"
+    pair = corpora.load(data).splits["train"]
+    assert len(pair[0]) == len(pair[1]) == len(rows_of(source))
+    raw = [source.split(b"\n"), (source if target is None else target).split(b"\n")]
+    for side, lines in enumerate(pair):
+        for line, bytes_of_it in zip(lines, raw[side], strict=False):
+            assert line == line.strip() != ""
+            assert not set(line) & {"\n", "\0"}
+            assert line.encode("utf-8") in bytes_of_it
+    _round_trip(pair)
+    return "read"
+
+
+def _round_trip(pair: Pairs) -> None:
+    tool = WhitespaceTokenizer()
+    for lines in pair:
+        tokens = [tool.tokenise(line) for line in lines]
+        words = vocabulary.build(tokens, minimum_frequency=1)
+        for line, cut, ids in zip(lines, tokens, vocabulary.encode(tokens, words), strict=True):
+            assert tool.detokenise(cut) == " ".join(line.lower().split())
+            back = [words[number] for number in ids[1:-1]]
+            assert all(
+                one == two or (one == "<unk>" and two in SPECIAL_WORDS) for one, two in zip(back, cut, strict=True)
+            )
+
+
+@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.faults)])
+def test_any_bytes_are_read_or_refused(count: int, tmp_path: Path) -> None:
+    """Both happen often, and neither without reason."""
+    outcomes: Counter[str] = Counter()
+
+    @settings(max_examples=count, derandomize=True, database=None, deadline=None)
+    @given(texts())
+    def one(drawn: tuple[bytes, bytes | None]) -> None:
+        outcomes[examine(tmp_path, *drawn)] += 1
+
+    one()
+    assert outcomes.total() >= count
+    assert min(outcomes["read"], outcomes["refused"]) > 0.2 * count
+
+
+# Tokenizers -----------------------------------------------------------------------------------------------------------
+
+ODD = [
+    "a\u2028b \u2585 c\u0085d",
+    "\ufeffx \u200b",
+    "\ra\rb",
+    "a\x0cb\x0bc\x1cd",
+    "👩\u200d👩\u200d👧 \U0001f600",
+    "שלום עולם مرحبا",
+    "e\u0301 é A\u030a",
+    "<eos> <pad> <unk> </s> <s> <sos>",
+    "\ue000\uf8ff \ufffd \ufffe \uffff \U0010ffff",
+    "\u202e rtl \u202c",
+    "İ ǅ ß ŉ ﬁ",
+    "&amp; &#39; &lt; &#x0;",
+    "@-@ @,@ %% {} %s",
+    "a\u3000b\u00a0c",
+    "DOTDOTMULTI . .. ...... THISISPROTECTED000",
+    "x" * 1000,
+    "\x7f\u0080\u009f",
+]
+LONG = " ".join(f"wort{number}" for number in range(10_000))
+CONTROL = "\x01\x02"
+
+
+@pytest.fixture(scope="module")
+def cut() -> dict[str, list[list[str]]]:
+    """Return the tokens of all odd texts by tokenizer, of one process."""
+    names = ("spacy", "moses", "whitespace")
+    jobs = [TokenizerJob(tokenizer=name, language="de", case="lower", texts=[*ODD, LONG, CONTROL]) for name in names]
+    return dict(zip(names, tokenizer_process.tokenise(jobs), strict=True))
+
+
+@pytest.mark.parametrize("name", ["spacy", "moses", "whitespace"])
+def test_tokens_hold_every_letter(cut: dict[str, list[list[str]]], name: str) -> None:
+    for text, tokens in zip(ODD, cut[name], strict=False):
+        assert "".join("".join(tokens).split()) == "".join(text.lower().split()), text
+        assert "" not in tokens
+    assert len(cut[name][-2]) == 10_000
+    assert cut[name][-1] == ([] if name == "moses" else [CONTROL]), "Moses drops control characters"
+
+
+@pytest.mark.parametrize("name", ["sentencepiece-bpe", "sentencepiece-unigram"])
+def test_pieces_hold_every_letter(name: str) -> None:
+    lines = [*ODD, LONG, CONTROL]
+    size = {"sentencepiece-bpe": 220, "sentencepiece-unigram": 97}[name]
+    model = train_sentencepiece(name, lines * 3, vocabulary_size=size, case="lower", seed=0)
+    tool = tokenizer(name, "de", model=model)
+    for text in lines:
+        tokens = tool.tokenise(text)
+        assert not set(tokens) & set(SPECIAL_WORDS)
+        assert "".join(tool.detokenise(tokens).split()) == "".join(text.lower().split()), ascii(text)
+
+
+# Long lines, unknown words, repetitions -------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_line_of_ten_thousand_words_is_left_out_or_cut(tmp_path: Path) -> None:
+    long = f"{LONG}\t{LONG}\n".encode()
+    data = corpus(tmp_path, GOOD + long, contents={"validation_source": GOOD + long, "test_source": GOOD + long})
+    started = time.monotonic()
+    found = prepare(data)
+    assert time.monotonic() - started < 20
+    assert (len(found.train), found.train.left_out) == (2, 1)
+    assert (found.validation.cut, found.test.cut) == (2, 2)
+    assert max(map(len, (*found.test.source, *found.test.target))) == data.max_length == 100
+    assert found.figures["test_source_length_100"] == 10_002
+    said = "longer than max_length=100: 1 training pairs left out, 4 validation and test sentences cut"
+    assert said in remark(data, found.figures)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_corpus_of_nothing_but_long_lines_says_what_is_allowed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="max_length=100: no training pair is that short; allowed is at least 10002"):
+        prepare(corpus(tmp_path, f"{LONG}\t{LONG}\n".encode()))
+
+
+@pytest.mark.parametrize("kind", ["only unknown words", pytest.param("odd", marks=pytest.mark.faults)])
+def test_odd_text_is_trained_on_and_translated(kind: str, tmp_path: Path) -> None:
+    """A run on it completes, also with sentences of no tokens and with a vocabulary of special words alone."""
+    rows = [f"{text}\t{text}" for text in [*(text for text in ODD if "\t" not in text), CONTROL]]
+    rows += [f"{LONG}\tlang"]
+    content = "".join(f"{row}\n" for row in rows).encode()
+    settings: dict[str, Any] = {"minimum_frequency": 99} if kind == "only unknown words" else {"tokenizer": "moses"}
+    contents = {"validation_source": content, "test_source": content}
+    data = corpus(tmp_path, content, contents=contents, **settings)
+    record = training.run(spec(data=data, updates=2), tmp_path / "results")
+    assert (record.status, record.reason) == ("completed", "")
+    assert record.sizes["train_left_out"] == 1
+    assert record.sizes["test_pairs_in_train"] == len(rows)
+    if kind == "only unknown words":
+        assert record.sizes["source_words"] == len(SPECIAL_WORDS)
+        assert record.sizes["test_target_unknown_rate"] == 1
+
+
+@pytest.mark.usefixtures("one_process")
+def test_repeated_pairs_and_test_pairs_in_training_are_reported(tmp_path: Path, capsys: Any) -> None:
+    train = b"ein\ta\nein\ta\n ein \ta\r\nein\tb\nzwei\tb\ndrei\tc\n"
+    test = b"ein\ta\nein\ta\nEin\ta\nzwei\tb \nvier\td\n"
+    data = corpus(tmp_path, train, contents={"test_source": test})
+    found = prepare(data)
+    assert found.figures["train_duplicate_pairs"] == 2
+    assert found.figures["test_pairs_in_train"] == 3
+    line = "Data: files, de-en: 6 training pairs, 2 of them repeat another; 3 of 5 test pairs are in training too."
+    assert remark(data, found.figures) == line
+    page = describe(found)
+    assert re.search(r"^training pairs +2 of them repeat another$", page, re.MULTILINE)
+    assert re.search(r"^test pairs in training +3$", page, re.MULTILINE)
+    record = replace(made_up(), sizes=found.figures)
+    told = " ".join(provenance.measured([record]))
+    assert "2 training pairs that repeat another, 3 test pairs that are in training too" in told
+    assert data.files is not None
+    options = [f"--{name.replace('_', '-')}={path}" for name, path in vars(data.files).items() if path]
+    assert main(["data", *options, "--tokenizer", "whitespace"]) == 0
+    assert "3" in capsys.readouterr().out.partition("test pairs in training")[2].split("\n")[0]
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_runs_say_it_in_a_line(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [f"ein satz {number}\ta line {number}\n".encode() for number in range(8)]
+    contents = {"test_source": lines[0] + lines[1], "validation_source": lines[2]}
+    data = corpus(tmp_path, b"".join([*lines, lines[3]]), contents=contents)
+    assert data.files is not None
+    words = [f"--{name.replace('_', '-')}={path}" for name, path in vars(data.files).items() if path]
+    words += ["--tokenizer=whitespace", "--updates=1", "--threads=1", "--set", "decoding.max_tokens=3"]
+    if command == "bench":
+        monkeypatch.setattr("harness.execution.local.execute", stop)
+    chosen = ["counting_model:build"] if command == "run" else ["--variant", "counting_model:build", "--seed=0"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FIXTURES))
+        main([command, *chosen, *words])
+    said = "9 training pairs, 1 of them repeat another; 2 of 2 test pairs are in training too."
+    assert capsys.readouterr().out.count(said) == 1
+
+
+def stop(*_: object, **__: object) -> None:
+    raise ValueError("enough seen")
+
+
+def test_what_multi30k_has_twice(multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three training pairs repeat another, and no test pair is in training: what the published records say too."""
+    monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
+    splits = corpora.load(DataSpec()).splits
+    found = preprocess._repetitions({split: splits[name] for split, name in preprocess.SPLITS.items()})
+    assert found == {"train_duplicate_pairs": 3, "test_pairs_in_train": 0}
+
+
+# Files of Multi30k ----------------------------------------------------------------------------------------------------
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4be6\nsize 62076\n"
+SPOILT: dict[str, tuple[str, bytes, str]] = {
+    "CR LF": ("val.de", TEXTS["val.de"].replace(b"\n", b"\r\n"), "it is another file"),
+    "byte order mark": ("val.de", BOM + TEXTS["val.de"], "it is another file"),
+    "UTF-16": ("val.de", TEXTS["val.de"].decode().encode("utf-16"), "it is another file"),
+    "cut": ("val.de", TEXTS["val.de"][:-5], "it is another file"),
+    "empty": ("val.de", b"", "it is another file"),
+    "pointer instead of the file": ("val.de.gz", POINTER, r"cannot be read \(not a gzip file\)"),
+    "HTML": ("val.de.gz", b"<!doctype html>", r"cannot be read \(not a gzip file\)"),
+    "gzip cut": ("val.de.gz", gzip.compress(TEXTS["val.de"])[:-9], r"cannot be read \(a gzip file that is cut short\)"),
+    "gzip damaged": (
+        "val.de.gz",
+        gzip.compress(TEXTS["val.de"])[:-8] + bytes(8),
+        r"cannot be read \(a gzip file that is damaged\)",
+    ),
+    "gzip bomb": ("val.de.gz", gzip.compress(bytes(33 << 20), 1), "more than 33554432 bytes of text"),
+    "plain but huge": ("val.de", bytes((32 << 20) + 1), r"33,554,433 bytes: allowed is at most 33,554,432"),
+    "another file of the corpus": ("val.de", TEXTS["val.en"], "it is another file"),
+}
+
+
+@pytest.mark.parametrize("kind", SPOILT)
+def test_a_spoilt_file_of_multi30k_is_named(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    install(monkeypatch, tmp_path / "cache")
+    folder = tmp_path / "multi30k"
+    folder.mkdir()
+    for name in WANTED:
+        (folder / name).write_bytes(TEXTS[name])
+    name, content, message = SPOILT[kind]
+    (folder / "val.de").unlink()
+    (folder / name).write_bytes(content)
+    monkeypatch.setenv("MULTI30K_DIR", str(folder))
+    assert main(["data"]) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(rf"bakeoff: {folder / name}: .*{message}.*\n", error), error
+
+
+def test_a_file_of_multi30k_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, tmp_path / "cache")
+    (tmp_path / "train.de").write_bytes(TEXTS["train.de"])
+    monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
+
+    def refuse(*_: object, **__: object) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(files, "read_bytes", refuse)
+    with pytest.raises(
+        ValueError, match=rf"^{tmp_path}/train\.de: cannot be read \(Permission denied\); put the files"
+    ):
+        corpora.load(DataSpec())

@@ -1,0 +1,291 @@
+"""Signals: in every phase of a run they end it in order, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import counting_model
+import pytest
+from killed_runs import ENDED
+from places import FIXTURES, ROOT
+from signalled_run import COMPILING_SECONDS, NUMBERS, PHASES, UPDATES, arguments
+from small_runs import spec
+
+from harness.experiments.specs import RunRecord, RunSpec
+from harness.processes.progress import Event
+from harness.processes.signals import Interrupted, SignalGuard
+from harness.storage import checkpoint_files, run_store
+from harness.training import train
+
+CASES = [(phase, name) for phase in PHASES for name in NUMBERS]
+SAMPLE = {
+    ("checking", "SIGINT"),
+    ("tokenising", "SIGHUP"),
+    ("training", "SIGTERM"),
+    ("translating", "SIGINT"),
+    ("storing", "SIGTERM"),
+}
+OBEYED_SECONDS = 5.0
+
+# What a signal in each phase says: how many updates were done, and of how many the checkpoint is.
+DONE = {
+    "tokenising": (None, None),
+    "building": (None, None),
+    "checking": (0, None),
+    "resuming": (0, None),
+    "compiling": (1, 1),
+    "training": (10, 10),
+    "validating": (14, 14),
+    "translating": (21, 21),
+    "storing": (21, 21),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiling(cache: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting_model, "COMPILING_SECONDS", COMPILING_SECONDS)
+        yield
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], RunRecord]:
+    """Return the record of the run that no signal met."""
+    there: dict[str, RunRecord] = {}
+
+    def of(run: RunSpec) -> RunRecord:
+        if run.id not in there:
+            there[run.id] = train.run(run, tmp_path_factory.mktemp("straight"))
+        return there[run.id]
+
+    return of
+
+
+def started(phase: str, name: str, results: Path, cache: Path) -> tuple[int, float]:
+    """Return the exit code of the run, and how many seconds before its end the signal was sent; no child is left."""
+    moment = results / "moment"
+    results.mkdir(exist_ok=True)
+    moment.write_text(str(time.time()))
+    paths = os.pathsep.join([str(ROOT), str(FIXTURES)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "signalled_run", phase, name, str(results), str(moment)],
+        env={**os.environ, "PYTHONPATH": paths, "BAKEOFF_CACHE": str(cache), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        code = process.wait(timeout=120)
+        seconds = time.time() - float(moment.read_text())
+        with pytest.raises(ProcessLookupError):
+            os.killpg(process.pid, 0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    moment.unlink()
+    return code, seconds
+
+
+def only(results: Path) -> RunRecord:
+    (record,) = run_store.records(results)
+    return record
+
+
+def lasting(record: RunRecord) -> dict[str, Any]:
+    """Return what of a record must be the same, however often the run was interrupted."""
+    curve = [replace(one, training_seconds=0.0, validation_seconds=0.0) for one in record.curve]
+    kept = ("status", "spec", "fingerprints", "sizes", "chosen_epochs", "scores", "signatures", "decode")
+    return {"curve": curve} | {name: getattr(record, name) for name in kept}
+
+
+@pytest.mark.parametrize(
+    ("phase", "name"), [pytest.param(*one, marks=[] if one in SAMPLE else [pytest.mark.faults]) for one in CASES]
+)
+def test_a_signal_ends_a_run_in_order(
+    phase: str,
+    name: str,
+    straight: Callable[[RunSpec], RunRecord],
+    cache: Path,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    prepared = tmp_path_factory.mktemp("empty") if phase == "tokenising" else cache
+    code, seconds = started(phase, name, tmp_path, prepared)
+    assert code == 128 + NUMBERS[name]
+    assert seconds < OBEYED_SECONDS
+    record, (done, saved) = only(tmp_path), DONE[phase]
+    assert record.status == "interrupted"
+    after = "before its training" if done is None else f"after {done} of {UPDATES} updates"
+    assert record.reason == f"interrupted by {name} {after}"
+    notes: list[int] = []
+    checkpoint_files.load(tmp_path, record.id, lambda _, found: notes.append(found["updates"]), notes.append)  # type: ignore[arg-type]
+    assert notes == ([] if saved is None else [saved])
+    whole = train.run(record.spec, tmp_path)
+    assert whole.status == "completed"
+    assert lasting(whole) == lasting(straight(record.spec))
+    assert whole.environment["resumed_after_updates"] == ([] if saved is None else [saved])
+    assert {path.name for path in (tmp_path / record.id).iterdir()} <= ENDED
+
+
+def test_a_second_ctrl_c_ends_at_once(cache: Path, tmp_path: Path) -> None:
+    code, seconds = started("twice", "SIGINT", tmp_path, cache)
+    assert code == 128 + signal.SIGINT
+    assert seconds < 1.0
+    assert run_store.records(tmp_path) == []
+
+
+def test_a_signal_that_is_ignored_stays_ignored(cache: Path, tmp_path: Path) -> None:
+    assert started("ignored", "SIGHUP", tmp_path, cache)[0] == 0
+    assert only(tmp_path).status == "completed"
+
+
+def test_a_checkpoint_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = SignalGuard()
+
+    def refuse(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "checkpoint-1.json")
+
+    def tell(event: Event) -> None:
+        if event.updates:
+            watch.note(signal.SIGTERM)
+
+    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint_files, "save", refuse)
+    record = train.run(spec(), tmp_path, progress=tell, watch=watch)
+    assert record.status == "interrupted"
+    assert re.fullmatch("interrupted by SIGTERM after 1 of 21 updates; OSError: .*No space left.*", record.reason)
+
+
+def test_a_closed_terminal_is_told_apart_from_a_failure(cache: Path, tmp_path: Path) -> None:
+    """It sends SIGHUP, and nothing can be written to it any more."""
+    words = [one.replace("build_compiling", "build_slow") for one in arguments(tmp_path)]
+    terminal, other_end = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "harness", *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(FIXTURES)])},
+        stdin=other_end,
+        stdout=other_end,
+        stderr=other_end,
+        start_new_session=True,
+    )
+    os.close(other_end)
+    shown = b""
+    while b"epoch 1/3: training loss" not in shown:
+        assert process.poll() is None, shown
+        shown += os.read(terminal, 4096)
+    os.close(terminal)
+    process.send_signal(signal.SIGHUP)  # the system's own goes to the session that the terminal is of
+    assert process.wait(60) == 128 + signal.SIGHUP
+    assert only(tmp_path).status == "interrupted"
+
+
+# The watch itself -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _heard() -> Any:
+    """Let no signal be ignored because this process was started by nohup, or in the background."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in NUMBERS.values()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", NUMBERS.values())
+def test_a_signal_is_noted_and_raised_where_it_is_asked_for(number: int) -> None:
+    with SignalGuard() as watch:
+        os.kill(os.getpid(), number)
+        assert watch.noted == number
+        with pytest.raises(Interrupted, match=f"interrupted by {signal.Signals(number).name}") as caught:
+            watch.check()
+    assert (caught.value.number, caught.value.exit_code) == (number, 128 + number)
+    assert signal.getsignal(number) == signal.SIG_DFL
+
+
+def test_the_first_signal_counts() -> None:
+    with SignalGuard() as watch:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert watch.noted == signal.SIGTERM
+
+
+def test_a_signal_raises_at_once_in_a_block_that_may_be_broken_off() -> None:
+    reached: list[Any] = []
+    with SignalGuard() as watch:
+        for number in (signal.SIGTERM, 0):
+            try:
+                with watch.at_once():
+                    os.kill(os.getpid(), number)
+                    reached.append(number)
+            except Interrupted:
+                reached.append("broken off")
+        os.kill(os.getpid(), signal.SIGTERM)
+        reached.append("outside")
+    assert reached == ["broken off", "broken off", "outside"]
+
+
+def test_a_signal_that_a_library_swallows_is_raised_at_the_end_of_the_block() -> None:
+    with SignalGuard() as watch, pytest.raises(Interrupted), watch.at_once(), contextlib.suppress(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_that_a_library_makes_another_error_of_is_raised_as_what_it_is() -> None:
+    def importing() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt as error:
+            raise RuntimeError("cannot be imported") from error
+
+    with SignalGuard() as watch:
+        with pytest.raises(RuntimeError, match="its own"), watch.at_once():
+            raise RuntimeError("its own")
+        with pytest.raises(Interrupted), watch.at_once():
+            importing()
+
+
+def test_an_ignored_signal_is_not_noted() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with SignalGuard() as watch:
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert watch.noted is None
+
+
+def test_another_thread_watches_without_taking_signals() -> None:
+    before, found = signal.getsignal(signal.SIGTERM), []
+
+    def watching() -> None:
+        with SignalGuard() as watch:
+            found.append(signal.getsignal(signal.SIGTERM))
+            watch.note(signal.SIGTERM)
+            found.append(watch.noted)
+
+    thread = threading.Thread(target=watching)
+    thread.start()
+    thread.join()
+    assert found == [before, signal.SIGTERM]
+
+
+def test_watches_leave_no_thread_and_no_file_behind() -> None:
+    def files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = files(), threading.active_count()
+    for _ in range(20):
+        with SignalGuard():
+            pass
+    until = time.monotonic() + 5
+    while (files(), threading.active_count()) != before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert (files(), threading.active_count()) == before

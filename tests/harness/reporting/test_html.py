@@ -1,0 +1,396 @@
+"""The HTML report on synthetic records: its sections, its size, what it may hold, and that it is the same each time."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html as escaping
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pages_factory
+import pytest
+from places import FIXTURES, ROOT
+from record_factory import record
+
+from harness.analysis.grouping import groups
+from harness.analysis.leaderboard import distinct, judge, stored_sentences
+from harness.analysis.statistics import Method
+from harness.cli.main import main
+from harness.experiments.specs import RunRecord
+from harness.experiments.suites import FULL_VARIANTS
+from harness.reporting import curve_panels as panels
+from harness.reporting import plot_style, render_html
+from harness.reporting.translation_explorer import ALPHABET, LEADS, TranslationColumn, explorer, marked, number_code
+from harness.reporting.verdict import verdict
+from harness.storage import run_store
+
+QUICK = Method(resamples=50, trials=50)
+TWO = ("learned_positions", "bahdanau_gru")
+SECTIONS = ("verdict", "leaderboard", "curves", "speed", "significance", "translations", "attention", "model")
+EVERY = (*SECTIONS, "reproducing", "citing")
+
+
+class Outline(HTMLParser):
+    """Collects what a page is made of."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.references: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name) for name, _ in attrs]
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(str(value))
+            elif name in ("href", "aria-labelledby", "clip-path"):
+                self.references.append(str(value))
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[RunRecord]]:
+    results = tmp_path_factory.mktemp("results")
+    return results, pages_factory.folder(results, TWO, seeds=2, count=30, weights=True)
+
+
+@pytest.fixture(scope="module")
+def page(stored: tuple[Path, list[RunRecord]], tmp_path_factory: pytest.TempPathFactory) -> str:
+    results, records = stored
+    folder = tmp_path_factory.mktemp("report")
+    made = render_html.write(records, folder, results=results, texts=pages_factory.texts(30), method=QUICK)
+    assert [path.name for path in folder.iterdir()] == ["index.html"]
+    return made.read_text(encoding="utf-8")
+
+
+def data(page: str, kind: str) -> list[Any]:
+    """Return the JSON that stands in a page for its script."""
+    return [
+        json.loads(one) for one in re.findall(rf'<script type="application/json" class="{kind}">(.*?)</script>', page)
+    ]
+
+
+# What the page is -----------------------------------------------------------------------------------------------------
+
+
+def test_every_section_is_there_in_order_and_in_the_contents(page: str) -> None:
+    assert tuple(re.findall(r'<section id="(\w+)"', page)) == EVERY
+    assert tuple(re.findall(r'<li><a href="#(\w+)">', page)) == EVERY
+
+
+def test_without_run_folders_there_are_no_empty_sections(tmp_path: Path) -> None:
+    page = render_html.write([record()], tmp_path, method=QUICK).read_text(encoding="utf-8")
+    found = re.findall(r'<section id="(\w+)"', page)
+    assert found == ["verdict", "leaderboard", "curves", "speed", "model", "reproducing", "citing"]
+    assert found == re.findall(r'<li><a href="#(\w+)">', page)
+
+
+def test_ids_are_each_once_and_every_reference_meets_one(page: str) -> None:
+    found = Outline(page)
+    assert len(found.ids) == len(set(found.ids))
+    wanted = {re.sub(r"^(?:url\()?#|\)$", "", one) for one in found.references if not one.startswith("data:")}
+    assert len(wanted) > 30
+    assert wanted <= set(found.ids)
+
+
+def test_the_page_loads_nothing_and_its_policy_allows_its_own_script_and_style_alone(page: str) -> None:
+    found = Outline(page)
+    assert not {"link", "iframe", "object", "embed", "img", "base", "form"} & set(found.tags)
+    assert not [
+        (tag, name) for tag, name in found.attributes if name == "style" or name.startswith("on") or name == "src"
+    ]
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="(.*?)"', page)
+    allowed = dict(part.split(" ", 1) for part in escaping.unescape(policy).split("; "))
+    assert allowed["default-src"] == "'none'"
+    for kind in ("style", "script"):
+        (content,) = re.findall(rf"<{kind}>(.*?)</{kind}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert allowed[f"{kind}-src"] == f"'sha256-{digest}'"
+
+
+def test_a_page_of_eight_variants_three_seeds_and_a_thousand_sentences_is_under_2_MB(tmp_path: Path) -> None:
+    variants = (*FULL_VARIANTS, "mine:ROTARY")
+    assert len(variants) == 8
+    records = pages_factory.folder(tmp_path, variants, seeds=3, count=1_000)
+    made = render_html.write(records, tmp_path, results=tmp_path, texts=pages_factory.texts(1_000), method=QUICK)
+    assert 300_000 < made.stat().st_size < 2_000_000
+    (found,) = data(made.read_text(encoding="utf-8"), "data")[:1]
+    assert len(found["sides"]) == 24
+    assert len(found["numbers"]) == 1_000
+
+
+# What stands in it ----------------------------------------------------------------------------------------------------
+
+
+def test_translations_source_and_reference_come_out_as_they_went_in(
+    page: str, stored: tuple[Path, list[RunRecord]]
+) -> None:
+    results, records = stored
+    found = data(page, "data")[0]
+    for one in records:
+        (side,) = (
+            each for each in found["sides"] if (each["label"], each["seed"]) == (one.spec.variant, one.spec.seed)
+        )
+        hypotheses = run_store.load_hypotheses(results, one.id)
+        assert [unpacked(line, found) for line in side["text"]] == [each.text for each in hypotheses]
+    assert unpacked(found["source"][3], found) == f"{pages_factory.SOURCE} nummer 3"
+    assert unpacked(found["reference"][3], found) == f"{pages_factory.REFERENCE} number 3"
+
+
+def unpacked(line: str, found: dict[str, Any]) -> str:
+    words, starts, first, least = [], [], 0, 0
+    for tail, own in enumerate(found["leads"]):
+        starts.append((first, least, tail))
+        first, least = first + own, least + own * len(found["alphabet"]) ** tail
+    letters = iter(line)
+    for letter in letters:
+        number = found["alphabet"].index(letter)
+        start, offset, tail = max(one for one in starts if one[0] <= number)
+        number -= start
+        for _ in range(tail):
+            number = number * len(found["alphabet"]) + found["alphabet"].index(next(letters))
+        words.append(found["words"][number + offset])
+    return " ".join(words)
+
+
+def test_no_text_of_the_corpus_stands_in_a_page_that_is_to_be_without(
+    stored: tuple[Path, list[RunRecord]], page: str, tmp_path: Path
+) -> None:
+    results, records = stored
+    without = render_html.write(records, tmp_path, results=results, method=QUICK).read_text(encoding="utf-8")
+    for word in (pages_factory.SOURCE, pages_factory.REFERENCE):
+        assert word in page
+        assert word not in without
+    assert "this page holds no text of the corpus" in without
+    (found,) = [one for one in data(without, "data") if isinstance(one, list)]
+    assert found[0]["sentences"][0]["source"] == ["1", "2", "3", "4", "5", "6"]
+
+
+def test_the_command_leaves_the_corpus_out_where_told_and_of_published_records(
+    stored: tuple[Path, list[RunRecord]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, _ = stored
+    published = tmp_path / "published"
+    shutil.copytree(results, published)
+    monkeypatch.setattr("harness.cli.report_options.test_sets", lambda records: pages_factory.texts(30))
+    monkeypatch.setattr("harness.reporting.bench_report.write", lambda records, folder, results, failures: None)
+    calls = {"shown": [results], "told": [results, "--without-corpus-text"], "published": [published]}
+    found = {}
+    for name, (folder, *options) in calls.items():
+        assert (
+            main(["report", "--results", str(folder), "--reports", str(tmp_path / name / "page"), *map(str, options)])
+            == 1  # these records are made up, which the check says
+        )
+        content = (tmp_path / name / "page" / "index.html").read_text(encoding="utf-8")
+        found[name] = pages_factory.REFERENCE in content
+    assert found == {"shown": True, "told": False, "published": False}
+
+
+def test_every_marker_has_a_swatch() -> None:
+    markers = {own.marker for own in plot_style.STYLES.values()} | set(plot_style.OUTSIDER_MARKERS)
+    assert markers == set(panels.SWATCH_MARKERS)
+
+
+def test_attention_is_the_stored_one_in_percent(stored: tuple[Path, list[RunRecord]], page: str) -> None:
+    results, records = stored
+    (found,) = [one for one in data(page, "data") if isinstance(one, list)]
+    assert found[0]["label"] == "learned_positions, seed 0"
+    first = found[0]["sentences"][1]
+    weights = run_store.load_attention(results, records[0].id)[1]
+    digits = first["layers"][2]
+    shares = [int(digits[place : place + 2]) for place in range(0, len(digits), 2)]
+    assert shares == [min(99, round(100 * float(one))) for one in weights[2].ravel()]
+    assert first["source"][1] == pages_factory.SOURCE
+    assert first["target"][-1] == "<eos>"
+
+
+def test_learnt_positions_are_drawn_where_weights_are_stored(page: str, tmp_path: Path) -> None:
+    assert "Learnt positions of learned_positions, seed 0" in page
+    without = render_html.write([record()], tmp_path, results=tmp_path, method=QUICK).read_text(encoding="utf-8")
+    assert "Learnt positions" not in without
+
+
+def test_figures_of_the_leaderboard_are_the_records(page: str, stored: tuple[Path, list[RunRecord]]) -> None:
+    _, records = stored
+    board = re.search(r'<table class="board">(.*?)</table>', page, re.DOTALL)
+    assert board
+    for variant in TWO:
+        mean = sum(one.scores["bleu_sacre"] or 0 for one in records if one.spec.variant == variant) / 2
+        (row,) = re.findall(rf'<tr [^>]*data-text="{variant} [^>]*>(.*?)</tr>', board[1], re.DOTALL)
+        assert f'data-value="{mean:.6g}"' in row
+        assert f">{mean:.2f}<" in row
+        assert row.count('<svg class="bar"') == 4
+
+
+def test_the_curve_panels_carry_every_epoch(page: str) -> None:
+    panels = data(page, "points")
+    assert len(panels) == 4
+    for one in panels:
+        assert [epoch["label"] for epoch in one["epochs"]] == [f"epoch {number}" for number in range(1, 11)]
+        places = [epoch["x"] for epoch in one["epochs"]]
+        assert places == sorted(places)
+        assert " to " not in one["epochs"][0]["values"][0], "two seeds have no interval"
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------
+
+
+def test_no_number_s_letters_begin_another_s() -> None:
+    numbers = [*range(0, 9_000, 7), *range(49, 52), 2_311, 2_312, 62_863, 62_864, 700_000]
+    codes = sorted(number_code(number) for number in dict.fromkeys(numbers))
+    assert len(set(codes)) == len(codes)
+    assert not [one for one, after in zip(codes, codes[1:], strict=False) if after.startswith(one)]
+    assert sum(LEADS) < len(ALPHABET)
+
+
+def test_what_does_not_fit_is_left_out_and_told() -> None:
+    sides = [
+        TranslationColumn(f"{name}", seed, {number: f"{name}{seed} word{number} b" for number in range(100)})
+        for name in ("x", "y")
+        for seed in range(3)
+    ]
+    found = explorer(sides, room_bytes=4_000)
+    assert found is not None
+    assert found.seeds_left_out == [2]
+    assert found.sentences_left_out == 0
+    smaller = explorer(sides, room_bytes=1_500)
+    assert smaller is not None
+    assert smaller.seeds_left_out == [1, 2]
+    assert 0 < smaller.sentences_left_out < 100
+    assert len(smaller.numbers) == 100 - smaller.sentences_left_out
+    assert explorer(sides[:3]) is None
+
+
+def test_disagreement_is_the_share_of_words_not_in_common() -> None:
+    sides = [
+        TranslationColumn("x", 0, {0: "a b c d", 1: "same", 2: "a"}),
+        TranslationColumn("y", 0, {0: "a b x y", 1: "same", 2: "b"}),
+    ]
+    found = explorer(sides)
+    assert found is not None
+    assert found.data["disagreement"] == [[50, 0, 100]]
+    assert [one.number for one in found.examples] == [2, 0, 1]
+
+
+def test_word_differences_are_marked_both_ways() -> None:
+    pieces = [(one.kind, one.words) for one in marked("a man in a red shirt", "a woman in a shirt now")]
+    assert pieces == [
+        ("same", "a"),
+        ("removed", "man"),
+        ("added", "woman"),
+        ("same", "in a"),
+        ("removed", "red"),
+        ("same", "shirt"),
+        ("added", "now"),
+    ]
+
+
+def test_case_counts_only_where_models_saw_it() -> None:
+    assert [one.kind for one in marked("A Dog", "a dog", case="lower")] == ["same"]
+    assert [one.words for one in marked("A Dog", "a dog", case="lower")] == ["a dog"]
+    assert [one.kind for one in marked("A Dog", "a dog")] == ["removed", "added"]
+
+
+def judged(records: list[RunRecord]) -> str:
+    found = groups(records)
+    return verdict(
+        [
+            (group, judge(group, distinct([row.label for row in group.rows]), stored_sentences(None), method=QUICK), [])
+            for group in found
+        ]
+    )
+
+
+def test_the_verdict_is_two_honest_sentences() -> None:
+    alone = judged([record(name) for name in TWO])
+    assert alone.startswith("With one seed, learned_positions has the highest sacreBLEU on")
+    assert "no variant can be called better" in alone
+    sure = judged([record(name, seed) for name in TWO for seed in range(5)])
+    assert "Over 5 seeds, assuming normally distributed seed noise, learned_positions has the highest" in sure
+    more = judged([record(name, seed) for name in TWO for seed in range(6)])
+    assert "Over 6 seeds, learned_positions has the highest" in more
+    assert "assuming" not in more
+    assert "significantly above the only other" in sure
+    near = judged(
+        [
+            replace(record(name, seed), scores={"bleu_sacre": 30.0 + (step * seed) % 5})
+            for name, step in (("learned_positions", 1), ("sinusoidal_handmade", 3))
+            for seed in range(5)
+        ]
+    )
+    assert "its lead over no other variant is significant, assuming normally distributed seed noise" in near
+    few = judged([record(name, seed) for name in TWO for seed in range(4)])
+    assert "but fewer than 5 seeds are too few for a claim." in few
+    assert "significant" not in few
+    single = judged([record()])
+    assert single.startswith("Only learned_positions has completed")
+    for said in (alone, sure, more, near, few, single):
+        assert len(re.findall(r"\.(?= |$)", said)) == 2
+
+
+def test_unfair_runs_are_refused_and_named(tmp_path: Path) -> None:
+    first, second = (record(name) for name in TWO)
+    unfair = replace(second, fingerprints={**second.fingerprints, "tokenised": "1" * 64})
+    page = render_html.write([first, unfair], tmp_path, method=QUICK).read_text(encoding="utf-8")
+    assert "differ in 1 point where they must agree" in page
+    assert "<li>tokenised: " in page
+    assert '<section id="curves"' not in page
+    assert '<table class="board">' not in page
+
+
+def test_no_records_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there are no run records to report"):
+        render_html.write([], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    records = pages_factory.folder(tmp_path, TWO, seeds=1, count=3)
+    path = tmp_path / records[0].id / run_store.HYPOTHESES
+    path.write_text("{}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=re.escape(str(path))):
+        render_html.write(records, tmp_path / "page", results=tmp_path, method=QUICK)
+
+
+# The same each time ---------------------------------------------------------------------------------------------------
+
+
+def test_the_same_records_give_the_same_bytes_whatever_the_order_and_the_hash_seed(
+    stored: tuple[Path, list[RunRecord]], tmp_path: Path
+) -> None:
+    results, _ = stored
+    program = (
+        "import pathlib, sys; sys.path[:0] = sys.argv[3:]\n"
+        "import pages_factory\n"
+        "from harness.storage import run_store\n"
+        "from harness.reporting import render_html\n"
+        "from harness.analysis.statistics import Method\n"
+        "results = pathlib.Path(sys.argv[1])\n"
+        "records = sorted(run_store.records(results), key=lambda one: hash(one.id))\n"
+        "render_html.write(records, pathlib.Path(sys.argv[2]), results=results, texts=pages_factory.texts(30),\n"
+        "           method=Method(resamples=50, trials=50))\n"
+        "print(sorted({'torch', 'tensorflow', 'keras', 'jax', 'matplotlib.pyplot'} & set(sys.modules)))\n"
+    )
+    here = FIXTURES
+    written = []
+    for seed in ("1", "2"):
+        folder = tmp_path / seed
+        arguments = [sys.executable, "-c", program, str(results), str(folder), str(here), str(ROOT)]
+        done = subprocess.run(
+            arguments, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
+        )
+        assert done.stdout.strip() == "[]"
+        written.append((folder / "index.html").read_bytes())
+    assert written[0] == written[1]

@@ -1,0 +1,386 @@
+"""The command `speed` from end to end at toy size: its document, its interruption and its refusals; no times."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import ROOT
+
+from harness.cli import speed
+from harness.cli.main import main, parser
+from harness.experiments.specs import DataSpec, DecodingSpec, RunRecord, RunSpec
+from harness.processes import machine
+from harness.speed import document_store
+from harness.speed.companion import JsonProcess, Lost, Refused
+from harness.speed.measurement import Measurement
+from harness.speed.plan import ModelJob
+from harness.speed.speed_document import SpeedDocument
+from harness.speed.timing import Samples
+from harness.speed.worker import Bench
+from harness.storage import run_store
+from impls import flops
+from impls.baselines import baseline_registry as peers
+from impls.contract import Training, TransformerRecipe
+
+TINY = ["--corpus", "captions", "--tokenizer", "whitespace", "--set", "data.training_pairs=208", "--threads", "1"]
+TOY = ["speed", "--size", "toy", *TINY]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+def only(results: Path) -> SpeedDocument:
+    """Return the one document in a folder, as it is read back."""
+    ((_, found),) = document_store.documents(results, complain=pytest.fail)
+    return found
+
+
+def all_samples(value: Any) -> Iterator[Samples]:
+    """Yield every series in a document."""
+    if isinstance(value, Samples):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from all_samples(one)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from all_samples(getattr(value, name))
+
+
+def check(document: SpeedDocument, parts: set[str]) -> None:
+    """Hold a complete document against itself."""
+    settings, data = document.settings, document.data
+    assert (document.status, set(settings.parts)) == ("complete", parts)
+    assert (data.batches, data.sentences) == (settings.updates, settings.updates * settings.batch_size)
+    assert all(value > 0 for series in all_samples(document) for value in series.values)
+    for series in all_samples(document):
+        assert series == Samples.of(series.values)
+    for one in document.subjects:
+        assert one.ending == "completed", f"{one.name}: {one.reason}"
+        assert one.parameters
+        assert one.idle_share is not None
+        if one.training is not None:
+            assert len(one.training.seconds) == settings.rounds
+            assert one.training.first_update_seconds < one.training.warmup_seconds
+            assert one.training.limit_share is not None
+            assert 0 < one.training.limit_share.median < 1
+            assert one.training.epoch_seconds == pytest.approx(data.epoch_tokens / one.training.tokens_per_second)
+        for decoding in one.decoding:
+            assert len(decoding.seconds) == settings.decoding_rounds
+            expected = settings.single_sentences if decoding.batch_size == 1 else settings.sentences
+            assert decoding.sentences == expected
+            assert decoding.peak_memory_bytes is None or decoding.peak_memory_bytes > 10e6
+        if one.breakdown is not None:
+            assert math.fsum(share.share for share in one.breakdown.shares) == pytest.approx(1)
+
+
+def test_the_command_measures_a_variant_and_a_peer_in_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = ["training", "evaluation", "decoding", "breakdown"]
+    chosen = [word for part in parts for word in ("--part", part)]
+    command = [*TOY, "--variant", "learned_positions", "--peer", "plain", *chosen, "--results", str(tmp_path)]
+    command += ["--set", "recipe.layers=1", "--set", "decoding.max_tokens=6", "--reports", str(tmp_path / "reports")]
+    assert main([*command, "--note", "a note"]) == 0
+    document = only(tmp_path)
+    check(document, set(parts))
+    assert document.note == "a note"
+    assert document.settings.unknown == "never"
+    ours, plain = document.subject("learned_positions/torch"), document.subject("plain")
+
+    recipe = TransformerRecipe(width=32, ffn_width=64, layers=1)
+    words = document.data.source_words, document.data.target_words
+    kernels = {one.name: one for one in document.rates[0].products}
+    inner = kernels["encoder.0.feed_forward.inner.kernel"]
+    assert (inner.inputs, inner.outputs, inner.count) == (32, 64, 1 + 1), "the cross keys and values are as large"
+    counted = flops.Tokens(source=document.data.source, target=document.data.target)
+    assert document.rates[0].operations == 3 * flops.kernel_operations(recipe, words, counted)
+    assert ours.training is not None
+    assert plain.training is not None
+    assert ours.training.operations == plain.training.operations > document.rates[0].operations
+    assert ours.training.harness_seconds is not None
+    assert len(ours.training.harness_seconds) == document.settings.rounds
+    share = ours.training.operations / ours.training.seconds.values[0]
+    share /= document.rates[0].operations / document.rates[0].seconds.values[0]
+    assert ours.training.limit_share is not None
+    assert ours.training.limit_share.values[0] == pytest.approx(share)
+
+    assert ours.evaluation is not None
+    assert plain.evaluation is None
+    assert 0 < ours.evaluation.nats_per_token < 2 * math.log(words[1])
+    assert ours.breakdown is not None
+    groups = {one.group for one in ours.breakdown.shares if one.share > 0}
+    assert {"matrix products", "attention", "softmax and loss", "dropout", "optimiser", "data"} <= groups
+    assert [one.name for one in ours.decoding] == ["greedy", "beam", "single_greedy", "single_beam"]
+    same = {one.name: one for one in plain.decoding}["single_greedy"]
+    assert (same.compared_with, same.equal) == ("learned_positions/torch", same.sentences)
+    assert same.digest == {one.name: one for one in ours.decoding}["single_greedy"].digest
+    assert ours.weights_from == plain.weights_from == "3 updates of learned_positions/torch"
+    pairs = {(one.what, one.baseline_what) for one in document.comparisons}
+    assert {("training", "training"), ("greedy", "single_greedy"), ("single_beam", "single_beam")} <= pairs
+
+    shown = capsys.readouterr().out
+    assert f"{1_000 * ours.training.update_seconds:.1f}" in shown
+    assert "GFLOP/s" in shown
+    page = tmp_path / "reports" / "speed" / "index.html"
+    assert f"The page: {page} " in shown
+    assert f"{document.id}.json" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+def test_an_interruption_ends_all_processes_and_keeps_the_whole_rounds(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness", *TOY, "--variant", "learned_positions", "--peer", "none"]
+    command += ["--part", "evaluation", "--rounds", "1000", "--results", str(tmp_path / "kept")]
+    command += ["--reports", str(tmp_path / "reports")]
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "round 1 of" in line:
+            break
+    assert len(with_environment(str(tmp_path))) == 2
+    process.send_signal(signal.SIGINT)
+    told = process.stderr.read()
+    assert process.wait() == 128 + signal.SIGINT
+    assert "interrupted by SIGINT; its processes are ended; what was measured so far: " in told
+    assert with_environment(str(tmp_path)) == []
+    document = only(tmp_path / "kept")
+    assert (document.status, document.reason) == ("incomplete", "interrupted by SIGINT")
+    assert document.subjects[0].evaluation is not None
+    assert "Incomplete: interrupted by SIGINT" in (tmp_path / "reports" / "speed" / "index.md").read_text(
+        encoding="utf-8"
+    )
+
+
+def with_environment(text: str) -> list[Path]:
+    """Return the processes that were started with this in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if text.encode() in path.read_bytes():
+                found.append(path)
+    return found
+
+
+BAD = {
+    "speed --size toi": "did you mean 'toy'?",
+    "speed --peer plane": "did you mean 'plain'?",
+    "speed --peer none --peer plain": "allowed is one or the other",
+    "speed --part trainig": "did you mean 'training'?",
+    "speed --rounds 0": "'0': allowed is a whole number of at least 1",
+    "speed --variant learned_position": "did you mean 'learned_positions'?",
+    "speed --backend jax --framework torch": "--backend jax: allowed is with --framework keras",
+    "speed --beam 2000 --corpus captions --tokenizer whitespace --size toy": "beam=2000",
+    "speed --timeout soon": "'soon': allowed is a number of seconds",
+    "speed --set recipe.dropot=0.3 --corpus captions": "did you mean 'dropout'?",
+    "speed --corpus captions --tokenizer whitespace --weights nothing": "run 'nothing': there is none in",
+    "speed --corpus captions --tokenizer whitespace --variant torch_reference --framework keras": "torch_reference",
+    "speed --corpus captions --tokenizer whitespace --device tpu": "device 'tpu' cannot be had",
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_bad_input_is_one_line(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 2
+    told = capsys.readouterr().err
+    assert BAD[line] in told
+    assert told.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+# One process ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def companion(tmp_path: Path) -> Iterator[JsonProcess]:
+    """Yield a process that multiplies matrices: it needs no model, and so begins soon."""
+    spec = RunSpec(
+        variant="learned_positions",
+        recipe=TransformerRecipe(width=8, layers=1, heads=2, ffn_width=8),
+        training=Training(batch_size=4),
+        data=DataSpec(corpus="captions", tokenizer="whitespace", training_pairs=50),
+        decoding=DecodingSpec(max_tokens=5),
+        threads=1,
+    )
+    job = ModelJob(
+        name="products",
+        spec=spec,
+        products=(spec,),
+        updates=1,
+        validation_batches=1,
+        sentences=1,
+        single_sentences=1,
+        beam=2,
+        profiled_updates=1,
+    )
+    found = JsonProcess(job, tmp_path / "log", lambda: None, 60.0)
+    yield found
+    found.end()
+
+
+def test_a_process_that_is_killed_is_lost_with_its_last_lines(companion: JsonProcess) -> None:
+    facts = companion.start()
+    assert facts["environment"]["OMP_NUM_THREADS"] == "1"
+    companion._log.write_text("first\nlast words\n", encoding="utf-8")
+    os.kill(companion._process.pid, signal.SIGKILL)
+    with pytest.raises(Lost, match=r"killed by SIGKILL; .* memory runs out: first \| last words"):
+        companion.ask("time", measure="products", of=0)
+
+
+def test_a_process_says_what_it_refuses_and_what_it_fails_in_and_goes_on(companion: JsonProcess) -> None:
+    companion.start()
+    with pytest.raises(Refused, match="job.nowhere: there is no such field"):
+        companion.ask("start", job={"nowhere": 1})
+    with pytest.raises(Lost, match="IndexError"):
+        companion.ask("warm", measure="products", of=7)
+    assert companion.ask("warm", measure="products", of=0)["warmup_seconds"] > 0
+    assert companion.ask("time", measure="products", of=0)["seconds"] > 0
+
+
+def test_a_process_that_says_nothing_is_given_up(companion: JsonProcess) -> None:
+    companion.start()
+    companion._timeout = 0.3
+    os.kill(companion._process.pid, signal.SIGSTOP)
+    with pytest.raises(Lost, match="no answer within 0 s"):
+        companion.ask("time", measure="products", of=0)
+    assert companion._process.poll() is not None
+
+
+def test_a_process_ends_with_whoever_started_it(companion: JsonProcess) -> None:
+    companion.start()
+    assert companion._process.stdin is not None
+    companion._process.stdin.close()
+    assert companion._process.wait(timeout=20) == 0
+
+
+@pytest.mark.parametrize(("gigabytes", "warned"), [(0.9, True), (1.1, False), (None, False)])
+def test_more_subjects_than_the_memory_holds_are_warned_of(
+    gigabytes: float | None, warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory = None if gigabytes is None else int(gigabytes * 1e9)
+    monkeypatch.setattr(machine, "memory_bytes", lambda: memory)
+    words = [*TOY, "--variant", "paper", "--peer", "plain"]
+    plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
+    speed._announce(plan)
+    assert ("2 subjects at once need about 1 GB of memory" in capsys.readouterr().err) == warned
+
+
+def test_a_peer_computes_in_float32_alone() -> None:
+    words = [*TOY, "--variant", "learned_positions", "--peer", "plain", "--precision", "bfloat16"]
+    plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
+    assert [job.name for job in plan.jobs] == ["learned_positions/torch"]
+    assert [(one.name, one.reason) for one in plan.absent] == [
+        ("plain", "it computes in float32, and this is bfloat16")
+    ]
+
+
+def test_a_peer_that_cannot_have_the_recipe_is_left_out(tmp_path: Path) -> None:
+    words = [*TOY, "--variant", "conv_ffn", "--peer", "plain", "--part", "training", "--rounds", "1"]
+    assert main([*words, "--results", str(tmp_path), "--reports", str(tmp_path / "reports")]) == 0
+    ours, plain = only(tmp_path).subjects
+    assert (ours.ending, plain.ending) == ("completed", "missing")
+    assert plain.reason.startswith("peer 'plain' with ")
+    assert "allowed is" in plain.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "decoding.beam=3"], "decoding.beam=3: allowed is --beam"),
+        (["--weights", "x", "--part", "training"], "--weights with --part training, which uses none"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*TOY, "--variant", "paper", "--peer", "none", *words, "--results", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_runs_of_one_recipe_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*TOY, "--variant", "paper", "--peer", "none"]
+    plan, prepared = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
+    known = {"spec": plan.jobs[0].spec, "status": "completed", "fingerprints": prepared.digests}
+    monkeypatch.setattr(run_store, "find", lambda _, name: RunRecord(id=name, **known))
+    monkeypatch.setattr(run_store, "load_weights", lambda *_: {})
+    assert main([*words, "--weights", "first", "--weights", "second", "--results", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "--weights second: run first has the same recipe: allowed is one run of a recipe" in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_ways_to_translate_that_are_compared_share_their_rounds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = [*TOY, "--variant", "learned_positions", "--peer", "plain"]
+    plan, prepared = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
+    found = Measurement(plan, prepared, tmp_path, say=lambda line: None, check=lambda: None)
+    monkeypatch.setattr(found, "_can", lambda job, what: True)
+    runs: list[set[tuple[str, str]]] = []
+    monkeypatch.setattr(
+        found.crew, "run", lambda title, turns, rounds: runs.append({(t.subject, t.measure) for t in turns})
+    )
+    found._decoding()
+    for way in ("greedy", "beam"):
+        assert any({("learned_positions/torch", way), ("plain", f"single_{way}")} <= run for run in runs)
+    assert not any(("plain", way) in run for run in runs for way in ("greedy", "beam"))
+
+
+def test_the_first_update_is_the_process_s_very_first(tmp_path: Path) -> None:
+    words = [*TOY, "--variant", "learned_positions", "--peer", "none"]
+    plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
+    bench = Bench(plan.jobs[0])
+    bench.learn(2, str(tmp_path / "weights.safetensors"))
+    first = bench._first_seconds
+    assert first is not None
+    assert bench.warm("training", 0)["first_update_seconds"] == first
+
+
+# All of it ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_every_part_of_it_at_toy_size(framework: str, tmp_path: Path) -> None:
+    chosen = ["--variant", "learned_positions", "--variant", "bahdanau_gru", "--framework", framework]
+    assert main([*TOY, *chosen, "--results", str(tmp_path), "--reports", str(tmp_path / "reports")]) == 0
+    document = only(tmp_path)
+    missing = {one.name for one in document.subjects if one.ending == "missing"}
+    assert missing == {name for name in peers.names() if peers.missing(name)}
+    check(
+        SpeedDocument(**{**vars(document), "subjects": tuple(o for o in document.subjects if o.ending != "missing")}),
+        {"training", "evaluation", "decoding", "breakdown", "scaling"},
+    )
+    assert {one.axis for one in document.scaling} == {"batch_size", "length", "threads", "width", "decoding_batch_size"}
+    for one in document.scaling:
+        assert all(len(point.seconds) == 3 for point in one.points)
+        assert (one.exponent is None) == (len(one.points) < 2)
+    greedy = {one.name: found for one in document.subjects for found in one.decoding if found.name == "greedy"}
+    for name in {"ctranslate2", "marian"} & greedy.keys():
+        assert greedy[name].equal == greedy[name].sentences
