@@ -13,12 +13,9 @@ from worker_tasks import Crew, Task
 from harness.data import tokenizer_process
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one of pytest-xdist's processes, and those that ask the `crew` in one as well."""
-    for item in items:
-        group = "crew" if "crew" in getattr(item, "fixturenames", ()) else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep the tests of a file in one process of pytest-xdist, and all that use the `crew` in one as well."""
+    item.add_marker(pytest.mark.xdist_group("crew" if "crew" in getattr(item, "fixturenames", ()) else item.path.stem))
 
 
 @pytest.fixture(scope="module")
