@@ -1,35 +1,67 @@
-"""Plain strings for terminals and pages: no control characters, one line, counts and suggestions."""
+"""Plain strings for terminals and pages: no control characters, one line, plurals and suggestions."""
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
-_OBEYED = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for the tab and the end of a line
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # ends of lines and directions of writing
-    "\ud800-\udfff\ufeff]"  # half a character, and a mark of byte order
+SENTENCE_CHARACTERS = 2_000
+"""Sentences from untrusted files are cut to this length before they enter a page. Units: characters."""
+
+_SUGGESTION_CHARACTERS = 80
+_REPR_CHARACTERS = 80
+
+_UNSAFE = re.compile(
+    # Control characters other than tab and newline; line and paragraph separators.
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029"
+    # Writing direction, zero-width characters, joiners and soft hyphens.
+    "\u00ad\u034f\u061c\u180b-\u180f\u200b\u200c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+    # Fillers, which look like spaces, and invisible letters.
+    "\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
+    # Annotations, lone surrogates, tags and further default-ignorable code points.
+    "\ufff0-\ufffb\ud800-\udfff\ufe00-\ufe0e\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    # Zero-width joiners and emoji variation selectors outside emoji.
+    "|\u200d(?![\u2190-\u2bff\U0001f000-\U0001faff])|(?<![\u2190-\u2bff\U0001f000-\U0001faff])\ufe0f"
 )
 
 
-def shown(text: str) -> str:
-    r"""Return `text` with each character that a terminal obeys, or cannot show, as JSON writes it: \u001b.
+def printable(text: str) -> str:
+    r"""Return `text` with control and invisible characters escaped as in JSON, such as \u001b.
 
-    So what is JSON stays the same JSON. Colours of our own are put around it afterwards.
+    Tabs and newlines stay. JSON text remains valid and keeps its meaning. Terminal colors are added afterwards.
     """
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE.sub(lambda match: _escape(match[0]), text)
 
 
-def line(text: str) -> str:
-    """Return what `shown` does, on one line: no text can pass for several."""
-    return shown(" ".join(text.split("\n")))
+def one_line(text: str) -> str:
+    """Return `printable(text)` with newlines replaced by spaces, so that no text can pass for several lines."""
+    return printable(text.replace("\n", " "))
 
 
-def plain(text: str, *, longest: int = 300) -> str:
-    """Return `text` on one line without control characters, cut to `longest` letters."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    return line if len(line) <= longest else line[: longest - 1] + "…"
+def short_line(text: str, *, longest: int = 300) -> str:
+    """Return `one_line(text)` with white space collapsed, cut to `longest` characters."""
+    one_line = printable(" ".join(text.split()))
+    return one_line if len(one_line) <= longest else one_line[: longest - 1] + "…"
 
 
-def plain_text(line: str) -> str:
-    """Return a sentence on one line, its words apart by one space, without control characters."""
-    return plain(line, longest=2_000)
+def brief(value: object) -> str:
+    """Return `repr(value)`, cut to 80 characters: rejected values may be of any length."""
+    text = repr(value)
+    return text if len(text) <= _REPR_CHARACTERS else f"{text[: _REPR_CHARACTERS - 1]}…"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun in the singular or plural: "1 run", "2,000 runs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def did_you_mean(value: object, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the closest of the `known` words, or an empty string if none is close."""
+    near = difflib.get_close_matches(str(value)[:_SUGGESTION_CHARACTERS], list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[place : place + 2].hex()}" for place in range(0, len(units), 2))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from harness.analysis.fairness import BATCHING, undeclared
 from harness.analysis.grouping import groups
 from harness.experiments.specs import RunRecord, RunSpec, canonical_json, to_json
-from harness.text import plain
+from harness.text import short_line
 from impls.contract import Batching, Training, TransformerRecipe
 from impls.recipes import RECIPES, TUTORIAL
 
@@ -149,7 +149,7 @@ def _study(records: Sequence[RunRecord], given: RunSpec | None) -> Study:
         for words, runs in sorted(found.items(), key=lambda pair: _place(base, pair[0]))
     )
     (group,) = groups([next(iter(found[base].values()))])
-    title = f"{plain(spec.variant)}, {group.title}"
+    title = f"{short_line(spec.variant)}, {group.title}"
     return Study(spec.variant, title, dict(zip(WORDS, base, strict=True)), cells, differences(cells))
 
 

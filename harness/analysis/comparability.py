@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any
 from harness.analysis.fairness import other_vocabulary, unfair
 from harness.analysis.selection import UNTOLD, Side, setting, settings
 from harness.experiments.specs import Budget, RunRecord
-from harness.text import plain
+from harness.text import count, did_you_mean, short_line
 
 UNPAIRED = ("files", "file digests", "data.corpus", "data.direction", "data.test_split")
 """Differences, beside those of the test set's files, after which sentences of two sides are not the same sentences."""
@@ -78,14 +77,13 @@ def check(sides: Sequence[Side], allowed: Sequence[str], *, complain: Callable[[
         told = "; ".join(f"{one.name} ({one.told})" for one in refused)
         options = " ".join(f"--allow {shlex.quote(one.name)}" for one in refused)
         raise ValueError(
-            plain(
+            short_line(
                 f"not comparable ({who}): they differ in {told}. To compare them all the same: {options}", longest=4_000
             )
         )
     for name in allowed:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            complain(f"--allow {name}: the sides do not differ in it{f'; did you mean {near[0]!r}?' if near else ''}")
+            complain(f"--allow {name}: the sides do not differ in it{did_you_mean(name, names)}")
     return found
 
 
@@ -110,13 +108,13 @@ def machine(record: RunRecord) -> str:
     """Return in words what a run was made on."""
     found = record.environment.get("machine")
     if not isinstance(found, Mapping):
-        return plain(str(found)) if found else "a machine that the record does not name"
+        return short_line(str(found)) if found else "a machine that the record does not name"
     parts = [found.get("gpu") or found.get("processor") or "unknown processor"]
     if found.get("cores"):
-        parts.append(f"{found['cores']} core{'s' * (found['cores'] != 1)}")
+        parts.append(count(found["cores"], "core"))
     if found.get("memory_bytes"):
         parts.append(f"{found['memory_bytes'] / 2**30:.0f} GiB")
-    return plain(", ".join(map(str, [*parts, *filter(None, [found.get("system")])])))
+    return short_line(", ".join(map(str, [*parts, *filter(None, [found.get("system")])])))
 
 
 def _told(record: RunRecord) -> dict[str, str]:
@@ -133,7 +131,7 @@ def _told(record: RunRecord) -> dict[str, str]:
     found |= {"python": environment.get("python"), **{f"version of {name}": one for name, one in versions.items()}}
     found |= variables
     found |= {"commit": commit, "machine": machine(record), "resumed": environment.get("resumed_after_epochs") or None}
-    return {name: plain(setting(value)) for name, value in found.items()}
+    return {name: short_line(setting(value)) for name, value in found.items()}
 
 
 def _renamed(sides: Sequence[Side]) -> list[RunRecord]:

@@ -11,7 +11,7 @@ import numpy as np
 from harness.analysis.selection import Run, Side
 from harness.analysis.subsets import Counts
 from harness.evaluation.metrics import score_from_sums
-from harness.text import plain, plain_text
+from harness.text import SENTENCE_CHARACTERS, short_line
 from impls.contract import SPECIAL_WORDS, UNK
 
 MOST_WORDS = 4
@@ -78,7 +78,9 @@ def most_different(
 
     def sentence(place: int) -> Sentence:
         chosen = int(np.abs(each[:, place] - means[place]).argmin())
-        source, reference = (plain_text(lines[place]) if place < len(lines) else "" for lines in texts)
+        source, reference = (
+            short_line(lines[place], longest=SENTENCE_CHARACTERS) if place < len(lines) else "" for lines in texts
+        )
         return Sentence(
             number=_text(runs[0][chosen], place)[0],
             means=(float(first[:, place].mean()), float(second[:, place].mean())),
@@ -115,7 +117,7 @@ def ngrams(
         sign = 1 if two > one else -1
         seen = sum(sign * (b[words] - a[words]) > 0 for a, b in zip(*right, strict=True))
         share = (two + SMOOTHING) / (one + two + 2 * SMOOTHING)
-        found.append((words, Ngram(plain(" ".join(words)), one, two, share, seen)))
+        found.append((words, Ngram(short_line(" ".join(words)), one, two, share, seen)))
     found.sort(key=lambda pair: (-pair[1].first - pair[1].second, -len(pair[0]), pair[0]))
     better = sorted((one for _, one in found if one.second > one.first), key=lambda one: -one.share)
     worse = sorted((one for _, one in found if one.second < one.first), key=lambda one: one.share)
@@ -124,7 +126,7 @@ def ngrams(
 
 def _text(run: Run, place: int) -> tuple[int, str]:
     assert run.hypotheses is not None
-    return run.hypotheses[place].sentence, plain_text(run.hypotheses[place].text)
+    return run.hypotheses[place].sentence, short_line(run.hypotheses[place].text, longest=SENTENCE_CHARACTERS)
 
 
 def _grams(words: Sequence[str]) -> Counter[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from typing import Literal
 from harness.analysis.grouping import RunTable, rows
 from harness.evaluation.metrics import without_unknown
 from harness.experiments.specs import Budget, RunRecord, to_json
-from harness.text import plain
+from harness.text import short_line
 from impls.contract import GruRecipe, TransformerRecipe
 
 Holders = dict[str, list[str]]
@@ -165,7 +165,7 @@ def _sides(sides: Holders) -> str:
 
 def _short(value: str) -> str:
     hexadecimal = len(value) >= 32 and all(letter in "0123456789abcdef" for letter in value)
-    return value[:12] + "…" if hexadecimal else plain(value)
+    return value[:12] + "…" if hexadecimal else short_line(value)
 
 
 def _seeds(records: Sequence[RunRecord]) -> list[Mismatch]:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from harness.experiments.specs import Budget, DataSpec, EpochRecord, RunRecord, RunSpec, canonical_json, to_json
-from harness.text import plain
+from harness.text import short_line
 from impls.contract import GruRecipe
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
@@ -163,7 +163,7 @@ class RunTable:
 
 def notes(records: Iterable[RunRecord]) -> tuple[str, ...]:
     """Return the different notes of `records`, in order."""
-    return tuple(dict.fromkeys(note for record in records if (note := plain(record.note))))
+    return tuple(dict.fromkeys(note for record in records if (note := short_line(record.note))))
 
 
 def shown_budgets(found: Iterable[RunTable]) -> dict[str, str]:
@@ -294,7 +294,7 @@ def _title(records: Sequence[RunRecord]) -> str:
     spec = records[0].spec
     parts = [f"{spec.data.corpus} {spec.data.direction}", spec.data.test_split]
     if spec.data.files:
-        parts[1] = plain(PurePath(spec.data.files.test_source).name)
+        parts[1] = short_line(PurePath(spec.data.files.test_source).name)
     elif spec.data.corpus == "captions":
         parts[1] = "its test split"
     if spec.data.training_pairs is not None:
@@ -313,8 +313,8 @@ def _title(records: Sequence[RunRecord]) -> str:
 def _told(name: str, settings: dict[str, Any]) -> str:
     """Return a setting in words; the framework with what Keras runs on."""
     if name == "framework":
-        return f"{settings[name]} on {settings['backend']}" if settings["backend"] else plain(str(settings[name]))
-    return f"{name.rpartition('.')[2]}={plain(str(settings[name]))}"
+        return f"{settings[name]} on {settings['backend']}" if settings["backend"] else short_line(str(settings[name]))
+    return f"{name.rpartition('.')[2]}={short_line(str(settings[name]))}"
 
 
 def _labels(specs: Sequence[RunSpec]) -> list[str]:
@@ -334,7 +334,7 @@ def _labels(specs: Sequence[RunSpec]) -> list[str]:
         names = dict.fromkeys([*_changed(spec), *telling, *places])
         told = dict.fromkeys("framework" if name == "backend" else name for name in names)
         extra = ", ".join(_told(name, settings) for name in told)
-        found.append(plain(spec.variant) + (f" ({extra})" if extra else ""))
+        found.append(short_line(spec.variant) + (f" ({extra})" if extra else ""))
     return found
 
 

@@ -22,6 +22,7 @@ from harness.analysis.statistics import Comparisons, Evidence, Interval, Method,
 from harness.evaluation import metrics
 from harness.experiments.specs import RunRecord
 from harness.storage import run_store
+from harness.text import count
 from impls.contract import Arrays
 
 SYMBOLS = f"{LEGEND}."
@@ -115,7 +116,7 @@ class MetricLeaderboard:
             return []
         if self.seeds < LEAST_SEEDS:
             return [f"{self.measure.title}: {table.tests} comparisons, tested {Conclusion.SENTENCES_ONLY.label}."]
-        said = f"{self.measure.title}: {table.tests} comparison{'s' * (table.tests > 1)} over {self.seeds} seeds"
+        said = f"{self.measure.title}: {count(table.tests, 'comparison')} over {self.seeds} seeds"
         said += assumption(self.seeds)
         if table.detectable is not None:
             said += f"; a true difference of {table.detectable:.{self.measure.digits}f} is found with 80 % probability"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 import os
@@ -15,6 +14,7 @@ from harness.analysis.grouping import rows
 from harness.analysis.leaderboard import distinct
 from harness.experiments.specs import RunRecord, RunSpec, canonical_json, to_json
 from harness.storage import run_store
+from harness.text import did_you_mean
 from impls.contract import Arrays
 
 UNTOLD = ("recipe.name", "recipe.source", "recipe.family")
@@ -145,9 +145,8 @@ def _row(word: str, known: Sequence[Run], results: Path) -> tuple[Run, ...]:
     found = found or [run for run in known if name and run.record.id.startswith(name)]
     if not found:
         variants = list(dict.fromkeys(run.record.spec.variant for run in known))
-        near = difflib.get_close_matches(name, variants, n=1)
-        told = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"side {word!r}: {results} has no such variant or run, nor is it a file{told}")
+        hint = did_you_mean(name, variants)
+        raise ValueError(f"side {word!r}: {results} has no such variant or run, nor is it a file{hint}")
     for choice in filter(None, selection.split(",")):
         found = _narrowed(word, found, choice)
     made = rows(run.record for run in found)
@@ -167,9 +166,9 @@ def _narrowed(word: str, found: Sequence[Run], choice: str) -> list[Run]:
     known = list(dict.fromkeys(key for run in found for key in settings(run.record.spec)))
     fields = [key for key in known if key == name] or [key for key in known if key.rpartition(".")[2] == name]
     if not equals or len(fields) != 1:
-        near = difflib.get_close_matches(name, [*known, *(key.rpartition(".")[2] for key in known)], n=1)
-        told = f" ({', '.join(fields)})" if fields and equals else f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"side {word!r}: {choice!r}: allowed is FIELD=VALUE with one field{told}")
+        near = did_you_mean(name, [*known, *(key.rpartition(".")[2] for key in known)])
+        hint = f" ({', '.join(fields)})" if fields and equals else near
+        raise ValueError(f"side {word!r}: {choice!r}: allowed is FIELD=VALUE with one field{hint}")
     (field,) = fields
     kept = [run for run in found if _is(settings(run.record.spec).get(field), value)]
     if not kept:

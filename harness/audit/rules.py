@@ -27,6 +27,7 @@ from harness.audit.run_folder import FileCache, Skipped, StoredRun, read, run_na
 from harness.audit.table_rules import ComparedRuns, agreement
 from harness.experiments.specs import Budget
 from harness.storage import run_store
+from harness.text import count
 
 End = Literal["ok", "fail", "warn", "n/a"]
 
@@ -164,23 +165,23 @@ class AuditReport:
     @property
     def verdict(self) -> str:
         """The result in a few sentences: what failed, and how many rules were skipped, and which."""
-        runs, rules = _count(len(self.runs), "run"), _count(len(self.outcomes), "rule")
+        runs, rules = count(len(self.runs), "run"), count(len(self.outcomes), "rule")
         tables = [one for one in self.comparisons if len(one.group.records) > 1]
         if self.failed:
             said = f"Failed: {len(self.failed)} of {rules} on {runs}: {_names(self.failed)}."
         elif tables:
-            said = f"Passed: a fair comparison of {runs} in {_count(len(tables), 'table')}."
+            said = f"Passed: a fair comparison of {runs} in {count(len(tables), 'table')}."
         else:
             said = f"Passed: {runs}, of which no two share a table."
         partly = [one for one in self.outcomes if one.untried and one.end != "n/a" and one.rule in OF_RUNS]
         if self.skipped:
-            said += f" {_count(len(self.skipped), 'rule')} skipped: {_names(self.skipped)}."
+            said += f" {count(len(self.skipped), 'rule')} skipped: {_names(self.skipped)}."
         else:
             said += " No rule skipped."
         if partly:
-            said += f" {_count(len(partly), 'rule')} skipped on some runs: {_names(partly)}."
+            said += f" {count(len(partly), 'rule')} skipped on some runs: {_names(partly)}."
         warned = [one for one in self.warnings if one.end == "warn"]
-        return said + (f" {_count(len(warned), 'warning')}: {_names(warned)}." if warned else "")
+        return said + (f" {count(len(warned), 'warning')}: {_names(warned)}." if warned else "")
 
 
 def check(
@@ -282,10 +283,6 @@ def apply_rule(rule: Rule, subjects: Iterable[tuple[str, str, Any]], fault: End 
         findings += [Finding(where, line) for line in found]
     end: End = fault if findings else "ok" if tried else "n/a"
     return RuleOutcome(rule, end, tried, tuple(findings), untried)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _names(outcomes: Sequence[RuleOutcome]) -> str:

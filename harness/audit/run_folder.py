@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.audit.batch_reference import Expected
-from harness.experiments.specs import RECORD_SCHEMAS, DataSpec, RunRecord, brief, record_from_json
+from harness.experiments.specs import RECORD_SCHEMAS, DataSpec, RunRecord, record_from_json
 from harness.storage import checkpoint_files, files, run_store
 from harness.storage.run_store import Hypothesis
+from harness.text import brief
 from impls.contract import Arrays
 
 SEAL = run_store.SEAL

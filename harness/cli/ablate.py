@@ -13,6 +13,7 @@ from harness.experiments import ablation_grids, suites
 from harness.experiments.ablation_grids import Grid
 from harness.experiments.specs import DataSpec, RunRecord, RunSpec
 from harness.experiments.suites import Suite
+from harness.text import count
 
 
 def add(commands: Any) -> None:
@@ -145,10 +146,10 @@ def _announce(arguments: argparse.Namespace, plan: AblationPlan, there: list[Run
     corpora = ", ".join(dict.fromkeys(f"{spec.data.corpus} {spec.data.direction}" for spec in specs))
     how = "every combination of" if arguments.factorial else "one field at a time of"
     options.say(f"Ablation of {arguments.base}, {how} {', '.join(fields)}; sizes as in the suite {suite.name}.")
-    options.say(f"{len(specs) // seeds} recipes, {seeds} seed{'s' * (seeds > 1)}: {len(specs)} runs on {corpora}.")
+    options.say(f"{len(specs) // seeds} recipes, {count(seeds, 'seed')}: {len(specs)} runs on {corpora}.")
     if plan.pilots:
         pilot, *_ = next(iter(plan.pilots.values()))
-        length = f"{pilot.training.epochs} epoch{'s' * (pilot.training.epochs > 1)}"
+        length = f"{count(pilot.training.epochs, 'epoch')}"
         options.say(
             f"Learning rates {_rates(arguments.tune_rate)}: {len(plan.first) - len(specs)} pilots of {length} with "
             f"seed {rate_tuning.PILOT_SEED} choose one for each recipe. The runs at the chosen rates come after them."

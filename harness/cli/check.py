@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cli import options
 from harness.experiments import specs
+from harness.text import count
 
 if TYPE_CHECKING:
     from harness.audit.rules import AuditReport, RuleOutcome
@@ -90,7 +91,7 @@ def _line(outcome: RuleOutcome) -> str:
     if outcome.end == "n/a":
         return f"{head} skipped ({'; '.join(map(_plain, outcome.untried)) or 'nothing to compare'})"
     unit = "table" if outcome.rule in (*OF_COMPARISONS, *WARNINGS_OF_COMPARISONS) else "run"
-    tried = f"{outcome.tried} {unit}{'s' * (outcome.tried != 1)}"
+    tried = count(outcome.tried, unit)
     if outcome.end == "ok":
         return f"{head} ok ({tried}{'; ' * bool(reasons)}{reasons})"
     found = lines(outcome)
@@ -100,9 +101,9 @@ def _line(outcome: RuleOutcome) -> str:
 
 
 def _plain(text: str) -> str:
-    from harness.text import plain
+    from harness.text import short_line
 
-    return plain(text, longest=400)
+    return short_line(text, longest=400)
 
 
 def _json(found: AuditReport) -> dict[str, Any]:

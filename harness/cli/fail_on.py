@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from harness.analysis.effects import Conclusion, Difference
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.selection import Side
 from harness.reporting.formatting import bounds, chance, signed
+from harness.text import count, did_you_mean
 
 FORMS = "allowed is FIGURE<NUMBER, FIGURE>NUMBER or FIGURE:worse"
 
@@ -39,9 +39,8 @@ def read(text: str) -> Condition:
         raise ValueError(f"--fail-on {text!r}: {FORMS}")
     name, worse, sign, written = found.groups()
     if name not in FIGURES:
-        near = difflib.get_close_matches(name, FIGURES, n=1)
-        told = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(FIGURES)}"
-        raise ValueError(f"--fail-on {text!r}: there is no figure {name!r}; {told}")
+        hint = did_you_mean(name, FIGURES) or f"; the figures are {', '.join(FIGURES)}"
+        raise ValueError(f"--fail-on {text!r}: there is no figure {name!r}{hint}")
     if worse:
         if FIGURES[name].kind == "cost":
             raise ValueError(
@@ -71,7 +70,7 @@ def holds(condition: Condition, found: Comparison) -> list[str]:
             lines.append(f"--fail-on {condition.text}: it cannot be told of {side.letter} ({side.label}): {why}")
         elif condition.kind == "worse" and difference.n < LEAST_SEEDS:
             raise ValueError(
-                f"--fail-on {condition.text}: {difference.n} seed{'s' * (difference.n > 1)} in common, but a test "
+                f"--fail-on {condition.text}: {count(difference.n, 'seed')} in common, but a test "
                 f"needs {LEAST_SEEDS}: add seeds, or use {condition.figure}<NUMBER or >NUMBER"
             )
         elif _holds(condition, one, difference):

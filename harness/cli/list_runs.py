@@ -36,7 +36,7 @@ def command(arguments: argparse.Namespace) -> int:
     found = run_store.records(arguments.results, complain=options.warn)
     options.say(f"\nRuns in {arguments.results}:" + ("" if found else " none"))
     for record in found:
-        options.say(f"  {text.line(record.id)}  {_line(record)}")
+        options.say(f"  {text.one_line(record.id)}  {_line(record)}")
     return 0
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import io
 import os
 import shlex
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from harness import text
@@ -46,7 +45,9 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(one) for one in action.choices]
-            raise argparse.ArgumentError(action, f"{value!r}: allowed is {', '.join(known)}{_nearest(value, known)}")
+            raise argparse.ArgumentError(
+                action, f"{value!r}: allowed is {', '.join(known)}{text.did_you_mean(value, known)}"
+            )
 
 
 def parser() -> Parser:
@@ -69,13 +70,10 @@ class _SubParser(Parser):
         if rest:
             known = [option for action in self._actions for option in action.option_strings]
             name = rest[0].partition("=")[0]
-            raise ValueError(f"{self.prog.split()[-1]}: there is no argument {rest[0]!r}{_nearest(name, known)}")
+            raise ValueError(
+                f"{self.prog.split()[-1]}: there is no argument {rest[0]!r}{text.did_you_mean(name, known)}"
+            )
         return found, rest
-
-
-def _nearest(value: object, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(str(value), list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _told(error: ValueError | OSError) -> str:
@@ -122,7 +120,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         given = parser().parse_args(words, argparse.Namespace(is_program=arguments is None, typed=typed))
         code: int = given.command(given)
     except RunFailed as error:
-        sys.stderr.write(text.shown("".join(traceback.format_exception(error.__cause__ or error))))
+        sys.stderr.write(text.printable("".join(traceback.format_exception(error.__cause__ or error))))
         return 1
     except (ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError):

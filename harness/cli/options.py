@@ -48,7 +48,7 @@ def say(text: str = "") -> None:
     Raises: OSError naming standard output where it cannot be written.
     """
     try:
-        sys.stdout.write(terminal.shown(text) + "\n")
+        sys.stdout.write(terminal.printable(text) + "\n")
         sys.stdout.flush()
     except OSError as error:
         with contextlib.suppress(OSError, ValueError):  # else the interpreter tries the rest again at its end
@@ -58,7 +58,7 @@ def say(text: str = "") -> None:
 
 def warn(text: str) -> None:
     """Write one line to standard error, without what a terminal would obey; nobody hears it where that is closed."""
-    line = terminal.line(text)
+    line = terminal.one_line(text)
     if len(line) > LONGEST_WARNING:
         line = f"{line[: LONGEST_WARNING // 2]} … {line[-LONGEST_WARNING // 4 :]}"
     with contextlib.suppress(OSError):

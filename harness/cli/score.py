@@ -13,6 +13,7 @@ from harness.cli import options
 from harness.evaluation.metrics import Scores, as_version_1, perplexity_from_sums
 from harness.experiments.specs import RunRecord
 from harness.storage import run_store
+from harness.text import one_line
 from impls.contract import Arrays
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _compare_scores(record: RunRecord, found: Scores) -> int:
         differences += not same
         remark = "" if same else f"   the record says {stored}"
         if record.signatures.get(name) != found.signatures[name]:
-            remark += f"   (the record's signature: {record.signatures.get(name)})"
+            remark += f"   (the record's signature: {one_line(str(record.signatures.get(name)))})"
         options.say(f"  {name:20} {value:9.4f}  {found.signatures[name]}{remark}")
     return differences
 

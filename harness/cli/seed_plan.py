@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import statistics
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from harness.experiments.specs import RunRecord, RunSpec
 from harness.processes import machine
 from harness.processes.progress import duration
 from harness.storage import run_store
+from harness.text import count, did_you_mean
 
 if TYPE_CHECKING:
     from harness.analysis.pilots import Pilot
@@ -49,9 +49,8 @@ def goal(text: str) -> Goal:
     if key.strip() != "detect" or not 0 < difference < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r}: {FORM}; the number is positive")
     if figure not in MEASURES:
-        near = difflib.get_close_matches(figure, MEASURES, n=1)
-        told = f"; did you mean {near[0]!r}?" if near else ""
-        raise argparse.ArgumentTypeError(f"{text!r}: the metrics are {', '.join(MEASURES)}{told}")
+        hint = did_you_mean(figure, MEASURES)
+        raise argparse.ArgumentTypeError(f"{text!r}: the metrics are {', '.join(MEASURES)}{hint}")
     return Goal(difference, figure)
 
 
@@ -72,7 +71,7 @@ def tell(wanted: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
     difference = scale.natural(wanted.difference, found.level)
     options.say(
         f"To detect a true difference of {wanted.difference:g} {measure.title} between two of {rows} rows "
-        f"({comparisons} comparison{'s' * (comparisons > 1)}, Holm's correction) with 80 % probability:"
+        f"({count(comparisons, 'comparison')}, Holm's correction) with 80 % probability:"
     )
     needed = seeds_needed(found.noise, difference, rows, comparisons)
     if needed is None:
@@ -151,7 +150,7 @@ def _basis(found: Pilot, figure: str, where: str) -> list[str]:
     middle = scale.forward(found.level)
     deviation = float(scale.shown(math.sqrt(found.noise.run_variance), middle))
     said = (
-        f"Noise: from {where}: {found.title}, {found.rows} row{'s' * (found.rows > 1)} over {found.seeds} seeds; "
+        f"Noise: from {where}: {found.title}, {count(found.rows, 'row')} over {found.seeds} seeds; "
         f"a run's standard deviation over seeds is {deviation:.{measure.digits}f} at {found.level:.{measure.digits}f}, "
         f"with {found.noise.degrees:.0f} degrees of freedom."
     )

@@ -103,7 +103,7 @@ def _translate(
     for place, text in zip(places, detokenise(prepared, words), strict=True):
         lines[place] = text
     for line in lines:
-        options.say(terminal.line(line))
+        options.say(terminal.one_line(line))
     if picture is not None:
         target: Ids = np.array([[SOS, *decoded.translations[0].tokens]], dtype=np.int32)
         weights = model.cross_attention(encoded.ids[0][None], target)[0]
@@ -149,7 +149,7 @@ def _list(record: RunRecord, results: Path) -> int:
         if one.sentence >= pairs:
             raise ValueError(f"run {record.id}: a translation of sentence {one.sentence}: allowed is below {pairs}")
         options.say(f"{one.sentence}")
-        options.say(f"  source       {terminal.line(prepared.test_source_text[one.sentence])}")
-        options.say(f"  translation  {terminal.line(one.text)}")
-        options.say(f"  reference    {terminal.line(prepared.test_target_text[one.sentence])}")
+        options.say(f"  source       {terminal.one_line(prepared.test_source_text[one.sentence])}")
+        options.say(f"  translation  {terminal.one_line(one.text)}")
+        options.say(f"  reference    {terminal.one_line(prepared.test_target_text[one.sentence])}")
     return 0

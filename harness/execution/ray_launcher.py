@@ -25,6 +25,7 @@ from harness.execution.transfer import Contents, Order
 from harness.experiments.specs import DataSpec, RunRecord, RunSpec, Status
 from harness.processes.signals import SignalGuard
 from harness.storage import locks, run_store
+from harness.text import count
 
 RETRIES = 5
 """How often Ray runs a task again whose worker or node was lost; what a run itself does wrong is not tried again."""
@@ -180,7 +181,7 @@ class _Gang:
 
     def say(self, line: str) -> None:
         """Show a line."""
-        self.stream.write(terminal.line(line) + "\n")
+        self.stream.write(terminal.one_line(line) + "\n")
         self.stream.flush()
 
 
@@ -243,7 +244,7 @@ def _welcome(ray: Any, specs: Sequence[RunSpec]) -> str:
     """Return what there is for the runs, and a warning where no node is large enough for one."""
     nodes = [one["Resources"] for one in ray.nodes() if one["Alive"]]
     cores, gpus = (int(sum(one.get(kind, 0) for one in nodes)) for kind in ("CPU", "GPU"))
-    text = f"Ray: {len(nodes)} node{'s' * (len(nodes) != 1)}, {cores} cores, {gpus} GPUs."
+    text = f"Ray: {count(len(nodes), 'node')}, {count(cores, 'core')}, {count(gpus, 'GPU')}."
     needs = {(spec.threads, int(spec.device.startswith("cuda"))) for spec in specs}
     for threads, gpu in sorted(needs):
         if not any(one.get("CPU", 0) >= threads and one.get("GPU", 0) >= gpu for one in nodes):

@@ -206,7 +206,7 @@ class _Queue:
 
     def say(self, line: str) -> None:
         """Show a line."""
-        self.stream.write(terminal.line(line) + "\n")
+        self.stream.write(terminal.one_line(line) + "\n")
         self.stream.flush()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import types
@@ -12,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Union
 
+from harness.text import brief, did_you_mean
 from impls.contract import (
     LARGEST_COUNT,
     Backend,
@@ -58,22 +58,13 @@ RECIPE_TYPES: dict[str, type[Recipe]] = {
 }
 
 
-def brief(value: object) -> str:
-    """Return how Python writes a value, cut where it is long: what is refused may be of any length."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"
-
-
 def _check(settings: Any, **least: int) -> None:
     """Raise ValueError for a Literal field with a foreign word, or a whole number below its least value."""
     for name, hint in typing.get_type_hints(type(settings)).items():
         value = getattr(settings, name, None)
         if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
-            near = difflib.get_close_matches(str(value)[:80], typing.get_args(hint), n=1)
-            raise ValueError(
-                f"{name}={brief(value)}: allowed is {', '.join(typing.get_args(hint))}"
-                + (f"; did you mean {near[0]!r}?" if near else "")
-            )
+            words = typing.get_args(hint)
+            raise ValueError(f"{name}={brief(value)}: allowed is {', '.join(words)}{did_you_mean(value, words)}")
     for name, bound in least.items():
         value = getattr(settings, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < bound):
@@ -500,5 +491,4 @@ def _parse(kind: Any, text: str, setting: str) -> Any:
 
 
 def _suggestion(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else f" (there are {', '.join(known)})"
+    return did_you_mean(name, known) or f" (there are {', '.join(known)})"

@@ -119,7 +119,7 @@ class Display:
     def line(self, text: str) -> None:
         """Write a line that stays."""
         self._clear()
-        self._write(terminal.line(text) + "\n")
+        self._write(terminal.one_line(text) + "\n")
         self._draw()
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class Display:
         if lines and self._overall is not None:
             lines.append(self._overall())
         width = _columns(self._stream) - 1
-        self._write("".join(f"{terminal.line(line)[:width]}\n" for line in lines))
+        self._write("".join(f"{terminal.one_line(line)[:width]}\n" for line in lines))
         self._drawn = len(lines)
 
 

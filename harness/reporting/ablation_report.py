@@ -23,9 +23,10 @@ from harness.reporting.ablation_tables import (
     interaction_lines,
     written,
 )
-from harness.reporting.ablation_text import MAIN, SECOND, count
+from harness.reporting.ablation_text import MAIN, SECOND
 from harness.reporting.markdown import Markdown, code, text
 from harness.storage import files
+from harness.text import count
 
 FOLDER, EFFECTS = "ablation", "effects.csv"
 

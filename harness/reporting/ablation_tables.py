@@ -10,7 +10,7 @@ from harness.analysis.ablation_study import Study, StudyCell
 from harness.analysis.contrasts import FIGURES, AblationEffect, detectable
 from harness.analysis.effects import LEGEND, assumption
 from harness.analysis.grouping import measure
-from harness.text import plain
+from harness.text import short_line
 
 MISSING = "–"
 
@@ -71,7 +71,7 @@ def base_line(study: Study) -> LevelRow:
         found = [measure(cell.records[seed], name) for seed in sorted(cell.completed)]
         values = [value for value in found if value is not None]
         cells[name] = f"{sum(values) / len(values):,.{figure.digits}f}" if values else MISSING
-    return LevelRow("base", plain(study.variant), len(cell.completed), cells, _counted([cell]), status(cell))
+    return LevelRow("base", short_line(study.variant), len(cell.completed), cells, _counted([cell]), status(cell))
 
 
 def field_lines(study: Study, found: Iterable[FieldEffects]) -> list[LevelRow]:

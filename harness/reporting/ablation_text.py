@@ -11,7 +11,7 @@ from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.experiments.specs import RunRecord
 from harness.reporting import ablation_tuning
 from harness.reporting.ablation_tables import MISSING, interval, parameters, signed, status, written
-from harness.text import plain
+from harness.text import count, short_line
 from impls.contract import TransformerRecipe
 
 MAIN, SECOND = "validation_loss", "bleu_sacre"
@@ -43,7 +43,7 @@ def _largest_effects(found: Sequence[StudyEffects], ranks: Sequence[Rank], secon
     told = [rank for rank in ranks if rank.effect is not None]
     sure = [rank for rank in told if rank.effect is not None and _certain(rank.effect)]
     claimed = [rank for rank in sure if rank.effect is not None and _claimed(rank.effect)]
-    parts = [f"{_setting(study)}, one field of {plain(study.variant)} changed at a time."]
+    parts = [f"{_setting(study)}, one field of {short_line(study.variant)} changed at a time."]
     lost = [rank for rank in ranks if rank.lost]
     if lost:
         who = "; ".join(f"{rank.field}={', '.join(rank.lost)}" for rank in lost)
@@ -255,11 +255,6 @@ def _equal_limit(found: Sequence[StudyEffects]) -> str:
 
 
 # Numbers in sentences -------------------------------------------------------------------------------------------------
-
-
-def count(number: int, what: str) -> str:
-    """Return a number with its noun, "1 seed" or "3 seeds"."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def _said(effect: AblationEffect) -> str:

@@ -9,7 +9,7 @@ from harness.analysis.fairness import differences, fairness, other_vocabulary
 from harness.analysis.grouping import RunTable, Summary, TableRow, groups
 from harness.experiments.specs import RunRecord
 from harness.reporting.markdown import Markdown, code, text
-from harness.text import plain
+from harness.text import short_line
 
 __all__ = ["fairness", "markdown", "terminal"]
 
@@ -110,7 +110,7 @@ def markdown(records: Iterable[RunRecord]) -> str:
 
 
 def _terminal_group(group: RunTable) -> str:
-    lines = [plain(group.heading), *map(plain, group.caveats)]
+    lines = [short_line(group.heading), *map(short_line, group.caveats)]
     found = differences(group)
     if found:
         lines += ["No table: these runs are not comparable. They differ in", *(f"  - {one}" for one in found)]
@@ -189,7 +189,7 @@ def endings(group: RunTable) -> list[str]:
     return [
         f"{row.label}, seed {record.spec.seed}: {record.status}"
         + (f" after {len(record.curve)} epochs" if record.curve else "")
-        + (f": {plain(record.reason)}" if record.reason else "")
+        + (f": {short_line(record.reason)}" if record.reason else "")
         for row in group.rows
         for record in row.records
         if record.status != "completed"

@@ -15,7 +15,7 @@ from harness.analysis.effects import Conclusion, Difference, Interval
 from harness.analysis.selection import Side
 from harness.analysis.subsets import SubsetScores
 from harness.reporting.csv_export import cell
-from harness.text import plain
+from harness.text import short_line
 
 SCHEMA = 2
 LONGEST = 4_000
@@ -141,7 +141,7 @@ def _extreme(one: Any) -> dict[str, Any]:
 def _clean(value: Any) -> Any:
     """Return JSON whose text holds no control character: whoever prints it is not at its mercy."""
     if isinstance(value, str):
-        return plain(value, longest=LONGEST)
+        return short_line(value, longest=LONGEST)
     if isinstance(value, Mapping):
         return {name: _clean(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

@@ -16,6 +16,7 @@ from harness.analysis.subsets import Subset, SubsetScores
 from harness.reporting.document import Block, Heading, Lines, Table
 from harness.reporting.formatting import MISSING, bounds, chance, number, signed
 from harness.reporting.leaderboard_cells import percent
+from harness.text import count
 
 MATRICES = (MAIN, "chrf", "test_loss")
 """The figures whose differences of all pairs are shown where there are more than two sides."""
@@ -94,7 +95,7 @@ def _finding(found: Comparison, side: Side) -> str:
     if difference.n < LEAST_SEEDS or difference.tested == "nothing":
         values = bounds(difference, 2)
         shown = f" ({values})" if values != MISSING else ""
-        return f"{said}{shown}, {difference.n} seed{'s' * (difference.n > 1)}: not tested."
+        return f"{said}{shown}, {count(difference.n, 'seed')}: not tested."
     said += f" (95 % interval {bounds(difference, 2)}), {difference.n} seeds, {_both_p(main, difference)}"
     if difference.n < CLAIM_SEEDS:
         return f"{said}: fewer than {CLAIM_SEEDS} seeds are too few for a claim."
@@ -107,7 +108,7 @@ def _both_p(one: MetricComparison, difference: Difference) -> str:
     """Return the p-value of a comparison on its own, and that among all comparisons of its table."""
     tests = one.table.tests if one.table else 1
     within = "the report" if one.reported else "this page"
-    comparisons = f"{tests} comparison{'s' * (tests > 1)}"
+    comparisons = f"{count(tests, 'comparison')}"
     return f"p {chance(difference.p)} on its own, {chance(difference.p_holm)} within the {comparisons} of {within}"
 
 

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from harness.reporting.plot_style import FAINT, INK, Style, figure, label_ends, quantity, style, styled, write
-from harness.text import plain
+from harness.text import short_line
 from harness.training import schedules
 from impls import formulas
 from impls.contract import Activation, Training
@@ -139,7 +139,7 @@ def activations(names: Sequence[str] = get_args(Activation)) -> Figure:
         if name == "relu":
             slope = np.where(np.abs(x) < 1e-9, np.nan, slope)
         axes.plot(x, slope, color="#D55E00", lw=1.8, ls=(0, (4, 2)), label="derivative")
-        axes.set_title(plain(name))
+        axes.set_title(short_line(name))
         axes.set_xlabel("input")
         axes.set_ylim(-1.2, 3)
         axes.set_xticks([-4, -2, 0, 2, 4])
@@ -172,7 +172,7 @@ def attention_heat_map(
 
 
 def _word(token: str) -> str:
-    return plain(token, longest=16) or "␣"
+    return short_line(token, longest=16) or "␣"
 
 
 def _heat_maps(weights: npt.NDArray[np.float64], source: list[str], target: list[str]) -> Figure:

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.experiments.specs import RunRecord
 from harness.storage import files
-from harness.text import plain
+from harness.text import short_line
 
 RUNS, CURVES = "runs.csv", "curves.csv"
 LONGEST = 4_000
@@ -44,7 +44,7 @@ def cell(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    line = plain(value, longest=LONGEST)
+    line = short_line(value, longest=LONGEST)
     return f"'{line}" if line.startswith(FORMULA) else line
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.reporting import markdown as markup
-from harness.text import plain
+from harness.text import short_line
 
 LONGEST = 4_000
 
@@ -45,11 +45,11 @@ def terminal(blocks: Sequence[Block]) -> str:
 
 def _terminal(block: Block) -> str:
     if isinstance(block, Heading):
-        title = plain(block.text, longest=LONGEST)
+        title = short_line(block.text, longest=LONGEST)
         return f"{title}\n{'=' * min(len(title), 100)}"
     if isinstance(block, Lines):
-        return "\n".join(plain(line, longest=LONGEST) for line in block.lines)
-    rows = [tuple(plain(cell, longest=LONGEST) for cell in row) for row in (block.heads, *block.rows)]
+        return "\n".join(short_line(line, longest=LONGEST) for line in block.lines)
+    rows = [tuple(short_line(cell, longest=LONGEST) for cell in row) for row in (block.heads, *block.rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     rows.insert(
         1,
@@ -131,7 +131,7 @@ def latex(blocks: Sequence[Block]) -> str:
 
 def escape(text: str) -> str:
     """Return text that LaTeX prints as it is."""
-    return re.sub(r".", lambda found: _LATEX.get(found[0], found[0]), plain(text, longest=LONGEST))
+    return re.sub(r".", lambda found: _LATEX.get(found[0], found[0]), short_line(text, longest=LONGEST))
 
 
 def _latex_table(table: Table, caption: str, notes: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from harness.analysis.grouping import RunTable, TableRow
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.leaderboard import MEASURES, SYMBOLS, MetricLeaderboard
 from harness.reporting.bench_tables import COST, MISSING, QUALITY, SPEED, Column, endings, vocabulary_mark, written
-from harness.text import plain
+from harness.text import short_line
 
 WIDTH, HEIGHT, EDGE = 136.0, 13.0, 5.0
 
@@ -222,7 +222,7 @@ def _plain_cell(group: RunTable, row: TableRow, column: Column) -> LeaderboardCe
 
 def _notes(group: RunTable, judged: Mapping[str, MetricLeaderboard], columns: Sequence[Column]) -> list[str]:
     several = [one for one in judged.values() if len(one.ranking) > 1]
-    found = [plain(one) for one in dict.fromkeys(remark for one in several for remark in one.comparisons.remarks)]
+    found = [short_line(one) for one in dict.fromkeys(remark for one in several for remark in one.comparisons.remarks)]
     found += [note for one in several for note in one.notes]
     if several:
         found.append(f"Against the best of its column: {SYMBOLS}")
@@ -258,7 +258,7 @@ def matrix(heading: str, found: MetricLeaderboard) -> DifferenceMatrix:
     said = [*found.comparisons.remarks, *found.notes] if found.seeds < LEAST_SEEDS else found.notes
     if found.measure.less_is_better:
         said = [*said, "Less is better."]
-    note = plain(" ".join(said), longest=2_000)
+    note = short_line(" ".join(said), longest=2_000)
     lines = [(name, [_difference(found, name, other) for other in names]) for name in names]
     return DifferenceMatrix(heading, note, names, lines)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from harness.text import plain
+from harness.text import short_line
 
 
 class Markdown(str):
@@ -17,7 +17,7 @@ def text(value: object) -> Markdown:
     """Return `value` as running text. Special letters become entities, so GitHub's formulas and links stay off too."""
     if isinstance(value, Markdown):
         return value
-    line = plain(str(value), longest=2_000)
+    line = short_line(str(value), longest=2_000)
     escaped = re.sub(r"[&<>$@|`*~\[\]\\#]|(?<![^\W_])_|_(?![^\W_])", lambda found: f"&#{ord(found[0])};", line)
     escaped = re.sub(r"(?i)(?<=\b)(https?|ftp|www)(?=[:.])", lambda found: f"{found[0]}&#8203;", escaped)
     return Markdown(re.sub(r"^([-+]|\d+[.)])(?=\s)", lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", escaped))
@@ -25,7 +25,7 @@ def text(value: object) -> Markdown:
 
 def code(value: object, *, in_table: bool = False) -> Markdown:
     """Return `value` as a code span; in a table its bars are escaped, as GitHub's tables want it."""
-    line = plain(str(value), longest=2_000) or " "
+    line = short_line(str(value), longest=2_000) or " "
     longest = max((len(run) for run in re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)
     padding = " " if line.startswith("`") or line.endswith("`") else ""

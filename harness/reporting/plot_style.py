@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from harness.analysis.grouping import TableRow
 from harness.storage import files
-from harness.text import plain
+from harness.text import short_line
 
 INK, FAINT, GRID = "#222222", "#767676", "#DDDDDD"
 SETTINGS: Any = {
@@ -128,7 +128,7 @@ def row_styles(rows: Sequence[TableRow]) -> list[Style]:
 
 def short(label: str, *, width: int = 24) -> str:
     """Return a label on at most two lines; what is longer loses its middle."""
-    line = plain(label, longest=10_000)
+    line = short_line(label, longest=10_000)
     if len(line) > 2 * width:
         line = f"{line[: width - 1]}…{line[-width:]}"
     if len(line) <= width:

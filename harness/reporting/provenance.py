@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.analysis.grouping import BUDGETS, rows
 from harness.experiments.specs import RunRecord
-from harness.text import plain
+from harness.text import short_line
 
 MISSING = "–"
 
@@ -66,7 +66,7 @@ def _holders(records: Sequence[RunRecord], value: Callable[[RunRecord], str]) ->
     for record in records:
         same = {value(other) for other in records if other.spec.variant == record.spec.variant}
         budget = f", {BUDGETS[record.spec.budget].lower()}" if len(same) > 1 else ""
-        found.setdefault(value(record), {})[f"{plain(record.spec.variant)}{budget}"] = None
+        found.setdefault(value(record), {})[f"{short_line(record.spec.variant)}{budget}"] = None
     return [(one, f" ({'; '.join(who)})" if len(found) > 1 else "") for one, who in found.items()]
 
 
@@ -96,7 +96,7 @@ def sources(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
 def commands(records: Sequence[RunRecord], command: str) -> list[str]:
     """Return `command`, or where it is empty each command that made a run."""
     lines = [command] if command else list(dict.fromkeys(record.command for record in records if record.command))
-    return [plain(line, longest=2_000) for line in lines]
+    return [short_line(line, longest=2_000) for line in lines]
 
 
 def environment(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
@@ -112,7 +112,7 @@ def environment(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
 def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
     if isinstance(value, dict):
         return [pair for key, one in value.items() for pair in _flat(one, f"{name} {key}".strip())]
-    return [(name, plain(", ".join(map(_told, value)) if isinstance(value, list | tuple) else str(value)))]
+    return [(name, short_line(", ".join(map(_told, value)) if isinstance(value, list | tuple) else str(value)))]
 
 
 def _told(one: Any) -> str:

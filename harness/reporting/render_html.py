@@ -32,7 +32,7 @@ from harness.reporting.run_files import Texts
 from harness.reporting.translation_explorer import ALPHABET, LEADS, ROOM_BYTES
 from harness.reporting.verdict import verdict
 from harness.storage import files
-from harness.text import plain
+from harness.text import printable, short_line
 
 PAGE = "index.html"
 CITATIONS = (
@@ -105,7 +105,8 @@ def write(
 def render(context: Mapping[str, Any], name: str = "report") -> str:
     """Fill the template `name`.html.j2, whose style is `name`.css and script `name`.js.
 
-    All text is escaped, and the policy allows this page's own style and script alone.
+    All text is escaped, control and invisible characters included; the policy allows only this page's own style and
+    script.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(bench_report.TEMPLATES),
@@ -122,7 +123,7 @@ def render(context: Mapping[str, Any], name: str = "report") -> str:
     page = environment.get_template(f"{name}.html.j2").render(
         context, policy=policy, style=Markup(style), script=Markup(script)
     )
-    return re.sub(r"\n\s*\n+", "\n", page)
+    return printable(re.sub(r"\n\s*\n+", "\n", page))
 
 
 def _squeezed(text: str) -> str:
@@ -251,4 +252,4 @@ def _evidence(records: Sequence[RunRecord], command: str) -> dict[str, Any]:
 def _commit(record: RunRecord) -> str:
     found = record.environment.get("commit")
     digest = found.get("digest") if isinstance(found, dict) else found
-    return plain(str(digest or ""), longest=60)
+    return short_line(str(digest or ""), longest=60)

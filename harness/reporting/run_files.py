@@ -14,7 +14,7 @@ from harness.analysis.leaderboard import distinct
 from harness.experiments.specs import DataSpec, RunRecord, canonical_json, to_json
 from harness.reporting.translation_explorer import Example, TranslationColumn, explorer
 from harness.storage import run_store
-from harness.text import plain, plain_text
+from harness.text import SENTENCE_CHARACTERS, short_line
 from impls.contract import EOS, SPECIAL_WORDS, TransformerRecipe
 
 
@@ -68,13 +68,17 @@ def _test_set(data: DataSpec) -> str:
 def _translations(groups: Sequence[RunTable], results: Path, texts: Texts, *, room_bytes: int) -> Translations | None:
     named = _named(groups)
     sides = [
-        TranslationColumn(label, record.spec.seed, {one.sentence: plain_text(one.text) for one in loaded})
+        TranslationColumn(
+            label, record.spec.seed, {one.sentence: short_line(one.text, longest=SENTENCE_CHARACTERS) for one in loaded}
+        )
         for label, record in named
         if (loaded := _hypotheses(results, record))
     ]
     data = groups[0].records[0].spec.data
     text = next((texts[record.spec.data] for _, record in named if record.spec.data in texts), Text((), ()))
-    source, reference = ([plain_text(line) for line in lines] for lines in (text.source, text.reference))
+    source, reference = (
+        [short_line(line, longest=SENTENCE_CHARACTERS) for line in lines] for lines in (text.source, text.reference)
+    )
     found = explorer(sides, source=source, reference=reference, case=data.case, room_bytes=room_bytes)
     if found is None:
         return None
@@ -182,8 +186,8 @@ def _attended(record: RunRecord, maps: Mapping[int, Any], results: Path, text: T
         sentences.append(
             {
                 "number": number,
-                "source": _fitted([plain(word, longest=24) for word in own], across),
-                "target": _fitted([plain(word, longest=24) for word in words], rows_),
+                "source": _fitted([short_line(word, longest=24) for word in own], across),
+                "target": _fitted([short_line(word, longest=24) for word in words], rows_),
                 "layers": ["".join(f"{share:02d}" for share in layer.ravel()) for layer in _percent(weights)],
             }
         )

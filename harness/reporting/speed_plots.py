@@ -25,7 +25,7 @@ from harness.reporting.plot_style import (
 from harness.reporting.speed_tables import AXES, exponent, number, of_one_variant, ordered, told, way
 from harness.speed.speed_document import Breakdown, DecodingTimes, Group, Scaling, SpeedDocument, SpeedRatio, TimedModel
 from harness.speed.timing import Samples
-from harness.text import plain
+from harness.text import short_line
 
 MOST = 60
 """The most lines, or panels, that a picture has; the tables have all."""
@@ -258,7 +258,7 @@ def scaling(document: SpeedDocument) -> Figure | None:
 def _growth(axes: Axes, one: Scaling) -> None:
     axes.set_title(AXES[one.axis].capitalize())
     if not one.points:
-        say(axes, plain(one.reason, longest=160) or "not measured")
+        say(axes, short_line(one.reason, longest=160) or "not measured")
         return
     points = sorted(one.points, key=lambda point: point.size)
     sizes, costs = [point.size for point in points], [1_000 * point.seconds.median for point in points]

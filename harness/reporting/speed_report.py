@@ -17,7 +17,7 @@ from harness.reporting.markdown import Markdown, text
 from harness.reporting.speed_tables import SpeedTable
 from harness.speed.speed_document import SpeedDocument
 from harness.storage import files
-from harness.text import plain
+from harness.text import count, short_line
 
 FOLDER = "speed"
 
@@ -141,7 +141,7 @@ def _context(document: SpeedDocument, sections: Sequence[SpeedSection]) -> dict[
         "machine": speed_tables.machine(document),
         "sections": sections,
         "counting": speed_text.counting(document),
-        "command": plain(document.command, longest=2_000) or "(the command is not known)",
+        "command": short_line(document.command, longest=2_000) or "(the command is not known)",
         "provenance": _provenance(document),
     }
 
@@ -166,15 +166,15 @@ def _summary(document: SpeedDocument) -> str:
     """Return in a sentence what was measured on what."""
     settings, machine, spec = document.settings, document.machine, document.data.spec
     measured = sum(one.measured for one in document.subjects)
-    threads = f"{settings.threads} thread{'s' * (settings.threads != 1)}"
-    return plain(
+    threads = count(settings.threads, "thread")
+    return short_line(
         f"{measured} of {len(document.subjects)} subjects measured in turns, {settings.rounds} rounds asked for "
         f"({settings.decoding_rounds} of translations), size {settings.size}, {spec.corpus} {spec.direction}, batches "
         f"of {settings.batch_size}; {threads} each, {settings.device}, {settings.precision}, on "
         f"{machine.gpu or machine.processor or 'an unknown processor'}, {machine.cores} cores, "
         f"{document.started[:10]}.",
         longest=1_000,
-    ) + (f" Note: {plain(document.note)}" if document.note else "")
+    ) + (f" Note: {short_line(document.note)}" if document.note else "")
 
 
 def _provenance(document: SpeedDocument) -> list[tuple[str, str]]:
@@ -182,14 +182,14 @@ def _provenance(document: SpeedDocument) -> list[tuple[str, str]]:
     found = [
         ("document", f"{document.id}.json"),
         ("page again", f"python -m harness speed --from FOLDER/{document.id}.json"),
-        ("tokenised text (SHA-256)", plain(data.tokenised)),
-        ("timed batches (SHA-256)", plain(data.stream)),
+        ("tokenised text (SHA-256)", short_line(data.tokenised)),
+        ("timed batches (SHA-256)", short_line(data.stream)),
         ("vocabularies", f"{data.source_words:,} source and {data.target_words:,} target words"),
         ("tokenizer", f"{data.spec.tokenizer}, {data.spec.case}"),
         *speed_tables.environments(document.subjects),
     ]
     digests = [
-        (f"{plain(subject.name)}, {speed_tables.way(one)} (SHA-256)", plain(one.digest))
+        (f"{short_line(subject.name)}, {speed_tables.way(one)} (SHA-256)", short_line(one.digest))
         for subject in document.subjects
         for one in subject.decoding
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.speed.speed_document import DecodingTimes, MatrixRate, Scaling, SpeedDocument, SpeedRatio, TimedModel
 from harness.speed.timing import Samples
-from harness.text import plain
+from harness.text import short_line
 
 MISSING = "–"
 WAYS = {
@@ -90,7 +90,7 @@ def training(document: SpeedDocument) -> list[SpeedTable]:
     rows = []
     for subject, one in there:
         row = [
-            plain(subject.name),
+            short_line(subject.name),
             median(one.seconds, 1_000 / one.updates),
             number(one.target_per_second),
             median(one.seconds, one.epoch_tokens / one.tokens) if one.tokens else MISSING,
@@ -108,7 +108,7 @@ def evaluation(document: SpeedDocument) -> list[SpeedTable]:
     """Return how fast each subject evaluates."""
     rows = [
         [
-            plain(subject.name),
+            short_line(subject.name),
             str(one.batches),
             median(one.seconds),
             number(one.target_per_second),
@@ -125,7 +125,7 @@ def evaluation(document: SpeedDocument) -> list[SpeedTable]:
 
 def way(one: DecodingTimes) -> str:
     """Return in words how something was translated."""
-    return plain(WAYS.get(one.name, one.name).format(beam=one.beam) if one.name in WAYS else one.name)
+    return short_line(WAYS.get(one.name, one.name).format(beam=one.beam) if one.name in WAYS else one.name)
 
 
 def decoding(document: SpeedDocument) -> list[SpeedTable]:
@@ -138,7 +138,7 @@ def decoding(document: SpeedDocument) -> list[SpeedTable]:
         found = [(subject, one) for subject in document.subjects for one in subject.decoding if one.name == name]
         rows = [
             [
-                plain(subject.name),
+                short_line(subject.name),
                 str(one.batch_size),
                 f"{one.sentences:,}",
                 median(one.seconds),
@@ -159,16 +159,16 @@ def equal(one: DecodingTimes) -> str:
     """Return how many translations are those of the subject with the same weights: "1,000 of 1,000, paper/torch"."""
     if one.equal is None:
         return MISSING
-    return f"{one.equal:,} of {one.sentences:,} ({plain(one.compared_with or '')})"
+    return f"{one.equal:,} of {one.sentences:,} ({short_line(one.compared_with or '')})"
 
 
 def comparisons(document: SpeedDocument) -> list[SpeedTable]:
     """Return how many times as fast each variant is as each peer, paired by round."""
     rows = [
         [
-            plain(one.subject),
-            plain(one.baseline),
-            plain(document.subject(one.baseline).variant),
+            short_line(one.subject),
+            short_line(one.baseline),
+            short_line(document.subject(one.baseline).variant),
             told(document, one.subject, one.what),
             told(document, one.baseline, one.baseline_what),
             number(one.ratio.median),
@@ -198,7 +198,7 @@ def of_one_variant(document: SpeedDocument, one: SpeedRatio) -> bool:
 def told(document: SpeedDocument, name: str, what: str) -> str:
     """Return in words what was timed of a subject."""
     found = [one for one in document.subject(name).decoding if one.name == what]
-    return way(found[0]) if found else plain(what)
+    return way(found[0]) if found else short_line(what)
 
 
 def breakdown(document: SpeedDocument) -> list[SpeedTable]:
@@ -219,7 +219,7 @@ def breakdown(document: SpeedDocument) -> list[SpeedTable]:
     rows.append(["profiled updates", *(str(one.profiled_updates) for _, one in there)])
     overhead = [MISSING if one.overhead_ratio is None else number(one.overhead_ratio) for _, one in there]
     rows.append(["profiled ÷ unprofiled time", *overhead])
-    heads = ["% of an update (calls)", *(plain(one.name) for one, _ in there)]
+    heads = ["% of an update (calls)", *(short_line(one.name) for one, _ in there)]
     return [SpeedTable("Breakdown", heads, rows)]
 
 
@@ -231,9 +231,9 @@ def scaling(document: SpeedDocument) -> list[SpeedTable]:
     fits = [
         [
             AXES[one.axis],
-            plain(one.subject),
-            ", ".join(f"{plain(name).replace('_', ' ')} {value:g}" for name, value in one.fixed.items()),
-            *([plain(one.reason) or MISSING] if remarks else []),
+            short_line(one.subject),
+            ", ".join(f"{short_line(name).replace('_', ' ')} {value:g}" for name, value in one.fixed.items()),
+            *([short_line(one.reason) or MISSING] if remarks else []),
             exponent(one),
             str(len(one.points)),
         ]
@@ -261,8 +261,8 @@ def limit(document: SpeedDocument) -> list[SpeedTable]:
     """Return the machine's rates at the models' own products, and which products these are."""
     rows = [
         [
-            plain(", ".join(one.variants), longest=2_000),
-            plain(one.library),
+            short_line(", ".join(one.variants), longest=2_000),
+            short_line(one.library),
             number(one.operations_per_second / 1e9),
             _rates(one),
             number(one.operations / 1e9),
@@ -274,7 +274,7 @@ def limit(document: SpeedDocument) -> list[SpeedTable]:
         return []
     heads = ["products of", "multiplied by", "GFLOP/s", "quartiles", "GFLOP in all", "seconds"]
     products = [
-        [plain(rate.variants[0] if rate.variants else ""), plain(one.name), plain(one.rows), f"{one.inputs:,}",
+        [*map(short_line, (rate.variants[0] if rate.variants else "", one.name, one.rows)), f"{one.inputs:,}",
          f"{one.outputs:,}", str(one.count)]
         for rate in document.rates
         for one in rate.products
@@ -297,12 +297,12 @@ def subjects(document: SpeedDocument) -> SpeedTable:
     """Return every subject: what it is, how it ended, where its weights are from, and what starting it took."""
     rows = [
         [
-            plain(one.name),
+            short_line(one.name),
             one.kind,
-            plain(one.variant),
-            plain(f"{one.framework} on {one.backend}" if one.backend else one.framework),
-            plain(f"{one.ending}: {one.reason}" if one.reason else one.ending, longest=1_000),
-            plain(one.weights_from) or MISSING,
+            short_line(one.variant),
+            short_line(f"{one.framework} on {one.backend}" if one.backend else one.framework),
+            short_line(f"{one.ending}: {one.reason}" if one.reason else one.ending, longest=1_000),
+            short_line(one.weights_from) or MISSING,
             MISSING if one.parameters is None else f"{one.parameters:,}",
             MISSING if one.start_seconds is None else number(one.start_seconds),
             MISSING if one.compilation_seconds is None else number(one.compilation_seconds),
@@ -336,7 +336,7 @@ def machine(document: SpeedDocument) -> list[tuple[str, str]]:
         ),
         "measured": f"{document.started} to {document.ended}",
     }
-    return [(name, plain(value, longest=1_000)) for name, value in found.items()]
+    return [(name, short_line(value, longest=1_000)) for name, value in found.items()]
 
 
 def environments(subjects_of: Sequence[TimedModel]) -> list[tuple[str, str]]:
@@ -345,6 +345,6 @@ def environments(subjects_of: Sequence[TimedModel]) -> list[tuple[str, str]]:
     for one in subjects_of:
         if one.environment:
             variables = " ".join(f"{name}={value}" for name, value in sorted(one.environment.items()))
-            found.setdefault(plain(variables, longest=1_000), []).append(plain(one.name))
+            found.setdefault(short_line(variables, longest=1_000), []).append(short_line(one.name))
     everyone = len(found) == 1
     return [("environment" if everyone else f"environment of {', '.join(who)}", what) for what, who in found.items()]

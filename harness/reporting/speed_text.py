@@ -11,7 +11,7 @@ from harness.analysis.inference import student
 from harness.reporting.speed_tables import AXES, WAYS, exponent, number, quartiles, told, way
 from harness.speed.speed_document import SpeedDocument, SpeedRatio, TimedModel
 from harness.speed.timing import Samples
-from harness.text import plain
+from harness.text import short_line
 
 FEW_ROUNDS = 5
 BUSY_LOAD = 0.5
@@ -42,7 +42,7 @@ def _training(document: SpeedDocument, subject: TimedModel) -> str:
     one = subject.training
     if one is None:
         return ""
-    said = f"An update of {plain(subject.name)}, {document.settings.batch_size} sentences, takes "
+    said = f"An update of {short_line(subject.name)}, {document.settings.batch_size} sentences, takes "
     said += f"{_spread(one.seconds, 1_000 / one.updates, 'ms')}"
     if one.tokens:
         said += f", so an epoch {number(one.epoch_seconds)} s"
@@ -55,7 +55,7 @@ def _translating(document: SpeedDocument, subject: TimedModel) -> list[str]:
     """Return a sentence on each way to translate, with its ratios to the peers."""
     made = []
     for one in subject.decoding:
-        said = f"{plain(subject.name)} translates {one.sentences:,} sentences ({way(one)}) in "
+        said = f"{short_line(subject.name)} translates {one.sentences:,} sentences ({way(one)}) in "
         said += _spread(one.seconds, 1.0, "s")
         if one.sentences != 1_000:
             said += f", so 1,000 in {number(one.thousand_seconds)} s"
@@ -98,7 +98,7 @@ def _times(document: SpeedDocument, one: SpeedRatio) -> str:
 
 def _peer(document: SpeedDocument, one: SpeedRatio) -> str:
     how = "" if one.what == one.baseline_what else f", {told(document, one.baseline, one.baseline_what)}"
-    return f"{plain(one.baseline)}{how}"
+    return f"{short_line(one.baseline)}{how}"
 
 
 def _quartiles(ratio: Samples) -> str:
@@ -120,7 +120,7 @@ def _variants(document: SpeedDocument) -> str:
     low, high = (choose(found, key=lambda pair: pair[0].median) for choose in (min, max))
     return (
         f"Of {len(found)} variants, the share of the limit goes from {number(100 * low[0].median)} % "
-        f"({plain(low[1].name)}) to {number(100 * high[0].median)} % ({plain(high[1].name)})."
+        f"({short_line(low[1].name)}) to {number(100 * high[0].median)} % ({short_line(high[1].name)})."
     )
 
 
@@ -135,8 +135,8 @@ def _loop(document: SpeedDocument) -> str:
     ratio, subject = max(found, key=lambda pair: pair[0].median)
     most = "" if len(found) == 1 else f"; of {len(found)} subjects that is the most"
     return (
-        f"Driven by the harness's training loop, {plain(subject.name)} takes {number(ratio.median)} times as long as "
-        f"in a bare one{'' if len(ratio) == 1 else f' (quartiles {quartiles(ratio)})'}{most}."
+        f"Driven by the harness's training loop, {short_line(subject.name)} takes {number(ratio.median)} times as long "
+        f"as in a bare one{'' if len(ratio) == 1 else f' (quartiles {quartiles(ratio)})'}{most}."
     )
 
 
@@ -152,7 +152,7 @@ def warnings(document: SpeedDocument) -> list[str]:
     """Return what must stand on top: that it was broken off, is of toy size, of captions, or of a busy machine."""
     made = []
     if document.status == "incomplete":
-        reason = plain(document.reason) or "no reason is given"
+        reason = short_line(document.reason) or "no reason is given"
         made.append(f"Incomplete: {reason}. What stands here is what was measured until then; the rest is not known.")
     if document.settings.size == "toy":
         made.append("Toy size: tiny models and a few batches, to see that everything works. Its figures say nothing.")
@@ -171,7 +171,7 @@ def unknown(document: SpeedDocument) -> list[str]:
     """Return what this document does not say: what is missing, failed, left out, or of too few samples."""
     made = [*_parts(document), *_subjects(document), *_left_out(document)]
     if not document.rates:
-        said = plain(document.reason) if document.status == "complete" else ""
+        said = short_line(document.reason) if document.status == "complete" else ""
         made.append(f"The machine's matrix-product rate is not known{f' ({said})' if said else ''}, and so no limit.")
     made += _equal(document)
     rounds = _rounds(document)
@@ -180,7 +180,7 @@ def unknown(document: SpeedDocument) -> list[str]:
         made.append(f"Samples are few ({some} a figure): quartiles of so few say little.")
     busy = [one for one in document.subjects if one.idle_share is not None and one.idle_share >= IDLE_SHARE]
     if busy:
-        names = ", ".join(f"{plain(one.name)} ({100 * one.idle_share:.2g} %)" for one in busy if one.idle_share)
+        names = ", ".join(f"{short_line(one.name)} ({100 * one.idle_share:.2g} %)" for one in busy if one.idle_share)
         made.append(
             f"Processes took processor time while others were timed, whose figures are too slow by it: {names}."
         )
@@ -215,12 +215,12 @@ def _parts(document: SpeedDocument) -> list[str]:
 def _subjects(document: SpeedDocument) -> list[str]:
     """Return which subjects failed, are missing, or were started and have no figure."""
     made = [
-        f"{plain(one.name)}: {one.ending}" + (f": {plain(one.reason)}" if one.reason else "")
+        f"{short_line(one.name)}: {one.ending}" + (f": {short_line(one.reason)}" if one.reason else "")
         for one in document.subjects
         if one.ending != "completed" or one.reason
     ]
     empty = [one for one in document.subjects if one.ending == "completed" and not (one.measured or one.breakdown)]
-    return made + [f"{plain(one.name)}: there is no figure of it." for one in empty]
+    return made + [f"{short_line(one.name)}: there is no figure of it." for one in empty]
 
 
 def _left_out(document: SpeedDocument) -> list[str]:
@@ -229,7 +229,7 @@ def _left_out(document: SpeedDocument) -> list[str]:
     for one in document.subjects:
         for measure, why in one.left_out.items():
             name = WAYS.get(measure, measure).format(beam=document.settings.beam) if measure in WAYS else measure
-            found.setdefault(plain(why), []).append(f"{plain(name)} of {plain(one.name)}")
+            found.setdefault(short_line(why), []).append(f"{short_line(name)} of {short_line(one.name)}")
     return [f"Left out: {', '.join(what)}: {why}" for why, what in found.items()]
 
 
@@ -237,8 +237,8 @@ def _equal(document: SpeedDocument) -> list[str]:
     """Return where translations of equal weights differ, and where they have no end of their own."""
     pairs = [(subject, one) for subject in document.subjects for one in subject.decoding]
     unequal = [
-        f"{plain(subject.name)}, {way(one)}: {one.sentences - one.equal:,} of {one.sentences:,} translations are not "
-        f"those of {plain(one.compared_with or '')}, so their times are not of the same work."
+        f"{short_line(subject.name)}, {way(one)}: {one.sentences - one.equal:,} of {one.sentences:,} translations are "
+        f"not those of {short_line(one.compared_with or '')}, so their times are not of the same work."
         for subject, one in pairs
         if one.equal is not None and one.equal < one.sentences
     ]

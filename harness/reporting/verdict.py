@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.analysis.grouping import BUDGETS, RunTable
 from harness.analysis.leaderboard import MAIN, MetricLeaderboard
+from harness.text import count
 
 MOST_NAMES = 3
 
@@ -26,7 +27,7 @@ def verdict(found: Sequence[tuple[RunTable, Mapping[str, MetricLeaderboard], Seq
 def _leader(group: RunTable, judged: MetricLeaderboard | None, differences: Sequence[str]) -> str:
     where = f"{group.title} ({BUDGETS[group.budget].lower()})"
     if differences:
-        points = f"{len(differences)} point" + "s" * (len(differences) != 1)
+        points = count(len(differences), "point")
         return f"The runs on {where} differ in {points} where they must agree, so they are not compared."
     if judged is None or not judged.ranking:
         return f"No run on {where} has completed with a sacreBLEU, so there is nothing to compare."

@@ -7,8 +7,8 @@ import typing
 from dataclasses import fields
 from typing import Literal, get_args
 
-from harness.experiments.specs import brief
 from harness.speed.timing import Samples
+from harness.text import brief
 
 TEXT_LETTERS = 4_000
 """The most that any text in a document may have."""

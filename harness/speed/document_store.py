@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.experiments.specs import brief, from_json, to_json
+from harness.experiments.specs import from_json, to_json
 from harness.speed.speed_document import KIND, SCHEMA, SpeedDocument
 from harness.storage import files
+from harness.text import brief
 
 
 def save(results: Path, document: SpeedDocument) -> Path:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from harness.experiments.specs import CudaGraphs, DataSpec, Unknown, brief, canonical_json, to_json
+from harness.experiments.specs import CudaGraphs, DataSpec, Unknown, canonical_json, to_json
 from harness.speed.checked import DERIVED, Validated
 from harness.speed.timing import Samples
+from harness.text import brief
 
 SCHEMA = 1
 KIND = "speed"

@@ -20,7 +20,7 @@ from harness.cli import options
 from harness.cli.main import main
 from harness.experiments.specs import RunRecord
 from harness.processes.progress import Display, Event
-from harness.reporting import bench_report, csv_export, document
+from harness.reporting import bench_report, csv_export, document, render_html
 from harness.storage import run_store
 from impls.recipes import RECIPES
 
@@ -33,7 +33,16 @@ OBEYED = (
     "a\bb\x7f\x00\x0b\x0c",
     "\u202egnp.exe\u2066\u200f",
     "end\u2028of\u2029line\x85",
+    "zero\u200bwidth\u200c\u2060\ufeff\u00ad",
+    "tags\U000e0041\U000e007f",
+    "fillers\u3164\u115f\uffa0\u2800",
+    "joined\u200dletters\ufe0f\U000e0100",
 )
+UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f]"
+    "|[\u3164\u115f\uffa0\ufeff\u2800\U000e0000-\U000e0fff\ufe0f]"
+)
+
 FORMULAS = (
     '=HYPERLINK("http://example.invalid")',
     "+1+1",
@@ -60,16 +69,17 @@ def obeyed(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("text", [*OBEYED, *HOSTILE])
-def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
-    assert obeyed(terminal.shown(text)) <= {"\t"}
-    assert "\n" not in terminal.line(f"{text}\nbakeoff: all is well")
+def test_printable_control_and_invisible_characters_are_escaped(text: str) -> None:
+    assert obeyed(terminal.printable(text)) <= {"\t"}
+    assert not UNSAFE.search(terminal.printable(text) + terminal.short_line(text))
+    assert "\n" not in terminal.one_line(f"{text}\nbakeoff: all is well")
     quoted = json.dumps({"a": text}, ensure_ascii=False)
-    assert json.loads(terminal.shown(quoted)) == {"a": text}
+    assert json.loads(terminal.printable(quoted)) == {"a": text}
 
 
-def test_all_other_text_is_shown_as_it_is() -> None:
+def test_printable_other_text_is_unchanged() -> None:
     text = "Zwei Hunde – ein Mädchen\tläuft\n日本語 العربية 👩\u200d🚀 Ω"
-    assert terminal.shown(text) == text
+    assert terminal.printable(text) == text
 
 
 @pytest.mark.parametrize("text", OBEYED)
@@ -136,6 +146,20 @@ def test_no_cell_of_text_is_a_formula_and_numbers_stay_numbers(tmp_path: Path) -
 
 def csv_lines(path: Path) -> list[list[str]]:
     return list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
+# HTML ---
+
+
+def test_html_page_hostile_signatures_and_environment_are_escaped(tmp_path: Path) -> None:
+    """Signatures, environment names, notes and variants come from untrusted records."""
+    hostile = "".join(OBEYED)
+    one = named(
+        hostile, 0, signatures={"bleu": hostile}, environment={"versions": {hostile: hostile}, "commit": hostile}
+    )
+    page = render_html.write([one], tmp_path).read_text(encoding="utf-8")
+    assert not UNSAFE.search(page)
+    assert "\\u001b" in page
 
 
 # Markdown and LaTeX ---------------------------------------------------------------------------------------------------
