@@ -118,11 +118,11 @@ def _failures(sides: Sequence[Side], *, same_test: bool) -> list[str]:
 
 
 def _written(found: Comparison, form: Format) -> str:
-    from harness.reporting import comparison_data, comparison_report, document
+    from harness.reporting import comparison_data, comparison_report, render_latex, render_markdown, render_text
 
     if form in ("csv", "json"):
         return comparison_data.to_csv(found) if form == "csv" else comparison_data.to_json(found)
-    forms = {"text": document.terminal, "markdown": document.markdown, "latex": document.latex}
+    forms = {"text": render_text.blocks, "markdown": render_markdown.blocks, "latex": render_latex.blocks}
     return forms[form](comparison_report.document(found))
 
 

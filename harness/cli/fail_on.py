@@ -12,7 +12,7 @@ from harness.analysis.comparison_metrics import FIGURES, MetricComparison
 from harness.analysis.effects import Conclusion, Difference
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.selection import Side
-from harness.reporting.formatting import bounds, chance, signed
+from harness.reporting.formatting import bounds, p_value, signed
 from harness.text import count, did_you_mean
 
 FORMS = "allowed is FIGURE<NUMBER, FIGURE>NUMBER or FIGURE:worse"
@@ -91,4 +91,4 @@ def _told(one: MetricComparison, difference: Difference, side: Side, base: Side)
     said = f"{one.figure.name} of {names} is {signed(difference.mean, digits)}"
     if difference.low is not None:
         said += f" (95 % interval {bounds(difference, digits)}, n = {difference.n})"
-    return f"{said}, p = {chance(difference.p_holm)}" if difference.p_holm is not None else said
+    return f"{said}, p = {p_value(difference.p_holm)}" if difference.p_holm is not None else said

@@ -13,9 +13,8 @@ from harness.analysis.grouping import BUDGETS
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.selection import Side
 from harness.analysis.subsets import Subset, SubsetScores
-from harness.reporting.document import Block, Heading, Lines, Table
-from harness.reporting.formatting import MISSING, bounds, chance, number, signed
-from harness.reporting.leaderboard_cells import percent
+from harness.reporting.document import Block, Heading, Items, Table
+from harness.reporting.formatting import MISSING, bounds, number, p_value, percent, signed
 from harness.text import count
 
 MATRICES = (MAIN, "chrf", "test_loss")
@@ -28,8 +27,8 @@ def document(found: Comparison) -> list[Block]:
     """Return everything that is to be told."""
     base = found.sides[0]
     blocks: list[Block] = [Heading(f"{' and '.join(side.letter for side in found.sides[1:])} against {base.letter}")]
-    blocks.append(Lines(tuple(_side(side) for side in found.sides)))
-    blocks.append(Lines((*_warnings(found), *(_finding(found, side) for side in found.sides[1:]))))
+    blocks.append(Items(tuple(_side(side) for side in found.sides)))
+    blocks.append(Items((*_warnings(found), *(_finding(found, side) for side in found.sides[1:]))))
     blocks += _settings(found)
     for side in found.sides[1:]:
         blocks += _figures(found, side, "quality", "Quality")
@@ -43,8 +42,8 @@ def document(found: Comparison) -> list[Block]:
         blocks += _sentences(found, one)
         blocks += _ngrams(found, one)
     if found.left_out:
-        blocks += [Heading("Left out"), Lines(found.left_out)]
-    return [*blocks, Heading("How to read it"), Lines(_legend(found))]
+        blocks += [Heading("Left out"), Items(found.left_out)]
+    return [*blocks, Heading("How to read it"), Items(_legend(found))]
 
 
 # The beginning --------------------------------------------------------------------------------------------------------
@@ -108,15 +107,15 @@ def _both_p(one: MetricComparison, difference: Difference) -> str:
     """Return the p-value of a comparison on its own, and that among all comparisons of its table."""
     tests = one.table.tests if one.table else 1
     within = "the report" if one.reported else "this page"
-    comparisons = f"{count(tests, 'comparison')}"
-    return f"p {chance(difference.p)} on its own, {chance(difference.p_holm)} within the {comparisons} of {within}"
+    comparisons = count(tests, 'comparison')
+    return f"p {p_value(difference.p)} on its own, {p_value(difference.p_holm)} within the {comparisons} of {within}"
 
 
 def _settings(found: Comparison) -> list[Block]:
     letters = tuple(side.letter for side in found.sides)
     rows = tuple((one.name, *one.values) for one in found.settings)
     if not rows:
-        return [Heading("Settings in which the sides differ"), Lines(("None, but the seed where that differs.",))]
+        return [Heading("Settings in which the sides differ"), Items(("None, but the seed where that differs.",))]
     return [Heading("Settings in which the sides differ"), Table("l" * (1 + len(letters)), ("setting", *letters), rows)]
 
 
@@ -150,7 +149,7 @@ def _figures(found: Comparison, side: Side, kind: Kind, title: str) -> list[Bloc
     elif kind == "quality":
         notes += _tested(chosen, side.letter, base.letter)
     title = f"{title}: {side.letter} against {base.letter}"
-    return [Heading(title), Table("lrrrlrrlrlr", heads, rows), *([Lines(tuple(notes))] if notes else [])]
+    return [Heading(title), Table("lrrrlrrlrlr", heads, rows), *([Items(tuple(notes))] if notes else [])]
 
 
 def _figure(one: MetricComparison, side: Side, base: Side, sides: Sequence[Side]) -> tuple[str, ...]:
@@ -165,8 +164,8 @@ def _figure(one: MetricComparison, side: Side, base: Side, sides: Sequence[Side]
         *means,
         signed(difference.mean / figure.divisor, figure.digits),
         bounds(difference, figure.digits, figure.divisor),
-        chance(difference.p),
-        chance(difference.p_holm),
+        p_value(difference.p),
+        p_value(difference.p_holm),
         _told(one.conclusion(difference)),
         MISSING if new_seed is None else percent(new_seed),
         COVERS[difference.basis],
@@ -278,7 +277,7 @@ def _cost(found: Comparison, side: Side) -> list[Block]:
     return [
         Heading(f"Size, speed and memory: {side.letter} against {base.letter}"),
         Table("lrrrlrl", heads, tuple(rows)),
-        Lines(tuple(lines)),
+        Items(tuple(lines)),
     ]
 
 
@@ -299,7 +298,7 @@ def _parts(found: Comparison, parts: SubsetScores) -> list[Block]:
     return [
         Heading(f"{parts.score} {parts.title}"),
         Table(columns, tuple(heads), rows),
-        *([Lines(tuple(notes))] if notes else []),
+        *([Items(tuple(notes))] if notes else []),
     ]
 
 
@@ -333,8 +332,8 @@ def _sentences(found: Comparison, one: LargestDifferences) -> list[Block]:
             f"difference is nearest to it, with its own {score}. Chosen because they differ "
             "most: they show how, not how much."
         )
-        return [*blocks, Lines((note,))]
-    return [Heading(f"Sentences: {one.letter} against {base}"), Lines(("No sentence's score differs.",))]
+        return [*blocks, Items((note,))]
+    return [Heading(f"Sentences: {one.letter} against {base}"), Items(("No sentence's score differs.",))]
 
 
 def _sentence(one: Sentence, base: str, other: str) -> list[tuple[str, ...]]:
@@ -361,7 +360,7 @@ def _ngrams(found: Comparison, one: LargestDifferences) -> list[Block]:
         "Times right, summed over seeds; share: (second + 1) / (first + second + 2); seeds: in how many the same side "
         "has it right more often. The largest of many thousand, so often chance (Neubig et al. 2019, compare-mt)."
     )
-    return [*blocks, Lines((note,))] if blocks else []
+    return [*blocks, Items((note,))] if blocks else []
 
 
 def _ngram(one: Ngram, seeds: int) -> tuple[str, ...]:

@@ -1,156 +1,195 @@
-"""A document of headings, lines and tables as text for a terminal, as Markdown and as LaTeX."""
+"""A report as data: headings, text, tables, figures and interactive parts, which `render_*` turn into a format.
+
+Every string is plain text; the renderers escape it. `Disclosure` and `Widget` are for the HTML page: the other formats
+leave them out, or show the blocks that stand in for a widget.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
-from harness.reporting import markdown as markup
-from harness.text import short_line
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawn
 
-LONGEST = 4_000
+Tone = Literal["plain", "aside", "note", "warning"]
+TableKind = Literal["plain", "leaderboard", "matrix", "facts"]
 
 
 @dataclass(frozen=True)
 class Heading:
-    """The title of what follows."""
+    """The title of the blocks that follow. One of level 2 begins a section; `slug` is its id in the HTML page."""
 
     text: str
+    level: int = 2
+    slug: str = ""
 
 
 @dataclass(frozen=True)
-class Lines:
-    """Sentences or items, one a line."""
+class Text:
+    """A paragraph; `tone` says how much it stands out."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list of sentences."""
 
     lines: tuple[str, ...]
 
 
 @dataclass(frozen=True)
+class Code:
+    """Lines that are shown as they are: commands, or a BibTeX entry."""
+
+    text: str
+    label: str = "Command"
+
+
+@dataclass(frozen=True)
+class Links:
+    """Titles with the relative address that each leads to. The terminal and LaTeX leave them out."""
+
+    targets: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell with more than its text.
+
+    Args:
+        mark: The symbol of a conclusion, right of the text.
+        detail: An interval or a deviation, shown smaller.
+        value: What the column sorts by.
+        tone: How the cell is coloured: "better", "worse", or "best" for the best of a column.
+    """
+
+    text: str
+    mark: str = ""
+    detail: str = ""
+    value: float | str | None = None
+    tone: Literal["", "better", "worse", "best"] = ""
+
+    def __str__(self) -> str:
+        """Return everything on one line, as formats without markup show it."""
+        return " ".join(filter(None, (self.text, self.mark, f"({self.detail})" if self.detail else "")))
+
+
+@dataclass(frozen=True)
 class Table:
-    """Rows of cells under heads. `columns` has a letter for each: l left, r right, p running text."""
+    """Rows of cells under heads.
+
+    Args:
+        columns: A letter for each column: l left, r right (numbers), p running text, c code.
+        heads: The title of each column.
+        rows: The cells; a plain string is a cell of that text.
+        title: What the table shows; empty where the heading above it says so.
+        kind: "leaderboard" sorts and filters in HTML, "matrix" colours its cells, "facts" has names and values.
+        optional: Columns that only the HTML page has, and shows on request.
+        descending: Columns whose first click sorts the largest value first.
+        filters: For each row, the values that a leaderboard's filters compare.
+    """
 
     columns: str
     heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[str | Cell, ...], ...]
+    title: str = ""
+    kind: TableKind = "plain"
+    optional: frozenset[int] = frozenset()
+    descending: frozenset[int] = frozenset()
+    filters: tuple[Mapping[str, str], ...] = ()
+
+    def without_optional(self) -> Table:
+        """Return the table without its optional columns."""
+        kept = [index for index in range(len(self.columns)) if index not in self.optional]
+        return Table(
+            "".join(self.columns[index] for index in kept),
+            tuple(self.heads[index] for index in kept),
+            tuple(tuple(row[index] for index in kept) for row in self.rows),
+            self.title,
+        )
 
 
-Block = Heading | Lines | Table
+@dataclass(frozen=True)
+class Figure:
+    """A picture: its file name without the ending, its caption, what can be seen in it, and how it is drawn.
 
-
-def terminal(blocks: Sequence[Block]) -> str:
-    """Return the document as text; no control character passes."""
-    return "\n\n".join(map(_terminal, blocks)) + "\n"
-
-
-def _terminal(block: Block) -> str:
-    if isinstance(block, Heading):
-        title = short_line(block.text, longest=LONGEST)
-        return f"{title}\n{'=' * min(len(title), 100)}"
-    if isinstance(block, Lines):
-        return "\n".join(short_line(line, longest=LONGEST) for line in block.lines)
-    rows = [tuple(short_line(cell, longest=LONGEST) for cell in row) for row in (block.heads, *block.rows)]
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    rows.insert(
-        1,
-        tuple(
-            "─" * (len(rows[0][place]) if kind == "p" else widths[place]) for place, kind in enumerate(block.columns)
-        ),
-    )
-    sides = [">" if kind == "r" else "<" for kind in block.columns]
-    return "\n".join(
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
-        for row in rows
-    )
-
-
-def markdown(blocks: Sequence[Block]) -> str:
-    """Return the document as Markdown, every text in it as it is."""
-    return "\n\n".join(map(_markdown, blocks)) + "\n"
-
-
-def _markdown(block: Block) -> str:
-    if isinstance(block, Heading):
-        return f"## {markup.text(block.text)}"
-    if isinstance(block, Lines):
-        return "\n".join(f"- {markup.text(line)}" for line in block.lines)
-    rule = ["---:" if kind == "r" else "---" for kind in block.columns]
-    rows = [[markup.text(cell) for cell in row] for row in (block.heads, *block.rows)]
-    rows.insert(1, [markup.Markdown(one) for one in rule])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-# LaTeX ----------------------------------------------------------------------------------------------------------------
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "[": "{[}",
-    "]": "{]}",
-    "*": "{*}",
-    "`": r"\textasciigrave{}",
-    "−": "$-$",
-    "–": "--",
-    "×": r"$\times$",
-    "·": r"$\cdot$",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "…": r"\ldots{}",
-}
-"""What stands for letters that LaTeX reads as commands or lacks; a bracket or star after a row's end is an option."""
-
-
-def latex(blocks: Sequence[Block]) -> str:
-    """Return the document's tables in LaTeX, each a `table` with its heading as caption and its lines below it.
-
-    The packages booktabs and, for quotation marks, textcomp with T1 fonts are needed.
+    `data` is the table behind it. `reading` makes the HTML page read the chart out point by point.
     """
-    made, heading = ["% Needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}."], ""
-    for place, block in enumerate(blocks):
-        if isinstance(block, Heading):
-            heading = block.text
-        elif isinstance(block, Table):
-            following = blocks[place + 1] if place + 1 < len(blocks) else None
-            made.append(_latex_table(block, heading, following.lines if isinstance(following, Lines) else ()))
-        elif place == 0 or not isinstance(blocks[place - 1], Table):
-            made.append("\n\n".join(map(escape, block.lines)))
-    return "\n\n".join(made) + "\n"
+
+    name: str
+    caption: str
+    alt: str
+    draw: Callable[[], Drawn]
+    data: Table | None = None
+    reading: Callable[[Drawn], Mapping[str, Any]] | None = None
 
 
-def escape(text: str) -> str:
-    """Return text that LaTeX prints as it is."""
-    return re.sub(r".", lambda found: _LATEX.get(found[0], found[0]), short_line(text, longest=LONGEST))
+@dataclass(frozen=True)
+class Disclosure:
+    """Blocks that the HTML page shows when asked."""
+
+    summary: str
+    blocks: tuple[Block, ...]
+    slug: str = ""
 
 
-def _latex_table(table: Table, caption: str, notes: Sequence[str]) -> str:
-    columns = "".join(r"p{0.55\linewidth}" if kind == "p" else kind for kind in table.columns)
-    rows = [" & ".join(map(escape, row)) + r" \\" for row in table.rows]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            *([rf"\caption{{{escape(caption)}}}"] if caption else []),
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            " & ".join(map(escape, table.heads)) + r" \\",
-            r"\midrule",
-            *rows,
-            r"\bottomrule",
-            r"\end{tabular}",
-            *([r"\par\smallskip\footnotesize"] if notes else []),
-            *(escape(line) + r"\par" for line in notes),
-            r"\end{table}",
-        ]
-    )
+@dataclass(frozen=True)
+class Widget:
+    """An interactive part of the HTML page: a macro of `widgets.html.j2` and its data."""
+
+    name: str
+    data: Any
+    instead: tuple[Block, ...] = ()
+
+
+Block = Heading | Text | Items | Code | Links | Table | Figure | Disclosure | Widget
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What a report found, in a sentence with its number, and what limits it."""
+
+    finding: str
+    caveat: str = ""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report: its title, its headline, what must stand above everything else, and its blocks.
+
+    `made` says what the pages were made from, in their last line.
+    """
+
+    title: str
+    headline: Headline
+    blocks: tuple[Block, ...]
+    about: str = ""
+    made: str = "Made by Bakeoff from the run records alone: the same records give the same bytes."
+    warnings: tuple[str, ...] = field(default=())
+
+
+def facts(pairs: Sequence[tuple[str, str]], title: str = "") -> Table:
+    """Return names and values as a table."""
+    return Table("lp", ("name", "value"), tuple(pairs), title, "facts")
+
+
+def figures(blocks: Sequence[Block]) -> Iterator[Figure]:
+    """Yield every figure, also of what is disclosed."""
+    for block in blocks:
+        if isinstance(block, Figure):
+            yield block
+        elif isinstance(block, Disclosure):
+            yield from figures(block.blocks)
+
+
+def tables(blocks: Sequence[Block]) -> Iterator[Table]:
+    """Yield every table, also of what is disclosed."""
+    for block in blocks:
+        if isinstance(block, Table):
+            yield block
+        elif isinstance(block, Disclosure):
+            yield from tables(block.blocks)

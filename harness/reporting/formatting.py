@@ -1,23 +1,24 @@
-"""How numbers of a comparison are written."""
+"""How reports write numbers, intervals, p-values and missing values."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 MISSING = "–"
 
 
 class Bounded(Protocol):
-    """Something with an interval."""
+    """An estimate with an interval."""
 
     @property
     def low(self) -> float | None:
-        """The lower end; None where it is unknown."""
+        """The lower end; None if unknown."""
 
     @property
     def high(self) -> float | None:
-        """The upper end; None where it is unknown."""
+        """The upper end; None if unknown."""
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -25,26 +26,70 @@ class Bounded(Protocol):
 
 
 def number(value: float | None, digits: int) -> str:
-    """Return a number with so many decimals; a dash where there is none."""
+    """Return a number with `digits` decimals, or a dash if it is missing or not finite."""
     return f"{value:,.{digits}f}" if value is not None and math.isfinite(value) else MISSING
 
 
 def signed(value: float | None, digits: int) -> str:
-    """Return a difference with its sign; what rounds to 0 has none."""
+    """Return a difference with its sign; a value that rounds to 0 has none."""
     if value is None or not math.isfinite(value):
         return MISSING
     written = f"{abs(value):,.{digits}f}"
     return written if float(written.replace(",", "")) == 0 else ("+" if value > 0 else "−") + written
 
 
-def chance(p: float | None) -> str:
-    """Return a p value for a table."""
+def significant_digits(value: float) -> str:
+    """Return a number with three or four significant digits: 12,345, 678, 12.3, 1.23, 0.123, 0.0012."""
+    size = abs(value)
+    if size >= 100:
+        return f"{value:,.0f}"
+    if size >= 0.1 or value == 0:
+        return f"{value:.{1 if size >= 10 else 2 if size >= 1 else 3}f}"
+    return f"{value:#.2g}"
+
+
+def quantity(value: float, _: object = None) -> str:
+    """Return a number for an axis or a bar: 950, 12,000, 9.04 M."""
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:.2f}".rstrip("0").rstrip(".") + " M"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def p_value(p: float | None) -> str:
+    """Return a p-value for a table."""
     return MISSING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def bounds(one: Bounded, digits: int, divisor: float = 1.0) -> str:
-    """Return the ends of an interval, or the values of two seeds; a dash where there is neither."""
-    if one.low is None or one.high is None:
-        values = [signed(value / divisor, digits) for value in one.values]
+def percent(share: float) -> str:
+    """Return a probability, never as 0 or 100 %."""
+    return "< 1 %" if share < 0.01 else "> 99 %" if share > 0.99 else f"{100 * share:.0f} %"
+
+
+def bounds(estimate: Bounded, digits: int, divisor: float = 1.0) -> str:
+    """Return the ends of an interval of a difference, or the values of two seeds; a dash where there is neither."""
+    if estimate.low is None or estimate.high is None:
+        values = [signed(value / divisor, digits) for value in estimate.values]
         return f"seeds: {'; '.join(values)}" if len(values) == 2 else MISSING
-    return f"{signed(one.low / divisor, digits)} to {signed(one.high / divisor, digits)}"
+    return f"{signed(estimate.low / divisor, digits)} to {signed(estimate.high / divisor, digits)}"
+
+
+def between(estimate: Bounded, digits: int) -> str:
+    """Return the ends of an interval of a mean, or the values of two seeds; empty where there is neither."""
+    if estimate.low is not None and estimate.high is not None:
+        return f"{estimate.low:,.{digits}f} to {estimate.high:,.{digits}f}"
+    return "; ".join(f"{value:,.{digits}f}" for value in estimate.values) if len(estimate.values) == 2 else ""
+
+
+def mebibytes(size: float | None) -> str:
+    """Return bytes as MiB; "unknown" if the system does not report them."""
+    return "unknown" if size is None else f"{size / 2**20:,.0f}"
+
+
+def count(amount: int, noun: str) -> str:
+    """Return a number with its noun: "1 seed", "3 seeds"."""
+    return f"{amount:,} {noun}" + ("" if amount == 1 else "s")
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Return parts as a sentence lists them: "a, b and c"."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

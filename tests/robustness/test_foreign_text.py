@@ -20,7 +20,7 @@ from harness.cli import options
 from harness.cli.main import main
 from harness.experiments.specs import RunRecord
 from harness.processes.progress import Display, Event
-from harness.reporting import bench_report, csv_export, document, render_html
+from harness.reporting import bench_report, csv_export, render_latex
 from harness.storage import run_store
 from impls.recipes import RECIPES
 
@@ -211,7 +211,7 @@ TAGS = {
 
 @pytest.mark.parametrize("text", [*HOSTILE, *OBEYED, *FORMULAS])
 def test_latex_prints_hostile_text(text: str) -> None:
-    shown = document.escape(text)
+    shown = render_latex.escape(text)
     assert not obeyed(shown)
     left = re.sub(r"\\text\w+\{\}|\\[&%$#_{}]|\{[\[\]*]\}|\$-\$|\$\\\w+\$|\\ldots\{\}", "", shown)
     assert not set(left) & set('\\{}$&#^_%~<>|"')

@@ -124,7 +124,7 @@ def test_a_pair_is_judged_as_in_the_report_and_both_p_values_are_printed(
     assert pair.p < pair.p_holm
     assert main(["compare", FIRST, SECOND, "--results", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    alone, corrected = formatting.chance(pair.p), formatting.chance(pair.p_holm)
+    alone, corrected = formatting.p_value(pair.p), formatting.p_value(pair.p_holm)
     told = rf"p {alone} on its own, {corrected} within the 6 comparisons of the report"
     assert told in shown
     assert "assuming normally distributed seed noise" in shown

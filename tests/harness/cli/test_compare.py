@@ -28,8 +28,8 @@ from harness.analysis.effects import Conclusion
 from harness.analysis.selection import Side
 from harness.cli import fail_on
 from harness.cli.main import main
-from harness.reporting import comparison_data, comparison_report, document
-from harness.reporting.document import Heading, Lines, Table
+from harness.reporting import comparison_data, comparison_report, render_latex, render_text
+from harness.reporting.document import Heading, Items, Table
 from harness.storage import run_store
 from harness.storage.run_store import Hypothesis
 from impls.recipes import RECIPES
@@ -140,7 +140,7 @@ def test_speed_and_size_are_shown_and_never_called_significant(tmp_path: Path) -
     assert difference.significant, "without a planted difference this shows nothing"
     assert rate.conclusion(difference) is Conclusion.NOT_TESTED
     assert rate.unjudged == "measured on different machines"
-    shown = document.terminal(comparison_report.document(whole))
+    shown = render_text.blocks(comparison_report.document(whole))
     line = next(line for line in shown.split("\n") if line.startswith("training tokens/s"))
     assert "2.001" in line
     assert line.endswith("?")
@@ -498,8 +498,10 @@ def test_hostile_text_stays_text_in_every_form(tmp_path: Path, form: str, capsys
 
 
 def test_latex_escapes_what_it_would_read_as_commands() -> None:
-    assert document.escape(r"\a{b}_&%$#~^") == (r"\textbackslash{}a\{b\}\_\&\%\$\#\textasciitilde{}\textasciicircum{}")
-    made_table = document.latex([Heading("100 %"), Table("lp", ("a", "b"), (("[x]", "*"),)), Lines(("n_1",))])
+    assert render_latex.escape(r"\a{b}_&%$#~^") == (
+        r"\textbackslash{}a\{b\}\_\&\%\$\#\textasciitilde{}\textasciicircum{}"
+    )
+    made_table = render_latex.blocks([Heading("100 %"), Table("lp", ("a", "b"), (("[x]", "*"),)), Items(("n_1",))])
     sane(made_table)
     assert "{[}x{]} & {*} \\\\" in made_table, "a bracket or star after a row's end is an option"
     assert r"\caption{100 \%}" in made_table

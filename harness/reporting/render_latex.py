@@ -1,0 +1,87 @@
+"""Renders the tables of a document in LaTeX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from harness.reporting.document import Block, Heading, Items, Table, Text
+from harness.text import short_line
+
+LONGEST = 4_000
+ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
+    "`": r"\textasciigrave{}",
+    "−": "$-$",
+    "–": "--",
+    "×": r"$\times$",
+    "·": r"$\cdot$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "…": r"\ldots{}",
+}
+"""Replacements of letters that LaTeX reads as commands or lacks; a bracket or star after a row's end is an option."""
+
+
+def blocks(content: Sequence[Block]) -> str:
+    """Return each table as a `table` with the heading above it as caption and the sentences below it as notes.
+
+    The packages booktabs and, for quotation marks, textcomp with T1 fonts are needed.
+    """
+    parts, heading = ["% Needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}."], ""
+    for index, block in enumerate(content):
+        if isinstance(block, Heading):
+            heading = block.text
+        elif isinstance(block, Table):
+            parts.append(_table(block, block.title or heading, _sentences(content[index + 1 : index + 2])))
+        elif index == 0 or not isinstance(content[index - 1], Table):
+            parts += ["\n\n".join(map(escape, lines))] if (lines := _sentences([block])) else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _sentences(content: Sequence[Block]) -> tuple[str, ...]:
+    (block,) = content or (None,)
+    return block.lines if isinstance(block, Items) else (block.text,) if isinstance(block, Text) else ()
+
+
+def escape(text: str) -> str:
+    """Return text that LaTeX prints as it is."""
+    return re.sub(r".", lambda match: ESCAPES.get(match[0], match[0]), short_line(text, longest=LONGEST))
+
+
+def _table(table: Table, caption: str, notes: Sequence[str]) -> str:
+    columns = "".join(r"p{0.55\linewidth}" if kind == "p" else kind.replace("c", "l") for kind in table.columns)
+    rows = [" & ".join(escape(str(cell)) for cell in row) + r" \\" for row in table.rows]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            *([rf"\caption{{{escape(caption)}}}"] if caption else []),
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            " & ".join(map(escape, table.heads)) + r" \\",
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            *([r"\par\smallskip\footnotesize"] if notes else []),
+            *(escape(line) + r"\par" for line in notes),
+            r"\end{table}",
+        ]
+    )

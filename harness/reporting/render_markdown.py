@@ -1,0 +1,112 @@
+"""Renders a document as Markdown that shows any text as it is: no name or path becomes a link, a tag or a formula."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from harness.reporting.document import (
+    Block,
+    Cell,
+    Code,
+    Disclosure,
+    Document,
+    Figure,
+    Heading,
+    Items,
+    Links,
+    Table,
+    Text,
+    Widget,
+)
+from harness.text import short_line
+
+PAGE = "index.md"
+LONGEST = 4_000
+
+
+def document(report: Document) -> str:
+    """Return the page of a document: headline, figures, tables and links; what HTML discloses is named at the end."""
+    parts: list[Block] = [Heading(report.title, 1), Text(report.headline.finding)]
+    parts += [Text(line, "warning") for line in report.warnings]
+    parts += [Text(line) for line in (report.headline.caveat, report.about) if line]
+    page = blocks([*parts, *report.blocks]).rstrip("\n")
+    disclosed = list(dict.fromkeys(_disclosed(report.blocks)))
+    more = f"\n\nMore in [the HTML page](index.html): {text(', '.join(disclosed))}." if disclosed else ""
+    return f"{page}{more}\n"
+
+
+def blocks(content: Sequence[Block]) -> str:
+    """Return blocks as Markdown. A heading without anything below it is left out."""
+    shown = [(block, _block(block)) for block in content]
+    kept = [
+        rendered
+        for index, (block, rendered) in enumerate(shown)
+        if rendered and not (isinstance(block, Heading) and _empty(block, shown[index + 1 :]))
+    ]
+    return "\n\n".join(kept) + "\n"
+
+
+def _empty(heading: Heading, following: Sequence[tuple[Block, str]]) -> bool:
+    for block, rendered in following:
+        if isinstance(block, Heading) and block.level <= heading.level:
+            return True
+        if rendered and not isinstance(block, Heading):
+            return False
+    return True
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Heading):
+        return f"{'#' * block.level} {text(block.text)}"
+    if isinstance(block, Text):
+        return f"**{text(block.text)}**" if block.tone == "warning" else text(block.text)
+    if isinstance(block, Items):
+        return "\n".join(f"- {text(line)}" for line in block.lines)
+    if isinstance(block, Code):
+        return "\n".join(f"    {short_line(line, longest=LONGEST)}" for line in block.text.split("\n"))
+    if isinstance(block, Links):
+        return " · ".join(f"[{text(title)}]({address})" for title, address in block.targets)
+    if isinstance(block, Table):
+        return _table(block.without_optional() if block.optional else block)
+    if isinstance(block, Figure):
+        return f"![{text(block.alt)}](figures/{block.name}.svg)\n\n{text(block.caption)}"
+    if isinstance(block, Widget):
+        return blocks(block.instead).rstrip("\n") if block.instead else ""
+    return ""
+
+
+def _table(table: Table) -> str:
+    rule = ["---:" if kind == "r" else "---" for kind in table.columns]
+    rows = [list(map(text, table.heads)), rule]
+    for row in table.rows:
+        rows.append([_cell(cell, kind) for cell, kind in zip(row, table.columns, strict=True)])
+    title = f"**{text(table.title)}**\n\n" if table.title else ""
+    return title + "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(cell: str | Cell, kind: str) -> str:
+    return code(str(cell), in_table=True) if kind == "c" and str(cell) else text(str(cell))
+
+
+def _disclosed(content: Sequence[Block]) -> list[str]:
+    """Return the titles of what the HTML page alone shows: disclosures, and sections that hold only such parts."""
+    return [block.summary.lower() for block in content if isinstance(block, Disclosure)]
+
+
+def text(value: object) -> str:
+    """Return `value` as running text. Special letters become entities, so GitHub's formulas and links stay off too."""
+    line = short_line(str(value), longest=LONGEST)
+    escaped = re.sub(r"[&<>$@|`*~\[\]\\#]|(?<![^\W_])_|_(?![^\W_])", lambda match: f"&#{ord(match[0])};", line)
+    escaped = re.sub(r"(?i)(?<=\b)(https?|ftp|www)(?=[:.])", lambda match: f"{match[0]}&#8203;", escaped)
+    return re.sub(r"^([-+]|\d+[.)])(?=\s)", lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", escaped)
+
+
+def code(value: object, *, in_table: bool = False) -> str:
+    """Return `value` as a code span; in a table its bars are escaped, as GitHub's tables require."""
+    line = short_line(str(value), longest=2_000) or " "
+    longest = max((len(run) for run in re.findall("`+", line)), default=0)
+    fence = "`" * (longest + 1)
+    padding = " " if line.startswith("`") or line.endswith("`") else ""
+    span = f"{fence}{padding}{line}{padding}{fence}"
+    return span.replace("|", "\\|") if in_table else span
