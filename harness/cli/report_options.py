@@ -13,7 +13,7 @@ from harness.experiments.specs import DataSpec, RunRecord
 from harness.storage import run_store
 
 if TYPE_CHECKING:
-    from harness.reporting.run_files import Text
+    from harness.reporting.run_files import CorpusText
 
 
 BUSY_LOAD = 1.25
@@ -87,16 +87,16 @@ def without_disturbed_rates(record: RunRecord) -> RunRecord:
     return replace(record, speed={name: value for name, value in record.speed.items() if name not in RATES})
 
 
-def test_sets(records: Iterable[RunRecord]) -> dict[DataSpec, Text]:
+def test_sets(records: Iterable[RunRecord]) -> dict[DataSpec, CorpusText]:
     """Return the test set of each corpus that is on this machine and is what the runs were measured on.
 
     Nothing is downloaded; a corpus that is not here, or another text now, is left out. Where the user's own files are
     others, this is said.
     """
     from harness.data.dataset import at_hand
-    from harness.reporting.run_files import Text
+    from harness.reporting.run_files import CorpusText
 
-    found: dict[DataSpec, Text] = {}
+    found: dict[DataSpec, CorpusText] = {}
     for data, record in {record.spec.data: record for record in records}.items():
         try:
             prepared = at_hand(record)
@@ -106,5 +106,5 @@ def test_sets(records: Iterable[RunRecord]) -> dict[DataSpec, Text]:
             continue
         if prepared is not None and prepared.digests["files"] == record.fingerprints.get("files"):
             words = [tuple(prepared.source_words[token] for token in ids) for ids in prepared.test.source]
-            found[data] = Text(prepared.test_source_text, prepared.test_target_text, words)
+            found[data] = CorpusText(prepared.test_source_text, prepared.test_target_text, words)
     return found

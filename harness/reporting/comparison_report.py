@@ -107,7 +107,7 @@ def _both_p(one: MetricComparison, difference: Difference) -> str:
     """Return the p-value of a comparison on its own, and that among all comparisons of its table."""
     tests = one.table.tests if one.table else 1
     within = "the report" if one.reported else "this page"
-    comparisons = count(tests, 'comparison')
+    comparisons = count(tests, "comparison")
     return f"p {p_value(difference.p)} on its own, {p_value(difference.p_holm)} within the {comparisons} of {within}"
 
 

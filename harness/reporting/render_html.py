@@ -28,7 +28,7 @@ from harness.reporting import (
     provenance,
     run_files,
 )
-from harness.reporting.run_files import Texts
+from harness.reporting.run_files import CorpusTexts
 from harness.reporting.translation_explorer import ALPHABET, LEADS, ROOM_BYTES
 from harness.reporting.verdict import verdict
 from harness.storage import files
@@ -77,7 +77,7 @@ def write(
     folder: Path,
     *,
     results: Path | None = None,
-    texts: Texts | None = None,
+    texts: CorpusTexts | None = None,
     command: str = "",
     method: Method = METHOD,
     failures: Sequence[str] = (),
@@ -139,7 +139,7 @@ def _context(
     found: Sequence[RunTable],
     pilots: Sequence[RunRecord],
     results: Path | None,
-    texts: Texts,
+    texts: CorpusTexts,
     command: str,
     method: Method,
 ) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from impls.contract import EOS, SPECIAL_WORDS, TransformerRecipe
 
 
 @dataclass(frozen=True)
-class Text:
+class CorpusText:
     """A test set as text, sentence by sentence: the source, the reference, and the source as the models' tokens.
 
     The tokens are those of the ids that the models see, `<sos>` and `<eos>` included.
@@ -30,7 +30,7 @@ class Text:
     source_tokens: Sequence[Sequence[str]] = ()
 
 
-Texts = Mapping[DataSpec, Text]
+CorpusTexts = Mapping[DataSpec, CorpusText]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ class Translations:
     examples: list[Example] = field(default_factory=list)
 
 
-def translations(found: Sequence[RunTable], results: Path, texts: Texts, *, room_bytes: int) -> list[Translations]:
+def translations(
+    found: Sequence[RunTable], results: Path, texts: CorpusTexts, *, room_bytes: int
+) -> list[Translations]:
     """Return an explorer for each test set on which two runs or more with the same seed have stored translations.
 
     Raises: ValueError naming a damaged file.
@@ -65,7 +67,9 @@ def _test_set(data: DataSpec) -> str:
     return canonical_json([data.corpus, data.direction, data.test_split, files, seed])
 
 
-def _translations(groups: Sequence[RunTable], results: Path, texts: Texts, *, room_bytes: int) -> Translations | None:
+def _translations(
+    groups: Sequence[RunTable], results: Path, texts: CorpusTexts, *, room_bytes: int
+) -> Translations | None:
     named = _named(groups)
     sides = [
         TranslationColumn(
@@ -75,7 +79,7 @@ def _translations(groups: Sequence[RunTable], results: Path, texts: Texts, *, ro
         if (loaded := _hypotheses(results, record))
     ]
     data = groups[0].records[0].spec.data
-    text = next((texts[record.spec.data] for _, record in named if record.spec.data in texts), Text((), ()))
+    text = next((texts[record.spec.data] for _, record in named if record.spec.data in texts), CorpusText((), ()))
     source, reference = (
         [short_line(line, longest=SENTENCE_CHARACTERS) for line in lines] for lines in (text.source, text.reference)
     )
@@ -150,7 +154,7 @@ def _first_completed(found: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:
 # Attention ------------------------------------------------------------------------------------------------------------
 
 
-def attention(found: Sequence[RunTable], results: Path, texts: Texts) -> dict[str, Any] | None:
+def attention(found: Sequence[RunTable], results: Path, texts: CorpusTexts) -> dict[str, Any] | None:
     """Return the stored attention of every row's first completed run, or None where no run has any.
 
     Where the text of the corpus may not be shown, source words are their places, from 1.
@@ -176,7 +180,9 @@ def attention(found: Sequence[RunTable], results: Path, texts: Texts) -> dict[st
     return {"notes": notes, "data": data, "first": {"caption": caption, "source": first["source"], "lines": lines}}
 
 
-def _attended(record: RunRecord, maps: Mapping[int, Any], results: Path, text: Text | None) -> list[dict[str, Any]]:
+def _attended(
+    record: RunRecord, maps: Mapping[int, Any], results: Path, text: CorpusText | None
+) -> list[dict[str, Any]]:
     spoken = {one.sentence: one.tokens for one in _hypotheses(results, record)}
     sentences = []
     for number, weights in sorted(maps.items()):

@@ -18,7 +18,7 @@ from record_factory import record
 from harness.analysis.statistics import Method
 from harness.experiments.specs import RunRecord
 from harness.reporting import render_html, speed_report
-from harness.reporting.run_files import Text
+from harness.reporting.run_files import CorpusText
 from harness.storage import run_store
 
 pytestmark = pytest.mark.browser
@@ -346,7 +346,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def hostile_texts() -> Any:
     (data,) = pages_factory.texts(2)
-    text = Text(HOSTILE[:2], HOSTILE[2:4], [("<sos>", *HOSTILE[:4], "<eos>")] * 2)
+    text = CorpusText(HOSTILE[:2], HOSTILE[2:4], [("<sos>", *HOSTILE[:4], "<eos>")] * 2)
     return {data: text}
 
 
