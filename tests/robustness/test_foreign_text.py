@@ -20,7 +20,7 @@ from harness.cli import options
 from harness.cli.main import main
 from harness.experiments.specs import RunRecord
 from harness.processes.progress import Display, Event
-from harness.reporting import bench_report, csv_export, render_latex
+from harness.reporting import bench_report, csv_export, render_html, render_latex
 from harness.storage import run_store
 from impls.recipes import RECIPES
 
