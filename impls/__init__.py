@@ -8,8 +8,8 @@ from impls.contract import Recipe, Seq2SeqModel, Training
 
 def build(
     recipe: Recipe,
-    source_words: int,
-    target_words: int,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
     *,
     training: Training | None = None,
     framework: str = "torch",
@@ -35,8 +35,8 @@ def build(
         builder = registry.builder(recipe.family, framework, backend)
     model: Seq2SeqModel = builder(
         recipe,
-        source_words,
-        target_words,
+        source_vocabulary_size,
+        target_vocabulary_size,
         training=training or Training(),
         seed=seed,
         device=device,

@@ -21,14 +21,14 @@ from torch.nn.functional import linear
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from impls.contract import PAD, GruRecipe
-from impls.pytorch.kv_cache import Rows, Sources
+from impls.pytorch.kv_cache import Rows, SourceMemory
 from impls.pytorch.torch_packing import PackedByPosition
 from impls.recipes import BAHDANAU_GRU, TRAININGS
 
 RECIPE = BAHDANAU_GRU
 TRAINING = TRAININGS["bahdanau_gru"]
 
-HIDDEN = -1e9
+MASKED_SCORE = -1e9
 
 
 class GruState:
@@ -39,26 +39,26 @@ class GruState:
 
     def __init__(self, rows: torch.Tensor, *sources: torch.Tensor) -> None:
         self.rows = rows
-        self.sources = Sources(*sources)
+        self.sources = SourceMemory(*sources)
 
-    def select(self, rows: Rows) -> None:
+    def reorder(self, rows: Rows) -> None:
         """Keep, drop, repeat or reorder rows."""
-        self.sources.select(rows)
+        self.sources.reorder(rows)
         self.rows = self.rows.index_select(0, torch.from_numpy(rows).to(self.rows.device))
 
     def keep_first(self, count: int) -> None:
         """Drop all rows but the first ones, each of which has a source of its own."""
         if count < len(self.rows):
             self.rows = self.rows[:count]
-            self.sources = Sources(*(one[:count] for one in self.sources.tensors))
+            self.sources = SourceMemory(*(one[:count] for one in self.sources.tensors))
 
 
 class Kernels(NamedTuple):
     """Parts of the decoder's kernels: the state's in the energy, and the embedding's and the context's in the gates."""
 
-    asking: torch.Tensor
+    query: torch.Tensor
     embedded: torch.Tensor
-    reading: torch.Tensor
+    context: torch.Tensor
 
 
 class Encoder(nn.Module):
@@ -96,34 +96,36 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Linear(width, 1, bias=False)
         self.width = width
 
-    def remember(self, encoded: torch.Tensor) -> torch.Tensor:
+    def project_memory(self, encoded: torch.Tensor) -> torch.Tensor:
         """Return the part of the energy that does not depend on the decoder. Shapes: [B,S,2H] to [B,S,H]."""
         return linear(encoded, self.energy.weight[:, self.width :], self.energy.bias)
 
-    def forward(self, asked: torch.Tensor, remembered: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    def forward(self, query_part: torch.Tensor, projected_memory: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         """Return the weights on the source from the energy's two parts. Shapes: [B,T,H], [B,S,H], [B,S] to [B,T,S]."""
-        scores = self.score(torch.tanh(remembered[:, None] + asked[:, :, None])).squeeze(-1)
-        return torch.softmax(scores.masked_fill(~visible[:, None], HIDDEN), dim=-1)
+        scores = self.score(torch.tanh(projected_memory[:, None] + query_part[:, :, None])).squeeze(-1)
+        return torch.softmax(scores.masked_fill(~visible[:, None], MASKED_SCORE), dim=-1)
 
 
 class AttentionGru(nn.Module):
     """The whole model. `dropout` is one module without weights, used after both embeddings."""
 
-    def __init__(self, recipe: GruRecipe, source_words: int, target_words: int, dropout: nn.Module) -> None:
+    def __init__(
+        self, recipe: GruRecipe, source_vocabulary_size: int, target_vocabulary_size: int, dropout: nn.Module
+    ) -> None:
         super().__init__()
         width, embedded = recipe.width, recipe.embedding_width
-        self.source_embedding = nn.Embedding(source_words, embedded)
-        self.target_embedding = nn.Embedding(target_words, embedded)
+        self.source_embedding = nn.Embedding(source_vocabulary_size, embedded)
+        self.target_embedding = nn.Embedding(target_vocabulary_size, embedded)
         self.encoder = Encoder(embedded, width)
         self.bridge = nn.Linear(2 * width, width)
         self.attention = AdditiveAttention(width)
         self.decoder_input = nn.Linear(embedded + 2 * width, 3 * width)
         self.decoder_hidden = nn.Linear(width, 3 * width)
-        self.output = nn.Linear(3 * width + embedded, target_words)
+        self.output = nn.Linear(3 * width + embedded, target_vocabulary_size)
         self.embedding_width, self.width = embedded, width
         self.dropout = dropout
 
-    def begin(self, source: torch.Tensor, lengths: torch.Tensor | None = None) -> GruState:
+    def prefill(self, source: torch.Tensor, lengths: torch.Tensor | None = None) -> GruState:
         """Encode the source [B,S] and return the state before the first target word.
 
         `lengths`, [B] in the host's memory, are the sources' without padding; without them the device is waited for.
@@ -132,31 +134,33 @@ class AttentionGru(nn.Module):
         if lengths is None:
             lengths = visible.sum(dim=1).clamp(min=1).cpu()
         encoded, ends = self.encoder(self.dropout(self.source_embedding(source)), visible, lengths)
-        return GruState(torch.tanh(self.bridge(ends)), visible, encoded, self.attention.remember(encoded))
+        return GruState(torch.tanh(self.bridge(ends)), visible, encoded, self.attention.project_memory(encoded))
 
-    def advance(self, state: GruState, last: torch.Tensor) -> torch.Tensor:
+    def step(self, state: GruState, last: torch.Tensor) -> torch.Tensor:
         """Feed the newest words [B] and return what `output` turns into the next words' logits, [B,3H+E]."""
         embedded = self.dropout(self.target_embedding(last))
         kernels = self._kernels()
-        return self._advance(state, embedded, self._gates(embedded, kernels), kernels)[0]
+        return self._step(state, embedded, self._gates(embedded, kernels), kernels)[0]
 
     def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         """Return what `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,3H+E]."""
-        return torch.stack(self._decode(self.begin(source), *_by_position(target_in))[0], dim=1)
+        return torch.stack(self._decode(self.prefill(source), *_by_position(target_in))[0], dim=1)
 
-    def packed(self, batch: PackedByPosition, fed: tuple[bool, ...] | None = None) -> torch.Tensor:
+    def packed(self, batch: PackedByPosition, teacher_forced: tuple[bool, ...] | None = None) -> torch.Tensor:
         """Return what `output` turns into logits, of packed target words. Shapes: to [N,3H+E].
 
-        Where `fed` is False at a position after the first, the model reads its own most probable word instead.
+        Where `teacher_forced` is False at a position after the first, the model reads its own most probable word.
         """
-        return torch.cat(self._decode(self.begin(batch.source, batch.lengths), batch.words, batch.sizes, fed)[0])
+        return torch.cat(
+            self._decode(self.prefill(batch.source, batch.lengths), batch.words, batch.sizes, teacher_forced)[0]
+        )
 
     def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         """Return the weights of target positions on source positions. Shapes: [B,1,1,T,S]."""
-        return torch.stack(self._decode(self.begin(source), *_by_position(target_in))[1], dim=1)[:, None, None]
+        return torch.stack(self._decode(self.prefill(source), *_by_position(target_in))[1], dim=1)[:, None, None]
 
     def _decode(
-        self, state: GruState, words: torch.Tensor, sizes: list[int], fed: tuple[bool, ...] | None = None
+        self, state: GruState, words: torch.Tensor, sizes: list[int], teacher_forced: tuple[bool, ...] | None = None
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Feed all words, [N], those of each position together: `sizes` says how many rows have a word there.
 
@@ -165,18 +169,18 @@ class AttentionGru(nn.Module):
         embedded = self.dropout(self.target_embedding(words))
         kernels = self._kernels()
         features: list[torch.Tensor] = []
-        seen: list[torch.Tensor] = []
+        attention_maps: list[torch.Tensor] = []
         for word, gate in zip(embedded.split(sizes), self._gates(embedded, kernels).split(sizes), strict=True):
             state.keep_first(len(word))
-            if fed is not None and features and not fed[len(features)]:
+            if teacher_forced is not None and features and not teacher_forced[len(features)]:
                 with torch.no_grad():
                     own = self.output(features[-1][: len(word)]).argmax(dim=-1)
                 word = self.dropout(self.target_embedding(own))
                 gate = self._gates(word, kernels)
-            feature, weights = self._advance(state, word, gate, kernels)
+            feature, weights = self._step(state, word, gate, kernels)
             features.append(feature)
-            seen.append(weights)
-        return features, seen
+            attention_maps.append(weights)
+        return features, attention_maps
 
     def _gates(self, embedded: torch.Tensor, kernels: Kernels) -> torch.Tensor:
         """Return the embedding's share in the gates, for all positions in one product. Shapes: [...,E] to [...,3H]."""
@@ -187,16 +191,16 @@ class AttentionGru(nn.Module):
         energy, gates = self.attention.energy.weight, self.decoder_input.weight
         return Kernels(energy[:, : self.width], gates[:, : self.embedding_width], gates[:, self.embedding_width :])
 
-    def _advance(
+    def _step(
         self, state: GruState, embedded: torch.Tensor, gates: torch.Tensor, kernels: Kernels
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """One step of the decoder. Shapes: [B,E], [B,3H] to [B,3H+E] and the weights on the source [B,S]."""
-        visible, encoded, remembered = state.sources.tensors
+        visible, encoded, projected_memory = state.sources.tensors
         # Rows of one source look at it together.
-        asked = linear(state.rows, kernels.asking).unflatten(0, (len(encoded), -1))
-        weights = self.attention(asked, remembered, visible)
+        query_part = linear(state.rows, kernels.query).unflatten(0, (len(encoded), -1))
+        weights = self.attention(query_part, projected_memory, visible)
         context = (weights @ encoded).flatten(0, 1)
-        reset, update, candidate = (gates + linear(context, kernels.reading)).chunk(3, dim=-1)
+        reset, update, candidate = (gates + linear(context, kernels.context)).chunk(3, dim=-1)
         kept_reset, kept_update, kept_candidate = self.decoder_hidden(state.rows).chunk(3, dim=-1)
         update = torch.sigmoid(update + kept_update)
         candidate = torch.tanh(candidate + torch.sigmoid(reset + kept_reset) * kept_candidate)

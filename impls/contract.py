@@ -17,7 +17,7 @@ Ids = npt.NDArray[np.int32]
 Numbers = npt.NDArray[np.float32]
 Arrays = dict[str, npt.NDArray[Any]]
 
-SPECIAL_WORDS = ("<unk>", "<pad>", "<sos>", "<eos>")
+SPECIAL_TOKENS = ("<unk>", "<pad>", "<sos>", "<eos>")
 UNK, PAD, SOS, EOS = range(4)
 LARGEST_COUNT = 65_536
 """The most that a size of a recipe may be: a foreign one shall not take all memory, or all time."""
@@ -267,7 +267,7 @@ class Training:
         if not 0 <= self.averaged_epochs <= self.epochs:
             _refuse(self, "averaged_epochs", f"a whole number from 0 to epochs={self.epochs}")
 
-    def forcing(self, seed: int, update: int, positions: int) -> npt.NDArray[np.bool_]:
+    def teacher_forcing_mask(self, seed: int, update: int, positions: int) -> npt.NDArray[np.bool_]:
         """Return for each target position whether update number `update`, from 1, feeds the right word: bool [T].
 
         Position 0 is `<sos>` in any case; a False at t feeds the word that the model itself found most probable at
@@ -333,7 +333,7 @@ class Decoding(Protocol):
     def step(self, last: Ids, best: int) -> Candidates:
         """Feed the newest word of each row, [B], and return the `best` most probable next words."""
 
-    def select(self, rows: npt.NDArray[np.intp]) -> None:
+    def reorder(self, rows: npt.NDArray[np.intp]) -> None:
         """Keep, drop, repeat or reorder rows: row r of what follows is row rows[r] of what was."""
 
 
@@ -436,6 +436,13 @@ class Builder(Protocol):
     """A callable from outside that `--variant package.module:NAME` may name."""
 
     def __call__(
-        self, source_words: int, target_words: int, *, training: Training, seed: int, device: str, precision: str
+        self,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int,
+        *,
+        training: Training,
+        seed: int,
+        device: str,
+        precision: str,
     ) -> Seq2SeqModel:
         """Build a model for vocabularies of these sizes."""

@@ -104,8 +104,8 @@ def masks(source_lengths: npt.ArrayLike, target_lengths: npt.ArrayLike) -> Masks
             "allowed is two equally long lists of whole numbers of at least 1"
         )
     encoder = np.arange(source.max()) < source[:, None]
-    target_words = np.arange(target.max()) < target[:, None]
+    target_visible = np.arange(target.max()) < target[:, None]
     causal = np.tri(int(target.max()), dtype=bool)
-    decoder = causal & target_words[:, None, :]
+    decoder = causal & target_visible[:, None, :]
     cross = np.broadcast_to(encoder[:, None, :], (len(source), int(target.max()), int(source.max()))).copy()
     return Masks(encoder, decoder, cross)

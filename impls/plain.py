@@ -140,7 +140,7 @@ class Prefixes:
         self.memory, self.visible = memory, visible
         self.words = torch.empty((len(memory), 0), dtype=torch.int32, device=memory.device)
 
-    def select(self, rows: Rows) -> None:
+    def reorder(self, rows: Rows) -> None:
         """Keep, drop, repeat or reorder rows."""
         chosen = torch.from_numpy(rows).to(self.memory.device)
         self.memory, self.visible, self.words = self.memory[chosen], self.visible[chosen], self.words[chosen]
@@ -149,13 +149,13 @@ class Prefixes:
 class PlainTransformer(nn.Module):
     """Encoder, decoder and output projection."""
 
-    def __init__(self, recipe: TransformerRecipe, source_words: int, target_words: int) -> None:
+    def __init__(self, recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> None:
         super().__init__()
-        self.source = Embedding(recipe, source_words)
-        self.target = Embedding(recipe, target_words)
+        self.source = Embedding(recipe, source_vocabulary_size)
+        self.target = Embedding(recipe, target_vocabulary_size)
         self.encoder = nn.ModuleList(EncoderLayer(recipe) for _ in range(recipe.layers))
         self.decoder = nn.ModuleList(DecoderLayer(recipe) for _ in range(recipe.layers))
-        self.output = nn.Linear(recipe.width, target_words)
+        self.output = nn.Linear(recipe.width, target_vocabulary_size)
 
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the encoded source [B,S,D] and which of its positions are visible, [B,1,1,S]."""
@@ -188,11 +188,11 @@ class PlainTransformer(nn.Module):
         _, attention = self.decode(target_in, *self.encode(source))
         return torch.stack(list(attention), dim=1)
 
-    def begin(self, source: torch.Tensor) -> Prefixes:
+    def prefill(self, source: torch.Tensor) -> Prefixes:
         """Encode the source [B,S] and return the state before the first target word."""
         return Prefixes(*self.encode(source))
 
-    def advance(self, state: Prefixes, last: torch.Tensor) -> torch.Tensor:
+    def step(self, state: Prefixes, last: torch.Tensor) -> torch.Tensor:
         """Add the newest words [R] and return what `output` turns into the next words' logits, [R,D]."""
         state.words = torch.cat([state.words, last[:, None]], dim=1)
         features, _ = self.decode(state.words, state.memory, state.visible)

@@ -30,7 +30,7 @@ TRAINING = TRAININGS["torch_reference"]
 class ReferenceState(dict[str, torch.Tensor]):
     """The caches of sentences half way through decoding, by name; each tensor's first dimension is the sentence."""
 
-    def select(self, rows: Rows) -> None:
+    def reorder(self, rows: Rows) -> None:
         """Keep, drop, repeat or reorder rows."""
         chosen = torch.from_numpy(rows).to(self["hidden"].device)
         for name, tensor in self.items():
@@ -40,18 +40,18 @@ class ReferenceState(dict[str, torch.Tensor]):
 class TorchReference(nn.Module):
     """The library's encoder and decoder with embeddings before and a projection behind."""
 
-    def __init__(self, recipe: TorchReferenceRecipe, source_words: int, target_words: int) -> None:
+    def __init__(self, recipe: TorchReferenceRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> None:
         super().__init__()
         settings = (recipe.width, recipe.heads, recipe.ffn_width, recipe.dropout)
         encoder_layer = nn.TransformerEncoderLayer(*settings, batch_first=True)
         decoder_layer = nn.TransformerDecoderLayer(*settings, batch_first=True)
-        self.source_embedding = nn.Embedding(source_words, recipe.width)
-        self.target_embedding = nn.Embedding(target_words, recipe.width)
+        self.source_embedding = nn.Embedding(source_vocabulary_size, recipe.width)
+        self.target_embedding = nn.Embedding(target_vocabulary_size, recipe.width)
         self.source_positions = nn.Embedding(recipe.max_length, recipe.width)
         self.target_positions = nn.Embedding(recipe.max_length, recipe.width)
         self.encoder = nn.TransformerEncoder(encoder_layer, recipe.layers, enable_nested_tensor=False)
         self.decoder = nn.TransformerDecoder(decoder_layer, recipe.layers)
-        self.output = nn.Linear(recipe.width, target_words)
+        self.output = nn.Linear(recipe.width, target_vocabulary_size)
         self.dropout = nn.Dropout(recipe.dropout)
         self.width, self.heads, self.max_length = recipe.width, recipe.heads, recipe.max_length
 
@@ -82,15 +82,15 @@ class TorchReference(nn.Module):
 
     def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         """Return the weights of target positions on source positions, step by step. Shapes: [B,layers,H,T,S]."""
-        state = self.begin(source)
+        state = self.prefill(source)
         columns = []
         for t in range(target_in.shape[1]):
-            seen: list[torch.Tensor] = []
-            self.advance(state, target_in[:, t], seen)
-            columns.append(torch.stack(seen, dim=1))
+            attention_maps: list[torch.Tensor] = []
+            self.step(state, target_in[:, t], attention_maps)
+            columns.append(torch.stack(attention_maps, dim=1))
         return torch.cat(columns, dim=3)
 
-    def begin(self, source: torch.Tensor) -> ReferenceState:
+    def prefill(self, source: torch.Tensor) -> ReferenceState:
         """Encode the source [B,S] and return the state before the first target word."""
         memory, hidden = self.encode(source)
         state = ReferenceState(hidden=hidden)
@@ -101,12 +101,12 @@ class TorchReference(nn.Module):
             state |= {f"cross.{index}.key": self._split(key), f"cross.{index}.value": self._split(value)}
         return state
 
-    def advance(
-        self, state: ReferenceState, last: torch.Tensor, seen: list[torch.Tensor] | None = None
+    def step(
+        self, state: ReferenceState, last: torch.Tensor, attention_maps: list[torch.Tensor] | None = None
     ) -> torch.Tensor:
         """Feed the newest words [B] and return what `output` turns into the next words' logits, [B,D].
 
-        Where `seen` is a list, each layer's attention weights on the source, [B,H,1,S], are appended to it.
+        Where `attention_maps` is a list, each layer's attention weights on the source, [B,H,1,S], are appended to it.
         """
         first = state["self.0.key"].shape[2] if "self.0.key" in state else 0
         x = self._embed(self.target_embedding, self.target_positions, last[:, None], first)
@@ -120,8 +120,8 @@ class TorchReference(nn.Module):
             x = layer.norm1(x + own.out_proj(mixed))
             query = self._split(linear(x, cross.in_proj_weight[: self.width], cross.in_proj_bias[: self.width]))
             mixed, weights = self._attend(query, state[f"cross.{index}.key"], state[f"cross.{index}.value"], hidden)
-            if seen is not None:
-                seen.append(weights)
+            if attention_maps is not None:
+                attention_maps.append(weights)
             x = layer.norm2(x + cross.out_proj(mixed))
             x = layer.norm3(x + layer.linear2(layer.activation(layer.linear1(x))))
         return x[:, 0]

@@ -17,21 +17,21 @@ from impls.contract import Arrays, GruRecipe, Numbers, Recipe, TorchReferenceRec
 Shapes = dict[str, tuple[int, ...]]
 
 
-def shapes(recipe: Recipe, source_words: int, target_words: int) -> Shapes:
+def shapes(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int) -> Shapes:
     """Return the shape of each canonical tensor, in a fixed order.
 
     Raises: ValueError where tying="all" meets vocabularies of unequal size.
     """
     if isinstance(recipe, GruRecipe):
-        return _gru_shapes(recipe, source_words, target_words)
+        return _gru_shapes(recipe, source_vocabulary_size, target_vocabulary_size)
     if isinstance(recipe, TorchReferenceRecipe):
         recipe = recipe.as_transformer()
-    return _transformer_shapes(recipe, source_words, target_words)
+    return _transformer_shapes(recipe, source_vocabulary_size, target_vocabulary_size)
 
 
-def count(recipe: Recipe, source_words: int, target_words: int) -> int:
+def count(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int) -> int:
     """Return the number of trained parameters."""
-    return sum(math.prod(shape) for shape in shapes(recipe, source_words, target_words).values())
+    return sum(math.prod(shape) for shape in shapes(recipe, source_vocabulary_size, target_vocabulary_size).values())
 
 
 def check(given: Arrays, expected: Shapes) -> None:
@@ -47,14 +47,17 @@ def check(given: Arrays, expected: Shapes) -> None:
         raise ValueError("; ".join(faults))
 
 
-def initial(recipe: Recipe, source_words: int, target_words: int, seed: int) -> Arrays:
+def initial(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, seed: int) -> Arrays:
     """Draw all initial weights.
 
     Each tensor comes from a generator seeded by (seed, its name), so two recipes start equal in every tensor that they
     share. Transformer matrices are Xavier-uniform (Glorot and Bengio 2010, equation 16), GRU matrices normal with
     deviation 0.01, embeddings as the recipe says; biases and shifts are 0, norm scales 1.
     """
-    return {name: draw(recipe, name, shape, seed) for name, shape in shapes(recipe, source_words, target_words).items()}
+    return {
+        name: draw(recipe, name, shape, seed)
+        for name, shape in shapes(recipe, source_vocabulary_size, target_vocabulary_size).items()
+    }
 
 
 def draw(recipe: Recipe, name: str, shape: tuple[int, ...], seed: int) -> Numbers:
@@ -86,11 +89,13 @@ def embedding_rms(recipe: Recipe | None, weights: Arrays) -> dict[str, float]:
     return _embedding_rms(recipe, squares)
 
 
-def expected_embedding_rms(recipe: Recipe, source_words: int, target_words: int) -> dict[str, float]:
+def expected_embedding_rms(
+    recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int
+) -> dict[str, float]:
     """Return what `embedding_rms` is at initialisation, on average over seeds."""
     squares = {
         name: _deviation(recipe, shape) ** 2
-        for name, shape in shapes(recipe, source_words, target_words).items()
+        for name, shape in shapes(recipe, source_vocabulary_size, target_vocabulary_size).items()
         if _embeds(name)
     }
     return _embedding_rms(recipe, squares)
@@ -128,15 +133,16 @@ def _dense(name: str, inputs: int, outputs: int) -> Shapes:
     return {f"{name}.kernel": (inputs, outputs), f"{name}.bias": (outputs,)}
 
 
-def _transformer_shapes(recipe: TransformerRecipe, source_words: int, target_words: int) -> Shapes:
-    if recipe.tying == "all" and source_words != target_words:
+def _transformer_shapes(recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> Shapes:
+    if recipe.tying == "all" and source_vocabulary_size != target_vocabulary_size:
         raise ValueError(
-            f"tying='all' with {source_words} source and {target_words} target words: allowed is one joint vocabulary"
+            f"tying='all' needs one joint vocabulary, but the sizes are {source_vocabulary_size} (source) and "
+            f"{target_vocabulary_size} (target)"
         )
     width, found = recipe.width, Shapes()
     if recipe.tying != "all":
-        found["source.embedding"] = (source_words, width)
-    found["target.embedding"] = (target_words, width)
+        found["source.embedding"] = (source_vocabulary_size, width)
+    found["target.embedding"] = (target_vocabulary_size, width)
     if recipe.positions == "learned":
         found["source.positions"] = found["target.positions"] = (recipe.max_length, width)
     for side, attentions in (("encoder", ("self",)), ("decoder", ("self", "cross"))):
@@ -147,8 +153,8 @@ def _transformer_shapes(recipe: TransformerRecipe, source_words: int, target_wor
     if recipe.norm_order == "pre":
         found |= _norm_shapes(recipe, "encoder.norm") | _norm_shapes(recipe, "decoder.norm")
     if recipe.tying == "none":
-        found["output.kernel"] = (width, target_words)
-    found["output.bias"] = (target_words,)
+        found["output.kernel"] = (width, target_vocabulary_size)
+    found["output.bias"] = (target_vocabulary_size,)
     return found
 
 
@@ -173,13 +179,16 @@ def _feed_forward_shapes(recipe: TransformerRecipe, name: str) -> Shapes:
     return found | _dense(f"{name}.outer", recipe.ffn_width, recipe.width) | _norm_shapes(recipe, f"{name}.norm")
 
 
-def _gru_shapes(recipe: GruRecipe, source_words: int, target_words: int) -> Shapes:
+def _gru_shapes(recipe: GruRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> Shapes:
     embedded, width = recipe.embedding_width, recipe.width
-    found: Shapes = {"source.embedding": (source_words, embedded), "target.embedding": (target_words, embedded)}
+    found: Shapes = {
+        "source.embedding": (source_vocabulary_size, embedded),
+        "target.embedding": (target_vocabulary_size, embedded),
+    }
     for direction in ("forward", "backward"):
         found |= _dense(f"encoder.{direction}.input", embedded, 3 * width)
         found |= _dense(f"encoder.{direction}.hidden", width, 3 * width)
     found |= _dense("bridge", 2 * width, width)
     found |= _dense("attention.energy", 3 * width, width) | {"attention.score.kernel": (width, 1)}
     found |= _dense("decoder.input", embedded + 2 * width, 3 * width) | _dense("decoder.hidden", width, 3 * width)
-    return found | _dense("output", 3 * width + embedded, target_words)
+    return found | _dense("output", 3 * width + embedded, target_vocabulary_size)

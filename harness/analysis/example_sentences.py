@@ -11,8 +11,13 @@ import numpy as np
 from harness.analysis.selection import Run, Side
 from harness.analysis.subsets import Counts
 from harness.evaluation.metrics import score_from_sums
+<<<<<<< HEAD
 from harness.text import SENTENCE_CHARACTERS, short_line
 from impls.contract import SPECIAL_WORDS, UNK
+=======
+from harness.text import plain, plain_text
+from impls.contract import SPECIAL_TOKENS, UNK
+>>>>>>> 3044212 (Models: standard names for incremental decoding, dropout masks, CUDA graph capture and vocabulary sizes)
 
 MOST_WORDS = 4
 SMOOTHING = 1.0
@@ -138,7 +143,7 @@ def _grams(words: Sequence[str]) -> Counter[tuple[str, ...]]:
 
 
 def _right(run: Run, theirs: Iterable[Counter[tuple[str, ...]]]) -> Counter[tuple[str, ...]]:
-    unknown = SPECIAL_WORDS[UNK]
+    unknown = SPECIAL_TOKENS[UNK]
     found: Counter[tuple[str, ...]] = Counter()
     for hypothesis, reference in zip(run.hypotheses or (), theirs, strict=True):
         ours = _grams(hypothesis.tokens)

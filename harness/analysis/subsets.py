@@ -18,7 +18,7 @@ from harness.analysis.scales import LOGIT
 from harness.analysis.selection import Run, Side
 from harness.analysis.significance import Reals
 from harness.analysis.statistics import METHOD, Evidence, Metric, holm
-from impls.contract import SPECIAL_WORDS, UNK
+from impls.contract import SPECIAL_TOKENS, UNK
 
 Counts = npt.NDArray[Any]
 PARTS = 5
@@ -163,7 +163,7 @@ def _matches(run: Run, references: Sequence[Sequence[str]], frequencies: Mapping
     found = np.zeros((len(references), len(FREQUENCIES) + 1, 3), np.int32)
     for row, (hypothesis, reference) in enumerate(zip(run.hypotheses or (), references, strict=True)):
         ours, theirs = Counter(hypothesis.tokens), Counter(reference)
-        del ours[SPECIAL_WORDS[UNK]]
+        del ours[SPECIAL_TOKENS[UNK]]
         for column, counted in enumerate((ours, theirs, ours & theirs)):
             for word, times in counted.items():
                 found[row, _place(word, frequencies), column] += times

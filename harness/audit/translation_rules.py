@@ -12,7 +12,7 @@ from harness.audit.metric_rules import PERPLEXITIES, is_current
 from harness.audit.record_rules import ROUNDING, equal
 from harness.audit.run_folder import Skipped, StoredRun
 from harness.evaluation.metrics import perplexity_from_sums
-from impls.contract import SPECIAL_WORDS, UNK
+from impls.contract import SPECIAL_TOKENS, UNK
 
 BATCH = 128
 """The sentences of an evaluation batch, which the tutorials' perplexity is a mean over."""
@@ -49,7 +49,7 @@ def text(stored: StoredRun) -> Iterator[str]:
         raise Skipped(str(error)) from error
     # Before version 2 of records, `<unk>` stood in the text as it is.
     old = not is_current(stored)
-    shown = [one.text.replace(SPECIAL_WORDS[UNK], UNKNOWN_TEXT) if old else one.text for one in hypotheses]
+    shown = [one.text.replace(SPECIAL_TOKENS[UNK], UNKNOWN_TEXT) if old else one.text for one in hypotheses]
     wrong = [(one, made) for one, made, own in zip(hypotheses, texts, shown, strict=True) if own != made]
     if wrong:
         one, made = wrong[0]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.cli import options
 from harness.storage import files, run_store
-from impls.contract import SPECIAL_WORDS
+from impls.contract import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from harness.analysis.comparison import Comparison, ReferenceCorpus
@@ -144,7 +144,7 @@ def _corpus(sides: Sequence[Side]) -> ReferenceCorpus | None:
     if not record.spec.data.has_subwords:
         ids = Counter(token for sentence in prepared.train.target for token in sentence.tolist())
         words = enumerate(prepared.target_words)
-        frequencies = {word: ids[place] for place, word in words if ids[place] and word not in SPECIAL_WORDS}
+        frequencies = {word: ids[place] for place, word in words if ids[place] and word not in SPECIAL_TOKENS}
     return ReferenceCorpus(
         prepared.test_source_text, prepared.test_target_text, prepared.test_target_tokens, frequencies
     )

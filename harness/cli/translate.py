@@ -16,7 +16,7 @@ from harness import text as terminal
 from harness.cli import options
 from harness.experiments.specs import DecodingSpec, RunRecord, Unknown
 from harness.storage import run_store
-from impls.contract import EOS, SOS, SPECIAL_WORDS, Ids, Seq2SeqModel
+from impls.contract import EOS, SOS, SPECIAL_TOKENS, Ids, Seq2SeqModel
 
 if TYPE_CHECKING:
     from harness.data.dataset import Dataset, Encoded
@@ -108,7 +108,7 @@ def _translate(
         target: Ids = np.array([[SOS, *decoded.translations[0].tokens]], dtype=np.int32)
         weights = model.cross_attention(encoded.ids[0][None], target)[0]
         source_words = encoded.tokens[0][: len(encoded.ids[0]) - 2]
-        start, end = SPECIAL_WORDS[SOS], SPECIAL_WORDS[EOS]
+        start, end = SPECIAL_TOKENS[SOS], SPECIAL_TOKENS[EOS]
         attention_heat_map(weights, [start, *source_words, end], [*words[0], end], picture)
         options.say(f"The attention: {picture}")
 

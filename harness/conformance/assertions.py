@@ -116,7 +116,7 @@ class TableModel:
         tokens = np.argsort(-table, axis=1, kind="stable")[:, :best].astype(np.int32)
         return Candidates(np.log(np.take_along_axis(table, tokens, 1)), tokens)
 
-    def select(self, rows: npt.NDArray[np.intp]) -> None:
+    def reorder(self, rows: npt.NDArray[np.intp]) -> None:
         self.rows = self.rows[rows]
 
 

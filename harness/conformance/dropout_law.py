@@ -57,7 +57,7 @@ def dropout(subject: ModelUnderTest) -> str:
     if subject.dropout_is_fixed:
         return "dropout not tested: the builder has no argument `dropout`"
     _spread(subject)
-    model = subject.shaken(training=TRAINING, dropout=RATE)
+    model = subject.perturbed(training=TRAINING, dropout=RATE)
     if isinstance(model.recipe, Recipe):
         _masks(subject, model)
     return ""
@@ -69,13 +69,13 @@ def dropout(subject: ModelUnderTest) -> str:
 def _spread(subject: ModelUnderTest) -> None:
     """Hold that a batch of one sentence many times loses what that sentence does, drawn anew for every row."""
     copies, single_draws, draws = (24, 32, 8) if subject.fast else (64, 64, 12)
-    row = subject.real_batch(5)
+    row = subject.realistic_batch(5)
     length = max(2, subject.real.longest // 2)
     line = Batch(row.source[:1, :length], row.target_in[:1, :length], row.target_out[:1, :length])
     many = Batch(*(np.repeat(ids, copies, 0) for ids in vars(line).values()))
 
     def losses(batch: Batch, updates: int, rate: float) -> npt.NDArray[np.float64]:
-        model = subject.shaken(dropout=rate)
+        model = subject.perturbed(dropout=rate)
         found = []
         for _ in range(updates):
             model.train_step(batch, 0.0)

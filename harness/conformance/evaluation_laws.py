@@ -53,7 +53,7 @@ _Places = npt.NDArray[np.intp]
 def shapes(subject: ModelUnderTest) -> str:
     """1: shapes, types, counts; the members agree with one another; all numbers are finite."""
     training = Training(label_smoothing=0.1)
-    model = subject.shaken(training=training, dropout=0.0)
+    model = subject.perturbed(training=training, dropout=0.0)
     hold(isinstance(model, Seq2SeqModel), f"{type(model).__name__} lacks a member of Seq2SeqModel")
     _weight_shapes(subject, model)
     for probe in subject.probes():
@@ -73,7 +73,7 @@ def shapes(subject: ModelUnderTest) -> str:
 
 def determinism(subject: ModelUnderTest) -> str:
     """2: evaluation twice gives the same bits, and leaves no trace in the training state."""
-    model = subject.shaken(training=RANDOM)
+    model = subject.perturbed(training=RANDOM)
     for probe in subject.probes():
         model.train_step(probe.batch, 1e-3)
         before = model.training_state()
@@ -85,7 +85,7 @@ def determinism(subject: ModelUnderTest) -> str:
 
 def causality(subject: ModelUnderTest) -> str:
     """3: the logits at t depend on every source word and on target_in up to t, each at its position; no more."""
-    model, batch = subject.shaken(), subject.batch()
+    model, batch = subject.perturbed(), subject.batch()
     logits = model.logits(batch.source, batch.target_in)
     for position in range(batch.target_in.shape[1] - 1):
         changed = batch.target_in.copy()
@@ -99,7 +99,7 @@ def causality(subject: ModelUnderTest) -> str:
 
 def padding(subject: ModelUnderTest) -> str:
     """4: more columns, or rows, of padding change nothing at real positions, and do not poison the sums."""
-    model, (small, real) = subject.shaken(), subject.probes()
+    model, (small, real) = subject.perturbed(), subject.probes()
     expected = evaluation(subject, model, small.batch)
     for more_source, more_target in ((2, 0), (0, 2), (2, 2)):
         wide = Batch(
@@ -123,7 +123,7 @@ def padding(subject: ModelUnderTest) -> str:
 
 def independence(subject: ModelUnderTest) -> str:
     """5: a sentence's batch-mates do not matter."""
-    model, (small, real) = subject.shaken(), subject.probes()
+    model, (small, real) = subject.perturbed(), subject.probes()
     count = len(real.batch.source)
     few = [[0], [1], [2], [4, 3, 2, 1, 0], [3, 0]]
     many = [[0], [count - 1], list(range(0, count, 2)), list(range(count - 1, -1, -1))]
@@ -139,7 +139,7 @@ def independence(subject: ModelUnderTest) -> str:
 
 def caching(subject: ModelUnderTest) -> str:
     """6: each cached step gives the log-probabilities of that column of the logits."""
-    model = subject.shaken()
+    model = subject.perturbed()
     for name, batch in subject.probes():
         real, found = batch.target_in != PAD, walk(subject, model.begin_decoding(batch.source), batch.target_in)
         expected = log_softmax(model.logits(batch.source, batch.target_in))
@@ -151,14 +151,14 @@ def caching(subject: ModelUnderTest) -> str:
 
 
 def selection(subject: ModelUnderTest) -> str:
-    """7: `select` equals starting from those rows: repeated, dropped or reordered, at the start and in the middle."""
-    model, batch = subject.shaken(), subject.batch()
+    """7: `reorder` equals starting from those rows: repeated, dropped or reordered, at the start and in the middle."""
+    model, batch = subject.perturbed(), subject.batch()
     for selections in ({0: [4, 0, 0, 2]}, {2: [1, 1, 0, 4]}, {1: [3, 0, 2, 0, 1, 4], 3: [5, 1, 1], 4: [2, 0]}):
         decoded, rows = model.begin_decoding(batch.source), np.arange(len(batch.source))
         fed, found = batch.target_in, np.empty(0)
         for position in range(5):
             if position in selections:
-                decoded.select(np.array(selections[position], np.intp))
+                decoded.reorder(np.array(selections[position], np.intp))
                 rows, fed = rows[selections[position]], fed[selections[position]]
             found = log_probabilities(subject, decoded, fed[:, position])
             fresh = walk(subject, model.begin_decoding(batch.source[rows]), fed[:, : position + 1])
@@ -175,7 +175,7 @@ def _evaluation_shapes(subject: ModelUnderTest, model: Seq2SeqModel, probe: Prob
     batch = probe.batch
     (sentences, source_length), (_, target_length) = batch.source.shape, batch.target_in.shape
     logits = model.logits(batch.source, batch.target_in)
-    number("logits", logits, (sentences, target_length, subject.target_words))
+    number("logits", logits, (sentences, target_length, subject.target_vocabulary_size))
     number("token_nats", model.token_nats(batch), (sentences, target_length))
     attention = model.cross_attention(batch.source, batch.target_in)
     hold(attention.ndim == 5, f"cross_attention has shape {attention.shape}, not [B,layers,H,T,S]")
@@ -189,11 +189,13 @@ def _evaluation_shapes(subject: ModelUnderTest, model: Seq2SeqModel, probe: Prob
     best = model.begin_decoding(batch.source).step(batch.target_in[:, 0], best=3)
     number("log_probabilities", best.log_probabilities, (sentences, 3))
     number("candidates' tokens", best.tokens, (sentences, 3), np.int32)
-    everything = model.begin_decoding(batch.source).step(batch.target_in[:, 0], best=subject.target_words)
+    everything = model.begin_decoding(batch.source).step(batch.target_in[:, 0], best=subject.target_vocabulary_size)
     hold(bool((np.diff(everything.log_probabilities) <= 0).all()), "candidates do not come best first")
     close("the best 3 of all", everything.log_probabilities[:, :3], best.log_probabilities)
     longest = np.full((1, subject.max_length), EOS, np.int32)
-    number("logits at max_length", model.logits(longest, longest), (1, subject.max_length, subject.target_words))
+    number(
+        "logits at max_length", model.logits(longest, longest), (1, subject.max_length, subject.target_vocabulary_size)
+    )
     return logits
 
 
@@ -219,7 +221,7 @@ def _weight_shapes(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
     found = model.weights()
     expected = {name: value.shape for name, value in found.items()}
     if isinstance(model.recipe, Recipe):
-        expected = weights.shapes(model.recipe, subject.source_words, subject.target_words)
+        expected = weights.shapes(model.recipe, subject.source_vocabulary_size, subject.target_vocabulary_size)
     unlike = sorted(found.keys() ^ expected.keys())
     hold(not unlike, f"weights are not the canonical ones: {', '.join(unlike)}")
     state = model.training_state()
@@ -282,13 +284,13 @@ def _first(place: _Places, rows: _Places) -> int:
 
 def _positions(subject: ModelUnderTest) -> None:
     """Check that words whose embeddings cancel their position vectors look alike to the model at every position."""
-    model = subject.shaken()
+    model = subject.perturbed()
     recipe = model.recipe
     if isinstance(recipe, TorchReferenceRecipe):
         recipe = recipe.as_transformer()
     if not isinstance(recipe, TransformerRecipe):
         return
-    own, words = model.weights(), min(subject.source_words, subject.target_words)
+    own, words = model.weights(), min(subject.source_vocabulary_size, subject.target_vocabulary_size)
     length = min(subject.real.longest, words - EOS - 1)
     row = np.arange(EOS + 1, EOS + 1 + length, dtype=np.int32)[None]
     for side in ("source", "target"):
@@ -352,7 +354,7 @@ def _same_but_padding(where: str, narrow: Batch, expected: Arrays, found: Arrays
 
 def _empty_rows(subject: ModelUnderTest, batch: Batch) -> None:
     """Hold that sentences of nothing but padding leave the sums, and the weights after an update, as they should be."""
-    model, nothing = subject.shaken(), Batch(*(np.full_like(ids, PAD) for ids in vars(batch).values()))
+    model, nothing = subject.perturbed(), Batch(*(np.full_like(ids, PAD) for ids in vars(batch).values()))
     mixed = Batch(*(np.concatenate([vars(batch)[name], ids]) for name, ids in vars(nothing).items()))
     found, expected = model.token_nats(mixed), model.token_nats(batch)
     close("token_nats beside rows of padding", found[: len(expected)], expected)
@@ -381,7 +383,7 @@ def _long_selection(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
             draw = (
                 generator.permutation(len(rows)) if wanted == len(rows) else generator.integers(len(rows), size=wanted)
             )
-            decoded.select(draw.astype(np.intp))
+            decoded.reorder(draw.astype(np.intp))
             rows = rows[draw]
         found = log_probabilities(subject, decoded, batch.target_in[rows, position])
         real = batch.target_in[rows, position] != PAD

@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 
 from harness.conformance import evaluation_laws, training_laws, update_law
 from harness.conformance.assertions import LawViolated
-from harness.conformance.models_under_test import LONGEST, SOURCE_WORDS, TARGET_WORDS, Build, ModelUnderTest, named
+from harness.conformance.models_under_test import (
+    LONGEST,
+    SOURCE_VOCABULARY_SIZE,
+    TARGET_VOCABULARY_SIZE,
+    Build,
+    ModelUnderTest,
+    named,
+)
 
 
 @dataclass(frozen=True)
@@ -68,8 +75,8 @@ LAWS = tuple(
 def check(
     build: Build,
     *,
-    source_words: int = SOURCE_WORDS,
-    target_words: int = TARGET_WORDS,
+    source_vocabulary_size: int = SOURCE_VOCABULARY_SIZE,
+    target_vocabulary_size: int = TARGET_VOCABULARY_SIZE,
     max_length: int = LONGEST,
     laws: Collection[int] | None = None,
     describe: str | None = None,
@@ -81,7 +88,9 @@ def check(
     this process and says so. `fast` tests smaller batches and fewer draws. A law that raises is broken, with the
     exception's first line as the detail.
     """
-    return check_subject(ModelUnderTest(build, source_words, target_words, max_length, describe, fast=fast), laws)
+    return check_subject(
+        ModelUnderTest(build, source_vocabulary_size, target_vocabulary_size, max_length, describe, fast=fast), laws
+    )
 
 
 def for_variant(

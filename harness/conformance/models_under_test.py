@@ -55,7 +55,7 @@ SIZES = {
 }
 """Small sizes for the recipes of each family, with which all laws take seconds."""
 
-SOURCE_WORDS, TARGET_WORDS = 37, 41
+SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE = 37, 41
 DROPOUT = 0.1
 RANDOM = Training(label_smoothing=0.1, teacher_forcing=0.5)
 """A training with all sources of randomness: dropout and, in recurrent models, teacher forcing."""
@@ -92,8 +92,8 @@ class ModelUnderTest:
     """
 
     build: Build
-    source_words: int
-    target_words: int
+    source_vocabulary_size: int
+    target_vocabulary_size: int
     max_length: int
     describe: str | None = None
     dropout_is_fixed: bool = False
@@ -109,7 +109,7 @@ class ModelUnderTest:
         """Build a model with its initial weights."""
         return self.build(training or Training(), seed, dropout)
 
-    def shaken(self, *, training: Training | None = None, seed: int = 0, dropout: float = DROPOUT) -> Seq2SeqModel:
+    def perturbed(self, *, training: Training | None = None, seed: int = 0, dropout: float = DROPOUT) -> Seq2SeqModel:
         """Build a model and move every weight, so that no fault hides behind weights that start at 0 or close to it.
 
         Matrices are halved first, so that the logits of a model without norms stay small enough for a tolerance of
@@ -133,7 +133,7 @@ class ModelUnderTest:
         lengths = [longest, *map(int, generator.integers(1, longest, sentences - 1))]
         return self._of_lengths(generator, lengths, list(np.roll(lengths, 1)))
 
-    def real_batch(self, seed: int = 0) -> Batch:
+    def realistic_batch(self, seed: int = 0) -> Batch:
         """Return a batch of realistic size: at least a quarter of the sentences of each side are as long as allowed."""
         generator = np.random.default_rng([seed, 2])
         sentences, longest = self.real
@@ -144,14 +144,14 @@ class ModelUnderTest:
 
     def probes(self, seed: int = 0) -> tuple[Probe, Probe]:
         """Return a small batch, on which failures are easy to understand, and one of realistic size."""
-        small, real = self.batch(seed), self.real_batch(seed)
+        small, real = self.batch(seed), self.realistic_batch(seed)
         return tuple(  # type: ignore[return-value]
             Probe(f"{len(one.source)} sentences of up to {one.source.shape[1]} ids", one) for one in (small, real)
         )
 
     def _of_lengths(self, generator: np.random.Generator, source: list[int], target: list[int]) -> Batch:
-        sources = [_words(generator, length, self.source_words) for length in source]
-        targets = [_words(generator, length, self.target_words) for length in target]
+        sources = [_words(generator, length, self.source_vocabulary_size) for length in source]
+        targets = [_words(generator, length, self.target_vocabulary_size) for length in target]
         return Batch(
             padded([[SOS, *words, EOS] for words in sources]),
             padded([[SOS, *words] for words in targets]),
@@ -161,7 +161,7 @@ class ModelUnderTest:
     def trained(self, model: Seq2SeqModel, seeds: Iterable[int]) -> Seq2SeqModel:
         """Train `model` by one update for each seed of a batch, realistic ones for odd seeds, and return it."""
         for seed in seeds:
-            model.train_step(self.real_batch(seed) if seed % 2 else self.batch(seed), 1e-3)
+            model.train_step(self.realistic_batch(seed) if seed % 2 else self.batch(seed), 1e-3)
         return model
 
     def resumed(self, saved: Arrays) -> Arrays:
@@ -190,8 +190,8 @@ def _words(generator: np.random.Generator, length: int, words: int) -> list[int]
 
 def log_probabilities(subject: ModelUnderTest, decoded: Decoding, last: Ids) -> npt.NDArray[np.float64]:
     """Advance one step and return the log-probabilities [B,V] in the order of the vocabulary."""
-    candidates = decoded.step(last, best=subject.target_words)
-    table = np.full((len(last), subject.target_words), np.nan)
+    candidates = decoded.step(last, best=subject.target_vocabulary_size)
+    table = np.full((len(last), subject.target_vocabulary_size), np.nan)
     np.put_along_axis(table, candidates.tokens, candidates.log_probabilities, -1)
     return table
 
@@ -228,15 +228,20 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: 
     """
     found = registry.load(variant) if ":" in variant else registry.recipe(variant)
     describe = json.dumps({"variant": variant, "framework": framework, "device": device, "fast": fast})
-    source_words, target_words, max_length, fixed = SOURCE_WORDS, TARGET_WORDS, LONGEST, False
+    source_vocabulary_size, target_vocabulary_size, max_length, fixed = (
+        SOURCE_VOCABULARY_SIZE,
+        TARGET_VOCABULARY_SIZE,
+        LONGEST,
+        False,
+    )
     if isinstance(found, Recipe):
         sizes: dict[str, Any] = SIZES[found.family]
         recipe: Recipe = replace(found, **sizes)
         if getattr(recipe, "tying", "none") == "all":
-            target_words = source_words
+            target_vocabulary_size = source_vocabulary_size
 
         def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
-            kept, words = dropping(recipe, dropout), (source_words, target_words)
+            kept, words = dropping(recipe, dropout), (source_vocabulary_size, target_vocabulary_size)
             return impls.build(kept, *words, training=training, framework=framework, seed=seed, device=device)
     else:
         fixed = not _takes_dropout(found)
@@ -244,14 +249,16 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: 
         def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
             settings: dict[str, Any] = {} if fixed else {"dropout": dropout}
             settings |= {"training": training, "seed": seed, "device": device, "precision": "float32"}
-            return built(variant, found, source_words, target_words, **settings)
+            return built(variant, found, source_vocabulary_size, target_vocabulary_size, **settings)
 
         limit = getattr(build(Training(), 0, 0.0).recipe, "max_length", None)
         max_length = min(max_length, limit) if isinstance(limit, int) else max_length
-    return ModelUnderTest(build, source_words, target_words, max_length, describe, fixed, fast)
+    return ModelUnderTest(build, source_vocabulary_size, target_vocabulary_size, max_length, describe, fixed, fast)
 
 
-def built(variant: str, builder: Any, source_words: int, target_words: int, **settings: Any) -> Seq2SeqModel:
+def built(
+    variant: str, builder: Any, source_vocabulary_size: int, target_vocabulary_size: int, **settings: Any
+) -> Seq2SeqModel:
     """Return the model that a builder from outside builds.
 
     Raises: ValueError where the object is no builder, or the builder fails or builds something else.
@@ -261,7 +268,7 @@ def built(variant: str, builder: Any, source_words: int, target_words: int, **se
         kind = "a class" if isinstance(builder, type) else f"of type {type(builder).__name__}"
         raise ValueError(f"{variant!r} is {kind}; {accepted}")
     try:
-        model = builder(source_words, target_words, **settings)
+        model = builder(source_vocabulary_size, target_vocabulary_size, **settings)
     except Exception as error:
         first_line = (str(error).splitlines() or [""])[0]
         raise ValueError(f"{variant!r} fails with {type(error).__name__}: {first_line}; {accepted}") from error

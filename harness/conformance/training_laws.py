@@ -34,7 +34,7 @@ TIE = 1e-4
 
 def round_trip(subject: ModelUnderTest) -> str:
     """8: weights survive the round trip, are copies, and misfits are refused by name."""
-    model, other = subject.shaken(training=RANDOM), subject.model(seed=1)
+    model, other = subject.perturbed(training=RANDOM), subject.model(seed=1)
     for _, batch in subject.probes():
         model.train_step(batch, 1e-3)
     carried = {name: value.copy() for name, value in model.weights().items()}
@@ -56,9 +56,9 @@ def round_trip(subject: ModelUnderTest) -> str:
 
 def standstill(subject: ModelUnderTest) -> str:
     """9: updates at rate 0 change no weight."""
-    model = subject.shaken(training=RANDOM)
+    model = subject.perturbed(training=RANDOM)
     before = model.weights()
-    for batch in (subject.batch(0), subject.real_batch(1), subject.batch(2)):
+    for batch in (subject.batch(0), subject.realistic_batch(1), subject.batch(2)):
         model.train_step(batch, 0.0)
     same_bits("weights after updates at rate 0", model.weights(), before)
     return ""
@@ -67,7 +67,7 @@ def standstill(subject: ModelUnderTest) -> str:
 def learning(subject: ModelUnderTest) -> str:
     """10: forty updates on a small batch halve the loss; ten on a realistic one lower it by a fiftieth."""
     for (name, batch), updates, rate, least in zip(subject.probes(), (40, 10), (1e-3, 3e-3), (0.5, 0.98), strict=True):
-        model = subject.shaken(dropout=0.0)
+        model = subject.perturbed(dropout=0.0)
         before = float(model.token_nats(batch).sum())
         for _ in range(updates):
             model.train_step(batch, rate)
@@ -91,7 +91,7 @@ def reproducibility(subject: ModelUnderTest) -> str:
 
 def search(subject: ModelUnderTest) -> str:
     """12: beam 1 is greedy, and the beam on a table of probabilities is what was worked out by hand."""
-    model, batch = subject.shaken(dropout=0.0), subject.batch()
+    model, batch = subject.perturbed(dropout=0.0), subject.batch()
     ties = _long_search(subject, model)
     for _ in range(40):
         model.train_step(batch, 5e-3)  # so that translations differ, and end
@@ -148,7 +148,7 @@ def _long_search(subject: ModelUnderTest, model: Seq2SeqModel) -> int:
 
     An untrained model rarely ends a sentence, so most translations are as long as they may be.
     """
-    batch = subject.real_batch()
+    batch = subject.realistic_batch()
     sources = [row[row != PAD] for row in batch.source]
     most, ties = subject.real.longest - 1, 0
     for beam in (1, 4):

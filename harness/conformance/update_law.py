@@ -56,10 +56,10 @@ def _adam(subject: ModelUnderTest) -> None:
 
     Source: Kingma and Ba 2015, algorithm 1.
     """
-    model = subject.shaken(training=ADAM)
+    model = subject.perturbed(training=ADAM)
     before = model.training_state()
     for count, rate in enumerate(RATES, start=1):
-        model.train_step(subject.real_batch(count) if count % 2 else subject.batch(count), rate)
+        model.train_step(subject.realistic_batch(count) if count % 2 else subject.batch(count), rate)
         after = model.training_state()
         hold(int(after["updates"]) == count, f"updates is {after['updates']} after {count} updates")
         for name in model.weights():
@@ -133,7 +133,7 @@ def _by(pattern: str, names: list[str]) -> dict[str, list[str]]:
 def _loss_gradient(subject: ModelUnderTest, probe: Probe, grouped: Callable[[list[str]], dict[str, list[str]]]) -> None:
     """Hold that the gradient agrees with finite differences of the mean loss, and its norm with the totals."""
     training = Training(clip_norm=None, label_smoothing=0.1)
-    model = subject.shaken(training=training, dropout=0.0)
+    model = subject.perturbed(training=training, dropout=0.0)
     own, gradient = model.weights(), applied(model, probe.batch, training)
     length, told = norm(gradient), model.take_totals().largest_gradient_norm
     near(f"totals.largest_gradient_norm of {probe.name}", told, length, 1e-4 * length)
@@ -171,7 +171,7 @@ def _clipping(subject: ModelUnderTest, batch: Batch) -> None:
 
     def at(limit: float | None) -> Gradient:
         training = replace(Training(label_smoothing=0.1), clip_norm=limit)
-        return applied(subject.shaken(training=training, dropout=0.0), batch, training)
+        return applied(subject.perturbed(training=training, dropout=0.0), batch, training)
 
     free = at(None)
     length = norm(free)

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Protocol, get_args
 
 from harness.experiments import specs
-from impls.contract import SPECIAL_WORDS, UNK
+from impls.contract import SPECIAL_TOKENS, UNK
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "spacy": ("spacy",),
@@ -188,7 +188,7 @@ def train_sentencepiece(name: str, texts: Iterable[str], *, vocabulary_size: int
     sentencepiece = _import("sentencepiece")
     sentencepiece.set_random_generator_seed(seed)
     model = io.BytesIO()
-    special = {f"{key}_piece": word for key, word in zip(("unk", "pad", "bos", "eos"), SPECIAL_WORDS, strict=True)}
+    special = {f"{key}_piece": word for key, word in zip(("unk", "pad", "bos", "eos"), SPECIAL_TOKENS, strict=True)}
     numbers = {"unk_id": 0, "pad_id": 1, "bos_id": 2, "eos_id": 3}
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -272,7 +272,7 @@ def _detokenise(tokens: Sequence[str], language: str) -> str:
 
 def _shown(tokens: Sequence[str]) -> list[str]:
     """Return the tokens with `UNKNOWN_TEXT` in the place of `<unk>`."""
-    return [UNKNOWN_TEXT if token == SPECIAL_WORDS[UNK] else token for token in tokens]
+    return [UNKNOWN_TEXT if token == SPECIAL_TOKENS[UNK] else token for token in tokens]
 
 
 def _belong_together(before: str, token: str, language: str) -> bool:

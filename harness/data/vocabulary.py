@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.experiments.specs import canonical_json
-from impls.contract import EOS, SOS, SPECIAL_WORDS, UNK, Ids
+from impls.contract import EOS, SOS, SPECIAL_TOKENS, UNK, Ids
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ def build(*sides: Iterable[Sequence[str]], minimum_frequency: int) -> tuple[str,
     Source: torchtext 0.6.0, `Field(init_token="<sos>", eos_token="<eos>").build_vocab(min_freq=minimum_frequency)`.
     """
     counts = Counter(word for side in sides for sentence in side for word in sentence)
-    for word in SPECIAL_WORDS:
+    for word in SPECIAL_TOKENS:
         del counts[word]
     kept = [word for word, count in counts.items() if count >= minimum_frequency]
-    return SPECIAL_WORDS + tuple(sorted(kept, key=lambda word: (-counts[word], word)))
+    return SPECIAL_TOKENS + tuple(sorted(kept, key=lambda word: (-counts[word], word)))
 
 
 def encode(sentences: Iterable[Sequence[str]], words: Sequence[str]) -> list[Ids]:
     """Return `<sos>` words `<eos>` of each sentence; a word that is not in `words`, or spelled like a special, is 0."""
     ids = {word: number for number, word in enumerate(words)}
-    for word in SPECIAL_WORDS:
+    for word in SPECIAL_TOKENS:
         ids[word] = UNK
     return [np.array([SOS, *(ids.get(word, UNK) for word in one), EOS], dtype=np.int32) for one in sentences]
 

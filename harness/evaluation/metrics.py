@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.experiments.specs import Case, Unknown
-from impls.contract import PAD, SPECIAL_WORDS, UNK, Arrays, Batch, Numbers
+from impls.contract import PAD, SPECIAL_TOKENS, UNK, Arrays, Batch, Numbers
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -204,7 +204,7 @@ def as_version_1(found: Scores) -> Scores:
 
 def unknown_tokens(hypotheses: _Sentences) -> int:
     """Return how many tokens of the translations are `<unk>`."""
-    return sum(list(one).count(SPECIAL_WORDS[UNK]) for one in hypotheses)
+    return sum(list(one).count(SPECIAL_TOKENS[UNK]) for one in hypotheses)
 
 
 def _check_numbers(
@@ -256,7 +256,7 @@ def _count(metric: Metric, lines: list[str], reference_lines: list[str]) -> tupl
 
 def _lines(hypotheses: _Sentences, references: _Sentences) -> tuple[list[str], list[str]]:
     """Write sentences that are tokens already as lines that are split into them, each token one, whatever it holds."""
-    unknown = SPECIAL_WORDS[UNK]
+    unknown = SPECIAL_TOKENS[UNK]
     lines = [" ".join(_NO_MATCH if word == unknown else _unsplittable(word) for word in one) for one in hypotheses]
     return lines, [" ".join(map(_unsplittable, one)) for one in references]
 

@@ -125,7 +125,7 @@ def greedy(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decoded:
         last = np.where(running, chosen, EOS).astype(np.int32)
         rows = _survivors(running)
         if len(rows) < len(running):
-            decoder.select(rows)
+            decoder.reorder(rows)
             owners, running, last = owners[rows], running[rows], last[rows]
     return _decoded(outcome.translations(), ties)
 
@@ -165,7 +165,7 @@ def beam_search(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decode
         if not running.any():
             break
         rows, last = open_.follow(cut, ended, live, running, length)
-        decoder.select(rows)
+        decoder.reorder(rows)
     return _decoded(outcome.translations(), ties)
 
 

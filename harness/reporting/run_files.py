@@ -15,7 +15,7 @@ from harness.experiments.specs import DataSpec, RunRecord, canonical_json, to_js
 from harness.reporting.translation_explorer import Example, TranslationColumn, explorer
 from harness.storage import run_store
 from harness.text import SENTENCE_CHARACTERS, short_line
-from impls.contract import EOS, SPECIAL_WORDS, TransformerRecipe
+from impls.contract import EOS, SPECIAL_TOKENS, TransformerRecipe
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _attended(
     for number, weights in sorted(maps.items()):
         _, rows_, across = weights.shape
         own = text.source_tokens[number] if text and number < len(text.source_tokens) else ()
-        words = [*spoken.get(number, ()), SPECIAL_WORDS[EOS]]
+        words = [*spoken.get(number, ()), SPECIAL_TOKENS[EOS]]
         sentences.append(
             {
                 "number": number,

@@ -13,7 +13,7 @@ from harness.data.batches import evaluation_batches, training_batches
 from harness.data.dataset import Dataset
 from harness.data.vocabulary import Split
 from harness.speed.plan import ModelJob
-from impls.contract import EOS, SOS, SPECIAL_WORDS, Batch, Ids
+from impls.contract import EOS, SOS, SPECIAL_TOKENS, Batch, Ids
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def synthetic_batches(job: ModelJob, source_words: int, target_words: int) -> tu
 
 
 def _sentences(random: np.random.Generator, rows: int, length: int, words: int) -> Ids:
-    found = random.integers(len(SPECIAL_WORDS), words, (rows, length), dtype=np.int32)
+    found = random.integers(len(SPECIAL_TOKENS), words, (rows, length), dtype=np.int32)
     found[:, 0], found[:, -1] = SOS, EOS
     return found
 

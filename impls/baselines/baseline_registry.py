@@ -48,8 +48,8 @@ def missing(name: str) -> str:
 def build(
     name: str,
     recipe: Recipe,
-    source_words: int,
-    target_words: int,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
     *,
     training: Training,
     weights: Arrays,
@@ -65,7 +65,7 @@ def build(
         raise ValueError(reason)
     module, _, builder = PEERS[name].builder.partition(":")
     built: Trains | Decodes = getattr(importlib.import_module(module), builder)(
-        recipe, source_words, target_words, training=training, weights=weights, device=device
+        recipe, source_vocabulary_size, target_vocabulary_size, training=training, weights=weights, device=device
     )
     return built
 

@@ -27,8 +27,8 @@ TUTORIAL: dict[str, tuple[str, ...]] = {
 def admit(
     peer: str,
     recipe: Recipe,
-    source_words: int,
-    target_words: int,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
     weights: Arrays,
     allowed: Mapping[str, tuple[str, ...]],
 ) -> TransformerRecipe:
@@ -46,7 +46,7 @@ def admit(
         if getattr(recipe, field) not in values:
             words = ", ".join(map(repr, values))
             raise ValueError(f"peer {peer!r} with {field}={getattr(recipe, field)!r}: allowed is {words}")
-    check(weights, shapes(recipe, source_words, target_words))
+    check(weights, shapes(recipe, source_vocabulary_size, target_vocabulary_size))
     return recipe
 
 

@@ -22,7 +22,7 @@ from ctranslate2.specs import Activation, TransformerDecoderSpec, TransformerEnc
 
 from impls.baselines.baseline_weights import admit, check_request, position_vectors, unavailable
 from impls.baselines.protocol import LENGTH_PENALTY
-from impls.contract import EOS, SOS, SPECIAL_WORDS, UNK, Arrays, Ids, Recipe, Training, TransformerRecipe
+from impls.contract import EOS, SOS, SPECIAL_TOKENS, UNK, Arrays, Ids, Recipe, Training, TransformerRecipe
 
 ACTIVATIONS = {
     "relu": Activation.RELU,
@@ -51,8 +51,8 @@ class CTranslate2:
         threads: int,
     ) -> None:
         self.recipe = recipe
-        self.source_words, self.target_words = vocabularies
-        self.target_ids = {word: place for place, word in enumerate(self.target_words)}
+        self.source_vocabulary_size, self.target_vocabulary_size = vocabularies
+        self.target_ids = {word: place for place, word in enumerate(self.target_vocabulary_size)}
         with tempfile.TemporaryDirectory(prefix="bakeoff-") as folder:
             spec.save(folder)
             try:
@@ -71,14 +71,14 @@ class CTranslate2:
         """
         check_request(self.name, self.recipe, sources, max_tokens)
         found = self.translator.translate_batch(
-            [[self.source_words[word] for word in source] for source in sources],
+            [[self.source_vocabulary_size[word] for word in source] for source in sources],
             max_batch_size=batch_size,
             beam_size=beam,
             length_penalty=LENGTH_PENALTY,
             max_input_length=0,
             min_decoding_length=0,
             max_decoding_length=max_tokens + 1,
-            suppress_sequences=[[self.target_words[word]] for word in suppressed],
+            suppress_sequences=[[self.target_vocabulary_size[word]] for word in suppressed],
             return_end_token=True,
         )
         return [self._words(one.hypotheses[0], max_tokens) for one in found]
@@ -93,8 +93,8 @@ class CTranslate2:
 
 def build(
     recipe: Recipe,
-    source_words: int,
-    target_words: int,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
     *,
     training: Training,
     weights: Arrays,
@@ -104,14 +104,14 @@ def build(
 
     It has as many threads as OMP_NUM_THREADS says, the library's default where it is not set.
     """
-    recipe = admit("ctranslate2", recipe, source_words, target_words, weights, CONVERTIBLE)
-    vocabularies = (_vocabulary(source_words), _vocabulary(target_words))
+    recipe = admit("ctranslate2", recipe, source_vocabulary_size, target_vocabulary_size, weights, CONVERTIBLE)
+    vocabularies = (_vocabulary(source_vocabulary_size), _vocabulary(target_vocabulary_size))
     spec = convert(recipe, weights, *vocabularies)
     return CTranslate2(recipe, spec, vocabularies, device, int(os.environ.get("OMP_NUM_THREADS") or 0))
 
 
 def _vocabulary(words: int) -> list[str]:
-    return [*SPECIAL_WORDS, *map(str, range(len(SPECIAL_WORDS), words))]
+    return [*SPECIAL_TOKENS, *map(str, range(len(SPECIAL_TOKENS), words))]
 
 
 def convert(
@@ -135,9 +135,9 @@ def convert(
     spec.register_source_vocabulary(source_vocabulary)
     spec.register_target_vocabulary(target_vocabulary)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (
-        SPECIAL_WORDS[one] for one in (UNK, SOS, EOS)
+        SPECIAL_TOKENS[one] for one in (UNK, SOS, EOS)
     )
-    spec.config.decoder_start_token = SPECIAL_WORDS[SOS]
+    spec.config.decoder_start_token = SPECIAL_TOKENS[SOS]
     spec.config.layer_norm_epsilon = recipe.epsilon
     spec.validate()
     spec.optimize()

@@ -114,19 +114,19 @@ def _words(ids: list[int], max_tokens: int) -> list[int]:
 
 def build(
     recipe: Recipe,
-    source_words: int,
-    target_words: int,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
     *,
     training: Training,
     weights: Arrays,
     device: str = "cpu",
 ) -> Marian:
     """Build the peer; the settings are those of `impls.baselines.baseline_registry.build`."""
-    recipe = admit("marian", recipe, source_words, target_words, weights, TUTORIAL)
+    recipe = admit("marian", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
     if recipe.epsilon != EPSILON:
         raise ValueError(f"peer 'marian' with norm_epsilon={recipe.epsilon}: allowed is {EPSILON}")
     with torch.random.fork_rng(devices=[]):
-        module = MarianMTModel(_configuration(recipe, source_words, target_words))
+        module = MarianMTModel(_configuration(recipe, source_vocabulary_size, target_vocabulary_size))
     tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}
     arrays = renamed(weights | tables, NAMES)
     arrays["final_logits_bias"] = arrays["final_logits_bias"][None]
@@ -134,10 +134,10 @@ def build(
     return Marian(recipe, module, training, device)
 
 
-def _configuration(recipe: TransformerRecipe, source_words: int, target_words: int) -> MarianConfig:
+def _configuration(recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> MarianConfig:
     return MarianConfig(
-        vocab_size=source_words,
-        decoder_vocab_size=target_words,
+        vocab_size=source_vocabulary_size,
+        decoder_vocab_size=target_vocabulary_size,
         share_encoder_decoder_embeddings=False,
         tie_word_embeddings=False,
         max_position_embeddings=recipe.max_length,

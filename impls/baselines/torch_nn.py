@@ -50,10 +50,10 @@ NAMES: Rules = (
 class LibraryTransformer(nn.Module):
     """torch.nn.Transformer with what it lacks: embeddings, positions and the output projection."""
 
-    def __init__(self, recipe: TransformerRecipe, source_words: int, target_words: int) -> None:
+    def __init__(self, recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> None:
         super().__init__()
-        self.source_embedding = nn.Embedding(source_words, recipe.width)
-        self.target_embedding = nn.Embedding(target_words, recipe.width)
+        self.source_embedding = nn.Embedding(source_vocabulary_size, recipe.width)
+        self.target_embedding = nn.Embedding(target_vocabulary_size, recipe.width)
         self.source_positions = nn.Embedding(recipe.max_length, recipe.width)
         self.target_positions = nn.Embedding(recipe.max_length, recipe.width)
         for positions in (self.source_positions, self.target_positions):
@@ -75,7 +75,7 @@ class LibraryTransformer(nn.Module):
                 one.dropout = recipe.attention_rate
             elif isinstance(one, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
                 one.dropout.p = recipe.activation_rate
-        self.output = nn.Linear(recipe.width, target_words)
+        self.output = nn.Linear(recipe.width, target_vocabulary_size)
         self.dropout = nn.Dropout(recipe.dropout)
         self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
 
@@ -164,17 +164,17 @@ def _before_end(words: list[int]) -> list[int]:
 
 def build(
     recipe: Recipe,
-    source_words: int,
-    target_words: int,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
     *,
     training: Training,
     weights: Arrays,
     device: str = "cpu",
 ) -> NnTransformer:
     """Build the peer; the settings are those of `impls.baselines.baseline_registry.build`."""
-    recipe = admit("nn_transformer", recipe, source_words, target_words, weights, TUTORIAL)
+    recipe = admit("nn_transformer", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
     with torch.random.fork_rng(devices=[]):
-        module = LibraryTransformer(recipe, source_words, target_words)
+        module = LibraryTransformer(recipe, source_vocabulary_size, target_vocabulary_size)
     tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}
     put(module, _packed(renamed(weights | tables, NAMES)))
     return NnTransformer(recipe, module, training, device)

@@ -69,17 +69,17 @@ class Plain(PlainLoop):
 
 def build(
     recipe: Recipe,
-    source_words: int,
-    target_words: int,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
     *,
     training: Training,
     weights: Arrays,
     device: str = "cpu",
 ) -> Plain:
     """Build the peer; the settings are those of `impls.baselines.baseline_registry.build`."""
-    recipe = admit("plain", recipe, source_words, target_words, weights, TUTORIAL)
+    recipe = admit("plain", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
     with torch.random.fork_rng(devices=[]):
-        module = PlainTransformer(recipe, source_words, target_words)
+        module = PlainTransformer(recipe, source_vocabulary_size, target_vocabulary_size)
     tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}
     put(module, renamed(weights | tables, NAMES))
     return Plain(recipe, module, training, device)

@@ -118,11 +118,11 @@ class Sums(NamedTuple):
 class Program:
     """A network and its compiled functions, for all models of a recipe. Its own variables' values are never used."""
 
-    def __init__(self, recipe: Recipe, source_words: int, target_words: int, policy: str) -> None:
+    def __init__(self, recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, policy: str) -> None:
         with _policy(policy):
             build: Any = gru if isinstance(recipe, GruRecipe) else transformer
-            self.network = build(recipe, source_words, target_words)
-        expected = weights.shapes(recipe, source_words, target_words)
+            self.network = build(recipe, source_vocabulary_size, target_vocabulary_size)
+        expected = weights.shapes(recipe, source_vocabulary_size, target_vocabulary_size)
         variables = self.network.trainable_variables
         found = slots(variables)
         assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
@@ -134,7 +134,7 @@ class Program:
         self.nats = Compiled(self._nats, self.seconds)
         self.logits = Compiled(self._logits, self.seconds)
         self.attention = Compiled(self._attention, self.seconds)
-        self.begin = Compiled(self._begin, self.seconds)
+        self.prefill = Compiled(self._begin, self.seconds)
         self.steps: dict[int, Compiled] = {}
 
     def step(self, best: int) -> Compiled:
@@ -151,21 +151,21 @@ class Program:
             pairs += [(variable, seeds[index]) for index, variable in enumerate(self.seeds)]
         return keras.StatelessScope(state_mapping=pairs)
 
-    def _packed_logits(self, given: Given, *fed: Tensor, training: bool = False) -> Tensor:
+    def _packed_logits(self, given: Given, *teacher_forced: Tensor, training: bool = False) -> Tensor:
         """Return the float32 logits at the packed target positions, [N,V]."""
-        features = self.network(*given.words, given.packings, *fed, training=training)
+        features = self.network(*given.words, given.packings, *teacher_forced, training=training)
         return ops.cast(self.network.project(features[0]), "float32")
 
     def _update(
-        self, held: Held, number: Update, seeds: Tensor, given: Given, fed: tuple[Tensor, ...]
+        self, held: Held, number: Update, seeds: Tensor, given: Given, teacher_forced: tuple[Tensor, ...]
     ) -> tuple[Held, Sums]:
-        """Return what one update makes of `held`, and its sums; `fed` holds the coins [T], or nothing."""
+        """Return what one update makes of `held`, and its sums; `teacher_forced` holds the coins [T], or nothing."""
         target = given.answers
         real = ops.cast(ops.not_equal(target, PAD), "float32")
 
         def mean(values: Tensors) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             with self._with(values, seeds):
-                logits = self._packed_logits(given, *fed, training=True)
+                logits = self._packed_logits(given, *teacher_forced, training=True)
             nats = ops.sum(real * ops.sparse_categorical_crossentropy(target, logits, from_logits=True))
             objective = nats
             for share in number.smoothing:
@@ -198,7 +198,7 @@ class Program:
 
     def _begin(self, values: Tensors, source: Tensor) -> dict[str, Tensor]:
         with self._with(values):
-            found: dict[str, Tensor] = self.network.begin(source)
+            found: dict[str, Tensor] = self.network.prefill(source)
         return found
 
     def _step(
@@ -206,7 +206,7 @@ class Program:
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return log-probabilities and words [B,N], and the state after them."""
         with self._with(values):
-            features, after = self.network.advance(state, last, position)
+            features, after = self.network.step(state, last, position)
             logits = ops.cast(self.network.project(features), "float32")
         scores, tokens = ops.top_k(logits, best)
         return scores - ops.logsumexp(logits, axis=-1, keepdims=True), tokens, after
@@ -233,7 +233,9 @@ def _policy(name: str) -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=16)
-def program(recipe: Recipe, source_words: int, target_words: int, policy: str, device: str) -> Program:
+def program(
+    recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, policy: str, device: str
+) -> Program:
     """Return the program of a recipe, made once."""
     with keras.device(device):
-        return Program(recipe, source_words, target_words, policy)
+        return Program(recipe, source_vocabulary_size, target_vocabulary_size, policy)

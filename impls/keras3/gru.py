@@ -21,7 +21,7 @@ Tensor = Any
 State = dict[str, Tensor]
 """The decoder of sentences half way through decoding, by name; each tensor's first dimension is the sentence."""
 
-HIDDEN = -1e9
+MASKED_SCORE = -1e9
 
 
 class Encoder(layers.Layer):
@@ -56,16 +56,16 @@ class AdditiveAttention(layers.Layer):
         self.energy.build((None, 3 * width))
         self.score = layers.Dense(1, use_bias=False, name="attention-score")
 
-    def remember(self, encoded: Tensor) -> Tensor:
+    def project_memory(self, encoded: Tensor) -> Tensor:
         """Return the part of the energy that does not depend on the decoder. Shapes: [B,S,2H] to [B,S,H]."""
         kernel = ops.cast(self.energy.kernel, encoded.dtype)[self.width :]
         return ops.matmul(encoded, kernel) + ops.cast(self.energy.bias, encoded.dtype)
 
-    def call(self, state: Tensor, remembered: Tensor, visible: Tensor) -> Tensor:
+    def call(self, state: Tensor, projected_memory: Tensor, visible: Tensor) -> Tensor:
         """Return the weights on the source. Shapes: [B,H], [B,S,H], [B,S] to [B,S]."""
-        asked = ops.matmul(state, ops.cast(self.energy.kernel, state.dtype)[: self.width])
-        scores = self.score(ops.tanh(remembered + asked[:, None]))[..., 0]
-        return ops.softmax(ops.where(visible, scores, ops.cast(HIDDEN, scores.dtype)), axis=-1)
+        query_part = ops.matmul(state, ops.cast(self.energy.kernel, state.dtype)[: self.width])
+        scores = self.score(ops.tanh(projected_memory + query_part[:, None]))[..., 0]
+        return ops.softmax(ops.where(visible, scores, ops.cast(MASKED_SCORE, scores.dtype)), axis=-1)
 
 
 class GruNetwork(layers.Layer):
@@ -73,11 +73,15 @@ class GruNetwork(layers.Layer):
 
     max_length: int | None = None
 
-    def __init__(self, recipe: GruRecipe, source_words: int, target_words: int) -> None:
+    def __init__(self, recipe: GruRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> None:
         super().__init__(name="network")
         self.width = recipe.width
-        self.source_embedding = layers.Embedding(source_words, recipe.embedding_width, name="source-embedding")
-        self.target_embedding = layers.Embedding(target_words, recipe.embedding_width, name="target-embedding")
+        self.source_embedding = layers.Embedding(
+            source_vocabulary_size, recipe.embedding_width, name="source-embedding"
+        )
+        self.target_embedding = layers.Embedding(
+            target_vocabulary_size, recipe.embedding_width, name="target-embedding"
+        )
         self.source_dropout, self.target_dropout = (
             layers.Dropout(recipe.dropout, seed=0),
             layers.Dropout(recipe.dropout, seed=0),
@@ -86,26 +90,31 @@ class GruNetwork(layers.Layer):
         self.bridge = layers.Dense(recipe.width, activation="tanh", name="bridge")
         self.attention = AdditiveAttention(recipe.width)
         self.cell = layers.GRUCell(recipe.width, name="decoder")
-        self.project = layers.Dense(target_words, name="output")
+        self.project = layers.Dense(target_vocabulary_size, name="output")
 
     def build(self, source_shape: object, target_in_shape: object) -> None:
         """Leave it to the layers inside, each of which is built when it is first called."""
 
-    def begin(self, source: Tensor, training: bool = False) -> State:
+    def prefill(self, source: Tensor, training: bool = False) -> State:
         """Encode the source [B,S] and return the state before the first target word."""
         visible = ops.not_equal(source, PAD)
         encoded, ends = self.encoder(self.source_dropout(self.source_embedding(source), training=training), visible)
-        remembered = self.attention.remember(encoded)
-        return {"state": self.bridge(ends), "encoded": encoded, "visible": visible, "remembered": remembered}
+        projected_memory = self.attention.project_memory(encoded)
+        return {
+            "state": self.bridge(ends),
+            "encoded": encoded,
+            "visible": visible,
+            "projected_memory": projected_memory,
+        }
 
     @staticmethod
-    def with_room(state: State, position: int) -> State:
+    def with_capacity(state: State, position: int) -> State:
         """Return the state: it is of one size at every position."""
         return state
 
-    def advance(self, state: State, last: Tensor, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, state: State, last: Tensor, position: Tensor) -> tuple[Tensor, State]:
         """Feed the newest words [B]; return what `project` turns into logits, [B,3H+E], and the state."""
-        carried = self._advance(state, self.target_embedding(last), state["state"])
+        carried = self._step(state, self.target_embedding(last), state["state"])
         return features(carried), {**state, "state": carried["state"]}
 
     def call(
@@ -113,26 +122,26 @@ class GruNetwork(layers.Layer):
         source: Tensor,
         target_in: Tensor,
         packings: tuple[Packing, Packing] | None = None,
-        fed: Tensor | None = None,
+        teacher_forced: Tensor | None = None,
         training: bool = False,
     ) -> Tensor:
         """Return what `project` turns into logits, [B,T,3H+E], or [1,N,3H+E] with `packings` of source and target.
 
-        Where `fed` [T] is False at a position after the first, the model reads its own most probable word instead.
+        Where `teacher_forced` [T] is False at a position after the first, the model reads its own most probable word.
         """
-        found = ops.transpose(features(self._decode(source, target_in, fed, training)), (1, 0, 2))
+        found = ops.transpose(features(self._decode(source, target_in, teacher_forced, training)), (1, 0, 2))
         return pack(found, packings[1] if packings else None)
 
     def cross_attention(self, source: Tensor, target_in: Tensor) -> Tensor:
         """Return the weights of target positions on source positions. Shapes: [B,1,1,T,S]."""
         return ops.transpose(self._decode(source, target_in, None, False)["weights"], (1, 0, 2))[:, None, None]
 
-    def _decode(self, source: Tensor, target_in: Tensor, fed: Tensor | None, training: bool) -> State:
+    def _decode(self, source: Tensor, target_in: Tensor, teacher_forced: Tensor | None, training: bool) -> State:
         """Return what the decoder holds at each position, by name; each tensor's first dimension is the position."""
-        begun = self.begin(source, training)
+        begun = self.prefill(source, training)
         words = self.target_embedding(target_in)
         # One mask for the words of the target and for the model's own, drawn before the loop.
-        kept = self.target_dropout(ops.ones_like(words), training=training)
+        keep_mask = self.target_dropout(ops.ones_like(words), training=training)
         batch = ops.shape(source)[0]
         first = {
             "state": begun["state"],
@@ -141,28 +150,31 @@ class GruNetwork(layers.Layer):
             "weights": ops.zeros_like(begun["encoded"][..., 0]),
         }
         # `ops.scan` takes one array where its length is free, so what a position is given lies side by side.
-        given = [words * kept]
-        if fed is not None:
-            told = ops.logical_or(fed, ops.equal(ops.arange(ops.shape(fed)[0]), 0))
-            given += [kept, ops.broadcast_to(ops.cast(told, words.dtype)[None, :, None], ops.shape(words[..., :1]))]
+        given = [words * keep_mask]
+        if teacher_forced is not None:
+            told = ops.logical_or(teacher_forced, ops.equal(ops.arange(ops.shape(teacher_forced)[0]), 0))
+            given += [
+                keep_mask,
+                ops.broadcast_to(ops.cast(told, words.dtype)[None, :, None], ops.shape(words[..., :1])),
+            ]
         width = words.shape[-1]
 
-        def own(carried: State, kept_here: Tensor) -> Tensor:
-            return self.target_embedding(ops.argmax(self.project(features(carried)), axis=-1)) * kept_here
+        def self_attention(carried: State, keep_here: Tensor) -> Tensor:
+            return self.target_embedding(ops.argmax(self.project(features(carried)), axis=-1)) * keep_here
 
         def step(carried: State, here: Tensor) -> tuple[State, State]:
             word = here[:, :width]
-            if fed is not None:
-                right, kept_here = word, here[:, width : 2 * width]
-                word = ops.cond(here[0, -1] > 0, lambda: right, lambda: own(carried, kept_here))
-            found = self._advance(begun, word, carried["state"])
+            if teacher_forced is not None:
+                right, keep_here = word, here[:, width : 2 * width]
+                word = ops.cond(here[0, -1] > 0, lambda: right, lambda: self_attention(carried, keep_here))
+            found = self._step(begun, word, carried["state"])
             return found, found
 
         return ops.scan(step, first, ops.transpose(ops.concatenate(given, axis=-1), (1, 0, 2)))[1]
 
-    def _advance(self, begun: State, word: Tensor, state: Tensor) -> State:
+    def _step(self, begun: State, word: Tensor, state: Tensor) -> State:
         """One step of the decoder. Shapes: word [B,E], state [B,H]."""
-        weights = self.attention(state, begun["remembered"], begun["visible"])
+        weights = self.attention(state, begun["projected_memory"], begun["visible"])
         context = ops.matmul(weights[:, None], begun["encoded"])[:, 0]
         after, _ = self.cell(ops.concatenate([word, context], axis=-1), state)
         return {"state": after, "context": context, "word": word, "weights": weights}
@@ -173,9 +185,9 @@ def features(carried: State) -> Tensor:
     return ops.concatenate([carried[name] for name in ("state", "context", "word")], axis=-1)
 
 
-def network(recipe: GruRecipe, source_words: int, target_words: int) -> GruNetwork:
+def network(recipe: GruRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> GruNetwork:
     """Build the layers of a recipe, their variables included."""
-    built = GruNetwork(recipe, source_words, target_words)
+    built = GruNetwork(recipe, source_vocabulary_size, target_vocabulary_size)
     words = ops.zeros((1, 2), "int32")
     built.project(ops.zeros((1, 3 * recipe.width + recipe.embedding_width)))
     built(words, words)

@@ -44,16 +44,16 @@ class KerasDecoding:
         if most is not None and self._position >= most:
             raise ValueError(f"{self._position + 1} positions: allowed is at most max_length={most}")
         with model.device():
-            self._state = model.program.network.with_room(self._state, self._position)
+            self._state = model.program.network.with_capacity(self._state, self._position)
             fed = model.place(_filled(last, model.rows(self._rows)))
             position = model.place(np.array([self._position], np.int32))
-            call = model.program.step(min(best, model.target_words))
+            call = model.program.step(min(best, model.target_vocabulary_size))
             scores, tokens, self._state = call(model.held.weights, self._state, fed, position)
         self._position += 1
         scores, tokens = (ops.convert_to_numpy(one)[: self._rows] for one in (scores, tokens))
         return Candidates(scores, tokens.astype(np.int32))
 
-    def select(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
+    def reorder(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
         """Keep, drop, repeat or reorder rows."""
         self._rows = len(rows)
         with self._model.device():
@@ -67,8 +67,8 @@ class KerasModel:
     def __init__(
         self,
         recipe: Recipe,
-        source_words: int,
-        target_words: int,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int,
         *,
         training: Training,
         seed: int,
@@ -77,13 +77,15 @@ class KerasModel:
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"precision {precision!r}: allowed is {', '.join(PRECISIONS)}")
-        self.recipe, self.target_words = recipe, target_words
+        self.recipe, self.target_vocabulary_size = recipe, target_vocabulary_size
         self._device = device_of(device)
-        self.program = program(recipe, source_words, target_words, PRECISIONS[precision], self._device)
+        self.program = program(
+            recipe, source_vocabulary_size, target_vocabulary_size, PRECISIONS[precision], self._device
+        )
         self._training, self._seed, self._updates = training, seed, 0
         self._sums: list[tuple[Sums, int]] = []
         self._summed = NO_TOTALS
-        start = self._written(initial(recipe, source_words, target_words, seed))
+        start = self._written(initial(recipe, source_vocabulary_size, target_vocabulary_size, seed))
         self.held = Held(start, self._zeros(), self._zeros())
 
     # Training ---------------------------------------------------------------------------------------------------------
@@ -94,7 +96,7 @@ class KerasModel:
         given = self._given(batch)
         fed: tuple[Tensor, ...] = ()
         if isinstance(self.recipe, GruRecipe) and self._training.teacher_forcing < 1:
-            fed = (self.place(self._training.forcing(self._seed, self._updates, given.words[1].shape[1])),)
+            fed = (self.place(self._training.teacher_forcing_mask(self._seed, self._updates, given.words[1].shape[1])),)
         drawn = np.random.SeedSequence([self._seed, self._updates]).generate_state(2 * len(self.program.seeds))
         seeds = (drawn >> 1).astype(self.program.seed_type).reshape(-1, 2)
         with self.device():
@@ -169,7 +171,7 @@ class KerasModel:
         """Encode `source` [B,S] and return its `Decoding`, before the first word."""
         rows, columns = self.rows(len(source)), self._columns(source.shape[1])
         with self.device():
-            state = self.program.begin(self.held.weights, self.place(_widened(source, (rows, columns))))
+            state = self.program.prefill(self.held.weights, self.place(_widened(source, (rows, columns))))
         return KerasDecoding(self, state, len(source))
 
     # Arrays and the device --------------------------------------------------------------------------------------------
@@ -295,6 +297,6 @@ def device_of(name: str) -> str:
     return f"gpu:{number or 0}"
 
 
-def build(recipe: Recipe, source_words: int, target_words: int, **settings: Any) -> KerasModel:
+def build(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, **settings: Any) -> KerasModel:
     """Build any `TransformerRecipe` or `GruRecipe`; the settings are those of `impls.build`."""
-    return KerasModel(recipe, source_words, target_words, **settings)
+    return KerasModel(recipe, source_vocabulary_size, target_vocabulary_size, **settings)

@@ -21,10 +21,10 @@ Tensor = Any
 State = dict[str, Tensor]
 """The caches of sentences half way through decoding, by name; each tensor's first dimension is the sentence."""
 
-HIDDEN = -1e9
+MASKED_SCORE = -1e9
 """Added to the score of a hidden key: its weight is exactly 0, and a row without any visible key stays finite."""
 
-ROOM = 16
+INITIAL_CAPACITY = 16
 """How many target positions the caches begin with; they double whenever they are full."""
 
 VARIABLES = {
@@ -118,12 +118,12 @@ class Attention(layers.Layer):
         batch, length = ops.shape(x)[:2]
         return ops.transpose(ops.reshape(x, (batch, length, self.heads, self.key_width)), (0, 2, 1, 3))
 
-    def asked(self, x: Tensor, positions: Tensor | None = None, packing: Packing | None = None) -> Tensor:
+    def queries(self, x: Tensor, positions: Tensor | None = None, packing: Packing | None = None) -> Tensor:
         """Return the queries of x [B,T,D] or [1,N,D], divided by sqrt(K). Shapes: [B,H,T,K]."""
         query = self.split(self.query(x), packing) * self.key_width**-0.5
         return rotate(query, positions, self.max_length) if self.rotary else query
 
-    def remember(
+    def keys_and_values(
         self, x: Tensor, positions: Tensor | None = None, packing: Packing | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return keys and values of x [B,S,D] or [1,N,D], each [B,H,S,K]."""
@@ -203,20 +203,25 @@ class EncoderLayer(layers.Layer):
 
     def __init__(self, recipe: TransformerRecipe, name: str) -> None:
         super().__init__(name=name)
-        self.own = Attention(recipe, f"{name}-self", rotary=recipe.positions == "rotary")
-        self.after_own = Residual(recipe, f"{name}-self")
+        self.self_attention = Attention(recipe, f"{name}-self", rotary=recipe.positions == "rotary")
+        self.after_self_attention = Residual(recipe, f"{name}-self")
         self.feed_forward = FeedForward(recipe, f"{name}-feed_forward")
         self.after_feed_forward = Residual(recipe, f"{name}-feed_forward")
 
-    def look_at_self(
+    def attend_to_self(
         self, x: Tensor, positions: Tensor, bias: Tensor, packing: Packing | None = None, training: bool = False
     ) -> Tensor:
         """Return x after attention on itself. Shapes: [B,T,D] or [1,N,D]."""
-        seen = self.after_own.before(x)
-        query, (key, value) = (find(seen, positions, packing) for find in (self.own.asked, self.own.remember))
-        return self.after_own(x, self.own(query, key, value, bias, packing, training=training), training=training)
+        normed = self.after_self_attention.before(x)
+        query, (key, value) = (
+            find(normed, positions, packing)
+            for find in (self.self_attention.queries, self.self_attention.keys_and_values)
+        )
+        return self.after_self_attention(
+            x, self.self_attention(query, key, value, bias, packing, training=training), training=training
+        )
 
-    def think(self, x: Tensor, training: bool = False) -> Tensor:
+    def apply_feed_forward(self, x: Tensor, training: bool = False) -> Tensor:
         """Return x after the feed-forward. Shapes: [B,T,D] or [1,N,D]."""
         change = self.feed_forward(self.after_feed_forward.before(x), training=training)
         return self.after_feed_forward(x, change, training=training)
@@ -230,7 +235,7 @@ class DecoderLayer(EncoderLayer):
         self.cross = Attention(recipe, f"{name}-cross", rotary=False)
         self.after_cross = Residual(recipe, f"{name}-cross")
 
-    def look_at_source(
+    def attend_to_source(
         self,
         x: Tensor,
         memory: tuple[Tensor, Tensor],
@@ -239,7 +244,7 @@ class DecoderLayer(EncoderLayer):
         training: bool = False,
     ) -> Tensor:
         """Return x after attention on the source's keys and values. Shapes: [B,T,D] or [1,N,D]."""
-        query = self.cross.asked(self.after_cross.before(x), packing=packing)
+        query = self.cross.queries(self.after_cross.before(x), packing=packing)
         return self.after_cross(x, self.cross(query, *memory, bias, packing, training=training), training=training)
 
 
@@ -263,16 +268,16 @@ class Output(layers.Layer):
 class TransformerNetwork(layers.Layer):
     """The whole Transformer."""
 
-    def __init__(self, recipe: TransformerRecipe, source_words: int, target_words: int) -> None:
+    def __init__(self, recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> None:
         super().__init__(name="network")
         self.max_length: int | None = recipe.max_length
         self.heads, self.key_width = recipe.heads, recipe.key_width
         self.alibi_heads = recipe.heads if recipe.positions == "alibi" else 0
-        target = layers.Embedding(target_words, recipe.width, name="target-embedding")
+        target = layers.Embedding(target_vocabulary_size, recipe.width, name="target-embedding")
         target.build()
         source = target
         if recipe.tying != "all":
-            source = layers.Embedding(source_words, recipe.width, name="source-embedding")
+            source = layers.Embedding(source_vocabulary_size, recipe.width, name="source-embedding")
         self.source, self.target = Embedder(recipe, "source", source), Embedder(recipe, "target", target)
         self.encoder = [EncoderLayer(recipe, f"encoder-{index}") for index in range(recipe.layers)]
         self.decoder = [DecoderLayer(recipe, f"decoder-{index}") for index in range(recipe.layers)]
@@ -280,14 +285,14 @@ class TransformerNetwork(layers.Layer):
         self.encoder_norm, self.decoder_norm = (
             norm(recipe, f"{side}-norm") if last else layers.Identity() for side in ("encoder", "decoder")
         )
-        self.project = Output(recipe, target_words, target)
+        self.project = Output(recipe, target_vocabulary_size, target)
 
     def build(self, source_shape: object, target_in_shape: object) -> None:
         """Leave it to the layers inside, each of which is built when it is first called."""
 
     def _self_bias(self, queries: Tensor, keys: Tensor, visible: Tensor) -> Tensor:
         """Return what self-attention adds to its scores, from the positions of queries and keys. Shapes: [.,.,T,S]."""
-        bias = ops.where(visible, 0.0, HIDDEN)
+        bias = ops.where(visible, 0.0, MASKED_SCORE)
         return bias + linear_biases(self.alibi_heads, queries, keys) if self.alibi_heads else bias
 
     def encode(self, source: Tensor, packing: Packing | None = None, training: bool = False) -> tuple[Tensor, Tensor]:
@@ -297,8 +302,10 @@ class TransformerNetwork(layers.Layer):
         bias = self._self_bias(positions, positions, visible)
         x = self.source(pack(source, packing), pack_positions(packing, ops.shape(source)[1]), training=training)
         for layer in self.encoder:
-            x = layer.think(layer.look_at_self(x, positions, bias, packing, training=training), training=training)
-        return self.encoder_norm(x), ops.where(visible, 0.0, HIDDEN)
+            x = layer.apply_feed_forward(
+                layer.attend_to_self(x, positions, bias, packing, training=training), training=training
+            )
+        return self.encoder_norm(x), ops.where(visible, 0.0, MASKED_SCORE)
 
     def call(
         self,
@@ -306,9 +313,9 @@ class TransformerNetwork(layers.Layer):
         target_in: Tensor,
         packings: tuple[Packing, Packing] | None = None,
         training: bool = False,
-        seen: list[Tensor] | None = None,
+        attention_maps: list[Tensor] | None = None,
     ) -> Tensor:
-        """Return what `project` turns into logits; append the attention on the source to the list `seen`.
+        """Return what `project` turns into logits; append the attention on the source to the list `attention_maps`.
 
         Shapes: [B,T,D], or [1,N,D] with `packings` of source and target.
         """
@@ -319,55 +326,59 @@ class TransformerNetwork(layers.Layer):
         bias = self._self_bias(positions, positions, (positions[:, None] >= positions[None, :])[None, None])
         x = self.target(pack(target_in, packing), pack_positions(packing, ops.shape(target_in)[1]), training=training)
         for layer in self.decoder:
-            x = layer.look_at_self(x, positions, bias, packing, training=training)
-            key, value = layer.cross.remember(memory, packing=packed)
-            if seen is not None:
-                seen.append(layer.cross.weights(layer.cross.asked(layer.after_cross.before(x)), key, memory_bias))
-            x = layer.look_at_source(x, (key, value), memory_bias, packing, training=training)
-            x = layer.think(x, training=training)
+            x = layer.attend_to_self(x, positions, bias, packing, training=training)
+            key, value = layer.cross.keys_and_values(memory, packing=packed)
+            if attention_maps is not None:
+                attention_maps.append(
+                    layer.cross.weights(layer.cross.queries(layer.after_cross.before(x)), key, memory_bias)
+                )
+            x = layer.attend_to_source(x, (key, value), memory_bias, packing, training=training)
+            x = layer.apply_feed_forward(x, training=training)
         return self.decoder_norm(x)
 
     def cross_attention(self, source: Tensor, target_in: Tensor) -> Tensor:
         """Return the weights of target positions on source positions. Shapes: [B,layers,H,T,S]."""
-        seen: list[Tensor] = []
-        self.call(source, target_in, seen=seen)
-        return ops.stack(seen, axis=1)
+        attention_maps: list[Tensor] = []
+        self.call(source, target_in, attention_maps=attention_maps)
+        return ops.stack(attention_maps, axis=1)
 
-    def begin(self, source: Tensor) -> State:
-        """Encode the source [B,S] and return the state before the first target word, with room for `ROOM` words."""
+    def prefill(self, source: Tensor) -> State:
+        """Encode the source [B,S] and return the state before the first target word, with empty caches."""
         memory, bias = self.encode(source)
-        empty = ops.zeros((ops.shape(source)[0], self.heads, ROOM, self.key_width), memory.dtype)
+        empty = ops.zeros((ops.shape(source)[0], self.heads, INITIAL_CAPACITY, self.key_width), memory.dtype)
         state = {"bias": bias}
         for index, layer in enumerate(self.decoder):
-            key, value = layer.cross.remember(memory)
+            key, value = layer.cross.keys_and_values(memory)
             state |= {f"cross.{index}.key": key, f"cross.{index}.value": value}
             state |= {f"self.{index}.key": empty, f"self.{index}.value": empty}
         return state
 
     @staticmethod
-    def with_room(state: State, position: int) -> State:
+    def with_capacity(state: State, position: int) -> State:
         """Return the state with caches that have a place for `position`: as they are, or doubled."""
-        room = state["self.0.key"].shape[2]
-        if position < room:
+        capacity = state["self.0.key"].shape[2]
+        if position < capacity:
             return state
-        more = [[0, 0], [0, 0], [0, room], [0, 0]]
+        more = [[0, 0], [0, 0], [0, capacity], [0, 0]]
         return {name: ops.pad(one, more) if name.startswith("self.") else one for name, one in state.items()}
 
-    def advance(self, state: State, last: Tensor, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, state: State, last: Tensor, position: Tensor) -> tuple[Tensor, State]:
         """Feed the newest words [B] at `position` [1]; return what becomes logits, [B,D], and the state."""
         state = dict(state)
         x = self.target(last[:, None], position)
         keys = ops.arange(ops.shape(state["self.0.key"])[2])
         bias = self._self_bias(position, keys, (keys <= position)[None, None, None, :])
         for index, layer in enumerate(self.decoder):
-            seen = layer.after_own.before(x)
-            for kind, new in zip(("key", "value"), layer.own.remember(seen, position), strict=True):
+            normed = layer.after_self_attention.before(x)
+            for kind, new in zip(("key", "value"), layer.self_attention.keys_and_values(normed, position), strict=True):
                 name = f"self.{index}.{kind}"
                 state[name] = ops.slice_update(state[name], (0, 0, position[0], 0), new)
             key, value = state[f"self.{index}.key"], state[f"self.{index}.value"]
-            x = layer.after_own(x, layer.own(layer.own.asked(seen, position), key, value, bias))
+            x = layer.after_self_attention(
+                x, layer.self_attention(layer.self_attention.queries(normed, position), key, value, bias)
+            )
             memory = state[f"cross.{index}.key"], state[f"cross.{index}.value"]
-            x = layer.think(layer.look_at_source(x, memory, state["bias"]))
+            x = layer.apply_feed_forward(layer.attend_to_source(x, memory, state["bias"]))
         return self.decoder_norm(x)[:, 0], state
 
 
@@ -377,9 +388,9 @@ def canonical(variable: Any) -> str:
     return layer.replace("-", ".") + VARIABLES[name]
 
 
-def network(recipe: TransformerRecipe, source_words: int, target_words: int) -> TransformerNetwork:
+def network(recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> TransformerNetwork:
     """Build the layers of a recipe, their variables included."""
-    built = TransformerNetwork(recipe, source_words, target_words)
+    built = TransformerNetwork(recipe, source_vocabulary_size, target_vocabulary_size)
     words = ops.zeros((1, 2), "int32")
     built.project(ops.zeros((1, recipe.width)))
     built(words, words)

@@ -15,7 +15,7 @@ from torch import nn
 from impls.contract import TransformerRecipe
 from impls.pytorch.cpu_kernels import attend, attend_packed
 from impls.pytorch.dropout import Dropout
-from impls.pytorch.kv_cache import Past
+from impls.pytorch.kv_cache import LayerCache
 from impls.pytorch.torch_packing import Group
 
 
@@ -67,15 +67,17 @@ class Attention(nn.Module):
         """Return the heads of several projections that were one product. Shapes: [B,T,parts*H*K] to [B,H,T,K] each."""
         return [one.transpose(1, 2) for one in x.unflatten(-1, (parts, -1, self.key_width)).unbind(2)]
 
-    def mix(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Return the values summed by weight and projected. Shapes: [B,T,D]."""
-        kept = self.dropout.kept((*query.shape[:3], key.shape[2]))
-        return self.output(attend(query, key, value, bias, kept).transpose(1, 2).flatten(2))
+        keep_mask = self.dropout.keep_mask((*query.shape[:3], key.shape[2]))
+        return self.output(attend(query, key, value, bias, keep_mask).transpose(1, 2).flatten(2))
 
-    def mix_packed(self, projected: torch.Tensor, memory: torch.Tensor | None, others: PackedPositions) -> torch.Tensor:
-        """Do what `mix` does on packed rows; `attend_packed` describes the projections. Shapes: to [N,D]."""
-        kept = [self.dropout.kept(group.shape) for group in others.groups]
-        return self.output(attend_packed(projected, memory, others.groups, others.biases, kept))
+    def attend_packed(
+        self, projected: torch.Tensor, memory: torch.Tensor | None, others: PackedPositions
+    ) -> torch.Tensor:
+        """Do what `attend` does on packed rows; `attend_packed` describes the projections. Shapes: to [N,D]."""
+        keep_masks = [self.dropout.keep_mask(group.shape) for group in others.groups]
+        return self.output(attend_packed(projected, memory, others.groups, others.biases, keep_masks))
 
 
 class SelfAttention(Attention):
@@ -87,7 +89,7 @@ class SelfAttention(Attention):
         self.rotary = recipe.positions == "rotary"
 
     def forward(
-        self, x: torch.Tensor, others: torch.Tensor | PackedPositions, past: Past | None = None
+        self, x: torch.Tensor, others: torch.Tensor | PackedPositions, cache: LayerCache | None = None
     ) -> torch.Tensor:
         """Return the attention of x on x, or of one newest word on the past ones and itself.
 
@@ -95,14 +97,14 @@ class SelfAttention(Attention):
         """
         projected = self.query_key_value(x)
         if isinstance(others, PackedPositions):
-            return self.mix_packed(self._rotated(projected, others.positions), None, others)
+            return self.attend_packed(self._rotated(projected, others.positions), None, others)
         query, key, value = self.split(projected, 3)
         if self.rotary:
-            positions = torch.arange(x.shape[1], device=x.device) + (past.length if past is not None else 0)
+            positions = torch.arange(x.shape[1], device=x.device) + (cache.length if cache is not None else 0)
             query, key = rotate(query, positions), rotate(key, positions)
-        if past is not None:
-            key, value = past.append(key, value)
-        return self.mix(query, key, value, others)
+        if cache is not None:
+            key, value = cache.append(key, value)
+        return self.attend(query, key, value, others)
 
     def _rotated(self, projected: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return packed projections with queries and keys rotated, where the recipe says so. Shapes: [N,3*H*K]."""
@@ -120,11 +122,11 @@ class CrossAttention(Attention):
         self.query = nn.Linear(recipe.width, recipe.heads * recipe.key_width)
         self.key_value = nn.Linear(recipe.width, 2 * recipe.heads * recipe.key_width)
 
-    def remember(self, memory: torch.Tensor) -> list[torch.Tensor]:
+    def project_memory(self, memory: torch.Tensor) -> list[torch.Tensor]:
         """Return keys and values of the encoded source [B,S,D], each [B,H,S,K]."""
         return self.split(self.key_value(memory), 2)
 
-    def look(self, x: torch.Tensor, key: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def attention_weights(self, x: torch.Tensor, key: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Return the attention weights of x on the source. Shapes: [B,H,T,S]."""
         (query,) = self.split(self.query(x), 1)
         return torch.softmax((query * self.key_width**-0.5) @ key.transpose(-1, -2) + bias, dim=-1)
@@ -142,6 +144,6 @@ class CrossAttention(Attention):
         """
         query = self.query(x)
         if isinstance(others, PackedPositions):
-            return self.mix_packed(query, self.key_value(memory), others)
+            return self.attend_packed(query, self.key_value(memory), others)
         (query,), (key, value) = self.split(query, 1), memory
-        return self.mix(query, key, value, others)
+        return self.attend(query, key, value, others)

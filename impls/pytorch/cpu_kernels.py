@@ -31,15 +31,15 @@ def row_sums(x: torch.Tensor) -> torch.Tensor:
 
 
 def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, kept: torch.Tensor | None
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, keep_mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return the values summed by the softmax of scaled scores plus bias, weights multiplied by `kept` where given.
+    """Return the values summed by the softmax of scaled scores plus bias, weights multiplied by `keep_mask` if given.
 
-    Shapes: query [B,H,T,K], key and value [B,H,S,K], bias as broadcast to [B,H,T,S], kept [B,H,T,S]; to [B,H,T,K].
+    Shapes: query [B,H,T,K], key and value [B,H,S,K], bias as broadcast to [B,H,T,S], keep_mask [B,H,T,S]; to [B,H,T,K].
     Source: Vaswani et al. 2017, equation 1.
     """
     weights = torch.softmax((query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2) + bias, dim=-1)
-    return (weights if kept is None else weights * kept.to(weights.dtype)) @ value
+    return (weights if keep_mask is None else weights * keep_mask.to(weights.dtype)) @ value
 
 
 def attend_packed(
@@ -47,7 +47,7 @@ def attend_packed(
     memory: torch.Tensor | None,
     groups: Sequence[Group],
     biases: Sequence[torch.Tensor],
-    kept: Sequence[torch.Tensor | None],
+    keep_masks: Sequence[torch.Tensor | None],
 ) -> torch.Tensor:
     """Return `attend` of packed rows, one group of sentences at a time; a bias and what is kept belong to each group.
 
@@ -55,12 +55,12 @@ def attend_packed(
     and memory [M,2*H*K] (keys and values) of M packed rows. To [N,H*K].
     """
     if by_hand(projected):
-        mixed: torch.Tensor = _AttendPacked.apply(projected, memory, groups, biases, kept)
+        mixed: torch.Tensor = _AttendPacked.apply(projected, memory, groups, biases, keep_masks)
         return mixed
     found = []
-    for group, bias, one in zip(groups, biases, kept, strict=True):
+    for group, bias, keep_mask in zip(groups, biases, keep_masks, strict=True):
         query, key, value = (heads.view(*group.shape[:2], *heads.shape[1:]) for heads in group.heads(projected, memory))
-        found.append(group.packed(attend(query, key, value, bias, one)))
+        found.append(group.packed(attend(query, key, value, bias, keep_mask)))
     return torch.cat(found)
 
 
@@ -74,21 +74,21 @@ class _AttendPacked(Function):
         memory: torch.Tensor | None,
         groups: Sequence[Group],
         biases: Sequence[torch.Tensor],
-        kept: Sequence[torch.Tensor | None],
+        keep_masks: Sequence[torch.Tensor | None],
     ) -> torch.Tensor:
         mixed: list[torch.Tensor] = []
         saved: list[torch.Tensor] = []
-        for group, bias, one in zip(groups, biases, kept, strict=True):
+        for group, bias, keep_mask in zip(groups, biases, keep_masks, strict=True):
             query, key, value = group.heads(projected, memory)
             weights = (query @ key.transpose(-1, -2)).view(group.shape)
             torch.add(bias, weights, alpha=query.shape[-1] ** -0.5, out=weights)
             weights.sub_(weights.amax(dim=-1, keepdim=True)).exp_()
             # Padding that asks gets weights of 0, so that it has no part in the gradients of keys and values.
             weights.mul_(group.real / row_sums(weights))
-            mixed.append(group.packed((weights if one is None else weights * one).flatten(0, 1) @ value))
+            mixed.append(group.packed((weights if keep_mask is None else weights * keep_mask).flatten(0, 1) @ value))
             saved += [query, key, value, weights]
         ctx.save_for_backward(*saved)
-        ctx.groups, ctx.kept = groups, kept
+        ctx.groups, ctx.keep_masks = groups, keep_masks
         ctx.shapes = projected.shape, None if memory is None else memory.shape
         return torch.cat(mixed)
 
@@ -98,13 +98,13 @@ class _AttendPacked(Function):
         of_projected = gradients[0].new_empty(shape)
         of_memory = of_projected if memory_shape is None else gradients[0].new_empty(memory_shape)
         saved = iter(ctx.saved_tensors)
-        for group, kept in zip(ctx.groups, ctx.kept, strict=True):
+        for group, keep_mask in zip(ctx.groups, ctx.keep_masks, strict=True):
             query, key, value, weights = (next(saved) for _ in range(4))
             gradient = group.outputs(gradients[0])
             of_weights = (gradient @ value.transpose(-1, -2)).view(group.shape)
             used = weights
-            if kept is not None:
-                of_weights, used = of_weights.mul_(kept), weights * kept
+            if keep_mask is not None:
+                of_weights, used = of_weights.mul_(keep_mask), weights * keep_mask
             of_value = used.flatten(0, 1).transpose(-1, -2) @ gradient
             of_scores = weights * of_weights
             of_scores.addcmul_(weights, row_sums(of_scores), value=-1)
@@ -113,24 +113,24 @@ class _AttendPacked(Function):
         return of_projected, None if memory_shape is None else of_memory, None, None, None
 
 
-def add_kept(x: torch.Tensor, added: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """Return x + added * kept; there is no gradient for `kept`. Shapes: all the same."""
+def add_masked(x: torch.Tensor, added: torch.Tensor, keep_mask: torch.Tensor) -> torch.Tensor:
+    """Return x + added * kept; there is no gradient for `keep_mask`. Shapes: all the same."""
     if by_hand(x) and added.dtype == x.dtype:
-        found: torch.Tensor = _AddKept.apply(x, added, kept)
+        found: torch.Tensor = _AddMasked.apply(x, added, keep_mask)
         return found
-    return x + added * kept.to(added.dtype)
+    return x + added * keep_mask.to(added.dtype)
 
 
-class _AddKept(Function):
+class _AddMasked(Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, added: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(kept)
-        return torch.addcmul(x, added, kept)
+    def forward(ctx: Any, x: torch.Tensor, added: torch.Tensor, keep_mask: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(keep_mask)
+        return torch.addcmul(x, added, keep_mask)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (kept,) = ctx.saved_tensors
-        return gradients[0], gradients[0] * kept, None
+        (keep_mask,) = ctx.saved_tensors
+        return gradients[0], gradients[0] * keep_mask, None
 
 
 def output_loss(

@@ -4,8 +4,8 @@ A step is some hundred small operations on a few rows of words, which a GPU does
 of them always has the same shapes and the same memory: sources are padded, there are more places for words than words,
 and how many there are is a number on the device. Padding and free places have a weight of exactly 0.
 
-When rows leave, what is remembered goes from the memory of one shape to that of another by way of the `Cache` in which
-decoding without graphs remembers it. The first word is decoded there too: before it there are no keys and values.
+When the number of rows changes, the state moves from the memory of one shape to that of another by way of an ordinary
+`DecoderCache`. The first token is decoded there too, because before it there are no keys and values.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from impls.contract import Candidates, Ids
-from impls.pytorch.kv_cache import KeysAndValues, Rows, Sources
+from impls.pytorch.kv_cache import GrowingLayerCache, Rows, SourceMemory
 from impls.pytorch.torch_adapter import TorchDecoding, TorchModel, next_words
-from impls.pytorch.torch_transformer import HIDDEN, Cache
+from impls.pytorch.torch_transformer import MASKED_SCORE, DecoderCache
 
 SOURCES_STEP = 32
 """What the numbers of sources are multiples of, with those that fill up."""
@@ -38,8 +38,8 @@ The 1,000 test sentences of Multi30k in batches of 128 then have ten shapes, and
 MOST_SHAPES = 32
 """Shapes that get memory of their own; any further ones, the rare ones, are decoded without graphs."""
 
-Order = Callable[[], object]
-Prepare = Callable[[Hashable, Order, Sequence[torch.Tensor]], Order]
+Operation = Callable[[], object]
+Capture = Callable[[Hashable, Operation, Sequence[torch.Tensor]], Operation]
 
 
 class DecodingShape(NamedTuple):
@@ -51,7 +51,7 @@ class DecodingShape(NamedTuple):
     sources: int
     positions: int
     rows: int
-    room: int
+    capacity: int
     best: int
 
 
@@ -61,75 +61,80 @@ def rounded(size: int, step: int) -> int:
 
 
 @dataclass(frozen=True)
-class FixedPast:
-    """A `Past` in one place: keys and values, [R,H,room,K] each, of which the first `length`, [], are words'."""
+class FixedLayerCache:
+    """A `LayerCache` in one place: keys and values, [R,H,room,K] each, of which the first `length`, [], are words'."""
 
-    both: tuple[torch.Tensor, torch.Tensor]
+    keys_and_values: tuple[torch.Tensor, torch.Tensor]
     length: torch.Tensor
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """All places, the free ones too."""
-        return self.both[0].shape[2]
+        return self.keys_and_values[0].shape[2]
 
     def append(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Put the newest word's, [R,H,1,K] each, into their place and return all."""
-        for one, newest in zip(self.both, (key, value), strict=True):
+        for one, newest in zip(self.keys_and_values, (key, value), strict=True):
             one.index_copy_(2, self.length[None], newest)
-        return self.both
+        return self.keys_and_values
 
-    def select(self, rows: torch.Tensor) -> None:
+    def reorder(self, rows: torch.Tensor) -> None:
         """Repeat or reorder rows; there are R again."""
-        for one in self.both:
+        for one in self.keys_and_values:
             one.copy_(one.index_select(0, rows))
 
 
-def put(place: torch.Tensor, given: torch.Tensor, *, filled_up_with: float) -> None:
+def put(place: torch.Tensor, given: torch.Tensor, *, padding: float) -> None:
     """Replace all of `place`: by what is given at the beginning of each dimension, and the rest by a number."""
-    place.fill_(filled_up_with)
+    place.fill_(padding)
     place[tuple(slice(size) for size in given.shape)] = given
 
 
-class Step:
+class CapturedStep:
     """The step of one shape: all memory that it reads and changes, and which decoding's that is now."""
 
-    def __init__(self, model: TorchModel, shape: DecodingShape, like: Cache, prepare: Prepare) -> None:
+    def __init__(self, model: TorchModel, shape: DecodingShape, like: DecoderCache, capture: Capture) -> None:
         self.shape = shape
-        self.holder: weakref.ref[GraphDecoding] | None = None
-        self._model, self._prepare = model, prepare
-        bias, *both = like.sources.tensors
-        device, (heads, width) = bias.device, both[0].shape[1:3]
+        self.owner: weakref.ref[GraphDecoding] | None = None
+        self._model, self._capture = model, capture
+        bias, *keys_and_values = like.sources.tensors
+        device, (heads, width) = bias.device, keys_and_values[0].shape[1:3]
         ahead, behind = (heads, width, shape.positions), (heads, shape.positions, width)
-        sizes = [(1, 1, shape.positions), *[ahead, behind] * (len(both) // 2)]
-        sources = [one.new_empty((shape.sources, *size)) for one, size in zip((bias, *both), sizes, strict=True)]
+        sizes = [(1, 1, shape.positions), *[ahead, behind] * (len(keys_and_values) // 2)]
+        sources = [
+            one.new_empty((shape.sources, *size)) for one, size in zip((bias, *keys_and_values), sizes, strict=True)
+        ]
         # The count of words, the newest word of each row, and the row it goes on from.
         self._ids = torch.zeros(1 + 2 * shape.rows, dtype=torch.int32, device=device)
         self._length = torch.zeros((), dtype=torch.int64, device=device)
         best = min(shape.best, len(model.module.output.weight))
         self._found = torch.zeros((2, shape.rows, best), dtype=torch.int32, device=device)
-        room = (shape.rows, heads, shape.room, width)
-        pairs = [[one.new_empty(room) for one in past.both] for past in like.own]
-        self._pasts = [FixedPast((key, value), self._length) for key, value in pairs]
-        self._cache = Cache(Sources(*sources), self._pasts)
+        size = (shape.rows, heads, shape.capacity, width)
+        pairs = [[one.new_empty(size) for one in cache.keys_and_values] for cache in like.own]
+        self._layer_caches = [FixedLayerCache((key, value), self._length) for key, value in pairs]
+        self._cache = DecoderCache(SourceMemory(*sources), self._layer_caches)
 
-    def serves(self, length: int, best: int) -> bool:
+    def fits(self, length: int, best: int) -> bool:
         """Return whether there is room after that many words, for a step that asks for that many candidates."""
-        return length < self.shape.room and best == self.shape.best
+        return length < self.shape.capacity and best == self.shape.best
 
-    def load(self, cache: Cache) -> None:
+    def load(self, cache: DecoderCache) -> None:
         """Take over what is remembered, and forget what was: even what is hidden must be finite."""
         bias, *others = zip(self._cache.sources.tensors, cache.sources.tensors, strict=True)
-        put(*bias, filled_up_with=HIDDEN)
+        put(*bias, padding=MASKED_SCORE)
         for place, given in others:
-            put(place, given, filled_up_with=0.0)
-        for past, other in zip(self._pasts, cache.own, strict=True):
-            for place, given in zip(past.both, other.both, strict=True):
-                put(place, given, filled_up_with=0.0)
+            put(place, given, padding=0.0)
+        for own, other in zip(self._layer_caches, cache.own, strict=True):
+            for place, given in zip(own.keys_and_values, other.keys_and_values, strict=True):
+                put(place, given, padding=0.0)
 
-    def words(self, rows: Rows, length: int) -> list[KeysAndValues]:
+    def words(self, rows: Rows, length: int) -> list[GrowingLayerCache]:
         """Return copies of what is remembered of the words, for these rows."""
         chosen = torch.from_numpy(rows).to(self._length.device)
-        return [KeysAndValues(length, [one.index_select(0, chosen) for one in past.both]) for past in self._pasts]
+        return [
+            GrowingLayerCache(length, [one.index_select(0, chosen) for one in cache.keys_and_values])
+            for cache in self._layer_caches
+        ]
 
     def __call__(self, last: Ids, rows: Rows, length: int) -> Candidates:
         """Feed the newest word of each row, which goes on from that row of the last step. Shapes: [R], [R]."""
@@ -139,74 +144,74 @@ class Step:
         self._ids.copy_(given, non_blocking=True)
         # Nothing is to be put back after a capture: in the first step of a shape each row goes on from itself,
         # and doing that twice is doing it once.
-        self._prepare(self.shape, self._order, ())()
+        self._capture(self.shape, self._run, ())()
         # On a processor, .cpu().numpy() copies nothing.
         scores, tokens = self._found.cpu().numpy()[:, : len(last)].copy()
         return Candidates(scores.view(np.float32), tokens)
 
-    def _order(self) -> None:
+    def _run(self) -> None:
         """Do one step. What is done, and where in memory, depends on the shape alone."""
         with self._model.evaluation():
             self._length.copy_(self._ids[0])
             last, rows = self._ids[1:].view(2, -1)
-            for past in self._pasts:
-                past.select(rows)
+            for cache in self._layer_caches:
+                cache.reorder(rows)
             scores, tokens = next_words(self._model.module, self._cache, last, self.shape.best)
             self._found[0].copy_(scores.view(torch.int32))
             self._found[1].copy_(tokens)
 
 
-class Steps:
+class CapturedSteps:
     """The steps of a model, one for each shape there was. `longest` is its recipe's `max_length`."""
 
-    def __init__(self, model: TorchModel, longest: int, prepare: Prepare) -> None:
-        self._model, self._longest, self._prepare = model, longest, prepare
-        self._all: dict[DecodingShape, Step] = {}
+    def __init__(self, model: TorchModel, longest: int, capture: Capture) -> None:
+        self._model, self._longest, self._capture = model, longest, capture
+        self._all: dict[DecodingShape, CapturedStep] = {}
 
-    def entered(self, decoding: GraphDecoding, cache: Any, best: int) -> Step | None:
+    def bind(self, decoding: GraphDecoding, cache: Any, best: int) -> CapturedStep | None:
         """Return the step that serves this decoding, with all it remembers; None where it is to do without."""
         length = cache.own[0].length
         if length == 0 or length >= self._longest:
             return None
-        sources, rows = len(cache.sources), len(cache.own[0].both[0])
+        sources, rows = len(cache.sources), len(cache.own[0].keys_and_values[0])
         filled_up = rounded(sources, SOURCES_STEP)
         shape = DecodingShape(
             sources=filled_up,
             positions=rounded(cache.sources.tensors[0].shape[-1], POSITIONS_STEP),
             rows=filled_up * (rows // sources),
-            room=min(rounded(length + 1, WORDS_STEP), self._longest),
+            capacity=min(rounded(length + 1, WORDS_STEP), self._longest),
             best=best,
         )
         if shape not in self._all:
             if len(self._all) >= MOST_SHAPES:
                 return None
-            self._all[shape] = Step(self._model, shape, cache, self._prepare)
+            self._all[shape] = CapturedStep(self._model, shape, cache, self._capture)
         step = self._all[shape]
-        before = step.holder() if step.holder is not None else None
+        before = step.owner() if step.owner is not None else None
         if before is not None:
-            before.leave()
+            before.unbind()
         step.load(cache)
-        step.holder = weakref.ref(decoding)
+        step.owner = weakref.ref(decoding)
         return step
 
 
 class GraphDecoding(TorchDecoding):
-    """Sentences half way through decoding: in memory of their own, or in that of a `Step`."""
+    """Sentences half way through decoding: in memory of their own, or in that of a `CapturedStep`."""
 
-    def __init__(self, model: TorchModel, state: Cache, steps: Steps) -> None:
+    def __init__(self, model: TorchModel, state: DecoderCache, steps: CapturedSteps) -> None:
         super().__init__(model, state)
         self._steps = steps
-        self._step: Step | None = None
+        self._step: CapturedStep | None = None
         self._length = 0
         self._rows: Rows = np.zeros(0, dtype=np.intp)
 
     def step(self, last: Ids, best: int) -> Candidates:
         """Feed the newest word of each row, [R], and return the `best` most probable next words."""
         with torch.inference_mode():
-            if self._step is not None and not self._step.serves(self._length, best):
-                self.leave()
+            if self._step is not None and not self._step.fits(self._length, best):
+                self.unbind()
             if self._step is None:
-                self._step = self._steps.entered(self, self._state, best)
+                self._step = self._steps.bind(self, self._state, best)
                 self._length, self._rows = self._state.own[0].length, np.arange(len(last))
             if self._step is None:
                 return super().step(last, best)
@@ -214,15 +219,15 @@ class GraphDecoding(TorchDecoding):
         self._length, self._rows = self._length + 1, np.arange(len(last))
         return found
 
-    def select(self, rows: Rows) -> None:
+    def reorder(self, rows: Rows) -> None:
         """Keep, drop, repeat or reorder rows."""
-        if self._step is not None and self._state.sources.stay(rows):
+        if self._step is not None and self._state.sources.leaves_unchanged(rows):
             self._rows = self._rows[rows]
             return
-        self.leave()
-        super().select(rows)
+        self.unbind()
+        super().reorder(rows)
 
-    def leave(self) -> None:
+    def unbind(self) -> None:
         """Take what is remembered back out of the step's memory."""
         if self._step is not None:
             with torch.inference_mode():

@@ -20,7 +20,7 @@ from torch import cuda
 from torch.nn.functional import linear, log_softmax, nll_loss
 
 from impls.contract import PAD, Batch, Compilation, Ids, TransformerRecipe
-from impls.pytorch.cuda_graph_decoding import GraphDecoding, Order, Prepare, Steps, rounded
+from impls.pytorch.cuda_graph_decoding import Capture, CapturedSteps, GraphDecoding, Operation, rounded
 from impls.pytorch.torch_adapter import TorchModel, build_transformer
 
 LENGTH_STEP = 4
@@ -121,36 +121,36 @@ class Graphs:
         """How many graphs were captured."""
         return len(self._graphs)
 
-    def prepared(self, name: Hashable, order: Order, state: Sequence[torch.Tensor]) -> Order:
-        """Return what does `order`: its graph, captured the first time, or itself where there are enough of them.
+    def capture(self, name: Hashable, operation: Operation, state: Sequence[torch.Tensor]) -> Operation:
+        """Return what does `operation`: its graph, captured the first time, or itself where there are enough of them.
 
-        `state` is every tensor that `order` changes and reads again. Capturing leaves it as it was, but draws random
-        numbers, and waits for the device.
+        `state` is every tensor that `operation` changes and reads again; capturing restores it. Capturing draws random
+        numbers and waits for the device.
         """
         if name not in self._graphs and len(self._graphs) < MOST_GRAPHS:
             cuda.synchronize(self._device)  # what was enqueued before is no part of the seconds
             began = time.perf_counter()
             with cuda.device(self._device):
-                self._graphs[name] = self._captured(order, state)
+                self._graphs[name] = self._captured(operation, state)
             self.seconds += time.perf_counter() - began
         graph = self._graphs.get(name)
-        return order if graph is None else graph.replay
+        return operation if graph is None else graph.replay
 
-    def _captured(self, order: Order, state: Sequence[torch.Tensor]) -> cuda.CUDAGraph:
-        self._warm_up(order, state)
+    def _captured(self, operation: Operation, state: Sequence[torch.Tensor]) -> cuda.CUDAGraph:
+        self._warm_up(operation, state)
         graph = cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         with cuda.graph(graph, pool=self._pool, stream=self._stream):
-            order()
+            operation()
         return graph
 
-    def _warm_up(self, order: Order, state: Sequence[torch.Tensor]) -> None:
-        """Do `order` once, so that libraries load and choose what cannot be loaded in a capture, and undo it."""
+    def _warm_up(self, operation: Operation, state: Sequence[torch.Tensor]) -> None:
+        """Do `operation` once, so that libraries load and choose what cannot be loaded in a capture, and undo it."""
         current = cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with cuda.stream(self._stream):
             before = [one.clone() for one in state]
-            order()
+            operation()
             for one, was in zip(state, before, strict=True):
                 one.copy_(was)
         current.wait_stream(self._stream)
@@ -170,15 +170,15 @@ class GraphModel(TorchModel):
         self._changed = [one.detach() for one in changed]
         self._graphs: list[Graphs] = []
         # Updates and steps of decoding have graphs of their own, so that neither uses up the other's.
-        self._prepared = self._prepare()
-        self._steps = Steps(self, self._longest, self._prepare())
+        self._capture_update = self._new_capture()
+        self._steps = CapturedSteps(self, self._longest, self._new_capture())
 
-    def _prepare(self) -> Prepare:
+    def _new_capture(self) -> Capture:
         """Return what makes new graphs of orders, on a GPU; elsewhere the orders are called."""
         if self._device.type != "cuda":
-            return lambda name, order, state: order
-        self._graphs.append(Graphs(self._device, self._noise.generator))
-        return self._graphs[-1].prepared
+            return lambda name, operation, state: operation
+        self._graphs.append(Graphs(self._device, self._dropout_source.generator))
+        return self._graphs[-1].capture
 
     def train_step(self, batch: Batch, learning_rate: float) -> None:
         """Enqueue one update at `learning_rate`; waits for the device only where a shape is new and is captured."""
@@ -193,9 +193,9 @@ class GraphModel(TorchModel):
         def update() -> None:
             self._update(inputs)
 
-        prepared = self._prepared(shape, update, self._changed)
-        self._noise.restart(self._seed, self._updates)
-        prepared()
+        run_update = self._capture_update(shape, update, self._changed)
+        self._dropout_source.restart(self._seed, self._updates)
+        run_update()
         self._count(batch.tokens)
 
     def _update(self, inputs: Inputs) -> None:
@@ -212,7 +212,7 @@ class GraphModel(TorchModel):
     def begin_decoding(self, source: Ids) -> GraphDecoding:
         """Encode `source` [B,S] and return its `Decoding`, before the first word."""
         with self.evaluation():
-            return GraphDecoding(self, self.module.begin(self.place(source)), self._steps)
+            return GraphDecoding(self, self.module.prefill(self.place(source)), self._steps)
 
     def compilation(self) -> Compilation:
         """Return how many shapes were captured so far, and the seconds that took."""
@@ -221,7 +221,7 @@ class GraphModel(TorchModel):
 
 
 def build(
-    recipe: TransformerRecipe, source_words: int, target_words: int, *, device: str, **settings: Any
+    recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int, *, device: str, **settings: Any
 ) -> TorchModel:
     """Build any `TransformerRecipe` with captured updates; the settings are those of `impls.build`.
 
@@ -229,4 +229,6 @@ def build(
     """
     if not device.startswith("cuda"):
         raise ValueError(f"cuda_graphs=True with device={device!r}: allowed is a device that begins with 'cuda'")
-    return build_transformer(recipe, source_words, target_words, device=device, kind=GraphModel, **settings)
+    return build_transformer(
+        recipe, source_vocabulary_size, target_vocabulary_size, device=device, kind=GraphModel, **settings
+    )

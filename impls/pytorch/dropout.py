@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from impls.pytorch.cpu_kernels import add_kept
+from impls.pytorch.cpu_kernels import add_masked
 
 
 class DropoutSource:
@@ -27,7 +27,7 @@ class DropoutSource:
         else:
             self.generator.manual_seed(int(words.generate_state(1, np.uint64)[0] >> 1))
 
-    def kept(self, shape: tuple[int, ...], rate: float) -> torch.Tensor:
+    def keep_mask(self, shape: tuple[int, ...], rate: float) -> torch.Tensor:
         """Return 1 with probability 1 - rate, in steps of 2^-16, and else 0, as float32."""
         found = torch.empty(shape, device=self.device)
         if self.device.type != "cpu":
@@ -41,23 +41,23 @@ class DropoutSource:
 class Dropout(nn.Module):
     """Sets units to 0 with probability `rate` in training and scales the others up (Srivastava et al. 2014)."""
 
-    def __init__(self, rate: float, noise: DropoutSource) -> None:
+    def __init__(self, rate: float, dropout_source: DropoutSource) -> None:
         super().__init__()
         self.rate = rate
-        self.noise = noise
+        self.dropout_source = dropout_source
 
-    def kept(self, shape: tuple[int, ...]) -> torch.Tensor | None:
+    def keep_mask(self, shape: tuple[int, ...]) -> torch.Tensor | None:
         """Return what units of this shape are multiplied by: 0 or 1 / (1 - rate); None where nothing is dropped."""
         if not self.training or self.rate == 0:
             return None
-        return self.noise.kept(shape, self.rate).mul_(1 / (1 - self.rate))
+        return self.dropout_source.keep_mask(shape, self.rate).mul_(1 / (1 - self.rate))
 
     def forward(self, x: torch.Tensor, onto: torch.Tensor | None = None) -> torch.Tensor:
         """Return x with units dropped in training, x itself in evaluation; added to `onto` where that is given."""
-        kept = self.kept(x.shape)
-        if kept is None:
+        keep_mask = self.keep_mask(x.shape)
+        if keep_mask is None:
             return x if onto is None else onto + x
-        return x * kept.to(x.dtype) if onto is None else add_kept(onto, x, kept)
+        return x * keep_mask.to(x.dtype) if onto is None else add_masked(onto, x, keep_mask)
 
 
 class Dropouts(NamedTuple):

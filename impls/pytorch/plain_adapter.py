@@ -29,7 +29,7 @@ class PlainModel(TorchDropoutModel):
         self.module.train()
         self._optimiser.zero_grad()
         target = self.place(batch.target_out.astype(np.int64)).flatten()
-        with self._mixed(), self._dropout_noise():
+        with self._mixed(), self._seeded_dropout():
             features = self.module(self.place(batch.source), self.place(batch.target_in))
             logits = self.module.output(features).flatten(0, 1).float()
             settings: dict[str, Any] = {"ignore_index": PAD, "reduction": "sum"}
@@ -39,10 +39,14 @@ class PlainModel(TorchDropoutModel):
         self._count(batch.tokens)
 
 
-def build(recipe: PlainRecipe, source_words: int, target_words: int, *, device: str, **settings: Any) -> PlainModel:
+def build(
+    recipe: PlainRecipe, source_vocabulary_size: int, target_vocabulary_size: int, *, device: str, **settings: Any
+) -> PlainModel:
     """Build any `PlainRecipe`; the settings are those of `impls.build`."""
-    words = (source_words, target_words)
-    noise = DropoutSource(device_of(device))
+    words = (source_vocabulary_size, target_vocabulary_size)
+    dropout_source = DropoutSource(device_of(device))
     with torch.random.fork_rng(devices=[]):
         module = PlainTransformer(recipe.as_transformer(), *words)
-    return PlainModel(recipe, module, initial(recipe, *words, settings["seed"]), noise=noise, **settings)
+    return PlainModel(
+        recipe, module, initial(recipe, *words, settings["seed"]), dropout_source=dropout_source, **settings
+    )

@@ -41,7 +41,7 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 
 def next_words(module: Any, state: Any, last: torch.Tensor, best: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Feed the newest words [R]; return the `best` most probable next ones' log-probabilities and ids, [R,best]."""
-    logits = module.output(module.advance(state, last)).float()
+    logits = module.output(module.step(state, last)).float()
     scores, tokens = logits.topk(min(best, logits.shape[-1]), dim=-1)
     # The largest is known, so this is the logarithm of the sum of exponentials in fewer passes than torch's.
     scores = scores - scores[:, :1] - logits.sub_(scores[:, :1]).exp_().sum(dim=-1, keepdim=True).log_()
@@ -61,18 +61,18 @@ class TorchDecoding:
             scores, tokens = next_words(self._model.module, self._state, self._model.place(last), best)
         return Candidates(scores.cpu().numpy(), tokens.to(torch.int32).cpu().numpy())
 
-    def select(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
+    def reorder(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
         """Keep, drop, repeat or reorder rows."""
         with torch.inference_mode():
-            self._state.select(rows)
+            self._state.reorder(rows)
 
 
 class TorchModel:
     """A `Seq2SeqModel` around a torch module.
 
     The module has `forward(source, target_in)` giving features, `output(features)` giving logits,
-    `cross_attention(source, target_in)`, and for cached decoding `begin(source)`, giving a state that has
-    `select(rows)`, and `advance(state, last)`.
+    `cross_attention(source, target_in)`, and for cached decoding `prefill(source)`, giving a state that has
+    `reorder(rows)`, and `step(state, last)`.
     """
 
     fused_adam: bool | None = True
@@ -84,15 +84,15 @@ class TorchModel:
         weights: Arrays,
         *,
         training: Training,
-        noise: DropoutSource,
+        dropout_source: DropoutSource,
         seed: int,
         precision: str,
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"precision {precision!r}: allowed is {', '.join(PRECISIONS)}")
         self.recipe = recipe
-        self.module = module.to(noise.device)
-        self._device, self._noise, self._seed = noise.device, noise, seed
+        self.module = module.to(dropout_source.device)
+        self._device, self._dropout_source, self._seed = dropout_source.device, dropout_source, seed
         self._training, self._precision = training, precision
         self._updates = 0
         self._slots = slots(module)
@@ -111,7 +111,7 @@ class TorchModel:
     def train_step(self, batch: Batch, learning_rate: float) -> None:
         """Enqueue one update at `learning_rate`; never waits for the device."""
         self._updates += 1
-        self._noise.restart(self._seed, self._updates)
+        self._dropout_source.restart(self._seed, self._updates)
         self.module.train()
         self._optimiser.zero_grad(set_to_none=True)
         with self._mixed():
@@ -205,7 +205,7 @@ class TorchModel:
     def begin_decoding(self, source: Ids) -> TorchDecoding:
         """Encode `source` [B,S] and return its `Decoding`, before the first word."""
         with self.evaluation():
-            return TorchDecoding(self, self.module.begin(self.place(source)))
+            return TorchDecoding(self, self.module.prefill(self.place(source)))
 
     def cross_attention(self, source: Ids, target_in: Ids) -> Numbers:
         """Return the weights of target positions on source positions, [B,layers,H,T,S]; each row sums to 1."""
@@ -287,18 +287,20 @@ class TorchGruModel(TorchModel):
     """The GRU: trains and evaluates on packed rows, and in training its decoder is fed by coins."""
 
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
-        fed = None
+        teacher_forced = None
         if self.module.training:
-            fed = tuple(self._training.forcing(self._seed, self._updates, batch.target_in.shape[1]).tolist())
+            teacher_forced = tuple(
+                self._training.teacher_forcing_mask(self._seed, self._updates, batch.target_in.shape[1]).tolist()
+            )
         packed = pack_by_position(batch, place=self.place)
-        return self._to_predict(self.module.packed(packed, fed), packed.places, batch)
+        return self._to_predict(self.module.packed(packed, teacher_forced), packed.places, batch)
 
 
 class TorchDropoutModel(TorchModel):
     """A model whose modules use torch's own dropout, which draws from torch's global generator."""
 
     @contextlib.contextmanager
-    def _dropout_noise(self) -> Iterator[None]:
+    def _seeded_dropout(self) -> Iterator[None]:
         """Seed the global generator with (seed, update), and restore its state at the end."""
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
@@ -312,7 +314,7 @@ class TorchReferenceModel(TorchDropoutModel):
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
         if not self.module.training:
             return self._of_groups(batch)
-        with self._dropout_noise():
+        with self._seeded_dropout():
             return self._of_groups(batch)
 
     def _of_groups(self, batch: Batch) -> tuple[torch.Tensor, Places]:
@@ -338,37 +340,44 @@ def device_of(name: str) -> torch.device:
 
 def build_transformer(
     recipe: TransformerRecipe,
-    source_words: int,
-    target_words: int,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
     *,
     device: str,
     kind: type[TorchModel] = TransformerModel,
     **settings: Any,
 ) -> TorchModel:
     """Build any `TransformerRecipe`; the settings are those of `impls.build`."""
-    noise, words = DropoutSource(device_of(device)), (source_words, target_words)
+    dropout_source, words = DropoutSource(device_of(device)), (source_vocabulary_size, target_vocabulary_size)
     weights = initial(recipe, *words, settings["seed"])
     with torch.random.fork_rng(devices=[]):
         rates = (recipe.dropout, recipe.attention_rate, recipe.activation_rate)
-        module = Transformer(recipe, *words, Dropouts(*(Dropout(rate, noise) for rate in rates)))
-    return kind(recipe, module, weights, noise=noise, **settings)
+        module = Transformer(recipe, *words, Dropouts(*(Dropout(rate, dropout_source) for rate in rates)))
+    return kind(recipe, module, weights, dropout_source=dropout_source, **settings)
 
 
-def build_gru(recipe: GruRecipe, source_words: int, target_words: int, *, device: str, **settings: Any) -> TorchModel:
+def build_gru(
+    recipe: GruRecipe, source_vocabulary_size: int, target_vocabulary_size: int, *, device: str, **settings: Any
+) -> TorchModel:
     """Build any `GruRecipe`; the settings are those of `impls.build`."""
-    noise, words = DropoutSource(device_of(device)), (source_words, target_words)
+    dropout_source, words = DropoutSource(device_of(device)), (source_vocabulary_size, target_vocabulary_size)
     weights = initial(recipe, *words, settings["seed"])
     with torch.random.fork_rng(devices=[]):
-        module = AttentionGru(recipe, *words, Dropout(recipe.dropout, noise))
-    return TorchGruModel(recipe, module, weights, noise=noise, **settings)
+        module = AttentionGru(recipe, *words, Dropout(recipe.dropout, dropout_source))
+    return TorchGruModel(recipe, module, weights, dropout_source=dropout_source, **settings)
 
 
 def build_torch_reference(
-    recipe: TorchReferenceRecipe, source_words: int, target_words: int, *, device: str, **settings: Any
+    recipe: TorchReferenceRecipe,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    *,
+    device: str,
+    **settings: Any,
 ) -> TorchModel:
     """Build any `TorchReferenceRecipe`; the settings are those of `impls.build`."""
-    noise, words = DropoutSource(device_of(device)), (source_words, target_words)
+    dropout_source, words = DropoutSource(device_of(device)), (source_vocabulary_size, target_vocabulary_size)
     weights = initial(recipe, *words, settings["seed"])
     with torch.random.fork_rng(devices=[]):
         module = TorchReference(recipe, *words)
-    return TorchReferenceModel(recipe, module, weights, noise=noise, **settings)
+    return TorchReferenceModel(recipe, module, weights, dropout_source=dropout_source, **settings)

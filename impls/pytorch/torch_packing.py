@@ -56,10 +56,14 @@ class Group(NamedTuple):
         Shapes: [B*H,T,K], [B*H,S,K], [B*H,S,K].
         """
         width = self._width(projected, memory)
-        asking = projected.reshape(-1, width)
-        asked = asking if memory is None else memory.reshape(-1, width)
+        query_rows = projected.reshape(-1, width)
+        key_rows = query_rows if memory is None else memory.reshape(-1, width)
         _, _, length, other_length = self.shape
-        parts = (asking, self.query, length), (asked, self.key, other_length), (asked, self.value, other_length)
+        parts = (
+            (query_rows, self.query, length),
+            (key_rows, self.key, other_length),
+            (key_rows, self.value, other_length),
+        )
         return [rows.index_select(0, index).view(-1, size, width) for rows, index, size in parts]
 
     def outputs(self, packed: torch.Tensor) -> torch.Tensor:
@@ -220,7 +224,7 @@ def _group(
     heads: int,
     place: Place,
 ) -> Group:
-    asking, asked = queries.padded(rows), keys.padded(rows)
+    query_index, key_index = queries.padded(rows), keys.padded(rows)
     # One product gives queries, keys and values in self-attention; in cross-attention keys and values have their own.
     query_parts, key_parts = (3, 3) if queries is keys else (1, 2)
 
@@ -234,15 +238,15 @@ def _group(
 
     real = queries.real(rows)
     return Group(
-        shape=(len(asking), heads, asking.shape[1], asked.shape[1]),
+        shape=(len(query_index), heads, query_index.shape[1], key_index.shape[1]),
         queries=queries.packed(rows),
         keys=keys.packed(rows),
         visible=place(visible),
         real=place(real.transpose(0, 1, 3, 2).astype(np.float32)),
-        query=heads_of(asking, 0, query_parts),
-        key=heads_of(asked, key_parts - 2, key_parts),
-        value=heads_of(asked, key_parts - 1, key_parts),
-        output=heads_of(asking, 0, 1),
+        query=heads_of(query_index, 0, query_parts),
+        key=heads_of(key_index, key_parts - 2, key_parts),
+        value=heads_of(key_index, key_parts - 1, key_parts),
+        output=heads_of(query_index, 0, 1),
         from_queries=packed_of(real),
         from_keys=packed_of(keys.real(rows)),
     )

@@ -20,7 +20,7 @@ from impls.learned_positions import LearnedPositions
 from impls.paper import TiedOutput
 from impls.pytorch.attention import CrossAttention, PackedPositions, SelfAttention, linear_biases
 from impls.pytorch.dropout import Dropout, Dropouts
-from impls.pytorch.kv_cache import KeysAndValues, Past, Rows, Sources
+from impls.pytorch.kv_cache import GrowingLayerCache, LayerCache, Rows, SourceMemory
 from impls.pytorch.torch_packing import Group, Packing
 from impls.sinusoidal_handmade import HandmadeLayerNorm, Sinusoids
 
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": silu,
     "tanh": torch.tanh,
 }
-HIDDEN = -1e9
+MASKED_SCORE = -1e9
 """Added to the score of a hidden key: its weight is exactly 0, and a row without any visible key stays finite."""
 
 
@@ -64,28 +64,28 @@ class Embedder(nn.Module):
         return self.dropout(self.positions(self.embedding(words) * self.scale, positions))
 
 
-class Cache:
+class DecoderCache:
     """Sentences half way through decoding: A encoded sources, and R rows of words that translate them.
 
     `sources` holds what hides the padding, [A,1,1,S], and each layer's keys, [A,H,K,S], and values, [A,H,S,K], of the
     sources; keys lie transposed, so that the products with them need no copy. `own` holds each layer's of the words.
     """
 
-    def __init__(self, sources: Sources, own: Sequence[Past]) -> None:
+    def __init__(self, sources: SourceMemory, own: Sequence[LayerCache]) -> None:
         self.sources = sources
         self.own = own
 
     def memory(self, layer: int) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
         """Return one layer's keys and values of the sources, [A,H,S,K] each, and what hides padding, [A,1,1,S]."""
-        bias, *both = self.sources.tensors
-        return (both[2 * layer].transpose(-1, -2), both[2 * layer + 1]), bias
+        bias, *keys_and_values = self.sources.tensors
+        return (keys_and_values[2 * layer].transpose(-1, -2), keys_and_values[2 * layer + 1]), bias
 
-    def select(self, rows: Rows) -> None:
+    def reorder(self, rows: Rows) -> None:
         """Keep, drop, repeat or reorder rows. Shapes: [R]."""
-        self.sources.select(rows)
+        self.sources.reorder(rows)
         chosen = torch.from_numpy(rows).to(self.sources.tensors[0].device)
         for one in self.own:
-            one.select(chosen)
+            one.reorder(chosen)
 
 
 class FeedForward(nn.Module):
@@ -181,15 +181,21 @@ class Stack(nn.Module):
 class Transformer(nn.Module):
     """Any `TransformerRecipe`. `dropout` holds modules without weights, used wherever the recipe drops units."""
 
-    def __init__(self, recipe: TransformerRecipe, source_words: int, target_words: int, dropout: Dropouts) -> None:
+    def __init__(
+        self, recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int, dropout: Dropouts
+    ) -> None:
         super().__init__()
-        target_embedding = nn.Embedding(target_words, recipe.width)
-        source_embedding = target_embedding if recipe.tying == "all" else nn.Embedding(source_words, recipe.width)
+        target_embedding = nn.Embedding(target_vocabulary_size, recipe.width)
+        source_embedding = (
+            target_embedding if recipe.tying == "all" else nn.Embedding(source_vocabulary_size, recipe.width)
+        )
         self.target = Embedder(recipe, target_embedding, dropout.units)
         self.source = Embedder(recipe, source_embedding, dropout.units)
         self.encoder = Stack(recipe, EncoderLayer, dropout)
         self.decoder = Stack(recipe, DecoderLayer, dropout)
-        self.output = nn.Linear(recipe.width, target_words) if recipe.tying == "none" else TiedOutput(target_embedding)
+        self.output = (
+            nn.Linear(recipe.width, target_vocabulary_size) if recipe.tying == "none" else TiedOutput(target_embedding)
+        )
         self.heads = recipe.heads
         self.alibi_heads = recipe.heads if recipe.positions == "alibi" else 0
         self.max_length = recipe.max_length
@@ -201,7 +207,7 @@ class Transformer(nn.Module):
 
     def _self_bias(self, queries: torch.Tensor, keys: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         """Return what self-attention adds to its scores, from the positions of queries and keys. Shapes: [.,.,T,S]."""
-        bias = torch.where(visible, 0.0, HIDDEN)
+        bias = torch.where(visible, 0.0, MASKED_SCORE)
         return bias + linear_biases(self.alibi_heads, queries, keys) if self.alibi_heads else bias
 
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -213,7 +219,7 @@ class Transformer(nn.Module):
         x = self.source(source, positions)
         for layer in self.encoder:
             x = layer.feed_forward(layer.self_attention(x, bias))
-        return self.encoder.norm(x), torch.where(visible, 0.0, HIDDEN)
+        return self.encoder.norm(x), torch.where(visible, 0.0, MASKED_SCORE)
 
     def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         """Return what `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,D]."""
@@ -227,7 +233,7 @@ class Transformer(nn.Module):
             x = layer.feed_forward(layer.self_attention(x, own))
         memory = self.encoder.norm(x)
         own = self._packed_positions(batch.target_groups, batch.target.positions)
-        cross_biases = [torch.where(group.visible, 0.0, HIDDEN) for group in batch.cross_groups]
+        cross_biases = [torch.where(group.visible, 0.0, MASKED_SCORE) for group in batch.cross_groups]
         cross = PackedPositions(batch.cross_groups, cross_biases, batch.target.positions)
         x = self.target(batch.target.words, batch.target.positions)
         for layer in self.decoder:
@@ -244,14 +250,14 @@ class Transformer(nn.Module):
 
     def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         """Return the weights of target positions on source positions. Shapes: [B,layers,H,T,S]."""
-        seen: list[torch.Tensor] = []
-        self._decode(source, target_in, seen)
-        return torch.stack(seen, dim=1)
+        attention_maps: list[torch.Tensor] = []
+        self._decode(source, target_in, attention_maps)
+        return torch.stack(attention_maps, dim=1)
 
     def _decode(
-        self, source: torch.Tensor, target_in: torch.Tensor, seen: list[torch.Tensor] | None = None
+        self, source: torch.Tensor, target_in: torch.Tensor, attention_maps: list[torch.Tensor] | None = None
     ) -> torch.Tensor:
-        """Run the decoder; where `seen` is a list, append each layer's attention weights on the source to it."""
+        """Run the decoder; append each layer's attention weights on the source to `attention_maps` if it is a list."""
         self.check_length(target_in.shape[1])
         memory, memory_bias = self.encode(source)
         positions = torch.arange(target_in.shape[1], device=source.device)
@@ -260,25 +266,29 @@ class Transformer(nn.Module):
         x = self.target(target_in, positions)
         for layer in self.decoder:
             x = layer.self_attention(x, bias)
-            key, value = layer.cross_attention.sublayer.remember(memory)
-            if seen is not None:
-                seen.append(layer.cross_attention.sublayer.look(layer.cross_attention.before(x), key, memory_bias))
+            key, value = layer.cross_attention.sublayer.project_memory(memory)
+            if attention_maps is not None:
+                attention_maps.append(
+                    layer.cross_attention.sublayer.attention_weights(layer.cross_attention.before(x), key, memory_bias)
+                )
             x = layer.feed_forward(layer.cross_attention(x, (key, value), memory_bias))
         return self.decoder.norm(x)
 
-    def begin(self, source: torch.Tensor) -> Cache:
+    def prefill(self, source: torch.Tensor) -> DecoderCache:
         """Encode the source [B,S] and return the state before the first target word."""
         memory, bias = self.encode(source)
-        pairs = [layer.cross_attention.sublayer.remember(memory) for layer in self.decoder]
-        both = [one for key, value in pairs for one in (key.transpose(-1, -2).contiguous(), value.contiguous())]
-        return Cache(Sources(bias, *both), [KeysAndValues() for _ in pairs])
+        pairs = [layer.cross_attention.sublayer.project_memory(memory) for layer in self.decoder]
+        keys_and_values = [
+            one for key, value in pairs for one in (key.transpose(-1, -2).contiguous(), value.contiguous())
+        ]
+        return DecoderCache(SourceMemory(bias, *keys_and_values), [GrowingLayerCache() for _ in pairs])
 
-    def advance(self, state: Cache, last: torch.Tensor) -> torch.Tensor:
+    def step(self, state: DecoderCache, last: torch.Tensor) -> torch.Tensor:
         """Feed the newest words [R] and return what `output` turns into the next words' logits, [R,D]."""
         first = state.own[0].length
         if isinstance(first, int):  # what lies on a device is not waited for
             self.check_length(first + 1)
-        keys = torch.arange(state.own[0].room, device=last.device)
+        keys = torch.arange(state.own[0].capacity, device=last.device)
         x = self.target(last[:, None], keys[:1] + first)
         bias = self._self_bias(keys[:1] + first, keys, keys <= first)
         for index, layer in enumerate(self.decoder):

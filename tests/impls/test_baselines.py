@@ -18,13 +18,13 @@ from peer_cases import (
     ctranslate2_beams,
     decided,
     our_updates,
+    perturbed,
     random_batches,
-    shaken,
     teach,
     with_weights,
     worth,
 )
-from small_models import GRU, REFERENCE, SOURCE_WORDS, one_thread, target_words, transformer_recipes
+from small_models import GRU, REFERENCE, SOURCE_VOCABULARY_SIZE, one_thread, target_vocabulary_size, transformer_recipes
 
 from harness.data.batches import training_batches
 from harness.data.dataset import prepare
@@ -194,7 +194,7 @@ def test_marian_s_loss_is_ours_and_falls() -> None:
 
 @pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
 def test_dropout_is_at_work_in_training_alone(name: str) -> None:
-    batch, weights = random_batches(1), shaken(SMALL)
+    batch, weights = random_batches(1), perturbed(SMALL)
     dropped = build(name, replace(SMALL, dropout=0.3), weights=weights)
     assert len(set(losses(dropped, batch * 3, 0.0))) == 3
     kept = build(name, weights=weights)
@@ -313,9 +313,9 @@ def test_more_positions_than_there_are_is_refused(name: str) -> None:
 def test_every_recipe_that_ctranslate2_can_compute_is_converted(name: str) -> None:
     needs("ctranslate2")
     recipe = replace(CONVERTED[name], dropout=0.0)
-    sizes, weights = (SOURCE_WORDS, target_words(recipe)), shaken(recipe)
+    sizes, weights = (SOURCE_VOCABULARY_SIZE, target_vocabulary_size(recipe)), perturbed(recipe)
     random = np.random.default_rng(1)
-    sources = [np.array([SOS, *random.integers(4, SOURCE_WORDS, n), 3], np.int32) for n in range(1, 13)]
+    sources = [np.array([SOS, *random.integers(4, SOURCE_VOCABULARY_SIZE, n), 3], np.int32) for n in range(1, 13)]
     spec = DecodingSpec(beam=1, max_tokens=12)
     expected = [list(one.tokens) for one in translate(with_weights(recipe, sizes, weights), sources, spec).translations]
     peer = baseline_registry.build("ctranslate2", recipe, *sizes, training=TRAINING, weights=weights)

@@ -12,7 +12,7 @@ from small_models import choices
 
 import impls
 from impls import registry
-from impls.contract import EOS, PAD, SOS, SPECIAL_WORDS, UNK, Batch, GruRecipe, TorchReferenceRecipe, Training
+from impls.contract import EOS, PAD, SOS, SPECIAL_TOKENS, UNK, Batch, GruRecipe, TorchReferenceRecipe, Training
 from impls.contract import TransformerRecipe as Recipe
 from impls.recipes import LEARNED_POSITIONS, RECIPES, TRAININGS
 
@@ -142,7 +142,7 @@ def test_derived_sizes() -> None:
 
 def test_special_words_have_their_ids() -> None:
     assert (UNK, PAD, SOS, EOS) == (0, 1, 2, 3)
-    assert SPECIAL_WORDS == ("<unk>", "<pad>", "<sos>", "<eos>")
+    assert SPECIAL_TOKENS == ("<unk>", "<pad>", "<sos>", "<eos>")
 
 
 def test_a_batch_counts_its_words_without_padding() -> None:
@@ -150,17 +150,17 @@ def test_a_batch_counts_its_words_without_padding() -> None:
     assert Batch(target_out, target_out, target_out).tokens == 5
 
 
-def test_coins_depend_on_seed_and_update_alone() -> None:
+def test_mask_depend_on_seed_and_update_alone() -> None:
     training = Training(teacher_forcing=0.5)
-    coins = training.forcing(0, 1, 1_000)
-    assert coins.dtype == bool
-    assert 400 < coins.sum() < 600
-    assert (coins == training.forcing(0, 1, 1_000)).all()
-    assert (coins[:10] == training.forcing(0, 1, 10)).all()
-    for other in (training.forcing(1, 1, 1_000), training.forcing(0, 2, 1_000)):
-        assert (coins != other).any()
-    assert Training(teacher_forcing=1.0).forcing(0, 1, 1_000).all()
-    assert not Training(teacher_forcing=0.0).forcing(0, 1, 1_000).any()
+    mask = training.teacher_forcing_mask(0, 1, 1_000)
+    assert mask.dtype == bool
+    assert 400 < mask.sum() < 600
+    assert (mask == training.teacher_forcing_mask(0, 1, 1_000)).all()
+    assert (mask[:10] == training.teacher_forcing_mask(0, 1, 10)).all()
+    for other in (training.teacher_forcing_mask(1, 1, 1_000), training.teacher_forcing_mask(0, 2, 1_000)):
+        assert (mask != other).any()
+    assert Training(teacher_forcing=1.0).teacher_forcing_mask(0, 1, 1_000).all()
+    assert not Training(teacher_forcing=0.0).teacher_forcing_mask(0, 1, 1_000).any()
 
 
 # Variants by name -----------------------------------------------------------------------------------------------------

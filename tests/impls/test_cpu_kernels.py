@@ -15,11 +15,11 @@ import impls
 from impls import registry
 from impls.contract import EOS, PAD, SOS, Batch, Recipe, Training, TransformerRecipe
 from impls.pytorch import cpu_kernels
-from impls.pytorch.cpu_kernels import LOSS_ROWS, add_kept, attend_packed, output_loss
+from impls.pytorch.cpu_kernels import LOSS_ROWS, add_masked, attend_packed, output_loss
 from impls.pytorch.dropout import Dropout, DropoutSource
 from impls.pytorch.torch_packing import pack
 
-HIDDEN = -1e9
+MASKED_SCORE = -1e9
 DOUBLE = torch.float64
 
 
@@ -38,26 +38,26 @@ def drawn(*shape: int) -> torch.Tensor:
 def packed_operands(kind: str, dropped: bool) -> tuple[Any, ...]:
     """Return what `attend_packed` takes: three heads of width 4, and five sentences in two groups."""
     packing = pack(batch(3), heads=3, group_rows=3, place=torch.from_numpy)
-    words, source_words = len(packing.target.words), len(packing.source.words)
+    words, source_vocabulary_size = len(packing.target.words), len(packing.source.words)
     if kind == "cross":
-        projections, groups = (drawn(words, 12), drawn(source_words, 24)), packing.cross_groups
+        projections, groups = (drawn(words, 12), drawn(source_vocabulary_size, 24)), packing.cross_groups
     else:
         groups = packing.target_groups if kind == "target" else packing.source_groups
-        projections = drawn(words if kind == "target" else source_words, 36), None
-    biases = [torch.where(group.visible, 0.0, HIDDEN) for group in groups]
+        projections = drawn(words if kind == "target" else source_vocabulary_size, 36), None
+    biases = [torch.where(group.visible, 0.0, MASKED_SCORE) for group in groups]
     numbers = [torch.arange(math.prod(group.shape)).view(group.shape) for group in groups]
-    kept = [(one % 4 > 0).to(DOUBLE) / 0.75 if dropped else None for one in numbers]
-    return *projections, groups, biases, kept
+    keep_mask = [(one % 4 > 0).to(DOUBLE) / 0.75 if dropped else None for one in numbers]
+    return *projections, groups, biases, keep_mask
 
 
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("kind", ["source", "target", "cross"])
 def test_attention_has_the_gradients_of_its_values(kind: str, dropped: bool) -> None:
-    *projections, groups, biases, kept = packed_operands(kind, dropped)
+    *projections, groups, biases, keep_mask = packed_operands(kind, dropped)
     given = [one for one in projections if one is not None]
 
     def attended(projected: torch.Tensor, memory: torch.Tensor | None = None) -> torch.Tensor:
-        return attend_packed(projected, memory, groups, biases, kept)
+        return attend_packed(projected, memory, groups, biases, keep_mask)
 
     assert torch.autograd.gradcheck(attended, given, fast_mode=True)
 
@@ -75,10 +75,10 @@ def test_attention_equals_the_plain_formula(kind: str, dropped: bool, plain: Cal
 def test_large_scores_and_rows_that_see_nothing_stay_finite(served: bool, plain: Callable[[], None]) -> None:
     if not served:
         plain()
-    projected, memory, groups, biases, kept = packed_operands("cross", dropped=False)
-    assert torch.isfinite(attend_packed(1e3 * projected, 1e3 * memory, groups, biases, kept)).all()
-    hidden = [torch.full_like(bias, HIDDEN) for bias in biases]
-    assert torch.isfinite(attend_packed(projected, memory, groups, hidden, kept)).all()
+    projected, memory, groups, biases, keep_mask = packed_operands("cross", dropped=False)
+    assert torch.isfinite(attend_packed(1e3 * projected, 1e3 * memory, groups, biases, keep_mask)).all()
+    hidden = [torch.full_like(bias, MASKED_SCORE) for bias in biases]
+    assert torch.isfinite(attend_packed(projected, memory, groups, hidden, keep_mask)).all()
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -114,8 +114,8 @@ def test_a_loss_over_no_words_is_0() -> None:
 
 
 def test_what_is_kept_is_added_with_its_gradients() -> None:
-    kept = torch.tensor([[0, 1.25, 1.25], [1.25, 0, 0]], dtype=DOUBLE)
-    assert torch.autograd.gradcheck(lambda x, added: add_kept(x, added, kept), (drawn(2, 3), drawn(2, 3)))
+    keep_mask = torch.tensor([[0, 1.25, 1.25], [1.25, 0, 0]], dtype=DOUBLE)
+    assert torch.autograd.gradcheck(lambda x, added: add_masked(x, added, keep_mask), (drawn(2, 3), drawn(2, 3)))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])

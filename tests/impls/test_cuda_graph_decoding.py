@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 from graph_models import LONGEST, ROWS, VARIANTS, Orders, PlayedGpu, called, meta, model, needs_gpu, recipe, training
-from small_models import SOURCE_WORDS, one_thread
+from small_models import SOURCE_VOCABULARY_SIZE, one_thread
 
 from harness.conformance.models_under_test import padded
 from harness.evaluation.search import SPARE_CANDIDATES, Decoded, translate
 from harness.experiments.specs import DecodingSpec
 from impls.contract import EOS, PAD, SOS, Batch, Candidates, Decoding, Ids, TransformerRecipe
 from impls.pytorch import cuda_graph_decoding
-from impls.pytorch.cuda_graph_decoding import GraphDecoding, Step, Steps
+from impls.pytorch.cuda_graph_decoding import CapturedStep, CapturedSteps, GraphDecoding
 from impls.pytorch.cuda_graph_training import GraphModel, Graphs
 from impls.pytorch.kv_cache import Rows
 from impls.pytorch.torch_adapter import TorchModel
@@ -44,7 +44,7 @@ def sources(count: int = 17, seed: int = 0) -> list[Ids]:
     """Return sentences of 1 to 10 words."""
     random = np.random.default_rng([seed, count])
     return [
-        np.array([SOS, *random.integers(EOS + 1, SOURCE_WORDS, random.integers(1, 11)), EOS], dtype=np.int32)
+        np.array([SOS, *random.integers(EOS + 1, SOURCE_VOCABULARY_SIZE, random.integers(1, 11)), EOS], dtype=np.int32)
         for _ in range(count)
     ]
 
@@ -81,9 +81,9 @@ class EndingDecoding:
         found.tokens[self.left < 0, 0] = EOS
         return found
 
-    def select(self, rows: Rows) -> None:
+    def reorder(self, rows: Rows) -> None:
         self.left = self.left[rows]
-        self.decoding.select(rows)
+        self.decoding.reorder(rows)
 
 
 def search(beam: int, batch_size: int = 7) -> DecodingSpec:
@@ -106,13 +106,13 @@ def equal(found: Candidates, expected: Candidates) -> None:
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Note the shape of each step that is done in fixed memory."""
     noted: list[Any] = []
-    call = Step.__call__
+    call = CapturedStep.__call__
 
-    def __call__(self: Step, *others: Any) -> Candidates:
+    def __call__(self: CapturedStep, *others: Any) -> Candidates:
         noted.append(self.shape)
         return call(self, *others)
 
-    monkeypatch.setattr(Step, "__call__", __call__)
+    monkeypatch.setattr(CapturedStep, "__call__", __call__)
     return noted
 
 
@@ -154,11 +154,11 @@ def test_rows_may_be_chosen_in_any_way(steps: list[Any]) -> None:
         (4, [[]]),
     ]
     for best, chosen in choices:
-        last = random.integers(EOS + 1, SOURCE_WORDS, rows).astype(np.int32)
+        last = random.integers(EOS + 1, SOURCE_VOCABULARY_SIZE, rows).astype(np.int32)
         equal(found.step(last, best), expected.step(last, best))
         for one in chosen:
             for decoding in (expected, found):
-                decoding.select(np.array(one, dtype=np.intp))
+                decoding.reorder(np.array(one, dtype=np.intp))
             rows = len(one)
     assert rows == 0
     assert len(steps) == len(choices) - 1  # all but the first
@@ -173,12 +173,12 @@ def test_two_decodings_at_once_do_not_meet(steps: list[Any]) -> None:
     found = [fixed.begin_decoding(one[:, :width]) for one in given]
     random = np.random.default_rng(3)
     for _ in range(4):
-        last = [random.integers(EOS + 1, SOURCE_WORDS, 4).astype(np.int32) for _ in given]
+        last = [random.integers(EOS + 1, SOURCE_VOCABULARY_SIZE, 4).astype(np.int32) for _ in given]
         first, second = (one.step(words, 3) for one, words in zip(found, last, strict=True))
         for told, one, words in zip((first, second), expected, last, strict=True):
             equal(told, one.step(words, 3))
         for one in (*expected, *found):
-            one.select(np.array([1, 0, 3, 2]))
+            one.reorder(np.array([1, 0, 3, 2]))
     assert len(set(steps)) == 1
 
 
@@ -237,14 +237,14 @@ def test_a_step_is_orders_to_the_device_alone() -> None:
     for of in (*(recipe(one) for one in VARIANTS), *(recipe(**one) for one in OTHERS)):
         found = meta(of, training())
         with torch.inference_mode():
-            memory = found.module.begin(torch.zeros((3, 6), dtype=torch.int32, device="meta"))
+            memory = found.module.prefill(torch.zeros((3, 6), dtype=torch.int32, device="meta"))
             decoding = GraphDecoding(found, memory, found._steps)
             found.module.eval()
-            found.module.advance(decoding._state, torch.zeros(3, dtype=torch.int32, device="meta"))
-            step = found._steps.entered(decoding, decoding._state, 4)
+            found.module.step(decoding._state, torch.zeros(3, dtype=torch.int32, device="meta"))
+            step = found._steps.bind(decoding, decoding._state, 4)
             assert step is not None
             with Orders() as orders:
-                step._order()
+                step._run()
         assert not orders.on_host
         assert "aten.index_copy_.default" in orders.given
         assert len(orders.given) > 100
@@ -259,9 +259,9 @@ def test_replays_find_what_calls_find(beam: int, monkeypatch: pytest.MonkeyPatch
     _, uncaptured = pair(recipe())
     _, replayed = pair(recipe())
     expected = translate(Ending(uncaptured), sources(), search(beam))
-    gpu = PlayedGpu(monkeypatch, Step, "_order", "step")
-    replayed._graphs = [Graphs(replayed._device, replayed._noise.generator)]
-    replayed._steps = Steps(replayed, LONGEST, replayed._graphs[0].prepared)
+    gpu = PlayedGpu(monkeypatch, CapturedStep, "_run", "step")
+    replayed._graphs = [Graphs(replayed._device, replayed._dropout_source.generator)]
+    replayed._steps = CapturedSteps(replayed, LONGEST, replayed._graphs[0].capture)
     assert translate(Ending(replayed), sources(), search(beam)) == expected
     captures = gpu.log.count("step")
     assert captures == len(gpu.graphs) == replayed.compilation().count > 2
@@ -276,7 +276,7 @@ def test_replays_find_what_calls_find(beam: int, monkeypatch: pytest.MonkeyPatch
 def test_replays_find_what_calls_find_on_a_gpu(beam: int, precision: str) -> None:
     _, uncaptured = pair(recipe(), device="cuda", precision=precision)
     _, replayed = pair(recipe(), device="cuda", precision=precision)
-    uncaptured._steps = Steps(uncaptured, LONGEST, called)
+    uncaptured._steps = CapturedSteps(uncaptured, LONGEST, called)
     expected = translate(Ending(uncaptured), sources(), search(beam))
     for _ in range(2):
         same(translate(Ending(replayed), sources(), search(beam)), expected, 1e-4)

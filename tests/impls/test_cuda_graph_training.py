@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from graph_models import LONGEST, ROWS, VARIANTS, Orders, PlayedGpu, called, meta, model, needs_gpu, recipe, training
-from small_models import SOURCE_WORDS, TARGET_WORDS, one_thread
+from small_models import SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, one_thread
 
 import impls
 from harness.cli import main as program
@@ -41,7 +41,7 @@ def batch(number: int, rows: int = ROWS) -> Batch:
     def words(most: int) -> list[list[int]]:
         return [random.integers(EOS + 1, most, random.integers(1, longest + 1)).tolist() for _ in range(rows)]
 
-    sources, targets = words(SOURCE_WORDS), words(TARGET_WORDS)
+    sources, targets = words(SOURCE_VOCABULARY_SIZE), words(TARGET_VOCABULARY_SIZE)
     return Batch(
         padded([[SOS, *one, EOS] for one in sources]),
         padded([[SOS, *one] for one in targets]),
@@ -243,7 +243,7 @@ def test_an_update_is_orders_to_the_device_alone(variant: str) -> None:
         setattr(static, name, getattr(static, name).to("meta"))
     for one in static.module.modules():
         if isinstance(one, Dropout):
-            one.noise = DrawnNowhere()  # type: ignore[assignment]
+            one.dropout_source = DrawnNowhere()  # type: ignore[assignment]
     inputs = cuda_graph_training.Inputs(BatchShape(ROWS, 8, 8), torch.device("meta"))
     static.module.train()
     with Orders() as orders:
@@ -273,8 +273,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
 def captured(dropout: float = 0.3) -> GraphModel:
     found = model(GraphModel, recipe(dropout=dropout), training())
     assert isinstance(found, GraphModel)
-    found._graphs = [Graphs(found._device, found._noise.generator)]
-    found._prepared = found._graphs[0].prepared
+    found._graphs = [Graphs(found._device, found._dropout_source.generator)]
+    found._capture_update = found._graphs[0].capture
     return found
 
 
@@ -301,7 +301,7 @@ def test_a_shape_is_captured_once_with_the_generator_and_in_shared_memory(gpu: P
     curve(replayed, given)
     assert len(gpu.graphs) == len(gpu.captures) == len(set(map(id, gpu.graphs))) == len(shapes(given)) > 3
     assert len(set(gpu.captures)) == 1
-    assert all(graph.generators == [replayed._noise.generator] for graph in gpu.graphs)
+    assert all(graph.generators == [replayed._dropout_source.generator] for graph in gpu.graphs)
     assert all(len(graph.orders) == 1 for graph in gpu.graphs)
     told = replayed.compilation()
     assert (told.count, told.jit_compile) == (len(gpu.graphs), False)
@@ -315,7 +315,7 @@ def test_capturing_changes_no_state(gpu: PlayedGpu) -> None:
     before = replayed.training_state()
     inputs = cuda_graph_training.Inputs(BatchShape(ROWS, 8, 8), torch.device("cpu"))
     inputs.fill(batch(2), RATE)
-    replayed._prepared("another", lambda: replayed._update(inputs), replayed._changed)
+    replayed._capture_update("another", lambda: replayed._update(inputs), replayed._changed)
     equal(replayed.training_state(), before)
 
 
@@ -379,7 +379,7 @@ def test_other_words_are_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize(("variant", "allowed"), [("learned_positions", "begins with 'cuda'"), ("torch_reference", "")])
 def test_models_that_cannot_be_captured_are_not_built(variant: str, allowed: str) -> None:
     with pytest.raises(ValueError, match=f"cuda_graphs=True with .*: allowed is .*{allowed}"):
-        impls.build(registry.recipe(variant), SOURCE_WORDS, TARGET_WORDS, cuda_graphs=True)
+        impls.build(registry.recipe(variant), SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, cuda_graphs=True)
 
 
 def test_an_id_tells_graphs_only_where_there_are_some() -> None:
@@ -437,7 +437,7 @@ def test_replays_are_the_updates_on_a_gpu(precision: str) -> None:
     settings: dict[str, Any] = {"device": "cuda", "precision": precision}
     uncaptured, replayed = (model(GraphModel, recipe(dropout=0.3), training(), **settings) for _ in range(2))
     assert isinstance(uncaptured, GraphModel)
-    uncaptured._prepared = called
+    uncaptured._capture_update = called
     np.testing.assert_allclose(curve(replayed, given), curve(uncaptured, given), rtol=1e-4)
 
 

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import BASE, GRU, MAX_LENGTH, REFERENCE, SOURCE_WORDS, all_recipes, one_thread, target_words
+from small_models import (
+    BASE,
+    GRU,
+    MAX_LENGTH,
+    REFERENCE,
+    SOURCE_VOCABULARY_SIZE,
+    all_recipes,
+    one_thread,
+    target_vocabulary_size,
+)
 from torch import nn
 
 import impls
@@ -40,8 +49,8 @@ def random_batch(rows: int = 2 * GROUP_ROWS + 6, *, empty_row: bool = False, see
     With `empty_row` the last row is padding on both sides.
     """
     random = np.random.default_rng(seed)
-    words = [random.integers(4, SOURCE_WORDS, random.integers(0, 12)).tolist() for _ in range(rows)]
-    others = [random.integers(4, SOURCE_WORDS, random.integers(0, 12)).tolist() for _ in range(rows)]
+    words = [random.integers(4, SOURCE_VOCABULARY_SIZE, random.integers(0, 12)).tolist() for _ in range(rows)]
+    others = [random.integers(4, SOURCE_VOCABULARY_SIZE, random.integers(0, 12)).tolist() for _ in range(rows)]
     words[5], others[3] = [6] * 20, [7] * 20
     nothing: list[list[int]] = [[]] if empty_row else []
     return Batch(
@@ -53,7 +62,9 @@ def random_batch(rows: int = 2 * GROUP_ROWS + 6, *, empty_row: bool = False, see
 
 def model(recipe: Recipe, training: Training = UNCLIPPED) -> TorchModel:
     """Return a model without dropout whose weights are all away from 0."""
-    found = impls.build(dropping(recipe, 0.0), SOURCE_WORDS, target_words(recipe), training=training)
+    found = impls.build(
+        dropping(recipe, 0.0), SOURCE_VOCABULARY_SIZE, target_vocabulary_size(recipe), training=training
+    )
     assert isinstance(found, TorchModel)
     random = np.random.default_rng(1)
     weights = found.weights()
@@ -314,16 +325,18 @@ def test_a_wrong_layout_of_the_gru_is_noticed(fault: str, monkeypatch: pytest.Mo
 def test_each_place_has_the_dropout_rate_of_its_own(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = replace(BASE, dropout=0.1, attention_dropout=0.2, activation_dropout=0.3)
     drawn: list[tuple[int, float]] = []
-    kept = DropoutSource.kept
+    kept = DropoutSource.keep_mask
 
     def noted(self: DropoutSource, shape: tuple[int, ...], rate: float) -> torch.Tensor:
         drawn.append((int(np.prod(shape)), rate))
         return kept(self, shape, rate)
 
-    monkeypatch.setattr(DropoutSource, "kept", noted)
+    monkeypatch.setattr(DropoutSource, "keep_mask", noted)
     settings: dict[str, Any] = {"training": Training(batch_size=9), "seed": 0, "precision": "float32", "device": "cpu"}
     classes = {"packed": torch_adapter.TransformerModel, "graphs": GraphModel}
-    of = torch_adapter.build_transformer(recipe, SOURCE_WORDS, SOURCE_WORDS, kind=classes[kind], **settings)
+    of = torch_adapter.build_transformer(
+        recipe, SOURCE_VOCABULARY_SIZE, SOURCE_VOCABULARY_SIZE, kind=classes[kind], **settings
+    )
     batch = random_batch(9)
     of.train_step(batch, 1e-3)
     words = {int((ids != PAD).sum()) for ids in (batch.source, batch.target_in)}
@@ -343,7 +356,7 @@ def test_each_place_has_the_dropout_rate_of_its_own(kind: str, monkeypatch: pyte
 
 def test_without_rates_of_their_own_all_places_have_the_same() -> None:
     recipe = replace(BASE, dropout=0.25)
-    of = impls.build(recipe, SOURCE_WORDS, SOURCE_WORDS)
+    of = impls.build(recipe, SOURCE_VOCABULARY_SIZE, SOURCE_VOCABULARY_SIZE)
     assert isinstance(of, TorchModel)
     assert {one.rate for one in of.module.modules() if isinstance(one, Dropout)} == {0.25}
     assert replace(REFERENCE, dropout=0.25).as_transformer().attention_rate == 0.25
@@ -355,7 +368,7 @@ def test_a_rate_of_0_at_one_place_leaves_the_others() -> None:
     for rates in ((0, None, None), (0.3, 0, 0), (0, 0.3, None), (0, None, 0.3)):
         dropout, attention, activation = rates
         recipe = replace(BASE, dropout=dropout or 0.0, attention_dropout=attention, activation_dropout=activation)
-        of = impls.build(recipe, SOURCE_WORDS, SOURCE_WORDS, seed=1)
+        of = impls.build(recipe, SOURCE_VOCABULARY_SIZE, SOURCE_VOCABULARY_SIZE, seed=1)
         of.train_step(random_batch(9), 0.0)
         found.append(of.take_totals().nats)
     assert len(set(found)) == 4

@@ -11,7 +11,7 @@ import numpy_reference
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import BASE, GRU, PLAIN, REFERENCE, SOURCE_WORDS, all_recipes, build, one_thread, subject
+from small_models import BASE, GRU, PLAIN, REFERENCE, SOURCE_VOCABULARY_SIZE, all_recipes, build, one_thread, subject
 
 import impls
 from impls.contract import EOS, PAD, SOS, Arrays, Batch, GruRecipe, Recipe, Seq2SeqModel, Training
@@ -26,9 +26,9 @@ def _one_thread() -> Iterator[None]:
         yield
 
 
-def shaken(recipe: Recipe, training: Training | None = None) -> Seq2SeqModel:
+def perturbed(recipe: Recipe, training: Training | None = None) -> Seq2SeqModel:
     """Return a model without dropout whose weights are all away from 0."""
-    return subject(recipe).shaken(training=training, dropout=0.0)
+    return subject(recipe).perturbed(training=training, dropout=0.0)
 
 
 def words(row: Any) -> list[int]:
@@ -51,13 +51,13 @@ def difference(model: Seq2SeqModel, weights: Arrays, batch: Batch) -> float:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_logits_are_the_reference_s(name: str) -> None:
-    model = shaken(RECIPES[name])
+    model = perturbed(RECIPES[name])
     assert difference(model, model.weights(), subject(RECIPES[name]).batch()) < 1e-5
 
 
 @pytest.mark.parametrize("recipe", [BASE, REFERENCE, GRU, replace(BASE, ffn="gated", norm="rms", tying="output")])
 def test_an_error_of_a_thousandth_in_one_weight_is_noticed(recipe: Recipe) -> None:
-    model, batch = shaken(recipe), subject(recipe).batch()
+    model, batch = perturbed(recipe), subject(recipe).batch()
     if recipe is GRU:  # livelier, or the encoder hardly reaches the logits
         model.set_weights({name: 3 * value for name, value in model.weights().items()})
     weights, slopes, unnoticed = model.weights(), gradient(model, batch, Training()), []
@@ -82,7 +82,7 @@ def test_an_error_of_a_thousandth_in_one_weight_is_noticed(recipe: Recipe) -> No
     ids=["torch_reference = learned_positions", "plain = learned_positions", "conv1d = linear", "handmade = layernorm"],
 )
 def test_two_ways_to_write_the_same_function_agree(first: Recipe, second: Recipe) -> None:
-    one, other, batch = shaken(first), build(second), subject(first).batch()
+    one, other, batch = perturbed(first), build(second), subject(first).batch()
     assert one.weights().keys() == other.weights().keys()
     other.set_weights(one.weights())
     real = batch.target_in != PAD
@@ -93,7 +93,7 @@ def test_two_ways_to_write_the_same_function_agree(first: Recipe, second: Recipe
 
 
 def test_epsilon_is_part_of_the_norm() -> None:
-    one, other, batch = shaken(BASE), build(replace(BASE, norm_epsilon=0.1)), subject(BASE).batch()
+    one, other, batch = perturbed(BASE), build(replace(BASE, norm_epsilon=0.1)), subject(BASE).batch()
     other.set_weights(one.weights())
     assert difference(other, one.weights(), batch) < 1e-5
     assert np.abs(one.logits(batch.source, batch.target_in) - other.logits(batch.source, batch.target_in)).max() > 1e-2
@@ -122,7 +122,7 @@ def test_rotary_keeps_norms_and_sees_distances_alone(first: int, second: int, mo
     ("positions", "moves"), [("none", False), ("rotary", True), ("alibi", True), ("learned", True)]
 )
 def test_positions_are_what_tells_orders_apart(positions: Any, moves: bool) -> None:
-    model = shaken(replace(BASE, positions=positions))
+    model = perturbed(replace(BASE, positions=positions))
     there = np.array([[SOS, 5, 6, 7, EOS]], np.int32)
     back = np.array([[SOS, 7, 6, 5, EOS]], np.int32)
     target_in = np.array([[SOS, 8]], np.int32)
@@ -144,12 +144,14 @@ def test_alibi_slopes_are_those_of_the_paper() -> None:
 # Gradients and updates ------------------------------------------------------------------------------------------------
 
 
-def mean_objective(recipe: Recipe, weights: Arrays, batch: Batch, training: Training, coins: list[bool]) -> float:
+def mean_objective(
+    recipe: Recipe, weights: Arrays, batch: Batch, training: Training, teacher_forced: list[bool]
+) -> float:
     """Return what an update minimises, by the reference: the mean over the batch's target words."""
     total = 0.0
     for source, fed, out in sentences(batch):
         if isinstance(recipe, GruRecipe):
-            found = numpy_reference.gru(recipe, weights, source, fed, coins)
+            found = numpy_reference.gru(recipe, weights, source, fed, teacher_forced)
         else:
             found = numpy_reference.logits(recipe, weights, source, fed)
         total += numpy_reference.objective(found, out, training.label_smoothing)
@@ -183,18 +185,20 @@ def gradient(model: Seq2SeqModel, batch: Batch, training: Training) -> Arrays:
         "torch_reference",
         "plain",
         "gru",
-        "gru coins",
+        "gru teacher_forced",
     ],
 )
 def test_gradients_are_the_finite_differences_of_the_reference(recipe: Recipe, training: Training) -> None:
-    model, batch = shaken(recipe, training), subject(recipe).batch(sentences=2)
+    model, batch = perturbed(recipe, training), subject(recipe).batch(sentences=2)
     weights = {name: value.astype(np.float64) for name, value in model.weights().items()}
-    coins = training.forcing(0, 1, batch.target_in.shape[1]).tolist()
+    teacher_forced = training.teacher_forcing_mask(0, 1, batch.target_in.shape[1]).tolist()
     generator = np.random.default_rng(0)
     for name, found in gradient(model, batch, training).items():
         largest = np.unravel_index(np.abs(found).argmax(), found.shape)
         for place in (largest, tuple(generator.integers(0, found.shape))):
-            expected = _slope(lambda moved: mean_objective(recipe, moved, batch, training, coins), weights, name, place)
+            expected = _slope(
+                lambda moved: mean_objective(recipe, moved, batch, training, teacher_forced), weights, name, place
+            )
             assert found[place] == pytest.approx(expected, rel=1e-3, abs=1e-3 * float(np.abs(found).max()) + 1e-7), name
 
 
@@ -208,9 +212,9 @@ def _slope(function: Any, weights: Arrays, name: str, place: Any, step: float = 
 
 
 def test_coins_feed_the_model_its_own_words_from_the_second_position_on() -> None:
-    """The coins of the first update decide what the decoder reads; they change the loss as the reference says."""
+    """The teacher_forced of the first update decide what the decoder reads; they change the loss as the reference says."""
     training = Training(teacher_forcing=0.0)
-    model, batch = shaken(GRU, training), subject(GRU).batch()
+    model, batch = perturbed(GRU, training), subject(GRU).batch()
     model.train_step(batch, 0.0)
     found = model.take_totals().nats / batch.tokens
     own = mean_objective(GRU, model.weights(), batch, training, [False] * 20)
@@ -222,7 +226,7 @@ def test_coins_feed_the_model_its_own_words_from_the_second_position_on() -> Non
 @pytest.mark.parametrize("coefficients", [{}, {"beta1": 0.8, "beta2": 0.98, "epsilon": 1e-3}])
 def test_updates_are_adam_s(coefficients: dict[str, float]) -> None:
     training = Training(clip_norm=None, **coefficients)
-    model, batches = shaken(BASE, training), [subject(BASE).batch(seed) for seed in range(3)]
+    model, batches = perturbed(BASE, training), [subject(BASE).batch(seed) for seed in range(3)]
     start, gradients = model.weights(), []
     for batch in batches:
         probe = build(BASE, training=training)
@@ -240,11 +244,11 @@ def test_updates_are_adam_s(coefficients: dict[str, float]) -> None:
 
 def test_clipping_scales_all_gradients_to_the_norm() -> None:
     batch = subject(BASE).batch()
-    free = gradient(shaken(BASE, UNCLIPPED), batch, UNCLIPPED)
+    free = gradient(perturbed(BASE, UNCLIPPED), batch, UNCLIPPED)
     norm = float(np.sqrt(sum((value.astype(np.float64) ** 2).sum() for value in free.values())))
     for clip_norm, scale in ((norm / 4, 0.25), (norm * 4, 1.0)):
         training = replace(UNCLIPPED, clip_norm=clip_norm)
-        model = shaken(BASE, training)
+        model = perturbed(BASE, training)
         clipped = gradient(model, batch, training)
         assert model.take_totals().largest_gradient_norm == pytest.approx(norm, rel=1e-5)
         for name, value in free.items():
@@ -254,7 +258,7 @@ def test_clipping_scales_all_gradients_to_the_norm() -> None:
 def test_a_tied_embedding_learns_from_all_its_uses() -> None:
     """The gradient of a tied tensor is the sum of what its uses would get apart."""
     batch = subject(replace(BASE, tying="all")).batch()
-    tied = shaken(replace(BASE, tying="all"), UNCLIPPED)
+    tied = perturbed(replace(BASE, tying="all"), UNCLIPPED)
     parts = gradient(_untied(tied), batch, UNCLIPPED)
     found = gradient(tied, batch, UNCLIPPED)["target.embedding"]
     expected = parts["source.embedding"] + parts["target.embedding"] + parts["output.kernel"].T
@@ -264,6 +268,6 @@ def test_a_tied_embedding_learns_from_all_its_uses() -> None:
 def _untied(tied: Seq2SeqModel) -> Seq2SeqModel:
     """Return an untied model of the same function, with both vocabularies of the tied one's size."""
     recipe, shared = replace(tied.recipe, tying="none"), tied.weights()["target.embedding"]
-    model = impls.build(recipe, SOURCE_WORDS, SOURCE_WORDS, training=UNCLIPPED)
+    model = impls.build(recipe, SOURCE_VOCABULARY_SIZE, SOURCE_VOCABULARY_SIZE, training=UNCLIPPED)
     model.set_weights({**tied.weights(), "source.embedding": shared, "output.kernel": shared.T})
     return model

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_models import BASE, PLAIN, SOURCE_WORDS, TARGET_WORDS, one_thread, subject
+from small_models import BASE, PLAIN, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, one_thread, subject
 from small_runs import spec
 
 import impls
@@ -33,7 +33,9 @@ def _one_thread() -> Iterator[None]:
 
 
 def built(recipe: Recipe, training: Training = STEADY, dropout: float = 0.0) -> Seq2SeqModel:
-    return impls.build(replace(recipe, dropout=dropout), SOURCE_WORDS, TARGET_WORDS, training=training, seed=3)
+    return impls.build(
+        replace(recipe, dropout=dropout), SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, training=training, seed=3
+    )
 
 
 def losses(model: Seq2SeqModel, updates: int = 100) -> list[tuple[float, float, float]]:
@@ -72,7 +74,7 @@ def test_nothing_in_it_is_optimised(monkeypatch: pytest.MonkeyPatch) -> None:
     real = torch.nn.functional.linear
 
     def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-        if len(weight) == TARGET_WORDS:
+        if len(weight) == TARGET_VOCABULARY_SIZE:
             seen.append(x.flatten(0, -2).shape[0])
         return real(x, weight, bias)
 
@@ -117,6 +119,6 @@ def test_it_has_the_settings_of_learned_positions_and_is_in_no_suite() -> None:
 
 def test_other_frameworks_and_graphs_are_refused() -> None:
     with pytest.raises(ValueError, match="framework 'keras' has no 'plain'"):
-        impls.build(PLAIN, SOURCE_WORDS, TARGET_WORDS, framework="keras")
+        impls.build(PLAIN, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, framework="keras")
     with pytest.raises(ValueError, match="cuda_graphs"):
         spec("plain", PLAIN, device="cuda", cuda_graphs="on")

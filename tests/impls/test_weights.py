@@ -93,7 +93,9 @@ def test_one_joint_embedding_counts_once() -> None:
     free, tied = shapes(BASE, 37, 37), shapes(replace(BASE, tying="all"), 37, 37)
     assert free.keys() - tied.keys() == {"source.embedding", "output.kernel"}
     assert count(BASE, 37, 37) - count(replace(BASE, tying="all"), 37, 37) == 2 * 37 * 32
-    with pytest.raises(ValueError, match="tying='all' with 37 source and 41 target words: allowed is one joint"):
+    with pytest.raises(
+        ValueError, match="tying='all' needs one joint vocabulary, but the sizes are 37 .source. and 41 .target."
+    ):
         shapes(replace(BASE, tying="all"), 37, 41)
 
 

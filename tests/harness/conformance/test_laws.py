@@ -15,8 +15,8 @@ from small_models import (
     MAX_LENGTH,
     PLAIN,
     REFERENCE,
-    SOURCE_WORDS,
-    TARGET_WORDS,
+    SOURCE_VOCABULARY_SIZE,
+    TARGET_VOCABULARY_SIZE,
     all_recipes,
     one_thread,
     subject,
@@ -47,8 +47,8 @@ def _one_thread() -> Iterator[None]:
 
 
 def outside_builder(
-    source_words: int,
-    target_words: int,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
     *,
     training: Training,
     seed: int,
@@ -59,22 +59,46 @@ def outside_builder(
     """Be a builder from outside, with a dropout of its own."""
     settings = {"training": training, "seed": seed, "device": device, "precision": precision}
     rate = 0.05 if dropout is None else dropout
-    return impls.build(replace(BASE, dropout=rate), source_words, target_words, **settings)
+    return impls.build(replace(BASE, dropout=rate), source_vocabulary_size, target_vocabulary_size, **settings)
 
 
 def builder_with_its_own_dropout(
-    source_words: int, target_words: int, *, training: Training, seed: int, device: str, precision: str
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    *,
+    training: Training,
+    seed: int,
+    device: str,
+    precision: str,
 ) -> Seq2SeqModel:
     return outside_builder(
-        source_words, target_words, training=training, seed=seed, device=device, precision=precision, dropout=0.05
+        source_vocabulary_size,
+        target_vocabulary_size,
+        training=training,
+        seed=seed,
+        device=device,
+        precision=precision,
+        dropout=0.05,
     )
 
 
 def builder_without_dropout(
-    source_words: int, target_words: int, *, training: Training, seed: int, device: str, precision: str
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    *,
+    training: Training,
+    seed: int,
+    device: str,
+    precision: str,
 ) -> Seq2SeqModel:
     return outside_builder(
-        source_words, target_words, training=training, seed=seed, device=device, precision=precision, dropout=0.0
+        source_vocabulary_size,
+        target_vocabulary_size,
+        training=training,
+        seed=seed,
+        device=device,
+        precision=precision,
+        dropout=0.0,
     )
 
 
@@ -174,7 +198,7 @@ def test_the_changes_of_law_3_come_to_every_position(sentences: int, longest: in
 @pytest.mark.parametrize("fast", [False, True])
 def test_realistic_batches_are_as_large_and_as_long_as_promised(fast: bool) -> None:
     size = (20, 24) if fast else (64, 40)
-    batch = replace(subject(BASE), fast=fast).real_batch()
+    batch = replace(subject(BASE), fast=fast).realistic_batch()
     for ids in (batch.source, batch.target_in, batch.target_out):
         lengths = (ids != PAD).sum(1)
         assert ids.shape == size
@@ -231,5 +255,5 @@ def test_batches_of_the_laws_have_sentences_of_different_lengths_and_room_for_pa
     lengths = (batch.source != 1).sum(1)
     assert len(set(lengths.tolist())) > 1
     assert batch.source.shape[1] + 2 <= MAX_LENGTH
-    assert batch.source.max() < SOURCE_WORDS
-    assert batch.target_out.max() < TARGET_WORDS
+    assert batch.source.max() < SOURCE_VOCABULARY_SIZE
+    assert batch.target_out.max() < TARGET_VOCABULARY_SIZE

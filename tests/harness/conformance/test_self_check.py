@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 import realistic_faults as planted
 from faults import DecodingSeesPadding, Fault, SeesPadding, SeesTheNextWord, SmoothedNats
-from small_models import BASE, GRU, PLAIN, REFERENCE, SOURCE_WORDS, TARGET_WORDS, build, one_thread, subject
+from small_models import (
+    BASE,
+    GRU,
+    PLAIN,
+    REFERENCE,
+    SOURCE_VOCABULARY_SIZE,
+    TARGET_VOCABULARY_SIZE,
+    build,
+    one_thread,
+    subject,
+)
 from small_runs import spec
 
 import impls
@@ -28,7 +38,7 @@ from impls import registry
 from impls.contract import PAD, Batch, Seq2SeqModel, Training
 
 FAMILIES = {"transformer": BASE, "gru": GRU, "torch_reference": REFERENCE, "plain": PLAIN}
-BATCHES = [subject(BASE).real_batch(seed) for seed in range(3)]
+BATCHES = [subject(BASE).realistic_batch(seed) for seed in range(3)]
 FAULTS: tuple[tuple[str, type[Fault]], ...] = (
     ("law 1", SmoothedNats),
     ("law 1", planted.NatsOfTheFirstWordsOnly),
@@ -76,7 +86,9 @@ def test_right_models_pass_and_keep_their_state(recipe: Any) -> None:
 
 @pytest.mark.parametrize("recipe", [BASE, GRU], ids=["transformer", "gru"])
 def test_right_models_pass_in_bfloat16(recipe: Any) -> None:
-    check(impls.build(recipe, SOURCE_WORDS, TARGET_WORDS, precision="bfloat16"), precision="bfloat16")
+    check(
+        impls.build(recipe, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, precision="bfloat16"), precision="bfloat16"
+    )
 
 
 @pytest.mark.parametrize(("law", "fault"), FAULTS, ids=[fault.__name__ for _, fault in FAULTS])

@@ -28,7 +28,7 @@ from harness.data.dataset import (
 )
 from harness.data.tokenizers import tokenizer
 from harness.experiments.specs import DataSpec, FileSpec, canonical_json
-from impls.contract import EOS, SOS, SPECIAL_WORDS, UNK, Training
+from impls.contract import EOS, SOS, SPECIAL_TOKENS, UNK, Training
 
 TRAIN = (
     "Ein Hund läuft\tA dog runs\nEin Hund\tA dog\nEin roter Hund schläft heute\tA red dog sleeps today\n"
@@ -68,8 +68,8 @@ def same(one: Dataset, other: Dataset) -> bool:
 @pytest.mark.usefixtures("one_process")
 def test_a_corpus_worked_by_hand(tmp_path: Path) -> None:
     found = prepare(small(tmp_path))
-    assert found.source_words == (*SPECIAL_WORDS, "ein", "hund")
-    assert found.target_words == (*SPECIAL_WORDS, "a", "dog")
+    assert found.source_words == (*SPECIAL_TOKENS, "ein", "hund")
+    assert found.target_words == (*SPECIAL_TOKENS, "a", "dog")
     assert [ids.tolist() for ids in found.train.source] == [
         [2, 4, 5, 0, 3],
         [2, 4, 5, 3],
@@ -98,7 +98,7 @@ def test_settings_do_what_they_say(tmp_path: Path) -> None:
     data = small(tmp_path)
     first_two = prepare(replace(data, training_pairs=2))
     assert len(first_two.train) == 2
-    assert first_two.target_words == (*SPECIAL_WORDS, "a", "dog")
+    assert first_two.target_words == (*SPECIAL_TOKENS, "a", "dog")
     assert prepare(replace(data, minimum_frequency=1)).target_words[4:] == (
         "a",
         "dog",
@@ -109,7 +109,7 @@ def test_settings_do_what_they_say(tmp_path: Path) -> None:
     )
     assert prepare(replace(data, case="kept")).source_words[4:] == ("Ein", "Hund")
     joint = prepare(replace(data, vocabulary="joint"))
-    assert joint.source_words == joint.target_words == (*SPECIAL_WORDS, "a", "dog", "ein", "hund")
+    assert joint.source_words == joint.target_words == (*SPECIAL_TOKENS, "a", "dog", "ein", "hund")
     assert joint.train.target[1].tolist() == [2, 4, 5, 3]
 
 
@@ -374,7 +374,7 @@ def test_sentencepiece_end_to_end(tmp_path: Path, shared: str) -> None:
     )
     found = prepare(data)
     assert len(found.source_words) == len(found.target_words) == 33
-    assert found.source_words[:4] == found.target_words[:4] == SPECIAL_WORDS
+    assert found.source_words[:4] == found.target_words[:4] == SPECIAL_TOKENS
     assert (found.source_words == found.target_words) == (shared == "joint")
     assert (found.source_model == found.target_model) == (shared == "joint")
     assert found.digests["source_model"] == cache.digest(found.source_model)

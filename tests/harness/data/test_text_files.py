@@ -29,7 +29,7 @@ from harness.experiments.specs import DataSpec, FileSpec
 from harness.reporting import provenance
 from harness.storage import files
 from harness.training import train as training
-from impls.contract import SPECIAL_WORDS
+from impls.contract import SPECIAL_TOKENS
 
 GOOD = b"ein\teins\nzwei\ttwo\n"
 BOM = b"\xef\xbb\xbf"
@@ -352,7 +352,7 @@ def _round_trip(pair: Pairs) -> None:
             assert tool.detokenise(cut) == " ".join(line.lower().split())
             back = [words[number] for number in ids[1:-1]]
             assert all(
-                one == two or (one == "<unk>" and two in SPECIAL_WORDS) for one, two in zip(back, cut, strict=True)
+                one == two or (one == "<unk>" and two in SPECIAL_TOKENS) for one, two in zip(back, cut, strict=True)
             )
 
 
@@ -421,7 +421,7 @@ def test_pieces_hold_every_letter(name: str) -> None:
     tool = tokenizer(name, "de", model=model)
     for text in lines:
         tokens = tool.tokenise(text)
-        assert not set(tokens) & set(SPECIAL_WORDS)
+        assert not set(tokens) & set(SPECIAL_TOKENS)
         assert "".join(tool.detokenise(tokens).split()) == "".join(text.lower().split()), ascii(text)
 
 
@@ -463,7 +463,7 @@ def test_odd_text_is_trained_on_and_translated(kind: str, tmp_path: Path) -> Non
     assert record.sizes["train_left_out"] == 1
     assert record.sizes["test_pairs_in_train"] == len(rows)
     if kind == "only unknown words":
-        assert record.sizes["source_words"] == len(SPECIAL_WORDS)
+        assert record.sizes["source_words"] == len(SPECIAL_TOKENS)
         assert record.sizes["test_target_unknown_rate"] == 1
 
 

@@ -23,7 +23,7 @@ from harness.data.tokenizers import (
     train_sentencepiece,
 )
 from harness.experiments import specs
-from impls.contract import SPECIAL_WORDS
+from impls.contract import SPECIAL_TOKENS
 
 SENTENCES = (
     "Two boys don't wear t-shirts near the women's black-and-white dog.",
@@ -214,11 +214,11 @@ def test_sentencepiece_has_our_special_words_and_is_the_same_each_time(name: str
     once, again = pieces_of(TEXT, name), pieces_of(TEXT, name)
     assert once == again
     words = SentencePieceTokenizer(once).words
-    assert words[:4] == SPECIAL_WORDS
+    assert words[:4] == SPECIAL_TOKENS
     assert len(words) == len(set(words)) == 70
     assert pieces_of(TEXT + "\nanother line", name) != once
     for text in ("<eos>", "<s> a </s>", "a <pad> <unk>"):
-        assert not set(SentencePieceTokenizer(once).tokenise(text)) & set(SPECIAL_WORDS)
+        assert not set(SentencePieceTokenizer(once).tokenise(text)) & set(SPECIAL_TOKENS)
 
 
 @pytest.mark.parametrize("name", ["sentencepiece-bpe", "sentencepiece-unigram"])

@@ -24,7 +24,7 @@ from harness.evaluation.rescoring import NOTE
 from harness.experiments.specs import ADDED_FIELDS, DecodingSpec, RunRecord
 from harness.storage import files, run_store
 from harness.storage.run_store import Hypothesis
-from impls.contract import SPECIAL_WORDS, UNK
+from impls.contract import SPECIAL_TOKENS, UNK
 
 PUBLISHED = ROOT / "results" / "published"
 RUN = folder_spec(
@@ -33,7 +33,7 @@ RUN = folder_spec(
     training=replace(SCHEDULE, batching="length"),
     decoding=DecodingSpec(max_tokens=40, unknown="allowed"),
 )
-UNKNOWN = SPECIAL_WORDS[UNK]
+UNKNOWN = SPECIAL_TOKENS[UNK]
 
 
 def edited(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -366,7 +366,7 @@ def test_what_is_not_a_number_is_refused(beam: int) -> None:
         def step(self, last: Ids, best: int) -> Candidates:
             return Candidates(np.full((len(last), 2), np.nan, np.float32), np.full((len(last), 2), A, np.int32))
 
-        def select(self, rows: np.ndarray) -> None: ...
+        def reorder(self, rows: np.ndarray) -> None: ...
 
     with pytest.raises(ValueError, match="not numbers: its weights have diverged"):
         translate(Diverged(), [source(A)], DecodingSpec(beam=beam))
