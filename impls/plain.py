@@ -4,7 +4,7 @@
 
 Separate products for query, key and value; boolean masks; a dropout module wherever units are dropped; features of all
 positions, padding included; translation that runs the decoder again over all words so far. Nothing is slowed on
-purpose, and nothing is optimised. The same module is the peer `plain`, the baseline of speed ratios.
+purpose, and nothing is optimised. The same module is the baseline `plain`, the baseline of speed ratios.
 
 Source: bentrevett's pytorch-seq2seq tutorial, part 6; Vaswani et al. 2017, section 3.
 Departures: biases start at 0, not uniform, as in `learned_positions`.

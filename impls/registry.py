@@ -1,4 +1,4 @@
-"""Finds a variant's recipe and training by name, and the builder of a (family, framework) pair, imported lazily."""
+"""Looks up recipes, trainings, model builders and baselines by name. Builders are imported only when they are used."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, get_args
 
-from impls.contract import Backend, Recipe, Training
+from impls.contract import Arrays, Backend, Recipe, Training
 from impls.recipes import RECIPES, TRAININGS
 
 BUILDERS: dict[tuple[str, str], str] = {
@@ -21,8 +22,10 @@ BUILDERS: dict[tuple[str, str], str] = {
     ("transformer", "keras"): "impls.keras3.keras_adapter:build",
     ("gru", "keras"): "impls.keras3.keras_adapter:build",
 }
+"""The builder ("module:name") of each pair of family and framework."""
+
 GRAPH_BUILDERS: dict[tuple[str, str], str] = {("transformer", "torch"): "impls.pytorch.cuda_graph_training:build"}
-"""What builds models whose updates are captured as CUDA graphs."""
+"""The builders of models that train and decode with CUDA graphs."""
 
 INSTALL = {
     "torch": "python -m pip install '.[torch]'",
@@ -31,6 +34,9 @@ INSTALL = {
     "jax": "python -m pip install '.[keras,jax]'",
 }
 BACKENDS: tuple[str, ...] = get_args(Backend)
+
+
+# Variants -------------------------------------------------------------------------------------------------------------
 
 
 def names() -> tuple[str, ...]:
@@ -44,21 +50,22 @@ def recipe(name: str) -> Recipe:
 
 
 def training(name: str) -> Training:
-    """Return how a built-in variant's source trains it. Raises: ValueError with the nearest name."""
+    """Return the training settings that a built-in variant's source uses. Raises: ValueError with the nearest name."""
     return TRAININGS[_known(name)]
 
 
 def find_builder(family: str, framework: str, backend: str | None = None) -> str:
-    """Return "module:name" of what builds `family` in `framework`, without importing it.
+    """Return the builder ("module:name") of `family` in `framework`, without importing it.
 
-    Raises: ValueError where there is none, or where the framework or what Keras runs on is not installed, saying what
-    to install.
+    Raises:
+        ValueError: There is no such builder, or the framework or the Keras backend is not installed; the message says
+            what to install.
     """
     if (family, framework) not in BUILDERS:
-        there = sorted(one for kind, one in BUILDERS if kind == family)
-        raise ValueError(f"framework {framework!r} has no {family!r}: allowed is {', '.join(there)}")
+        frameworks = ", ".join(sorted(other for known, other in BUILDERS if known == family))
+        raise ValueError(f"framework {framework!r} has no {family!r}: use {frameworks}")
     if backend is not None and framework != "keras":
-        raise ValueError(f"backend {backend!r} with framework {framework!r}: allowed is framework 'keras'")
+        raise ValueError(f"backend {backend!r} needs framework 'keras', not {framework!r}")
     reason = missing(framework, backend)
     if reason:
         raise ValueError(reason)
@@ -66,52 +73,58 @@ def find_builder(family: str, framework: str, backend: str | None = None) -> str
 
 
 def missing(framework: str, backend: str | None = None) -> str:
-    """Return which of a framework and what Keras runs on is not installed, and what installs it; or nothing."""
+    """Return which package of a framework is not installed and how to install it; empty if nothing is missing.
+
+    Raises:
+        ValueError: The framework or the backend is unknown.
+    """
     needed = [framework]
     if framework == "keras":
         needed.append(backend or os.environ.get("KERAS_BACKEND") or BACKENDS[0])
     for name in needed:
         if name not in INSTALL:
-            raise ValueError(f"backend {name!r}: allowed is {', '.join(BACKENDS)}")
+            raise ValueError(f"unknown backend {name!r}: use {', '.join(BACKENDS)}")
         if importlib.util.find_spec(name) is None:
             return f"{name!r} is not installed: {INSTALL[name]}"
     return ""
 
 
 def builder(family: str, framework: str, backend: str | None = None) -> Callable[..., Any]:
-    """Import and return what builds `family` in `framework`.
+    """Import and return the builder of `family` in `framework`.
 
-    Raises: ValueError as `find_builder` does, and where this process runs Keras on another backend already: it is fixed
-    at the first import.
+    Raises:
+        ValueError: As in `find_builder`; or this process already runs Keras on another backend, which is fixed at the
+            first import of Keras.
     """
     path = find_builder(family, framework, backend)
     if framework == "keras" and backend is not None:
         keras = sys.modules.get("keras")
         if keras is not None and keras.config.backend() != backend:
-            raise ValueError(f"backend {backend!r}: this process runs Keras on {keras.config.backend()!r}")
+            raise ValueError(f"backend {backend!r}: this process already runs Keras on {keras.config.backend()!r}")
         os.environ["KERAS_BACKEND"] = backend
-    found: Callable[..., Any] = load(path)
-    return found
+    loaded: Callable[..., Any] = load(path)
+    return loaded
 
 
 def graph_builder(family: str, framework: str) -> Callable[..., Any]:
-    """Import and return what builds `family` in `framework` with updates captured as CUDA graphs.
+    """Import and return the builder of `family` in `framework` with CUDA graphs.
 
-    Raises: ValueError as `find_builder` does, and where there is none.
+    Raises:
+        ValueError: As in `find_builder`, or CUDA graphs are not implemented for this pair.
     """
     find_builder(family, framework)
     if (family, framework) not in GRAPH_BUILDERS:
-        there = " or ".join(f"{one!r} in {kind!r}" for one, kind in GRAPH_BUILDERS)
-        raise ValueError(f"cuda_graphs=True with {family!r} in {framework!r}: allowed is {there}")
-    found: Callable[..., Any] = load(GRAPH_BUILDERS[family, framework])
-    return found
+        pairs = " or ".join(f"{known!r} in {other!r}" for known, other in GRAPH_BUILDERS)
+        raise ValueError(f"cuda_graphs=True is not implemented for {family!r} in {framework!r}, only for {pairs}")
+    loaded: Callable[..., Any] = load(GRAPH_BUILDERS[family, framework])
+    return loaded
 
 
 def load(path: str) -> Any:
     """Return the object that "package.module:NAME" names. Raises: ValueError saying which part is missing."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
-        raise ValueError(f"{path!r} does not name an object: allowed is package.module:NAME")
+        raise ValueError(f"{path!r} does not name an object: write package.module:NAME")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -124,10 +137,78 @@ def load(path: str) -> Any:
 def _known(name: str) -> str:
     if name in RECIPES:
         return name
-    allowed = f"allowed is {', '.join(RECIPES)}, or package.module:NAME"
-    raise ValueError(f"there is no variant {name!r}{_hint(name, RECIPES)} ({allowed})")
+    accepted = f"known: {', '.join(RECIPES)}, or package.module:NAME"
+    raise ValueError(f"there is no variant {name!r}{_hint(name, RECIPES)} ({accepted})")
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+# Baselines ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BaselineEntry:
+    """The builder of a baseline ("module:name"), the packages it needs and the extras that install them."""
+
+    builder: str
+    packages: tuple[str, ...]
+    extras: str
+
+
+BASELINES: dict[str, BaselineEntry] = {
+    "plain": BaselineEntry("impls.baselines.tutorial:build", ("torch",), "torch"),
+    "nn_transformer": BaselineEntry("impls.baselines.torch_nn:build", ("torch",), "torch"),
+    "marian": BaselineEntry("impls.baselines.marian:build", ("torch", "transformers"), "torch,baselines"),
+    "ctranslate2": BaselineEntry("impls.baselines.ctranslate2:build", ("ctranslate2",), "baselines"),
+}
+
+
+def baseline_names() -> tuple[str, ...]:
+    """Return the names of all baselines, installed or not."""
+    return tuple(BASELINES)
+
+
+def missing_baseline(name: str) -> str:
+    """Return which package of a baseline is not installed and how to install it; empty if nothing is missing.
+
+    Raises:
+        ValueError: There is no such baseline; the message has the nearest name.
+    """
+    if name not in BASELINES:
+        known = ", ".join(BASELINES)
+        raise ValueError(f"there is no baseline {name!r}{_hint(name, BASELINES)} (known: {known})")
+    for package in BASELINES[name].packages:
+        if importlib.util.find_spec(package) is None:
+            return f"{package!r} is not installed: python -m pip install 'bakeoff[{BASELINES[name].extras}]'"
+    return ""
+
+
+def build_baseline(
+    name: str,
+    recipe: Recipe,
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    *,
+    training: Training,
+    weights: Arrays,
+    device: str = "cpu",
+) -> Any:
+    """Build a baseline of a recipe's size that starts from the canonical `weights`.
+
+    Returns:
+        A `baselines.protocol.Baseline` that is `Trains`, `Decodes` or both.
+
+    Raises:
+        ValueError: There is no such baseline, its package is not installed, the weights do not fit, or the baseline
+            does not implement a field of the recipe.
+    """
+    reason = missing_baseline(name)
+    if reason:
+        raise ValueError(reason)
+    build = load(BASELINES[name].builder)
+    return build(
+        recipe, source_vocabulary_size, target_vocabulary_size, training=training, weights=weights, device=device
+    )

@@ -45,7 +45,7 @@ IMPLS_LAYERS = """
 """Likewise for `impls`: variants and frameworks know one another only through the rules below."""
 
 HARNESS_MAY_USE = {"contract", "weights", "recipes", "registry", "formulas", "flops", "__init__"}
-HARNESS_MAY_USE |= {"baselines.protocol", "baselines.baseline_registry"}
+HARNESS_MAY_USE |= {"baselines.protocol"}
 EXCEPTIONS = {("harness.training.self_check", "harness.conformance")}
 
 

@@ -1,4 +1,4 @@
-"""`speed`: how fast everything is: variants and peers in turns, and how near they come to this machine's limit."""
+"""`speed`: how fast everything is: variants and baselines in turns, and how near they come to this machine's limit."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from harness.data.dataset import Dataset
     from harness.speed.speed_document import SpeedDocument
 
-NO_PEER = "none"
+NO_BASELINE = "none"
 TIMEOUT_SECONDS = 3600.0
 DEFAULT_BASE = "learned_positions"
 
 
 def add(commands: Any) -> None:
     """Describe the command."""
-    from impls.baselines import baseline_registry as peers
+    from impls import registry
 
     parser = commands.add_parser("speed", help="measure how fast everything is", description=__doc__)
     parser.add_argument(
         "--variant", action="append", help="a variant, or package.module:NAME; may be given several times"
     )
     parser.add_argument(
-        "--peer",
+        "--baseline",
         action="append",
-        choices=[*peers.names(), NO_PEER],
+        choices=[*registry.baseline_names(), NO_BASELINE],
         help="what to measure beside them; may be given several times (all that are installed)",
     )
     parser.add_argument(
@@ -195,7 +195,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
 
     size = SIZES[arguments.size]
     absent: list[Unavailable] = []
-    _chosen_peers(arguments)
+    _chosen_baselines(arguments)
     places = _places(arguments, size, absent)
     found = options.available(arguments, lambda data: [_spec(arguments, size, data, place) for place in places])
     prepared = prepare(found[0].data)
@@ -212,7 +212,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
         rounds=arguments.rounds or size.rounds,
         decoding_rounds=arguments.rounds or size.decoding_rounds,
         parts=tuple(part for part in PARTS if part in (arguments.part or PARTS)),
-        jobs=(*jobs, *_peers(arguments, size, base, absent)),
+        jobs=(*jobs, *_baselines(arguments, size, base, absent)),
         absent=tuple(absent),
         given=_given(arguments, jobs, prepared),
         base=base,
@@ -288,13 +288,13 @@ def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, place: P
 
 
 def _job(
-    arguments: argparse.Namespace, size: Amounts, spec: RunSpec, name: str, library: str, peer: str = ""
+    arguments: argparse.Namespace, size: Amounts, spec: RunSpec, name: str, library: str, baseline: str = ""
 ) -> ModelJob:
     return ModelJob(
         name=name,
         spec=spec,
         library=library,
-        peer=peer,
+        baseline=baseline,
         updates=size.updates,
         validation_batches=size.validation_batches,
         sentences=size.sentences,
@@ -304,21 +304,23 @@ def _job(
     )
 
 
-def _peers(arguments: argparse.Namespace, size: Amounts, base: ModelJob, absent: list[Unavailable]) -> list[ModelJob]:
-    """Return the peers of the base's recipe; one that is not installed is left out."""
-    from impls.baselines import baseline_registry as peers
+def _baselines(
+    arguments: argparse.Namespace, size: Amounts, base: ModelJob, absent: list[Unavailable]
+) -> list[ModelJob]:
+    """Return the baselines of the base's recipe; one that is not installed is left out."""
+    from impls import registry
 
     found = []
-    for name in _chosen_peers(arguments):
-        library = peers.PEERS[name].packages[-1]
-        reason = peers.missing(name)
+    for name in _chosen_baselines(arguments):
+        library = registry.BASELINES[name].packages[-1]
+        reason = registry.missing_baseline(name)
         if not reason and base.spec.precision != "float32":
             reason = f"it computes in float32, and this is {base.spec.precision}"
         if not reason and not isinstance(base.spec.recipe, TransformerRecipe | TorchReferenceRecipe):
             reason = f"no Transformer is measured that it could have the recipe of, only {base.spec.variant}"
         if reason:
             absent.append(
-                Unavailable(name=name, variant=base.spec.variant, framework=library, reason=reason, is_peer=True)
+                Unavailable(name=name, variant=base.spec.variant, framework=library, reason=reason, is_baseline=True)
             )
             continue
         spec = replace(base.spec, framework="torch", backend=None, cuda_graphs="off")
@@ -326,16 +328,16 @@ def _peers(arguments: argparse.Namespace, size: Amounts, base: ModelJob, absent:
     return found
 
 
-def _chosen_peers(arguments: argparse.Namespace) -> list[str]:
-    """Return the peers that the options name. Raises: ValueError where they name some and none."""
-    from impls.baselines import baseline_registry as peers
+def _chosen_baselines(arguments: argparse.Namespace) -> list[str]:
+    """Return the baselines that the options name. Raises: ValueError where they name some and none."""
+    from impls import registry
 
-    chosen = list(dict.fromkeys(arguments.peer or peers.names()))
-    if NO_PEER not in chosen:
+    chosen = list(dict.fromkeys(arguments.baseline or registry.baseline_names()))
+    if NO_BASELINE not in chosen:
         return chosen
     if len(chosen) > 1:
-        named = next(one for one in chosen if one != NO_PEER)
-        raise ValueError(f"--peer {NO_PEER} with --peer {named}: allowed is one or the other")
+        named = next(one for one in chosen if one != NO_BASELINE)
+        raise ValueError(f"--baseline {NO_BASELINE} with --baseline {named}: allowed is one or the other")
     return []
 
 
@@ -384,7 +386,7 @@ def _announce(plan: MeasurementPlan) -> None:
     if needed > there:
         options.warn(
             f"{len(plan.jobs)} subjects at once need about {needed:.0f} GB of memory and this machine has "
-            f"{there:.0f}: some may be lost; fewer of --variant, --framework or --peer need less"
+            f"{there:.0f}: some may be lost; fewer of --variant, --framework or --baseline need less"
         )
     for one in plan.absent:
         options.say(f"Left out: {one.name}. {one.reason}")

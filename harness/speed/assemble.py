@@ -20,7 +20,7 @@ from harness.speed.timing import Samples
 from harness.speed.workload import digest, material
 from impls import flops
 
-PEER_PACKAGES = ("transformers", "ctranslate2")
+BASELINE_PACKAGES = ("transformers", "ctranslate2")
 MEMORY = ("peak_memory_bytes", "device_memory_bytes")
 
 
@@ -32,7 +32,7 @@ def assemble(measurement: Measurement, *, status: Status = "complete", reason: s
     absent = tuple(
         doc.TimedModel(
             name=one.name,
-            kind="peer" if one.is_peer else "variant",
+            kind="peer" if one.is_baseline else "variant",
             variant=one.variant,
             framework=one.framework,
             ending="missing",
@@ -60,7 +60,7 @@ def assemble(measurement: Measurement, *, status: Status = "complete", reason: s
 def _machine(measurement: Measurement) -> doc.Machine:
     found, commit = machine.machine(measurement.plan.base.spec.device), machine.commit() or {}
     versions = machine.versions()
-    for name in PEER_PACKAGES:
+    for name in BASELINE_PACKAGES:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -316,15 +316,15 @@ def _paired(first: Sequence[float], second: Sequence[float]) -> Samples | None:
 
 
 def comparisons(subjects: Sequence[doc.TimedModel]) -> list[doc.SpeedRatio]:
-    """Return how many times as fast each variant is as each peer, in all that both do.
+    """Return how many times as fast each variant is as each baseline, in all that both do.
 
-    What a peer does one sentence at a time alone is held against batches too, sentence by sentence.
+    What a baseline does one sentence at a time alone is held against batches too, sentence by sentence.
     """
     found = []
     for subject in subjects:
-        for peer in subjects:
-            if subject.kind == "variant" and peer.kind == "peer":
-                own, theirs = _costs(subject), _costs(peer)
+        for baseline in subjects:
+            if subject.kind == "variant" and baseline.kind == "peer":
+                own, theirs = _costs(subject), _costs(baseline)
                 pairs = [(name, name) for name in own if name in theirs]
                 pairs += [(name, f"single_{name}") for name in own if name not in theirs and f"single_{name}" in theirs]
                 for name, other in pairs:
@@ -332,7 +332,11 @@ def comparisons(subjects: Sequence[doc.TimedModel]) -> list[doc.SpeedRatio]:
                     if ratio is not None:
                         found.append(
                             doc.SpeedRatio(
-                                subject=subject.name, baseline=peer.name, what=name, baseline_what=other, ratio=ratio
+                                subject=subject.name,
+                                baseline=baseline.name,
+                                what=name,
+                                baseline_what=other,
+                                ratio=ratio,
                             )
                         )
     return found

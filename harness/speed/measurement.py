@@ -27,7 +27,7 @@ class Unavailable:
     variant: str
     framework: str
     reason: str
-    is_peer: bool = False
+    is_baseline: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class MeasurementPlan:
     """What is to be measured.
 
     Each way to translate is timed in `decoding_rounds`, all else in `rounds`. `jobs` are the subjects, variants before
-    peers. `given` are trained weights by what they fit (`same_weights`), with where they come from. `base` is the job
+    baselines. `given` are trained weights by what they fit (`same_weights`), with their origin. `base` is the job
     whose cost is followed along the axes of scaling.
     """
 
@@ -77,7 +77,7 @@ class Measurement:
         self.breakdowns: dict[str, dict[str, Any]] = {}
         self.scaling: list[Scaling] = []
         words = len(prepared.source_words), len(prepared.target_words)
-        self.products = _by_products([job for job in plan.jobs if not job.peer], words)
+        self.products = _by_products([job for job in plan.jobs if not job.baseline], words)
 
     def run(self) -> None:
         """Measure all of it."""
@@ -105,7 +105,7 @@ class Measurement:
             self._give_weights()
         if "training" in self.plan.parts and self.products:
             specs = tuple(jobs[0].spec for _, jobs in self.products)
-            self.crew.start(replace(self.plan.jobs[0], name=self.PRODUCTS, peer="", weights="", products=specs))
+            self.crew.start(replace(self.plan.jobs[0], name=self.PRODUCTS, baseline="", weights="", products=specs))
 
     def _give_weights(self) -> None:
         """Give every subject trained weights, the same to all whose models are the same function of theirs."""
@@ -128,7 +128,7 @@ class Measurement:
             tensors.write(path, arrays)
             return source
         updates = self.plan.size.learning_updates
-        if job.peer or job.name not in self.crew.facts:
+        if job.baseline or job.name not in self.crew.facts:
             return None
         self.say(f"{job.name} trains for {updates} updates, so that its translations are as long as a model's")
         if self.crew.ask(job.name, "learn", updates=updates, path=str(path)) is None:
@@ -142,7 +142,7 @@ class Measurement:
         turns: list[TimedTask] = []
         for job in self.plan.jobs:
             turns += [TimedTask(job.name, "training")] * self._can(job, "train")
-            turns += [TimedTask(job.name, "loop")] * (not job.peer)
+            turns += [TimedTask(job.name, "loop")] * (not job.baseline)
         turns += [TimedTask(self.PRODUCTS, "products", number) for number in range(len(self.products))]
         self.crew.run("training", turns, self.plan.rounds)
         self.crew.end(self.PRODUCTS)
@@ -152,19 +152,19 @@ class Measurement:
         self.crew.run("evaluation", turns, self.plan.rounds)
 
     def _decoding(self) -> None:
-        # What a peer does one by one alone is held against batches, so both are in the same rounds.
+        # What a baseline does one by one alone is held against batches, so both are in the same rounds.
         for ways in WAYS:
             turns = [
                 TimedTask(job.name, measure)
                 for measure in ways
                 for job in self.plan.jobs
-                if self._can(job, "translate") and (job.peer not in ONE_BY_ONE or measure.startswith("single"))
+                if self._can(job, "translate") and (job.baseline not in ONE_BY_ONE or measure.startswith("single"))
             ]
             self.crew.run("decoding", turns, self.plan.decoding_rounds)
 
     def _breakdown(self) -> None:
         for job in self.plan.jobs:
-            if not job.peer and self._can(job, "train"):
+            if not job.baseline and self._can(job, "train"):
                 self.say(f"breakdown: {job.name}")
                 answer = self.crew.ask(job.name, "breakdown")
                 if answer is not None:

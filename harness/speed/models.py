@@ -1,4 +1,4 @@
-"""What a subject can do, ours or a peer: trained, evaluated and asked for translations in the same few words."""
+"""What a subject can do, ours or a baseline: trained, evaluated and asked for translations in the same few words."""
 
 from __future__ import annotations
 
@@ -121,24 +121,24 @@ class OwnModel:
         self.model.synchronize()
 
 
-class PeerModel:
-    """A peer of `impls.peers`, built anew with the given weights wherever training has changed them."""
+class BaselineModel:
+    """A baseline of `impls.baselines`, built anew with the given weights wherever training has changed them."""
 
     can_evaluate = False
     compilation_seconds = None
 
     def __init__(self, job: ModelJob, prepared: Dataset) -> None:
-        from impls.baselines import baseline_registry
+        from impls import registry
         from impls.baselines.protocol import Decodes, Trains
         from impls.weights import initial
 
         words, spec, recipe = (len(prepared.source_words), len(prepared.target_words)), job.spec, job.spec.recipe
-        assert recipe is not None, "a peer has the recipe of a variant of this package"
+        assert recipe is not None, "a baseline has the recipe of a variant of this package"
         self._weights = tensors.read(Path(job.weights)) if job.weights else initial(recipe, *words, spec.seed)
 
         def build() -> Trains | Decodes:
-            return baseline_registry.build(
-                job.peer, recipe, *words, training=spec.training, weights=self._weights, device=spec.device
+            return registry.build_baseline(
+                job.baseline, recipe, *words, training=spec.training, weights=self._weights, device=spec.device
             )
 
         self._build = build
@@ -162,7 +162,7 @@ class PeerModel:
         return work
 
     def translation(self, sources: Sequence[Ids], spec: DecodingSpec) -> Translated:
-        """Translate as the peer does."""
+        """Translate as the baseline does."""
         found = self.model.translate(  # type: ignore[union-attr]
             sources,
             beam=spec.beam,

@@ -24,10 +24,10 @@ WAYS: tuple[tuple[Measure, ...], ...] = (("greedy", "single_greedy"), ("beam", "
 
 DECODINGS: tuple[Measure, ...] = ("greedy", "beam", "single_greedy", "single_beam")
 ONE_BY_ONE = ("plain",)
-"""Peers that translate one sentence at a time whatever the batch: only the single sentences are given to them."""
+"""Baselines that translate one sentence at a time whatever the batch: only the single sentences are given to them."""
 
 BASELINE = "plain"
-"""The peer that every ratio of speed of the table is to."""
+"""The baseline that every ratio of speed of the table is to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class Synthetic:
 class ModelJob:
     """All that the process of one subject is told at its start.
 
-    `library` is the framework, or what a peer is made of. `peer` is empty for a variant. With `products` the process
+    `library` is the framework, or a baseline's library. `baseline` is empty for a variant. With `products` the process
     has no model: it multiplies the kernels of these runs' recipes. `weights` is a safetensors file of canonical
     weights; empty: the initial ones. Amounts are as in `Amounts`.
     """
@@ -127,7 +127,7 @@ class ModelJob:
     name: str
     spec: RunSpec
     library: str = "torch"
-    peer: str = ""
+    baseline: str = ""
     products: tuple[RunSpec, ...] = ()
     weights: str = ""
     updates: int
@@ -141,7 +141,7 @@ class ModelJob:
     @property
     def kind(self) -> Literal["variant", "peer"]:
         """Whose models it is about."""
-        return "peer" if self.peer else "variant"
+        return "peer" if self.baseline else "variant"
 
 
 def same_weights(recipe: Recipe | None, variant: str) -> Recipe | str:

@@ -53,7 +53,7 @@ class RoundRobin:
         self.series: dict[TimedTask, TaskSamples] = {}
 
     def start(self, job: ModelJob) -> bool:
-        """Start the process of a subject; return whether it is ready. A peer may decline: it is left out, not lost."""
+        """Start the process of a subject; return whether it is ready. A baseline that declines is left out, not lost."""
         log = self._folder / f"{len(self.companions) + len(self.lost) + len(self.declined)}.log"
         began = time.perf_counter()
         try:
@@ -62,7 +62,7 @@ class RoundRobin:
             facts = companion.start()
         except Refused as error:
             self.companions.pop(job.name).end()
-            if not job.peer:
+            if not job.baseline:
                 self._lose(job.name, error)
                 return False
             self.declined[job.name] = str(error)

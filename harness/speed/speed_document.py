@@ -239,7 +239,7 @@ class Breakdown(Validated):
 
 @dataclass(frozen=True, kw_only=True)
 class TimedModel(Validated):
-    """What was measured of one subject: a variant in a framework, or a peer.
+    """What was measured of one subject: a variant in a framework, or a baseline.
 
     `name` is unique in the document. `variant` is the registered variant whose recipe, weights and batches it has.
     `idle_share` is the processor time that its process took while others were timed, over that time: the figures of

@@ -33,7 +33,7 @@ from harness.experiments.specs import DecodingSpec, canonical_json, from_json
 from harness.processes import machine
 from harness.speed import memory, timing
 from harness.speed.matmul_peak import Products, described, synchronize
-from harness.speed.models import OwnModel, PeerModel
+from harness.speed.models import BaselineModel, OwnModel
 from harness.speed.plan import DECODINGS, ModelJob
 from harness.speed.workload import material
 from harness.storage import tensors
@@ -49,9 +49,9 @@ class Bench:
         self.material = material(job, self.prepared)
         self._products: dict[int, Products] = {}
         self._first_seconds: float | None = None
-        self.model: OwnModel | PeerModel | None = None
+        self.model: OwnModel | BaselineModel | None = None
         if not job.products:
-            self.model = PeerModel(job, self.prepared) if job.peer else OwnModel(job, self.prepared)
+            self.model = BaselineModel(job, self.prepared) if job.baseline else OwnModel(job, self.prepared)
             if job.weights and isinstance(self.model, OwnModel):
                 self.model.take(tensors.read(Path(job.weights)))
 

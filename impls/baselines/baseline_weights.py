@@ -1,4 +1,4 @@
-"""How canonical weights, recipes and sentences are handed to a peer. NumPy only."""
+"""Converts canonical weights, recipes and sentences for a baseline. NumPy only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from impls.contract import PAD, Arrays, GruRecipe, Ids, Numbers, Recipe, TorchRe
 from impls.weights import check, shapes
 
 Rules = tuple[tuple[str, str], ...]
-"""Patterns and replacements that turn canonical names into a library's: in this order, each wherever it matches."""
+"""Patterns and replacements that turn canonical names into a library's, applied in this order."""
 
 TUTORIAL: dict[str, tuple[str, ...]] = {
     "positions": ("learned", "sinusoidal"),
@@ -25,7 +25,7 @@ TUTORIAL: dict[str, tuple[str, ...]] = {
 
 
 def admit(
-    peer: str,
+    baseline: str,
     recipe: Recipe,
     source_vocabulary_size: int,
     target_vocabulary_size: int,
@@ -34,18 +34,23 @@ def admit(
 ) -> TransformerRecipe:
     """Return the recipe as a Transformer's, where its fields have the `allowed` values and the weights fit it.
 
-    Raises: ValueError naming the peer, the field, its value and what is allowed, or what is wrong with the weights.
+    Raises:
+        ValueError: The baseline does not implement a field's value, or the weights do not fit the recipe.
     """
     if isinstance(recipe, GruRecipe):
-        raise ValueError(f"peer {peer!r} with a {recipe.family!r} recipe: allowed is a Transformer's")
+        raise ValueError(f"baseline {baseline!r} implements Transformers, not the {recipe.family!r} recipe")
     if isinstance(recipe, TorchReferenceRecipe):
         recipe = recipe.as_transformer()
     if recipe.heads * recipe.key_width != recipe.width:
-        raise ValueError(f"peer {peer!r} with head_width={recipe.key_width}: allowed is width / heads")
+        raise ValueError(
+            f"baseline {baseline!r} with head_width={recipe.key_width}: it needs head_width = width / heads"
+        )
     for field, values in allowed.items():
         if getattr(recipe, field) not in values:
             words = ", ".join(map(repr, values))
-            raise ValueError(f"peer {peer!r} with {field}={getattr(recipe, field)!r}: allowed is {words}")
+            raise ValueError(
+                f"baseline {baseline!r} with {field}={getattr(recipe, field)!r}: it implements only {words}"
+            )
     check(weights, shapes(recipe, source_vocabulary_size, target_vocabulary_size))
     return recipe
 
@@ -66,36 +71,36 @@ def position_vectors(recipe: TransformerRecipe, weights: Arrays, side: str) -> N
 
 def renamed(weights: Arrays, rules: Rules) -> Arrays:
     """Return the weights under a library's names, each kernel transposed to [out,in] as libraries have it."""
-    found: Arrays = {}
+    converted: Arrays = {}
     for name, array in weights.items():
         turned = array.T if name.endswith(".kernel") else array
         for pattern, replacement in rules:
             name = re.sub(pattern, replacement, name)
-        found[name] = np.ascontiguousarray(turned, dtype=np.float32)
-    return found
+        converted[name] = np.ascontiguousarray(turned, dtype=np.float32)
+    return converted
 
 
 def unavailable(device: str, error: Exception) -> str:
-    """Return in one line that a device cannot be had, and why."""
-    return f"device {device!r} cannot be had here: {str(error).splitlines()[0]}"
+    """Return an error message for a device that cannot be used."""
+    return f"device {device!r} is not available: {str(error).splitlines()[0]}"
 
 
-def check_request(peer: str, recipe: TransformerRecipe, sources: Sequence[Ids], max_tokens: int) -> None:
-    """Raise ValueError where sources or translations can need more positions than the recipe has."""
+def check_request(baseline: str, recipe: TransformerRecipe, sources: Sequence[Ids], max_tokens: int) -> None:
+    """Raise ValueError if sources or translations need more positions than the recipe has."""
     longest = max((len(source) for source in sources), default=0)
     for field, positions in (("sources", longest), ("max_tokens", max_tokens + 1)):
         if positions > recipe.max_length:
             raise ValueError(
-                f"peer {peer!r}: {field} of {positions} positions: allowed is at most max_length={recipe.max_length}"
+                f"baseline {baseline!r}: {field} with {positions} positions exceed max_length={recipe.max_length}"
             )
 
 
 def in_batches(sources: Sequence[Ids], batch_size: int) -> Iterator[tuple[list[int], Ids]]:
-    """Yield the places of sentences of similar length and the sentences, padded on the right, longest first."""
-    order = sorted(range(len(sources)), key=lambda place: -len(sources[place]))
+    """Yield batches of sentences of similar length, longest first: their indices, and the sentences padded on the right."""
+    order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
     for start in range(0, len(order), batch_size):
-        places = order[start : start + batch_size]
-        padded = np.full((len(places), len(sources[places[0]])), PAD, dtype=np.int32)
-        for row, place in zip(padded, places, strict=True):
-            row[: len(sources[place])] = sources[place]
-        yield places, padded
+        indices = order[start : start + batch_size]
+        padded = np.full((len(indices), len(sources[indices[0]])), PAD, dtype=np.int32)
+        for row, index in zip(padded, indices, strict=True):
+            row[: len(sources[index])] = sources[index]
+        yield indices, padded

@@ -1,4 +1,4 @@
-"""Peer `ctranslate2`: our own weights, converted to a CTranslate2 model, decoded by that library in float32.
+"""Baseline `ctranslate2`: our own weights, converted to a CTranslate2 model, decoded by that library in float32.
 
 It is converted through the library's public specification of a Transformer. Greedily it must find the words that
 `harness.evaluation.search.translate` finds.
@@ -100,7 +100,7 @@ def build(
     weights: Arrays,
     device: str = "cpu",
 ) -> CTranslate2:
-    """Build the baseline; see `impls.baselines.baseline_registry.build`. `training` is ignored: it is not trained.
+    """Build the baseline; see `impls.baselines.registry.build_baseline`. `training` is ignored: it is not trained.
 
     It has as many threads as OMP_NUM_THREADS says, the library's default where it is not set.
     """

@@ -1,4 +1,4 @@
-"""Peer `marian`: Hugging Face transformers' MarianMTModel of a recipe's size, made from its configuration offline.
+"""Baseline `marian`: Hugging Face transformers' MarianMTModel of a recipe's size, made from its configuration offline.
 
 Its class holds the recipe's weights: its position vectors are a table that never learns, and may hold learned
 positions as well as sinusoids (its own have all sines before all cosines); its output bias, `final_logits_bias`, never
@@ -121,10 +121,10 @@ def build(
     weights: Arrays,
     device: str = "cpu",
 ) -> Marian:
-    """Build the peer; the settings are those of `impls.baselines.baseline_registry.build`."""
+    """Build the baseline; the settings are those of `impls.baselines.registry.build_baseline`."""
     recipe = admit("marian", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
     if recipe.epsilon != EPSILON:
-        raise ValueError(f"peer 'marian' with norm_epsilon={recipe.epsilon}: allowed is {EPSILON}")
+        raise ValueError(f"baseline 'marian' with norm_epsilon={recipe.epsilon}: allowed is {EPSILON}")
     with torch.random.fork_rng(devices=[]):
         module = MarianMTModel(_configuration(recipe, source_vocabulary_size, target_vocabulary_size))
     tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}

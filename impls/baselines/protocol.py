@@ -1,4 +1,4 @@
-"""What a peer promises: much less than a `Seq2SeqModel`, namely what a loop written around a library can do."""
+"""What a baseline promises: much less than a `Seq2SeqModel`, namely what a loop written around a library can do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from impls.contract import Batch, Ids
 
 LENGTH_PENALTY = 0.6
-"""The exponent of the length in every peer's own rule of ranking finished hypotheses."""
+"""The exponent of the length in every baseline's own rule of ranking finished hypotheses."""
 
 
 class Baseline(Protocol):
@@ -24,7 +24,7 @@ class Baseline(Protocol):
 
 @runtime_checkable
 class Trains(Baseline, Protocol):
-    """A peer that can be trained."""
+    """A baseline that can be trained."""
 
     def train_step(self, batch: Batch, learning_rate: float) -> float:
         """Make one update and return its loss, waiting for the device as such loops do.
@@ -35,7 +35,7 @@ class Trains(Baseline, Protocol):
 
 @runtime_checkable
 class Decodes(Baseline, Protocol):
-    """A peer that can translate."""
+    """A baseline that can translate."""
 
     def translate(
         self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
@@ -45,5 +45,5 @@ class Decodes(Baseline, Protocol):
         `sources` holds one array `<sos>` words `<eos>` per sentence. `beam` 1 is greedy. The ids in
         `suppressed` are never chosen, and `max_tokens` counts words without `<eos>`.
 
-        Raises: ValueError for a beam that the peer does not have, or more positions than its recipe has.
+        Raises: ValueError for a beam that the baseline does not have, or more positions than its recipe has.
         """

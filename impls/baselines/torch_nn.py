@@ -1,4 +1,4 @@
-"""Peer `nn_transformer`: torch.nn.Transformer between embeddings and a projection, in the plain loop.
+"""Baseline `nn_transformer`: torch.nn.Transformer between embeddings and a projection, in the plain loop.
 
 What its users write: the library's class with `batch_first`, its masks, and greedy decoding of a whole batch that
 runs every prefix through the decoder again, since the class keeps no keys and values. By itself it ends encoder and
@@ -133,7 +133,9 @@ class NnTransformer(PlainLoop):
         Raises: ValueError for any beam but 1, or more positions than the recipe has.
         """
         if beam != 1:
-            raise ValueError(f"peer 'nn_transformer' with beam={beam}: allowed is 1, the library has no beam search")
+            raise ValueError(
+                f"baseline 'nn_transformer' with beam={beam}: allowed is 1, the library has no beam search"
+            )
         check_request(self.name, self.recipe, sources, max_tokens)
         self.model.eval()
         found: dict[int, list[int]] = {}
@@ -171,7 +173,7 @@ def build(
     weights: Arrays,
     device: str = "cpu",
 ) -> NnTransformer:
-    """Build the peer; the settings are those of `impls.baselines.baseline_registry.build`."""
+    """Build the baseline; the settings are those of `impls.baselines.registry.build_baseline`."""
     recipe = admit("nn_transformer", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
     with torch.random.fork_rng(devices=[]):
         module = LibraryTransformer(recipe, source_vocabulary_size, target_vocabulary_size)

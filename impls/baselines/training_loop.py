@@ -23,7 +23,7 @@ class PlainLoop:
 
     def __init__(self, name: str, module: nn.Module, training: Training, device: str) -> None:
         if training.label_smoothing:
-            raise ValueError(f"label_smoothing={training.label_smoothing!r}: allowed for a peer is 0")
+            raise ValueError(f"label_smoothing={training.label_smoothing!r}: allowed for a baseline is 0")
         self.name = name
         try:
             self.device = torch.device(device)

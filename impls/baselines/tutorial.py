@@ -1,4 +1,4 @@
-"""Peer `plain`: the Transformer as tutorials teach it, the baseline of every ratio of speed.
+"""Baseline `plain`: the Transformer as tutorials teach it, the baseline of every ratio of speed.
 
 The module is that of the variant `plain`, in the loop that tutorials write. Translation goes one sentence at a time,
 the whole decoder run again for each word. Nothing is slowed on purpose, and nothing is optimised.
@@ -76,7 +76,7 @@ def build(
     weights: Arrays,
     device: str = "cpu",
 ) -> Plain:
-    """Build the peer; the settings are those of `impls.baselines.baseline_registry.build`."""
+    """Build the baseline; the settings are those of `impls.baselines.registry.build_baseline`."""
     recipe = admit("plain", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
     with torch.random.fork_rng(devices=[]):
         module = PlainTransformer(recipe, source_vocabulary_size, target_vocabulary_size)

@@ -1,4 +1,4 @@
-"""Peers compute what our models compute from the same weights: losses of updates, and translations."""
+"""Baselines compute what our models compute from the same weights: losses of updates, and translations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from peer_cases import (
+from baseline_cases import (
     SIZES,
     SMALL,
     SUPPRESSED,
@@ -30,8 +30,8 @@ from harness.data.batches import training_batches
 from harness.data.dataset import prepare
 from harness.evaluation.search import suppressed, translate
 from harness.experiments.specs import DataSpec, DecodingSpec
+from impls import registry
 from impls import weights as canonical
-from impls.baselines import baseline_registry
 from impls.baselines.baseline_weights import TUTORIAL
 from impls.baselines.protocol import Decodes, Trains
 from impls.contract import PAD, SOS, UNK, Batch, Ids, Training
@@ -60,7 +60,7 @@ def taught() -> Taught:
 
 
 def needs(name: str) -> str:
-    reason = baseline_registry.missing(name)
+    reason = registry.missing_baseline(name)
     if reason:
         pytest.skip(reason)
     return name
@@ -68,37 +68,37 @@ def needs(name: str) -> str:
 
 def build(name: str, recipe: Any = SMALL, **changes: Any) -> Any:
     settings: dict[str, Any] = {"training": TRAINING, "weights": canonical.initial(recipe, *SIZES, 0), **changes}
-    return baseline_registry.build(needs(name), recipe, *SIZES, **settings)
+    return registry.build_baseline(needs(name), recipe, *SIZES, **settings)
 
 
 # The registry ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", baseline_registry.names())
-def test_a_peer_says_what_it_needs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = baseline_registry.PEERS[name].packages[-1]
+@pytest.mark.parametrize("name", registry.baseline_names())
+def test_a_baseline_says_what_it_needs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = registry.BASELINES[name].packages[-1]
     monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == package else True)
-    reason = baseline_registry.missing(name)
+    reason = registry.missing_baseline(name)
     assert reason.startswith(f"{package!r} is not installed: python -m pip install 'bakeoff[")
     with pytest.raises(ValueError, match=f"{package!r} is not installed"):
-        baseline_registry.build(name, SMALL, *SIZES, training=TRAINING, weights={})
+        registry.build_baseline(name, SMALL, *SIZES, training=TRAINING, weights={})
 
 
-def test_an_unknown_peer_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(ValueError, match=r"no peer 'mariam'; did you mean 'marian'\? \(allowed is plain, "):
-        baseline_registry.missing("mariam")
+def test_an_unknown_baseline_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ValueError, match=r"no baseline 'mariam'; did you mean 'marian'\? \(known: plain, "):
+        registry.missing_baseline("mariam")
 
 
 @pytest.mark.parametrize(("name", "trains"), [("plain", 1), ("nn_transformer", 1), ("marian", 1), ("ctranslate2", 0)])
-def test_peers_are_what_they_promise(name: str, trains: int) -> None:
-    peer = build(name)
-    assert peer.name == name
-    assert isinstance(peer, Decodes)
-    assert isinstance(peer, Trains) == bool(trains)
-    peer.synchronize()
+def test_baselines_are_what_they_promise(name: str, trains: int) -> None:
+    baseline = build(name)
+    assert baseline.name == name
+    assert isinstance(baseline, Decodes)
+    assert isinstance(baseline, Trains) == bool(trains)
+    baseline.synchronize()
 
 
-@pytest.mark.parametrize("name", baseline_registry.names())
+@pytest.mark.parametrize("name", registry.baseline_names())
 def test_weights_that_do_not_fit_are_refused(name: str) -> None:
     weights = canonical.initial(SMALL, *SIZES, 0)
     weights["output.bias"] = weights["output.bias"][1:]
@@ -108,7 +108,7 @@ def test_weights_that_do_not_fit_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
 @pytest.mark.parametrize("field", TUTORIAL)
-def test_a_recipe_that_a_torch_peer_cannot_be_is_refused(name: str, field: str) -> None:
+def test_a_recipe_that_a_torch_baseline_cannot_be_is_refused(name: str, field: str) -> None:
     other = {
         "positions": "rotary",
         "norm": "rms",
@@ -117,18 +117,18 @@ def test_a_recipe_that_a_torch_peer_cannot_be_is_refused(name: str, field: str) 
         "activation": "gelu",
         "tying": "output",
     }
-    with pytest.raises(ValueError, match=f"peer '{name}' with {field}='{other[field]}': allowed is '"):
+    with pytest.raises(ValueError, match=f"baseline '{name}' with {field}='{other[field]}': allowed is '"):
         build(name, replace(SMALL, **{field: other[field]}), weights={})
 
 
 @pytest.mark.parametrize("changes", [{"positions": "rotary"}, {"positions": "alibi"}, {"norm": "none"}])
 def test_a_recipe_that_ctranslate2_cannot_compute_is_refused(changes: dict[str, str]) -> None:
     ((field, word),) = changes.items()
-    with pytest.raises(ValueError, match=f"peer 'ctranslate2' with {field}='{word}': allowed is "):
+    with pytest.raises(ValueError, match=f"baseline 'ctranslate2' with {field}='{word}': allowed is "):
         build("ctranslate2", replace(SMALL, **changes), weights={})
 
 
-@pytest.mark.parametrize("name", baseline_registry.names())
+@pytest.mark.parametrize("name", registry.baseline_names())
 def test_other_families_and_head_widths_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="with a 'gru' recipe: allowed is a Transformer's"):
         build(name, GRU, weights={})
@@ -137,13 +137,13 @@ def test_other_families_and_head_widths_are_refused(name: str) -> None:
 
 
 def test_what_the_loop_and_marian_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"label_smoothing=0.1: allowed for a peer is 0"):
+    with pytest.raises(ValueError, match=r"label_smoothing=0.1: allowed for a baseline is 0"):
         build("plain", training=Training(label_smoothing=0.1))
     with pytest.raises(ValueError, match=r"'marian' with norm_epsilon=0.1: allowed is 1e-05"):
         build("marian", replace(SMALL, norm_epsilon=0.1))
 
 
-@pytest.mark.parametrize("name", baseline_registry.names())
+@pytest.mark.parametrize("name", registry.baseline_names())
 def test_a_device_that_is_not_there_is_refused_in_one_line(name: str) -> None:
     with pytest.raises(ValueError, match=r"^device 'cuda:99' cannot be had here: .+$"):
         build(name, device="cuda:99")
@@ -152,8 +152,8 @@ def test_a_device_that_is_not_there_is_refused_in_one_line(name: str) -> None:
 # Training -------------------------------------------------------------------------------------------------------------
 
 
-def losses(peer: Any, batches: list[Batch], rate: float = TRAINING.peak_rate) -> list[float]:
-    return [peer.train_step(batch, rate) for batch in batches]
+def losses(baseline: Any, batches: list[Batch], rate: float = TRAINING.peak_rate) -> list[float]:
+    return [baseline.train_step(batch, rate) for batch in batches]
 
 
 @pytest.mark.parametrize("recipe", [SMALL, replace(SINUSOIDAL, norm_epsilon=0.01)])
@@ -239,8 +239,8 @@ def test_a_hundred_losses_are_ours_at_the_tutorial_s_size(multi30k_folder: Any) 
     training = replace(TUTORIAL_TRAINING, peak_rate=1e-4, epsilon=STEADY_EPSILON)
     expected = our_updates(recipe, sizes, batches, weights, training).losses
     for name in ("plain", "nn_transformer"):
-        peer: Any = baseline_registry.build(name, recipe, *sizes, training=training, weights=weights)
-        found = losses(peer, batches, training.peak_rate)
+        baseline: Any = registry.build_baseline(name, recipe, *sizes, training=training, weights=weights)
+        found = losses(baseline, batches, training.peak_rate)
         np.testing.assert_allclose(found, expected, rtol=1e-4, err_msg=name)
 
 
@@ -248,31 +248,33 @@ def test_a_hundred_losses_are_ours_at_the_tutorial_s_size(multi30k_folder: Any) 
 
 
 def translated(
-    peer: Any, sources: list[Ids], *, beam: int = 1, max_tokens: int = 20, never: Sequence[int] = SUPPRESSED
+    baseline: Any, sources: list[Ids], *, beam: int = 1, max_tokens: int = 20, never: Sequence[int] = SUPPRESSED
 ) -> list[list[int]]:
     asked = {"beam": beam, "batch_size": 16, "max_tokens": max_tokens, "suppressed": never}
-    found: list[list[int]] = peer.translate(sources, **asked)
+    found: list[list[int]] = baseline.translate(sources, **asked)
     return found
 
 
-@pytest.mark.parametrize("name", baseline_registry.names())
+@pytest.mark.parametrize("name", registry.baseline_names())
 def test_greedy_translations_are_ours(name: str, taught: Taught) -> None:
     needs(name)
     expected = taught.ours()
-    assert len({tuple(one) for one in expected}) > len(expected) / 2, "the model says too little to tell peers apart"
-    assert translated(taught.peer(name), taught.sources) == expected
+    assert len({tuple(one) for one in expected}) > len(expected) / 2, (
+        "the model says too little to tell baselines apart"
+    )
+    assert translated(taught.baseline(name), taught.sources) == expected
 
 
-@pytest.mark.parametrize("name", baseline_registry.names())
+@pytest.mark.parametrize("name", registry.baseline_names())
 def test_translations_are_cut_where_ours_are(name: str, taught: Taught) -> None:
     needs(name)
     expected = taught.ours(max_tokens=3)
     assert expected != taught.ours()
-    assert translated(taught.peer(name), taught.sources, max_tokens=3) == expected
+    assert translated(taught.baseline(name), taught.sources, max_tokens=3) == expected
 
 
 @pytest.mark.parametrize("unknown", ["never", "allowed"])
-@pytest.mark.parametrize("name", baseline_registry.names())
+@pytest.mark.parametrize("name", registry.baseline_names())
 def test_padding_and_start_are_never_chosen_and_unknown_where_it_is_allowed(
     name: str, unknown: Any, taught: Taught
 ) -> None:
@@ -283,30 +285,30 @@ def test_padding_and_start_are_never_chosen_and_unknown_where_it_is_allowed(
     expected = taught.ours(weights=weights, unknown=unknown)
     assert any(UNK in one for one in expected) == (unknown == "allowed")
     never = suppressed(DecodingSpec(unknown=unknown))
-    assert translated(taught.peer(name, weights=weights), taught.sources, never=never) == expected
+    assert translated(taught.baseline(name, weights=weights), taught.sources, never=never) == expected
 
 
-@pytest.mark.parametrize("name", baseline_registry.names())
+@pytest.mark.parametrize("name", registry.baseline_names())
 def test_a_sentence_that_is_nothing_and_no_sentence(name: str, taught: Taught) -> None:
     needs(name)
     empty = replace(taught, sources=[np.array([SOS, 3], np.int32)])
     weights = taught.weights
     weights["output.bias"][3] += 100
-    assert translated(taught.peer(name, weights=weights), empty.sources) == empty.ours(weights=weights) == [[]]
-    assert translated(taught.peer(name), []) == []
+    assert translated(taught.baseline(name, weights=weights), empty.sources) == empty.ours(weights=weights) == [[]]
+    assert translated(taught.baseline(name), []) == []
 
 
-@pytest.mark.parametrize("name", baseline_registry.names())
+@pytest.mark.parametrize("name", registry.baseline_names())
 def test_more_positions_than_there_are_is_refused(name: str) -> None:
-    peer, long = build(name), np.array([SOS, *[5] * SMALL.max_length, 3], np.int32)
+    baseline, long = build(name), np.array([SOS, *[5] * SMALL.max_length, 3], np.int32)
     with pytest.raises(
         ValueError, match=f"sources of {SMALL.max_length + 2} positions: .*max_length={SMALL.max_length}"
     ):
-        translated(peer, [long])
+        translated(baseline, [long])
     with pytest.raises(
         ValueError, match=f"max_tokens of {SMALL.max_length + 1} positions: .*max_length={SMALL.max_length}"
     ):
-        translated(peer, [long[:5]], max_tokens=SMALL.max_length)
+        translated(baseline, [long[:5]], max_tokens=SMALL.max_length)
 
 
 @pytest.mark.parametrize("name", CONVERTED)
@@ -318,15 +320,15 @@ def test_every_recipe_that_ctranslate2_can_compute_is_converted(name: str) -> No
     sources = [np.array([SOS, *random.integers(4, SOURCE_VOCABULARY_SIZE, n), 3], np.int32) for n in range(1, 13)]
     spec = DecodingSpec(beam=1, max_tokens=12)
     expected = [list(one.tokens) for one in translate(with_weights(recipe, sizes, weights), sources, spec).translations]
-    peer = baseline_registry.build("ctranslate2", recipe, *sizes, training=TRAINING, weights=weights)
-    assert translated(peer, sources, max_tokens=12) == expected
+    baseline = registry.build_baseline("ctranslate2", recipe, *sizes, training=TRAINING, weights=weights)
+    assert translated(baseline, sources, max_tokens=12) == expected
 
 
 def test_one_sentence_at_a_time_finds_our_beams(taught: Taught) -> None:
     some = replace(taught, sources=taught.sources[:12])
     assert some.ours(beam=5) != some.ours()
-    assert translated(some.peer("plain"), some.sources, beam=5) == some.ours(beam=5)
-    assert translated(some.peer("plain"), some.sources, beam=3, max_tokens=3) == some.ours(beam=3, max_tokens=3)
+    assert translated(some.baseline("plain"), some.sources, beam=5) == some.ours(beam=5)
+    assert translated(some.baseline("plain"), some.sources, beam=3, max_tokens=3) == some.ours(beam=3, max_tokens=3)
 
 
 def test_ctranslate2_s_beams_are_its_rule_over_our_probabilities(taught: Taught) -> None:
@@ -334,17 +336,17 @@ def test_ctranslate2_s_beams_are_its_rule_over_our_probabilities(taught: Taught)
     some = taught.sources[:12]
     for beam, most in ((5, 20), (3, 3)):
         expected = [ctranslate2_beams(taught.model, source, beam=beam, max_tokens=most) for source in some]
-        assert translated(taught.peer("ctranslate2"), some, beam=beam, max_tokens=most) == expected
+        assert translated(taught.baseline("ctranslate2"), some, beam=beam, max_tokens=most) == expected
 
 
 @pytest.mark.parametrize("name", ["marian", "ctranslate2"])
 def test_a_library_s_beams_are_worth_more_than_greedy_and_mostly_ours(name: str, taught: Taught) -> None:
     needs(name)
-    found, ours = translated(taught.peer(name), taught.sources, beam=5), taught.ours(beam=5)
+    found, ours = translated(taught.baseline(name), taught.sources, beam=5), taught.ours(beam=5)
     assert worth(taught, found).sum() > worth(taught, taught.ours()).sum()
     assert np.mean([one == other for one, other in zip(found, ours, strict=True)]) > 0.7
 
 
 def test_the_library_without_a_beam_says_so(taught: Taught) -> None:
     with pytest.raises(ValueError, match=r"beam=5: allowed is 1, the library has no beam search"):
-        translated(taught.peer("nn_transformer"), taught.sources, beam=5)
+        translated(taught.baseline("nn_transformer"), taught.sources, beam=5)

@@ -177,7 +177,7 @@ def test_every_variant_is_named_as_it_is_registered_and_says_what_it_follows() -
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("impls.recipes", "'impls.recipes' does not name an object: allowed is package.module:NAME"),
+        ("impls.recipes", "'impls.recipes' does not name an object: write package.module:NAME"),
         ("no_such_module:X", "'no_such_module:X': there is no module 'no_such_module'"),
         ("impls.recipes:PAPPER", "'impls.recipes:PAPPER': impls.recipes has no 'PAPPER'; did you mean 'PAPER'?"),
         ("impls.recipes:Zzzzz", "'impls.recipes:Zzzzz': impls.recipes has no 'Zzzzz'"),
@@ -196,7 +196,7 @@ def test_unknown_variants_are_refused_with_the_nearest() -> None:
 
 
 def test_unknown_frameworks_are_refused() -> None:
-    with pytest.raises(ValueError, match="framework 'abacus' has no 'gru': allowed is"):
+    with pytest.raises(ValueError, match="framework 'abacus' has no 'gru': use"):
         impls.build(GruRecipe(), 10, 10, framework="abacus")
 
 

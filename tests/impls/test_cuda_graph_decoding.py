@@ -126,7 +126,7 @@ def test_translations_are_those_without(of: TransformerRecipe, beam: int, steps:
     plain, fixed = map(Ending, pair(of))
     expected = translate(plain, sources(), search(beam))
     same(translate(fixed, sources(), search(beam)), expected)
-    for name in ("positions", "rows", "room"):
+    for name in ("positions", "rows", "capacity"):
         assert len({getattr(one, name) for one in steps}) > 1, name
     assert {one.best for one in steps} == {beam + SPARE_CANDIDATES}
 

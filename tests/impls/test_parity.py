@@ -212,7 +212,7 @@ def _slope(function: Any, weights: Arrays, name: str, place: Any, step: float = 
 
 
 def test_coins_feed_the_model_its_own_words_from_the_second_position_on() -> None:
-    """The teacher_forced of the first update decide what the decoder reads; they change the loss as the reference says."""
+    """The mask of the first update decides what the decoder reads; it changes the loss as the reference says."""
     training = Training(teacher_forcing=0.0)
     model, batch = perturbed(GRU, training), subject(GRU).batch()
     model.train_step(batch, 0.0)

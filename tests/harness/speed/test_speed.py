@@ -28,8 +28,7 @@ from harness.speed.speed_document import SpeedDocument
 from harness.speed.timing import Samples
 from harness.speed.worker import Bench
 from harness.storage import run_store
-from impls import flops
-from impls.baselines import baseline_registry as peers
+from impls import flops, registry
 from impls.contract import Training, TransformerRecipe
 
 TINY = ["--corpus", "captions", "--tokenizer", "whitespace", "--set", "data.training_pairs=208", "--threads", "1"]
@@ -89,10 +88,12 @@ def check(document: SpeedDocument, parts: set[str]) -> None:
             assert math.fsum(share.share for share in one.breakdown.shares) == pytest.approx(1)
 
 
-def test_the_command_measures_a_variant_and_a_peer_in_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_measures_a_variant_and_a_baseline_in_turns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     parts = ["training", "evaluation", "decoding", "breakdown"]
     chosen = [word for part in parts for word in ("--part", part)]
-    command = [*TOY, "--variant", "learned_positions", "--peer", "plain", *chosen, "--results", str(tmp_path)]
+    command = [*TOY, "--variant", "learned_positions", "--baseline", "plain", *chosen, "--results", str(tmp_path)]
     command += ["--set", "recipe.layers=1", "--set", "decoding.max_tokens=6", "--reports", str(tmp_path / "reports")]
     assert main([*command, "--note", "a note"]) == 0
     document = only(tmp_path)
@@ -142,7 +143,7 @@ def test_the_command_measures_a_variant_and_a_peer_in_turns(tmp_path: Path, caps
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 def test_an_interruption_ends_all_processes_and_keeps_the_whole_rounds(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "harness", *TOY, "--variant", "learned_positions", "--peer", "none"]
+    command = [sys.executable, "-m", "harness", *TOY, "--variant", "learned_positions", "--baseline", "none"]
     command += ["--part", "evaluation", "--rounds", "1000", "--results", str(tmp_path / "kept")]
     command += ["--reports", str(tmp_path / "reports")]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -184,8 +185,8 @@ def with_environment(text: str) -> list[Path]:
 
 BAD = {
     "speed --size toi": "did you mean 'toy'?",
-    "speed --peer plane": "did you mean 'plain'?",
-    "speed --peer none --peer plain": "allowed is one or the other",
+    "speed --baseline plane": "did you mean 'plain'?",
+    "speed --baseline none --baseline plain": "allowed is one or the other",
     "speed --part trainig": "did you mean 'training'?",
     "speed --rounds 0": "'0': allowed is a whole number of at least 1",
     "speed --variant learned_position": "did you mean 'learned_positions'?",
@@ -282,14 +283,14 @@ def test_more_subjects_than_the_memory_holds_are_warned_of(
 ) -> None:
     memory = None if gigabytes is None else int(gigabytes * 1e9)
     monkeypatch.setattr(machine, "memory_bytes", lambda: memory)
-    words = [*TOY, "--variant", "paper", "--peer", "plain"]
+    words = [*TOY, "--variant", "paper", "--baseline", "plain"]
     plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
     speed._announce(plan)
     assert ("2 subjects at once need about 1 GB of memory" in capsys.readouterr().err) == warned
 
 
-def test_a_peer_computes_in_float32_alone() -> None:
-    words = [*TOY, "--variant", "learned_positions", "--peer", "plain", "--precision", "bfloat16"]
+def test_a_baseline_computes_in_float32_alone() -> None:
+    words = [*TOY, "--variant", "learned_positions", "--baseline", "plain", "--precision", "bfloat16"]
     plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
     assert [job.name for job in plan.jobs] == ["learned_positions/torch"]
     assert [(one.name, one.reason) for one in plan.absent] == [
@@ -297,12 +298,12 @@ def test_a_peer_computes_in_float32_alone() -> None:
     ]
 
 
-def test_a_peer_that_cannot_have_the_recipe_is_left_out(tmp_path: Path) -> None:
-    words = [*TOY, "--variant", "conv_ffn", "--peer", "plain", "--part", "training", "--rounds", "1"]
+def test_a_baseline_that_cannot_have_the_recipe_is_left_out(tmp_path: Path) -> None:
+    words = [*TOY, "--variant", "conv_ffn", "--baseline", "plain", "--part", "training", "--rounds", "1"]
     assert main([*words, "--results", str(tmp_path), "--reports", str(tmp_path / "reports")]) == 0
     ours, plain = only(tmp_path).subjects
     assert (ours.ending, plain.ending) == ("completed", "missing")
-    assert plain.reason.startswith("peer 'plain' with ")
+    assert plain.reason.startswith("baseline 'plain' with ")
     assert "allowed is" in plain.reason
 
 
@@ -316,7 +317,7 @@ def test_a_peer_that_cannot_have_the_recipe_is_left_out(tmp_path: Path) -> None:
 def test_what_would_do_nothing_is_refused(
     words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*TOY, "--variant", "paper", "--peer", "none", *words, "--results", str(tmp_path)]) == 2
+    assert main([*TOY, "--variant", "paper", "--baseline", "none", *words, "--results", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -324,7 +325,7 @@ def test_what_would_do_nothing_is_refused(
 def test_two_runs_of_one_recipe_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [*TOY, "--variant", "paper", "--peer", "none"]
+    words = [*TOY, "--variant", "paper", "--baseline", "none"]
     plan, prepared = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
     known = {"spec": plan.jobs[0].spec, "status": "completed", "fingerprints": prepared.digests}
     monkeypatch.setattr(run_store, "find", lambda _, name: RunRecord(id=name, **known))
@@ -338,7 +339,7 @@ def test_two_runs_of_one_recipe_are_refused(
 def test_ways_to_translate_that_are_compared_share_their_rounds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    words = [*TOY, "--variant", "learned_positions", "--peer", "plain"]
+    words = [*TOY, "--variant", "learned_positions", "--baseline", "plain"]
     plan, prepared = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
     found = Measurement(plan, prepared, tmp_path, say=lambda line: None, check=lambda: None)
     monkeypatch.setattr(found, "_can", lambda job, what: True)
@@ -353,7 +354,7 @@ def test_ways_to_translate_that_are_compared_share_their_rounds(
 
 
 def test_the_first_update_is_the_process_s_very_first(tmp_path: Path) -> None:
-    words = [*TOY, "--variant", "learned_positions", "--peer", "none"]
+    words = [*TOY, "--variant", "learned_positions", "--baseline", "none"]
     plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
     bench = Bench(plan.jobs[0])
     bench.learn(2, str(tmp_path / "weights.safetensors"))
@@ -372,7 +373,7 @@ def test_every_part_of_it_at_toy_size(framework: str, tmp_path: Path) -> None:
     assert main([*TOY, *chosen, "--results", str(tmp_path), "--reports", str(tmp_path / "reports")]) == 0
     document = only(tmp_path)
     missing = {one.name for one in document.subjects if one.ending == "missing"}
-    assert missing == {name for name in peers.names() if peers.missing(name)}
+    assert missing == {name for name in registry.baseline_names() if registry.missing_baseline(name)}
     check(
         SpeedDocument(**{**vars(document), "subjects": tuple(o for o in document.subjects if o.ending != "missing")}),
         {"training", "evaluation", "decoding", "breakdown", "scaling"},
