@@ -11,13 +11,8 @@ import numpy as np
 from harness.analysis.selection import Run, Side
 from harness.analysis.subsets import Counts
 from harness.evaluation.metrics import score_from_sums
-<<<<<<< HEAD
 from harness.text import SENTENCE_CHARACTERS, short_line
-from impls.contract import SPECIAL_WORDS, UNK
-=======
-from harness.text import plain, plain_text
 from impls.contract import SPECIAL_TOKENS, UNK
->>>>>>> 3044212 (Models: standard names for incremental decoding, dropout masks, CUDA graph capture and vocabulary sizes)
 
 MOST_WORDS = 4
 SMOOTHING = 1.0

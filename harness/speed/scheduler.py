@@ -53,7 +53,7 @@ class RoundRobin:
         self.series: dict[TimedTask, TaskSamples] = {}
 
     def start(self, job: ModelJob) -> bool:
-        """Start the process of a subject; return whether it is ready. A baseline that declines is left out, not lost."""
+        """Start the process of a subject; return whether it is ready. A baseline may decline, which loses nothing."""
         log = self._folder / f"{len(self.companions) + len(self.lost) + len(self.declined)}.log"
         began = time.perf_counter()
         try:

@@ -96,7 +96,7 @@ def check_request(baseline: str, recipe: TransformerRecipe, sources: Sequence[Id
 
 
 def in_batches(sources: Sequence[Ids], batch_size: int) -> Iterator[tuple[list[int], Ids]]:
-    """Yield batches of sentences of similar length, longest first: their indices, and the sentences padded on the right."""
+    """Yield batches of sentences of similar length, longest first: their indices and their padded ids."""
     order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
     for start in range(0, len(order), batch_size):
         indices = order[start : start + batch_size]

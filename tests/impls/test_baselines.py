@@ -117,22 +117,22 @@ def test_a_recipe_that_a_torch_baseline_cannot_be_is_refused(name: str, field: s
         "activation": "gelu",
         "tying": "output",
     }
-    with pytest.raises(ValueError, match=f"baseline '{name}' with {field}='{other[field]}': allowed is '"):
+    with pytest.raises(ValueError, match=f"baseline '{name}' with {field}='{other[field]}': it implements only '"):
         build(name, replace(SMALL, **{field: other[field]}), weights={})
 
 
 @pytest.mark.parametrize("changes", [{"positions": "rotary"}, {"positions": "alibi"}, {"norm": "none"}])
 def test_a_recipe_that_ctranslate2_cannot_compute_is_refused(changes: dict[str, str]) -> None:
     ((field, word),) = changes.items()
-    with pytest.raises(ValueError, match=f"baseline 'ctranslate2' with {field}='{word}': allowed is "):
+    with pytest.raises(ValueError, match=f"baseline 'ctranslate2' with {field}='{word}': it implements only "):
         build("ctranslate2", replace(SMALL, **changes), weights={})
 
 
 @pytest.mark.parametrize("name", registry.baseline_names())
 def test_other_families_and_head_widths_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="with a 'gru' recipe: allowed is a Transformer's"):
+    with pytest.raises(ValueError, match="implements Transformers, not the 'gru' recipe"):
         build(name, GRU, weights={})
-    with pytest.raises(ValueError, match=r"head_width=6: allowed is width / heads"):
+    with pytest.raises(ValueError, match=r"head_width=6: it needs head_width = width / heads"):
         build(name, replace(SMALL, head_width=6), weights={})
 
 
@@ -145,7 +145,7 @@ def test_what_the_loop_and_marian_cannot_do_is_refused() -> None:
 
 @pytest.mark.parametrize("name", registry.baseline_names())
 def test_a_device_that_is_not_there_is_refused_in_one_line(name: str) -> None:
-    with pytest.raises(ValueError, match=r"^device 'cuda:99' cannot be had here: .+$"):
+    with pytest.raises(ValueError, match=r"^device 'cuda:99' is not available: .+$"):
         build(name, device="cuda:99")
 
 
