@@ -137,9 +137,10 @@ class BaselineModel:
         self._weights = tensors.read(Path(job.weights)) if job.weights else initial(recipe, *words, spec.seed)
 
         def build() -> Trains | Decodes:
-            return registry.build_baseline(
+            baseline: Trains | Decodes = registry.build_baseline(
                 job.baseline, recipe, *words, training=spec.training, weights=self._weights, device=spec.device
             )
+            return baseline
 
         self._build = build
         self.job, self.model, self._trained = job, self._build(), False
