@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from harness.analysis.ablation_study import WORDS, Departures, Study, StudyCell, differences, label, studies
 from harness.analysis.confounds import Confound, confounds
-from harness.analysis.contrasts import FIGURES, AblationEffect, Contrast, alone, averaged, between, estimate
+from harness.analysis.contrasts import AblationEffect, Contrast, alone, averaged, between, estimate
 from harness.analysis.fairness import RATE
 from harness.analysis.leaderboard import Sentences
+from harness.analysis.metric_registry import ABLATION
 from harness.execution.rate_tuning import Choice, cell_key, choose, finished_pilots, tuned
 from harness.experiments.specs import RunRecord, RunSpec
 
@@ -124,7 +125,7 @@ def analyse(records: Iterable[RunRecord], sentences: Sentences, *, base: RunSpec
     variants: dict[str, list[StudyEffects]] = {}
     for one in found:
         variants.setdefault(one.study.variant, []).append(one)
-    rankings = {variant: {figure: _ranking(same, figure) for figure in FIGURES} for variant, same in variants.items()}
+    rankings = {variant: {figure: _ranking(same, figure) for figure in ABLATION} for variant, same in variants.items()}
     return Analysis(found, rankings)
 
 
@@ -166,7 +167,7 @@ def _fields(
 ) -> tuple[FieldEffects, ...]:
     """Return the effects of each field's contrasts; for one figure, those of all fields are one table."""
     everything = [one for same in contrasts.values() for one in same]
-    tables = {figure: estimate(study, figure, everything, sentences) for figure in FIGURES}
+    tables = {figure: estimate(study, figure, everything, sentences) for figure in ABLATION}
     made = []
     for field, same in contrasts.items():
         effects = {
@@ -174,7 +175,7 @@ def _fields(
             for figure, table in tables.items()
         }
         words = (study.base[field], *(one.changed[0][1] for one in same))
-        spread = {figure: _spread(study, figure, effects[figure], sentences) for figure in FIGURES}
+        spread = {figure: _spread(study, figure, effects[figure], sentences) for figure in ABLATION}
         made.append(FieldEffects(field, words, effects, spread))
     return tuple(made)
 
@@ -186,7 +187,7 @@ def _spread(study: Study, figure: str, effects: Sequence[AblationEffect], senten
         return None
     own = effects[0].contrast.against[0][1]
     means: dict[str, float] = {own: 0.0, **{word: one.mean for word, one in known.items() if one.mean is not None}}
-    order = sorted(means, key=lambda word: means[word] if FIGURES[figure].less_is_better else -means[word])
+    order = sorted(means, key=lambda word: means[word] if ABLATION[figure].less_is_better else -means[word])
     first, last = (known[word].contrast if word in known else None for word in (order[0], order[-1]))
     pairs = len(means) * (len(means) - 1) // 2
     (effect,) = estimate(study, figure, [between(study, last, first)], sentences, at_once=pairs)
@@ -220,7 +221,7 @@ def _factorial(study: Study, sentences: Sentences) -> Factorial | None:
         missing=tuple(label(one) for one in wanted if one not in ran),
         left_out=tuple(cell.label for cell in inside if cell.departures not in whole),
         main=_fields(study, main, sentences),
-        interactions={figure: tuple(estimate(study, figure, pairs, sentences)) for figure in FIGURES},
+        interactions={figure: tuple(estimate(study, figure, pairs, sentences)) for figure in ABLATION},
     )
 
 

@@ -9,8 +9,9 @@ from harness.analysis import comparability, subsets
 from harness.analysis import comparison_metrics as figures
 from harness.analysis import example_sentences as sentences
 from harness.analysis.comparability import Disagreement, Setting
-from harness.analysis.comparison_metrics import MAIN, MetricComparison
+from harness.analysis.comparison_metrics import MetricComparison
 from harness.analysis.example_sentences import Ngram, Sentence
+from harness.analysis.metric_registry import MAIN
 from harness.analysis.selection import Side
 from harness.analysis.subsets import SubsetScores
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,67 +12,16 @@ from harness.analysis import statistics
 from harness.analysis.comparability import machine, other_words
 from harness.analysis.effects import Conclusion
 from harness.analysis.grouping import measure
-from harness.analysis.leaderboard import metric_of, sentence_sums
-from harness.analysis.scales import scale_of
+from harness.analysis.leaderboard import metric_function, sentence_sums
+from harness.analysis.metric_registry import COMPARISON, MAIN, Metric, scale_of
 from harness.analysis.selection import Side
 from harness.analysis.significance import Reals
-from harness.analysis.statistics import Comparisons, Difference, Evidence, Interval, Metric
+from harness.analysis.statistics import Comparisons, Difference, Evidence, Interval, MetricFunction
 from harness.evaluation.metrics import ORDERS
 from harness.storage import run_store
 
-Better = Literal["higher", "lower", "neither"]
-Kind = Literal["quality", "orders", "cost"]
-MAIN = "bleu_sacre"
 COUNTED = "counted, not measured"
 NEITHER_BETTER = "neither more nor less is better"
-
-
-@dataclass(frozen=True)
-class ComparisonMetric:
-    """A figure of a run: its name in records, its name in words, its decimals and which way is better.
-
-    `on_tokens`: it compares only between equal vocabularies. `divisor` is the size of the unit that it is shown in.
-    """
-
-    name: str
-    title: str
-    kind: Kind
-    digits: int
-    better: Better
-    on_tokens: bool = False
-    divisor: float = 1.0
-
-
-FIGURES = {
-    one.name: one
-    for one in (
-        ComparisonMetric("bleu_sacre", "sacreBLEU", "quality", 2, "higher"),
-        ComparisonMetric("chrf", "chrF", "quality", 2, "higher"),
-        ComparisonMetric("brevity_penalty", "brevity penalty", "quality", 3, "neither"),
-        ComparisonMetric("unknown_tokens", "unknown tokens", "quality", 0, "neither", on_tokens=True),
-        ComparisonMetric("bleu_tokenised", "tokenised BLEU", "quality", 2, "higher", on_tokens=True),
-        ComparisonMetric("bleu_tutorial", "tutorial BLEU", "quality", 2, "higher", on_tokens=True),
-        ComparisonMetric("validation_loss", "validation loss, nats", "quality", 4, "lower", on_tokens=True),
-        ComparisonMetric("test_loss", "test loss, nats", "quality", 4, "lower", on_tokens=True),
-        ComparisonMetric("training_perplexity", "training perplexity", "quality", 3, "lower", on_tokens=True),
-        ComparisonMetric("validation_perplexity", "validation perplexity", "quality", 3, "lower", on_tokens=True),
-        ComparisonMetric("test_perplexity", "test perplexity", "quality", 3, "lower", on_tokens=True),
-        ComparisonMetric("tutorial_perplexity", "tutorial perplexity", "quality", 3, "lower", on_tokens=True),
-        *(
-            ComparisonMetric(f"bleu_{order}_{kind}", f"BLEU-{order} {kind}", "orders", 2, "higher", on_tokens=True)
-            for kind in ("cumulative", "individual")
-            for order in ORDERS
-        ),
-        ComparisonMetric("parameters", "parameters", "cost", 0, "neither"),
-        ComparisonMetric("training_tokens_per_second", "training tokens/s", "cost", 0, "higher"),
-        ComparisonMetric("epoch_seconds", "one epoch, s", "cost", 2, "lower"),
-        ComparisonMetric("first_update_seconds", "first update, s", "cost", 2, "lower"),
-        ComparisonMetric("validation_seconds", "validation, s", "cost", 2, "lower"),
-        ComparisonMetric("decoding_sentences_per_second", "decoding sentences/s", "cost", 1, "higher"),
-        ComparisonMetric("peak_memory_bytes", "peak memory, MiB", "cost", 0, "lower", divisor=2.0**20),
-        ComparisonMetric("total_seconds", "whole run, minutes", "cost", 1, "lower", divisor=60.0),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -84,7 +32,7 @@ class MetricComparison:
     where `silent` says why nothing is compared. `unjudged` says why differences are shown but not tested.
     """
 
-    figure: ComparisonMetric
+    figure: Metric
     intervals: tuple[Interval, ...]
     table: Comparisons | None = None
     reported: bool = False
@@ -97,9 +45,9 @@ class MetricComparison:
 
     def conclusion(self, difference: Difference | None) -> Conclusion:
         """Return what a difference allows to conclude."""
-        if difference is None or self.unjudged or self.figure.better == "neither":
+        if difference is None or self.unjudged or self.figure.direction == "neither":
             return Conclusion.NOT_TESTED
-        return difference.conclusion(less_is_better=self.figure.better == "lower")
+        return difference.conclusion(less_is_better=self.figure.less_is_better)
 
 
 def compare(sides: Sequence[Side], *, paired: bool, others: Sequence[Side] = ()) -> list[MetricComparison]:
@@ -109,25 +57,25 @@ def compare(sides: Sequence[Side], *, paired: bool, others: Sequence[Side] = ())
     """
     other, machines = other_words(sides), dict.fromkeys(machine(record) for side in sides for record in side.records)
     found = []
-    for figure in FIGURES.values():
+    for figure in COMPARISON.values():
         if all(measure(run.record, figure.name) is None for side in sides for run in side.completed.values()):
             continue
         unjudged = ""
         if figure.name == "parameters":
             unjudged = COUNTED
-        elif figure.better == "neither":
+        elif figure.direction == "neither":
             unjudged = NEITHER_BETTER
         elif figure.kind == "cost":
             many = len(machines) > 1
             unjudged = "measured on different machines" if many else "not known whether the machine did other work"
-        silent = "the sides have different target words" if other and figure.on_tokens else ""
-        further = () if figure.on_tokens and other_words([*sides, *others]) else others
+        silent = "the sides have different target words" if other and figure.token_based else ""
+        further = () if figure.token_based and other_words([*sides, *others]) else others
         found.append(_compare(sides, figure, silent, unjudged, paired=paired, others=further))
     return found
 
 
 def _compare(
-    sides: Sequence[Side], figure: ComparisonMetric, silent: str, unjudged: str, *, paired: bool, others: Sequence[Side]
+    sides: Sequence[Side], figure: Metric, silent: str, unjudged: str, *, paired: bool, others: Sequence[Side]
 ) -> MetricComparison:
     evidence = [_evidence(side, figure.name, with_sums=paired) for side in sides]
     metric, scale = _metric(figure.name), scale_of(figure.name)
@@ -169,17 +117,19 @@ def _counts(name: str) -> str:
     """Return the score whose statistics give a figure."""
     if name in ("test_loss", "test_perplexity"):
         return "test_perplexity"
-    return "bleu_tutorial" if FIGURES[name].kind == "orders" else name
+    return "bleu_tutorial" if COMPARISON[name].kind == "orders" else name
 
 
-def _metric(name: str) -> Metric | None:
+def _metric(name: str) -> MetricFunction | None:
     """Return what turns summed statistics into a figure; None where none are kept of it."""
     if name == "test_loss":
         return lambda sums: sums[..., 0] / sums[..., 1]
-    if FIGURES[name].kind == "orders":
+    if COMPARISON[name].kind == "orders":
         order, kind = int(name.split("_")[1]), name.split("_")[2]
         return lambda sums: _of_order(sums, order, individual=kind == "individual")
-    return metric_of(name) if name in (MAIN, "chrf", "bleu_tokenised", "bleu_tutorial", "test_perplexity") else None
+    return (
+        metric_function(name) if name in (MAIN, "chrf", "bleu_tokenised", "bleu_tutorial", "test_perplexity") else None
+    )
 
 
 def _of_order(sums: npt.NDArray[np.float64], order: int, *, individual: bool) -> Reals:

@@ -10,28 +10,10 @@ from harness.analysis import power, statistics
 from harness.analysis.ablation_study import WORDS, Departures, Study, StudyCell
 from harness.analysis.effects import Conclusion, Tested, conclude
 from harness.analysis.grouping import measure
-from harness.analysis.leaderboard import Sentences, metric_of, sentence_sums
-from harness.analysis.scales import scale_of
+from harness.analysis.leaderboard import Sentences, metric_function, sentence_sums
+from harness.analysis.metric_registry import ABLATION, scale_of
 from harness.analysis.statistics import METHOD, Evidence, Method, holm
 from harness.experiments.specs import RunRecord
-
-
-@dataclass(frozen=True)
-class AblationMetric:
-    """What is compared: in words, its unit, the digits it is written with, and whether less is better."""
-
-    title: str
-    unit: str
-    digits: int
-    less_is_better: bool
-
-
-FIGURES = {
-    "validation_loss": AblationMetric("validation loss", "nats", 3, less_is_better=True),
-    "test_perplexity": AblationMetric("test perplexity", "", 2, less_is_better=True),
-    "bleu_tutorial": AblationMetric("tutorial BLEU", "", 2, less_is_better=False),
-    "bleu_sacre": AblationMetric("sacreBLEU", "", 2, less_is_better=False),
-}
 
 
 @dataclass(frozen=True)
@@ -86,7 +68,7 @@ class AblationEffect:
     @property
     def conclusion(self) -> Conclusion:
         """What can be concluded of it: whether it changes the figure for the better or the worse."""
-        less_is_better = FIGURES[self.figure].less_is_better
+        less_is_better = ABLATION[self.figure].less_is_better
         return conclude(self.mean, self.tested, significant=self.significant, less_is_better=less_is_better)
 
 
@@ -112,7 +94,7 @@ def estimate(
         weights = {
             str(place): {rows[one].label: weight for one, weight in contrasts[place].weights.items()} for place in same
         }
-        metric, scale = metric_of(figure), scale_of(figure)
+        metric, scale = metric_function(figure), scale_of(figure)
         table = statistics.contrasts(evidence, weights, metric, scale=scale, method=method)
         found.update(zip(same, table.effects, strict=True))
     ps = holm([found[place].p if place in found else None for place in range(len(contrasts))])

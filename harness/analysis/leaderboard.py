@@ -16,9 +16,9 @@ from harness.analysis.effects import LEGEND, Conclusion, Difference, assumption
 from harness.analysis.fairness import other_vocabulary
 from harness.analysis.grouping import RunTable, TableRow, measure
 from harness.analysis.inference import LEAST_SEEDS
-from harness.analysis.scales import scale_of
+from harness.analysis.metric_registry import LEADERBOARD, Metric, scale_of
 from harness.analysis.significance import Reals
-from harness.analysis.statistics import Comparisons, Evidence, Interval, Method, Metric
+from harness.analysis.statistics import Comparisons, Evidence, Interval, Method, MetricFunction
 from harness.evaluation import metrics
 from harness.experiments.specs import RunRecord
 from harness.storage import run_store
@@ -33,25 +33,6 @@ Sentences = Callable[[RunRecord], Arrays | None]
 
 
 @dataclass(frozen=True)
-class LeaderboardMetric:
-    """A figure that is judged: its name in words, its decimals, and whether less is better or it depends on tokens."""
-
-    title: str
-    digits: int
-    less_is_better: bool = False
-    on_tokens: bool = False
-
-
-MEASURES = {
-    "bleu_sacre": LeaderboardMetric("sacreBLEU", 2),
-    "chrf": LeaderboardMetric("chrF", 2),
-    "bleu_tutorial": LeaderboardMetric("tutorial BLEU", 2, on_tokens=True),
-    "test_perplexity": LeaderboardMetric("test perplexity", 3, less_is_better=True, on_tokens=True),
-}
-MAIN = "bleu_sacre"
-
-
-@dataclass(frozen=True)
 class MetricLeaderboard:
     """One figure of a table: the interval of each row, by label, and the differences of all pairs of rows."""
 
@@ -60,13 +41,13 @@ class MetricLeaderboard:
     comparisons: Comparisons
 
     @property
-    def measure(self) -> LeaderboardMetric:
-        return MEASURES[self.name]
+    def metric(self) -> Metric:
+        return LEADERBOARD[self.name]
 
     @property
     def ranking(self) -> list[str]:
         """The labels of the rows that have a mean, the best first."""
-        sign = 1 if self.measure.less_is_better else -1
+        sign = 1 if self.metric.less_is_better else -1
         found = [
             (sign * one.mean, place, label)
             for place, (label, one) in enumerate(self.intervals.items())
@@ -81,7 +62,7 @@ class MetricLeaderboard:
 
     def conclusion(self, difference: Difference) -> Conclusion:
         """Return what can be concluded of a difference of two rows."""
-        return difference.conclusion(less_is_better=self.measure.less_is_better)
+        return difference.conclusion(less_is_better=self.metric.less_is_better)
 
     def against_best(self, label: str) -> Conclusion | None:
         """Return what can be concluded of a row against the one with the best mean; None for that one itself."""
@@ -115,11 +96,11 @@ class MetricLeaderboard:
         if not table.tests:
             return []
         if self.seeds < LEAST_SEEDS:
-            return [f"{self.measure.title}: {table.tests} comparisons, tested {Conclusion.SENTENCES_ONLY.label}."]
-        said = f"{self.measure.title}: {count(table.tests, 'comparison')} over {self.seeds} seeds"
+            return [f"{self.metric.title}: {table.tests} comparisons, tested {Conclusion.SENTENCES_ONLY.label}."]
+        said = f"{self.metric.title}: {count(table.tests, 'comparison')} over {self.seeds} seeds"
         said += assumption(self.seeds)
         if table.detectable is not None:
-            said += f"; a true difference of {table.detectable:.{self.measure.digits}f} is found with 80 % probability"
+            said += f"; a true difference of {table.detectable:.{self.metric.digits}f} is found with 80 % probability"
         return [f"{said}.", *([table.moderation] if table.moderation else [])]
 
 
@@ -132,8 +113,8 @@ def judge(
     """
     mixed = group.budget == "source" and bool(other_vocabulary(group.records))
     found = {}
-    for name, one in MEASURES.items():
-        if mixed and one.on_tokens:
+    for name, one in LEADERBOARD.items():
+        if mixed and one.token_based:
             continue
         rows = [
             (label, row)
@@ -143,7 +124,7 @@ def judge(
         evidence = [_evidence(label, row, name, sentences) for label, row in rows]
         if not any(value is not None for each in evidence for value in each.figures):
             continue
-        metric = metric_of(name)
+        metric = metric_function(name)
         scale = scale_of(name)
         intervals = {each.label: statistics.interval(each, metric, scale=scale, method=method) for each in evidence}
         found[name] = MetricLeaderboard(
@@ -207,7 +188,7 @@ def sentence_sums(records: Sequence[RunRecord], name: str, sentences: Sentences)
     return np.stack([np.zeros(shape) if one is None else one for one in found])
 
 
-def metric_of(name: str) -> Metric:
+def metric_function(name: str) -> MetricFunction:
     """Return what turns the sums of a figure's statistics into the figure."""
     if name == "test_perplexity":
         return lambda sums: metrics.perplexity_from_sums(sums[..., 0], sums[..., 1])

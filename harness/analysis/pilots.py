@@ -9,9 +9,9 @@ import numpy as np
 
 from harness.analysis import inference, significance
 from harness.analysis.grouping import TableRow, groups, measure
-from harness.analysis.leaderboard import Sentences, metric_of, sentence_sums
+from harness.analysis.leaderboard import Sentences, metric_function, sentence_sums
+from harness.analysis.metric_registry import scale_of
 from harness.analysis.power import DifferenceNoise
-from harness.analysis.scales import scale_of
 from harness.analysis.statistics import METHOD, Method
 from harness.experiments.specs import RunRecord
 
@@ -85,6 +85,8 @@ def _of_sentences(
             sums.append(found)
     if len(sums) < 2 or len({one.shape for one in sums}) > 1:
         return None
-    drawn = significance.draw_sentences(np.stack(sums), metric_of(figure), resamples=method.resamples, seed=method.seed)
+    drawn = significance.draw_sentences(
+        np.stack(sums), metric_function(figure), resamples=method.resamples, seed=method.seed
+    )
     covariance = significance.shared_covariance(scale_of(figure).forward(drawn))
     return float(inference.quadratic(covariance, inference.all_pairs(len(sums))).mean())

@@ -15,7 +15,7 @@ from harness.analysis import significance
 from harness.analysis.effects import Basis, Evidence, Method
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.scales import Scale
-from harness.analysis.significance import Metric, Reals
+from harness.analysis.significance import MetricFunction, Reals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Sample:
     """
 
     evidence: tuple[Evidence, ...]
-    metric: Metric | None
+    metric: MetricFunction | None
     scale: Scale
     method: Method
     seeds: tuple[int, ...]
@@ -39,7 +39,7 @@ class Sample:
     remarks: tuple[str, ...]
 
     @classmethod
-    def of(cls, evidence: Sequence[Evidence], metric: Metric | None, scale: Scale, method: Method) -> Sample:
+    def of(cls, evidence: Sequence[Evidence], metric: MetricFunction | None, scale: Scale, method: Method) -> Sample:
         twice = [label for label, times in Counter(one.label for one in evidence).items() if times > 1]
         if twice:
             raise ValueError(f"label {twice[0]!r} names several rows: give each row its own label")
@@ -92,7 +92,7 @@ def _cut(evidence: Evidence, seeds: tuple[int, ...]) -> Evidence:
     return replace(evidence, seeds=seeds, figures=tuple(evidence.figures[place] for place in places), sums=sums)
 
 
-def _usable(rows: Sequence[Evidence], metric: Metric | None) -> tuple[npt.NDArray[np.bool_], list[str]]:
+def _usable(rows: Sequence[Evidence], metric: MetricFunction | None) -> tuple[npt.NDArray[np.bool_], list[str]]:
     """Return which rows have statistics of sentences that give their figures, and the labels of those that do not."""
     usable: npt.NDArray[np.bool_] = np.zeros(len(rows), bool)
     misfit = []

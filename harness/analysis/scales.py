@@ -81,16 +81,3 @@ def _same(values: npt.ArrayLike) -> Reals:
 LOGIT = Scale("logit", _logit, _expit)
 LOG = Scale("log", _log, _exp)
 IDENTITY = Scale("identity", _same, _same)
-
-
-def scale_of(figure: str) -> Scale:
-    """Return the scale of a figure by its name in records.
-
-    BLEU and chrF lie between 0 and 100: logit. Perplexities, speeds, times and memory are positive: logarithm. Losses
-    are logarithms already, and the number of parameters is exact: as they are.
-    """
-    if figure.startswith("bleu") or figure == "chrf":
-        return LOGIT
-    if figure.endswith(("perplexity", "_per_second", "_seconds", "_bytes")):
-        return LOG
-    return IDENTITY

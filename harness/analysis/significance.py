@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Reals = npt.NDArray[np.float64]
-Metric = Callable[[Reals], Reals]
+MetricFunction = Callable[[Reals], Reals]
 """Turns sums of the statistics of sentences, [...,K], into figures, [...]."""
 
 _CHUNK = 4_000_000
@@ -36,7 +36,7 @@ def holm(ps: Sequence[float | None]) -> tuple[float | None, ...]:
 
 
 def randomisation_p(
-    sums: npt.NDArray[Any], pairs: Sequence[tuple[int, int]], metric: Metric, *, trials: int, seed: int
+    sums: npt.NDArray[Any], pairs: Sequence[tuple[int, int]], metric: MetricFunction, *, trials: int, seed: int
 ) -> list[float]:
     """Return the p-values of paired approximate randomisation of `pairs` of single runs over the test sentences.
 
@@ -63,7 +63,7 @@ def randomisation_p(
     return [(int(count) + 1) / (trials + 1) for count in counts]
 
 
-def draw_sentences(sums: npt.NDArray[Any], metric: Metric, *, resamples: int, seed: int) -> Reals:
+def draw_sentences(sums: npt.NDArray[Any], metric: MetricFunction, *, resamples: int, seed: int) -> Reals:
     """Return the figures with the sentences drawn with replacement, [R,V,n], each draw alike for all rows and seeds.
 
     A draw is how often each sentence is in it, so that the sums of many draws are one product of matrices.

@@ -41,7 +41,7 @@ from harness.analysis.effects import (
 from harness.analysis.inference import LEAST_SEEDS, Inference
 from harness.analysis.samples import Sample, covered, lost_runs, number, number_or_none, numbers
 from harness.analysis.scales import IDENTITY, Scale
-from harness.analysis.significance import Metric, Reals, holm
+from harness.analysis.significance import MetricFunction, Reals, holm
 
 __all__ = [
     "METHOD",
@@ -54,7 +54,7 @@ __all__ = [
     "Evidence",
     "Interval",
     "Method",
-    "Metric",
+    "MetricFunction",
     "against",
     "bands",
     "compare_all",
@@ -67,7 +67,11 @@ __all__ = [
 
 
 def compare_all(
-    evidence: Sequence[Evidence], metric: Metric | None = None, *, scale: Scale = IDENTITY, method: Method = METHOD
+    evidence: Sequence[Evidence],
+    metric: MetricFunction | None = None,
+    *,
+    scale: Scale = IDENTITY,
+    method: Method = METHOD,
 ) -> Comparisons:
     """Return the difference of every two rows, seed by seed, corrected for the number of pairs.
 
@@ -83,7 +87,7 @@ def compare_all(
 def against(
     evidence: Sequence[Evidence],
     base: str,
-    metric: Metric | None = None,
+    metric: MetricFunction | None = None,
     *,
     scale: Scale = IDENTITY,
     method: Method = METHOD,
@@ -101,7 +105,7 @@ def against(
 def contrasts(
     evidence: Sequence[Evidence],
     weights: Mapping[str, Mapping[str, float]],
-    metric: Metric | None = None,
+    metric: MetricFunction | None = None,
     *,
     scale: Scale = IDENTITY,
     method: Method = METHOD,
@@ -128,7 +132,7 @@ def contrasts(
 
 
 def interval(
-    evidence: Evidence, metric: Metric | None = None, *, scale: Scale = IDENTITY, method: Method = METHOD
+    evidence: Evidence, metric: MetricFunction | None = None, *, scale: Scale = IDENTITY, method: Method = METHOD
 ) -> Interval:
     """Return the mean of one row's figures over its seeds with its interval; runs without a figure are in the remark.
 
@@ -343,7 +347,7 @@ def _over_sentences(sample: Sample, matrix: Reals, usable: npt.NDArray[np.bool_]
 def _compare(
     evidence: Sequence[Evidence],
     pairs: Sequence[tuple[str, str]],
-    metric: Metric | None,
+    metric: MetricFunction | None,
     scale: Scale,
     method: Method,
 ) -> Comparisons:

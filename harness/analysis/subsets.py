@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from harness.analysis import statistics
 from harness.analysis.effects import Conclusion, conclude
-from harness.analysis.leaderboard import metric_of
+from harness.analysis.leaderboard import metric_function
 from harness.analysis.scales import LOGIT
 from harness.analysis.selection import Run, Side
 from harness.analysis.significance import Reals
-from harness.analysis.statistics import METHOD, Evidence, Metric, holm
+from harness.analysis.statistics import METHOD, Evidence, MetricFunction, holm
 from impls.contract import SPECIAL_TOKENS, UNK
 
 Counts = npt.NDArray[Any]
@@ -89,7 +89,7 @@ def by_length(sides: Sequence[Side], seeds: Sequence[int], sums: Sequence[Counts
             own = lengths[inside]
             masks["–".join(dict.fromkeys((str(own.min()), str(own.max()))))] = inside
     parts = _parts(
-        sides, seeds, [(title, int(one.sum()), _cut(sums, one)) for title, one in masks.items()], metric_of(name)
+        sides, seeds, [(title, int(one.sum()), _cut(sums, one)) for title, one in masks.items()], metric_function(name)
     )
     return SubsetScores("length", "by words of the reference", "sacreBLEU", "sentences", parts)
 
@@ -106,7 +106,10 @@ def by_rarest_word(
     rarest = np.array([min((_place(word, frequencies) for word in one), default=0) for one in references])
     chosen = [(title, rarest == place) for place, title in enumerate(titles(frequencies))]
     parts = _parts(
-        sides, seeds, [(title, int(one.sum()), _cut(sums, one)) for title, one in chosen if one.any()], metric_of(name)
+        sides,
+        seeds,
+        [(title, int(one.sum()), _cut(sums, one)) for title, one in chosen if one.any()],
+        metric_function(name),
     )
     title = "by how often training has the rarest word of the reference"
     return SubsetScores("rarest_word", title, "sacreBLEU", "sentences", parts)
@@ -181,7 +184,7 @@ def _cut(sums: Sequence[Counts], mask: npt.NDArray[np.bool_]) -> list[Counts]:
 
 
 def _parts(
-    sides: Sequence[Side], seeds: Sequence[int], chosen: Sequence[tuple[str, int, list[Counts]]], metric: Metric
+    sides: Sequence[Side], seeds: Sequence[int], chosen: Sequence[tuple[str, int, list[Counts]]], metric: MetricFunction
 ) -> tuple[Subset, ...]:
     """Return the parts; p is corrected for all of them together."""
     scores: list[tuple[float | None, ...]] = []

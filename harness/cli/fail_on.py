@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.analysis.comparison import Comparison
-from harness.analysis.comparison_metrics import FIGURES, MetricComparison
+from harness.analysis.comparison_metrics import MetricComparison
 from harness.analysis.effects import Conclusion, Difference
 from harness.analysis.inference import LEAST_SEEDS
+from harness.analysis.metric_registry import COMPARISON
 from harness.analysis.selection import Side
 from harness.reporting.formatting import bounds, p_value, signed
 from harness.text import count, did_you_mean
@@ -38,11 +39,11 @@ def read(text: str) -> Condition:
     if not found:
         raise ValueError(f"--fail-on {text!r}: {FORMS}")
     name, worse, sign, written = found.groups()
-    if name not in FIGURES:
-        hint = did_you_mean(name, FIGURES) or f"; the figures are {', '.join(FIGURES)}"
+    if name not in COMPARISON:
+        hint = did_you_mean(name, COMPARISON) or f"; the figures are {', '.join(COMPARISON)}"
         raise ValueError(f"--fail-on {text!r}: there is no figure {name!r}{hint}")
     if worse:
-        if FIGURES[name].kind == "cost":
+        if COMPARISON[name].kind == "cost":
             raise ValueError(
                 f"--fail-on {text!r}: {name} is never called significant: allowed is {name}<NUMBER or >NUMBER"
             )

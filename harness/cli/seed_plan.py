@@ -37,7 +37,7 @@ def goal(text: str) -> Goal:
 
     Raises: argparse.ArgumentTypeError for another form, a number that is not positive or an unknown metric.
     """
-    from harness.analysis.leaderboard import MAIN, MEASURES
+    from harness.analysis.metric_registry import LEADERBOARD, MAIN
 
     key, _, value = text.partition("=")
     number, _, figure = (part.strip() for part in value.partition(","))
@@ -48,9 +48,9 @@ def goal(text: str) -> Goal:
         difference = math.nan
     if key.strip() != "detect" or not 0 < difference < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r}: {FORM}; the number is positive")
-    if figure not in MEASURES:
-        hint = did_you_mean(figure, MEASURES)
-        raise argparse.ArgumentTypeError(f"{text!r}: the metrics are {', '.join(MEASURES)}{hint}")
+    if figure not in LEADERBOARD:
+        hint = did_you_mean(figure, LEADERBOARD)
+        raise argparse.ArgumentTypeError(f"{text!r}: the metrics are {', '.join(LEADERBOARD)}{hint}")
     return Goal(difference, figure)
 
 
@@ -59,13 +59,12 @@ def tell(wanted: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
 
     Raises: ValueError where no runs with two seeds or more show the noise, or the difference is out of range.
     """
-    from harness.analysis.leaderboard import MEASURES
+    from harness.analysis.metric_registry import LEADERBOARD, scale_of
     from harness.analysis.power import MOST_SEEDS, detectable_with, seeds_needed, upper_bound
-    from harness.analysis.scales import scale_of
 
     single = list({spec.id: spec for spec in (replace(one, seed=0) for one in specs)}.values())
     found, records, where = _pilot(single, wanted.figure, arguments.results)
-    measure, scale = MEASURES[wanted.figure], scale_of(wanted.figure)
+    measure, scale = LEADERBOARD[wanted.figure], scale_of(wanted.figure)
     rows = max(2, *(sum(spec.budget == budget for spec in single) for budget in {spec.budget for spec in single}))
     comparisons = rows * (rows - 1) // 2
     difference = scale.natural(wanted.difference, found.level)
@@ -143,10 +142,9 @@ def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, a
 def _basis(found: Pilot, figure: str, where: str) -> list[str]:
     """Return what the plan rests on, in sentences."""
     from harness.analysis.effects import NORMAL_SEEDS
-    from harness.analysis.leaderboard import MEASURES
-    from harness.analysis.scales import scale_of
+    from harness.analysis.metric_registry import LEADERBOARD, scale_of
 
-    measure, scale = MEASURES[figure], scale_of(figure)
+    measure, scale = LEADERBOARD[figure], scale_of(figure)
     middle = scale.forward(found.level)
     deviation = float(scale.shown(math.sqrt(found.noise.run_variance), middle))
     said = (

@@ -10,7 +10,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from harness.analysis.ablation import FieldEffects
 from harness.analysis.ablation_study import Study
-from harness.analysis.contrasts import FIGURES, AblationEffect
+from harness.analysis.contrasts import AblationEffect
+from harness.analysis.metric_registry import ABLATION
 from harness.reporting.ablation_tables import signed, status
 from harness.reporting.plot_style import FAINT, INK, STYLES, figure, styled
 
@@ -29,8 +30,8 @@ def forest(study: Study, fields: Sequence[FieldEffects]) -> Figure:
     rows = sum(len(field.words) for field in fields)
     made, grid = figure(11, 1.7 + 0.3 * rows, columns=len(DRAWN), sharey=True)
     for axes, name in zip(grid[0], DRAWN, strict=True):
-        axes.set_title(f"{FIGURES[name].title}, {'less' if FIGURES[name].less_is_better else 'more'} is better")
-        unit = FIGURES[name].unit
+        axes.set_title(f"{ABLATION[name].title}, {'less' if ABLATION[name].less_is_better else 'more'} is better")
+        unit = ABLATION[name].unit
         axes.set_xlabel(f"difference from the base{' in ' * bool(unit)}{unit}")
         axes.tick_params(axis="y", length=0)
         _panel(axes, study, fields, name)

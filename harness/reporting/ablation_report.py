@@ -8,9 +8,10 @@ from typing import Any
 
 from harness.analysis.ablation import Analysis, FieldEffects, Rank, StudyEffects
 from harness.analysis.ablation_study import label
-from harness.analysis.contrasts import FIGURES, AblationEffect, Contrast
+from harness.analysis.contrasts import AblationEffect, Contrast
 from harness.analysis.grouping import groups
 from harness.analysis.leaderboard import SYMBOLS
+from harness.analysis.metric_registry import ABLATION
 from harness.experiments.specs import RunRecord
 from harness.reporting import ablation_text, ablation_tuning, bench_report, csv_export, provenance, run_plots
 from harness.reporting.ablation_plots import forest
@@ -118,14 +119,14 @@ def _coverage(found: StudyEffects) -> str:
 
 
 def _table(lines: Sequence[LevelRow]) -> Markdown:
-    heads = ["field (base)", "word", "seeds", *(one.title for one in FIGURES.values()), "parameters"]
+    heads = ["field (base)", "word", "seeds", *(one.title for one in ABLATION.values()), "parameters"]
     ended = any(line.status for line in lines)
     rows = [
         [
             text(line.name),
             code(line.word, in_table=True),
             str(line.seeds),
-            *(Markdown(line.cells[name]) for name in FIGURES),
+            *(Markdown(line.cells[name]) for name in ABLATION),
             line.parameters,
             *([line.status] if ended else []),
         ]
@@ -135,7 +136,7 @@ def _table(lines: Sequence[LevelRow]) -> Markdown:
 
 
 def _ranking(ranks: Sequence[Rank], seconds: Sequence[Rank]) -> Markdown:
-    main, second = (FIGURES[name].title for name in (MAIN, SECOND))
+    main, second = (ABLATION[name].title for name in (MAIN, SECOND))
     heads = ["rank", "field", f"largest effect on {main}", f"best and worst word for {main}", f"rank by {second}"]
     heads.append(f"largest effect on {second}")
     order = [rank.field for rank in seconds]
@@ -201,7 +202,7 @@ def _effects_of(found: StudyEffects) -> list[dict[str, Any]]:
 def _of_fields(found: StudyEffects, fields: Sequence[FieldEffects], kind: str) -> list[dict[str, Any]]:
     lines = []
     for field in fields:
-        for name in FIGURES:
+        for name in ABLATION:
             lines += [_effect(found, kind, one) for one in field.effects[name]]
             spread = field.spread[name]
             lines += [_effect(found, f"{kind}, worst against best", spread.effect)] if spread else []

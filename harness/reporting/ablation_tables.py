@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from harness.analysis.ablation import Analysis, Factorial, FieldEffects, StudyEffects
 from harness.analysis.ablation_study import Study, StudyCell
-from harness.analysis.contrasts import FIGURES, AblationEffect, detectable
+from harness.analysis.contrasts import AblationEffect, detectable
 from harness.analysis.effects import LEGEND, assumption
 from harness.analysis.grouping import measure
+from harness.analysis.metric_registry import ABLATION
 from harness.text import short_line
 
 MISSING = "–"
@@ -22,7 +23,7 @@ def signed(value: float | None, figure: str) -> str:
     """Return a difference with its sign and the figure's digits; what rounds to 0 has none."""
     if value is None:
         return MISSING
-    digits = FIGURES[figure].digits
+    digits = ABLATION[figure].digits
     rounded = f"{abs(value):,.{digits}f}"
     sign = "" if float(rounded.replace(",", "")) == 0 else "+" if value > 0 else "−"
     return sign + rounded
@@ -67,7 +68,7 @@ def base_line(study: Study) -> LevelRow:
     """Return the base's own figures, means over its seeds that completed."""
     cell = study.cells[0]
     cells = {}
-    for name, figure in FIGURES.items():
+    for name, figure in ABLATION.items():
         found = [measure(cell.records[seed], name) for seed in sorted(cell.completed)]
         values = [value for value in found if value is not None]
         cells[name] = f"{sum(values) / len(values):,.{figure.digits}f}" if values else MISSING
@@ -78,7 +79,7 @@ def field_lines(study: Study, found: Iterable[FieldEffects]) -> list[LevelRow]:
     """Return a line for each word of each field; the field's name stands at its first word alone."""
     made = []
     for field in found:
-        for place, effects in enumerate(zip(*(field.effects[name] for name in FIGURES), strict=True)):
+        for place, effects in enumerate(zip(*(field.effects[name] for name in ABLATION), strict=True)):
             contrast = effects[0].contrast
             ((_, word),) = contrast.changed
             cells = [one for one in study.cells if contrast.weights.get(one.departures, 0.0) > 0]
@@ -91,7 +92,7 @@ def field_lines(study: Study, found: Iterable[FieldEffects]) -> list[LevelRow]:
 def interaction_lines(study: Study, found: Factorial) -> list[LevelRow]:
     """Return a line for each interaction of two words."""
     made = []
-    for effects in zip(*(found.interactions[name] for name in FIGURES), strict=True):
+    for effects in zip(*(found.interactions[name] for name in ABLATION), strict=True):
         changed = effects[0].contrast.changed
         cells = [cell for cell in study.cells if set(changed) <= set(cell.departures)]
         made.append(
@@ -164,7 +165,7 @@ def _study(found: StudyEffects) -> str:
 def detectable_notes(study: Study, fields: Sequence[FieldEffects]) -> list[str]:
     """Return in a sentence which true effects a table finds; nothing where it tests nothing over seeds."""
     told = []
-    for name, figure in FIGURES.items():
+    for name, figure in ABLATION.items():
         effects = [effect for field in fields for effect in field.effects[name]]
         least = detectable(study, effects) if effects else None
         if least is not None:
@@ -182,14 +183,14 @@ def _ends(cell: StudyCell) -> str:
 
 def _aligned(lines: Sequence[LevelRow]) -> str:
     """Return two blocks of columns, losses and BLEU, for a terminal is not wide enough for both."""
-    names = list(FIGURES)
+    names = list(ABLATION)
     return "\n\n".join(_block(lines, names[start : start + 2], last=start > 0) for start in range(0, len(names), 2))
 
 
 def _block(lines: Sequence[LevelRow], names: Sequence[str], *, last: bool) -> str:
     columns = [("field", [line.name for line in lines]), ("word", [line.word for line in lines])]
     columns.append(("seeds", [str(line.seeds) for line in lines]))
-    columns += [(FIGURES[name].title, [line.cells[name] for line in lines]) for name in names]
+    columns += [(ABLATION[name].title, [line.cells[name] for line in lines]) for name in names]
     if last and any(line.status for line in lines):
         columns.append(("status", [line.status for line in lines]))
     return aligned(columns)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from harness.analysis.ablation import Analysis, Factorial, Rank, StudyEffects
 from harness.analysis.ablation_study import Study
-from harness.analysis.contrasts import FIGURES, AblationEffect
+from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
+from harness.analysis.metric_registry import ABLATION
 from harness.experiments.specs import RunRecord
 from harness.reporting import ablation_tuning
 from harness.reporting.ablation_tables import MISSING, interval, parameters, signed, status, written
@@ -39,7 +40,7 @@ def finding(analysis: Analysis) -> list[str]:
 
 def _largest_effects(found: Sequence[StudyEffects], ranks: Sequence[Rank], seconds: Sequence[Rank]) -> str:
     study = next(one.study for one in found if one.fields)
-    title = FIGURES[MAIN].title
+    title = ABLATION[MAIN].title
     told = [rank for rank in ranks if rank.effect is not None]
     sure = [rank for rank in told if rank.effect is not None and _certain(rank.effect)]
     claimed = [rank for rank in sure if rank.effect is not None and _claimed(rank.effect)]
@@ -99,7 +100,7 @@ def _beside(first: Rank, seconds: Sequence[Rank]) -> str:
     same = next((rank.effect for rank in seconds if rank.field == first.field), None)
     if same is None:
         return ""
-    return f"; its largest effect on {FIGURES[SECOND].title} is {_said(same)}, with {same.contrast.changed[0][1]}"
+    return f"; its largest effect on {ABLATION[SECOND].title} is {_said(same)}, with {same.contrast.changed[0][1]}"
 
 
 def _together(found: Factorial) -> str:
@@ -107,7 +108,7 @@ def _together(found: Factorial) -> str:
     crossed = " × ".join(found.fields)
     parts = [
         f"All combinations of {crossed} ({found.combinations:,}, {count(len(found.seeds), 'seed')}), each effect an "
-        f"average over the other fields, largest effect on the {FIGURES[MAIN].title} first:"
+        f"average over the other fields, largest effect on the {ABLATION[MAIN].title} first:"
     ]
     mains = [effect for field in found.main for effect in field.effects[MAIN] if effect.mean is not None]
     best = [max(same, key=lambda one: one.size) for same in _by_field(mains)]
@@ -259,7 +260,7 @@ def _equal_limit(found: Sequence[StudyEffects]) -> str:
 
 def _said(effect: AblationEffect) -> str:
     """Return an effect for a sentence: "+0.31 nats (95 % interval +0.25 to +0.37)"."""
-    unit = FIGURES[effect.figure].unit
+    unit = ABLATION[effect.figure].unit
     bounds = "no interval" if interval(effect) == MISSING else interval(effect)
     bounds = f"95 % interval {bounds}" if effect.low is not None else bounds
     mark = "" if effect.significant else f", {effect.conclusion.label}"

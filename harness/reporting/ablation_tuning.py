@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from harness.analysis.ablation import Analysis, FieldEffects, StudyEffects, Tuned
 from harness.analysis.ablation_study import Departures, Study
 from harness.analysis.confounds import SIZES_OF_EMBEDDINGS, Confound
-from harness.analysis.contrasts import FIGURES, AblationEffect
+from harness.analysis.contrasts import AblationEffect
+from harness.analysis.metric_registry import ABLATION
 from harness.execution.rate_tuning import PILOT_SEED, Choice
 from harness.reporting.ablation_tables import MISSING, aligned, base_line, written
 
@@ -17,7 +18,7 @@ HEADS = [
     "field (base)",
     "level",
     "tuned rate",
-    *(f"{FIGURES[name].title}, {side}" for name in SHOWN for side in ("untuned", "tuned")),
+    *(f"{ABLATION[name].title}, {side}" for name in SHOWN for side in ("untuned", "tuned")),
 ]
 
 
@@ -120,7 +121,7 @@ def finding(found: StudyEffects) -> list[str]:
     turned = [one.contrast.label for before, one in pairs if (before.mean or 0.0) * (one.mean or 0.0) < 0]
     signs = f" The estimate changes its sign for {', '.join(turned)}." if turned else ""
     return [
-        f"With the learning rate chosen for each recipe ({how(tuned)}), the effects on the {FIGURES[SHOWN[0]].title} "
+        f"With the learning rate chosen for each recipe ({how(tuned)}), the effects on the {ABLATION[SHOWN[0]].title} "
         f"are, largest first: {effects}.{signs}"
     ]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from harness.analysis.fairness import differences, fairness, other_vocabulary
 from harness.analysis.grouping import RunTable, Summary, TableRow, groups
+from harness.analysis.metric_registry import METRICS, Metric
 from harness.experiments.specs import RunRecord
 from harness.reporting.markdown import Markdown, code, text
 from harness.text import short_line
@@ -19,79 +19,45 @@ LINE = 104
 """Letters a terminal's line should hold: a wider table is printed in two parts."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column: its heading in two lines, the figure's name in `measure`, how it is written, and its unit's size.
-
-    `on_tokens`: the figure depends on the vocabulary, so it compares only between equal ones.
-    """
-
-    top: str
-    bottom: str
-    name: str
-    digits: Callable[[float], int]
-    divisor: float = 1.0
-    on_tokens: bool = False
-
-
-def _perplexity_digits(value: float) -> int:
-    return 3 if value < 100 else 1 if value < 10_000 else 0
-
-
-def _two(value: float) -> int:
-    return 2
-
-
-def _three(value: float) -> int:
-    return 3
-
-
-def _one(value: float) -> int:
-    return 1
-
-
-def _none(value: float) -> int:
-    return 0
-
-
-def _seconds_digits(value: float) -> int:
-    return 2 if value < 10 else 1 if value < 100 else 0
-
-
-QUALITY = (
-    Column("training", "perplexity", "training_perplexity", _perplexity_digits, on_tokens=True),
-    Column("validation", "perplexity", "validation_perplexity", _perplexity_digits, on_tokens=True),
-    Column("test", "perplexity", "test_perplexity", _perplexity_digits, on_tokens=True),
-    Column("tutorial", "perplexity", "tutorial_perplexity", _perplexity_digits, on_tokens=True),
-    Column("tutorial", "BLEU", "bleu_tutorial", _two, on_tokens=True),
-    Column("tokenised", "BLEU", "bleu_tokenised", _two, on_tokens=True),
-    Column("sacre-", "BLEU", "bleu_sacre", _two),
-    Column("", "chrF", "chrf", _two),
-    Column("brevity", "penalty", "brevity_penalty", _three),
-    Column("unknown", "tokens", "unknown_tokens", _none),
+QUALITY = tuple(
+    METRICS[name]
+    for name in (
+        "training_perplexity",
+        "validation_perplexity",
+        "test_perplexity",
+        "tutorial_perplexity",
+        "bleu_tutorial",
+        "bleu_tokenised",
+        "bleu_sacre",
+        "chrf",
+        "brevity_penalty",
+        "unknown_tokens",
+    )
 )
-COST = (
-    Column("", "parameters", "parameters", _none),
-    Column("", "epochs", "epochs", _none),
-    Column("", "updates", "updates", _none),
-    Column("training", "tokens/s", "training_tokens_per_second", _none),
-    Column("decoding", "sentences/s", "decoding_sentences_per_second", _one),
-    Column("total", "minutes", "total_seconds", _one, divisor=60),
+COST = tuple(
+    METRICS[name]
+    for name in (
+        "parameters",
+        "epochs",
+        "updates",
+        "training_tokens_per_second",
+        "decoding_sentences_per_second",
+        "total_seconds",
+    )
 )
-SPEED = (
-    Column("training", "tokens/s", "training_tokens_per_second", _none),
-    Column("one epoch", "s", "epoch_seconds", _seconds_digits),
-    Column("first update", "s", "first_update_seconds", _seconds_digits),
-    Column("decoding", "sentences/s", "decoding_sentences_per_second", _one),
-    Column("validation", "s", "validation_seconds", _seconds_digits),
-    Column("whole run", "minutes", "total_seconds", _one, divisor=60),
-    Column("peak memory", "MiB", "peak_memory_bytes", _none, divisor=2**20),
+SPEED = tuple(
+    METRICS[name]
+    for name in (
+        "training_tokens_per_second",
+        "epoch_seconds",
+        "first_update_seconds",
+        "decoding_sentences_per_second",
+        "validation_seconds",
+        "total_seconds",
+        "peak_memory_bytes",
+    )
 )
-PRECISIONS = tuple(
-    Column(kind, f"BLEU-{order}", f"bleu_{order}_{kind}", _two, on_tokens=True)
-    for kind in ("cumulative", "individual")
-    for order in range(1, 5)
-)
+ORDERS = tuple(metric for metric in METRICS.values() if metric.kind == "orders")
 
 
 def terminal(records: Iterable[RunRecord]) -> str:
@@ -126,13 +92,13 @@ def _terminal_group(group: RunTable) -> str:
     return "\n".join([*lines, *endings(group)])
 
 
-def _aligned(group: RunTable, columns: Sequence[Column], extra: Sequence[tuple[str, str, list[str]]]) -> list[str]:
+def _aligned(group: RunTable, columns: Sequence[Metric], extra: Sequence[tuple[str, str, list[str]]]) -> list[str]:
     table = [("", "variant", [row.label for row in group.rows], "<")]
     table.append(("", "seeds", [str(len(row.counted)) for row in group.rows], ">"))
     for column in columns:
         cells = _column(group, column)
         if any(cell != MISSING for cell in cells):
-            table.append((column.top, column.bottom, cells, ">"))
+            table.append((*column.head, cells, ">"))
     table += [(top, bottom, cells, "<") for top, bottom, cells in extra]
     widths = [max(map(len, (top, bottom, *cells))) for top, bottom, cells, _ in table]
     printed = [[top, bottom, "─" * width, *cells] for (top, bottom, cells, _), width in zip(table, widths, strict=True)]
@@ -142,7 +108,7 @@ def _aligned(group: RunTable, columns: Sequence[Column], extra: Sequence[tuple[s
     ]
 
 
-def _column(group: RunTable, column: Column) -> list[str]:
+def _column(group: RunTable, column: Metric) -> list[str]:
     """Return the cells of a column, digits under digits: where one has a deviation, the others leave room for it."""
     found = [(row, row.summary(column.name)) for row in group.rows]
     cells = [written(summary, column) for _, summary in found]
@@ -155,20 +121,20 @@ def _column(group: RunTable, column: Column) -> list[str]:
     ]
 
 
-def written(summary: Summary, column: Column) -> tuple[str, str]:
+def written(summary: Summary, column: Metric) -> tuple[str, str]:
     """Return the mean and the standard deviation as text, with equal digits."""
     if summary.mean is None:
         return MISSING, ""
     mean = summary.mean / column.divisor
-    digits = column.digits(mean)
+    digits = column.decimals(mean)
     deviation = summary.deviation
-    constant = deviation is None or (deviation == 0 and column.digits is _none)
+    constant = deviation is None or (deviation == 0 and column.digits == 0)
     return f"{mean:,.{digits}f}", "" if constant or deviation is None else f"{deviation / column.divisor:,.{digits}f}"
 
 
-def vocabulary_mark(group: RunTable, row: TableRow, column: Column) -> str:
+def vocabulary_mark(group: RunTable, row: TableRow, column: Metric) -> str:
     """Return the mark of a figure that compares with no other row, for its run has other words; else nothing."""
-    other = other_vocabulary(group.records) if group.budget == "source" and column.on_tokens else frozenset()
+    other = other_vocabulary(group.records) if group.budget == "source" and column.token_based else frozenset()
     return MARK if any(record.id in other for record in row.records) else ""
 
 
@@ -210,7 +176,7 @@ def markdown_group(group: RunTable) -> Markdown:
     else:
         parts.append(_markdown_table(group, (COST[0], *COST[1:3], *QUALITY, *COST[3:])))
         parts += ["\n".join(f"{text(line)}  " for line in _footnotes(group))] if _footnotes(group) else []
-        for title, columns in (("BLEU by order of n-gram", PRECISIONS), ("Speed and memory", SPEED)):
+        for title, columns in (("BLEU by order of n-gram", ORDERS), ("Speed and memory", SPEED)):
             if any(row.summary(column.name).values for row in group.rows for column in columns):
                 parts.append(f"**{title}**\n\n{_markdown_table(group, columns)}")
     ended = endings(group)
@@ -218,10 +184,10 @@ def markdown_group(group: RunTable) -> Markdown:
     return Markdown("\n\n".join(parts))
 
 
-def _markdown_table(group: RunTable, columns: Sequence[Column]) -> str:
+def _markdown_table(group: RunTable, columns: Sequence[Metric]) -> str:
     shown = [column for column in columns if any(row.summary(column.name).values for row in group.rows)]
     troubled = any(row.completed < len(row.records) for row in group.rows)
-    heads = ["variant", "seeds", *(f"{one.top} {one.bottom}".replace("sacre- ", "sacre").strip() for one in shown)]
+    heads = ["variant", "seeds", *(" ".join(one.head).strip() for one in shown)]
     lines = [heads + ["status"] * troubled, ["---", *["---:"] * (len(heads) - 1), *["---"] * troubled]]
     for row in group.rows:
         cells = [code(row.label, in_table=True), str(len(row.counted))]

@@ -80,7 +80,7 @@ def _figure(one: MetricComparison) -> dict[str, Any]:
     return {
         "name": figure.name,
         "title": figure.title,
-        "better": figure.better,
+        "better": figure.direction,
         "means": [_interval(each) for each in one.intervals],
         "seeds": list(table.seeds) if table else [],
         "comparisons": table.tests if table else 0,
@@ -217,7 +217,7 @@ def _figure_lines(found: Comparison, one: MetricComparison) -> Iterator[dict[str
             line = {
                 "section": "figure",
                 "name": one.figure.name,
-                "better": one.figure.better,
+                "better": one.figure.direction,
                 "first": first,
                 "second": second,
                 "first_value": means[first],

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from harness.analysis.comparability import machine
 from harness.analysis.comparison import Comparison, LargestDifferences
-from harness.analysis.comparison_metrics import FIGURES, MAIN, Kind, MetricComparison
+from harness.analysis.comparison_metrics import MetricComparison
 from harness.analysis.effects import CLAIM_SEEDS, LEGEND, Conclusion, Difference, assumption
 from harness.analysis.example_sentences import Ngram, Sentence
 from harness.analysis.grouping import BUDGETS
 from harness.analysis.inference import LEAST_SEEDS
+from harness.analysis.metric_registry import COMPARISON, MAIN, Kind
 from harness.analysis.selection import Side
 from harness.analysis.subsets import Subset, SubsetScores
 from harness.reporting.document import Block, Heading, Items, Table
@@ -155,10 +156,10 @@ def _figures(found: Comparison, side: Side, kind: Kind, title: str) -> list[Bloc
 def _figure(one: MetricComparison, side: Side, base: Side, sides: Sequence[Side]) -> tuple[str, ...]:
     figure, difference = one.figure, one.difference(side.letter, base.letter)
     means = [_mean(one, sides.index(each)) for each in (base, side)]
-    title = f"{figure.title}{ARROWS[figure.better]}"
+    title = f"{figure.heading}{ARROWS[figure.direction]}"
     if difference is None or difference.mean is None:
         return (title, *means, MISSING, MISSING, MISSING, MISSING, _told(Conclusion.NOT_TESTED), MISSING, "", "0")
-    new_seed = difference.better_on_new_seed(less_is_better=figure.better == "lower")
+    new_seed = difference.better_on_new_seed(less_is_better=figure.less_is_better)
     return (
         title,
         *means,
@@ -219,7 +220,7 @@ def _silent(chosen: Sequence[MetricComparison]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for one in chosen:
         if one.silent:
-            reasons.setdefault(one.silent, []).append(one.figure.title)
+            reasons.setdefault(one.silent, []).append(one.figure.heading)
     return [f"Not compared ({', '.join(names)}): {why}." for why, names in reasons.items()]
 
 
@@ -234,7 +235,7 @@ def _matrices(found: Comparison) -> list[Block]:
             continue
         rows = tuple((row, *(_cell(one, row, column) for column in letters)) for row in letters)
         heads = ("row less column", *letters)
-        title = f"All pairs: {one.figure.title} ({one.figure.better} is better)"
+        title = f"All pairs: {one.figure.title} ({one.figure.direction} is better)"
         blocks += [Heading(title), Table("l" + "r" * len(letters), heads, rows)]
     return blocks
 
@@ -255,7 +256,7 @@ def _cost(found: Comparison, side: Side) -> list[Block]:
         ratio = means[1] / means[0] if means[0] and means[1] is not None else None
         counted = figure.name == "parameters"
         known = difference is not None and not counted
-        title = f"{figure.title}{ARROWS[figure.better]}"
+        title = f"{figure.heading}{ARROWS[figure.direction]}"
         cells = [_mean(one, found.sides.index(each)) for each in (base, side)]
         between = bounds(difference, figure.digits, figure.divisor) if known and difference else MISSING
         mean = difference.mean if difference else None
@@ -316,7 +317,7 @@ def _sentences(found: Comparison, one: LargestDifferences) -> list[Block]:
     if one.sentences is None:
         return []
     base, blocks = found.sides[0].letter, list[Block]()
-    score = FIGURES[found.ranked_by].title
+    score = COMPARISON[found.ranked_by].title
     for chosen, way in zip(one.sentences, ("better", "worse"), strict=True):
         if chosen:
             rows = tuple(row for sentence in chosen for row in _sentence(sentence, base, one.letter))
@@ -392,5 +393,5 @@ def _legend(found: Comparison) -> tuple[str, ...]:
             for name, signature in record.signatures.items():
                 if name in (MAIN, "chrf"):
                     signatures.setdefault(name, {})[signature] = None
-    lines += [f"{FIGURES[name].title}: {'; '.join(own)}" for name, own in sorted(signatures.items())]
+    lines += [f"{COMPARISON[name].title}: {'; '.join(own)}" for name, own in sorted(signatures.items())]
     return tuple(lines)

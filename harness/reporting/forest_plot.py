@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from harness.analysis.ablation import Analysis, FieldEffects, StudyEffects, Tuned
 from harness.analysis.ablation_study import StudyCell
-from harness.analysis.contrasts import FIGURES, AblationEffect
+from harness.analysis.contrasts import AblationEffect
+from harness.analysis.metric_registry import ABLATION
 from harness.execution.rate_tuning import Choice
 from harness.reporting import leaderboard_cells
 from harness.reporting.ablation_tables import MISSING, base_line, detectable_notes, field_lines, interval, signed
@@ -67,10 +68,10 @@ def _forest(found: StudyEffects, heading: str, fields: Sequence[FieldEffects]) -
             [end for field in fields for each in field.effects[name] for end in (each.low, each.mean, each.high)],
             zero=True,
         )
-        for name in FIGURES
+        for name in ABLATION
     }
     plain = field_lines(found.study, fields)
-    effects = [each for field in fields for each in zip(*(field.effects[name] for name in FIGURES), strict=True)]
+    effects = [each for field in fields for each in zip(*(field.effects[name] for name in ABLATION), strict=True)]
     lines = [
         ForestRow(
             line.name,
@@ -84,8 +85,8 @@ def _forest(found: StudyEffects, heading: str, fields: Sequence[FieldEffects]) -
         for line, same in zip(plain, effects, strict=True)
     ]
     base = base_line(found.study)
-    own = ", ".join(f"{FIGURES[name].title} {text}" for name, text in base.cells.items())
-    titles = [figure.title + (", less is better" if figure.less_is_better else "") for figure in FIGURES.values()]
+    own = ", ".join(f"{ABLATION[name].title} {text}" for name, text in base.cells.items())
+    titles = [figure.title + (", less is better" if figure.less_is_better else "") for figure in ABLATION.values()]
     return Forest(
         heading,
         ["field (base)", "word", *titles, "seeds", "runs"],

@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.analysis.grouping import RunTable, TableRow
 from harness.analysis.leaderboard import MetricLeaderboard
-from harness.analysis.scales import scale_of
+from harness.analysis.metric_registry import scale_of
 from harness.analysis.statistics import bands
 from harness.reporting import concept_plots, run_plots
 from harness.reporting import curve_panels as panels

@@ -11,8 +11,9 @@ from markupsafe import Markup
 from harness.analysis.effects import Conclusion, Interval
 from harness.analysis.grouping import RunTable, TableRow
 from harness.analysis.inference import LEAST_SEEDS
-from harness.analysis.leaderboard import MEASURES, SYMBOLS, MetricLeaderboard
-from harness.reporting.bench_tables import COST, MISSING, QUALITY, SPEED, Column, endings, vocabulary_mark, written
+from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard
+from harness.analysis.metric_registry import LEADERBOARD, Metric
+from harness.reporting.bench_tables import COST, MISSING, QUALITY, SPEED, endings, vocabulary_mark, written
 from harness.text import short_line
 
 WIDTH, HEIGHT, EDGE = 136.0, 13.0, 5.0
@@ -161,16 +162,16 @@ def board(
     )
 
 
-def _columns(judged: Mapping[str, MetricLeaderboard]) -> list[Column]:
+def _columns(judged: Mapping[str, MetricLeaderboard]) -> list[Metric]:
     """Return every column once: what is judged first, then the rest of quality, size and speed."""
     known = {one.name: one for one in (*QUALITY, *COST, *SPEED)}
-    return [known[name] for name in dict.fromkeys((*judged, *MEASURES, *known))]
+    return [known[name] for name in dict.fromkeys((*judged, *LEADERBOARD, *known))]
 
 
-def _title(column: Column) -> str:
-    if column.name in MEASURES:
-        return MEASURES[column.name].title
-    return f"{column.top} {column.bottom}".strip()
+def _title(column: Metric) -> str:
+    if column.name in LEADERBOARD:
+        return LEADERBOARD[column.name].title
+    return f"{column.head[0]} {column.head[1]}".strip()
 
 
 def _rank_cell(found: MetricLeaderboard | None, label: str) -> LeaderboardCell:
@@ -193,7 +194,7 @@ def _between(one: Interval, written: str) -> str:
 
 
 def _judged_cell(found: MetricLeaderboard, label: str, scale: BarAxis) -> LeaderboardCell:
-    one, digits = found.intervals.get(label), found.measure.digits
+    one, digits = found.intervals.get(label), found.metric.digits
     if one is None or one.mean is None:
         return LeaderboardCell(MISSING)
     between, against = _between(one, f".{digits}f"), found.against_best(label)
@@ -207,7 +208,7 @@ def _judged_cell(found: MetricLeaderboard, label: str, scale: BarAxis) -> Leader
     )
 
 
-def _plain_cell(group: RunTable, row: TableRow, column: Column) -> LeaderboardCell:
+def _plain_cell(group: RunTable, row: TableRow, column: Metric) -> LeaderboardCell:
     summary = row.summary(column.name)
     value, deviation = written(summary, column)
     if summary.mean is None:
@@ -220,7 +221,7 @@ def _plain_cell(group: RunTable, row: TableRow, column: Column) -> LeaderboardCe
     )
 
 
-def _notes(group: RunTable, judged: Mapping[str, MetricLeaderboard], columns: Sequence[Column]) -> list[str]:
+def _notes(group: RunTable, judged: Mapping[str, MetricLeaderboard], columns: Sequence[Metric]) -> list[str]:
     several = [one for one in judged.values() if len(one.ranking) > 1]
     found = [short_line(one) for one in dict.fromkeys(remark for one in several for remark in one.comparisons.remarks)]
     found += [note for one in several for note in one.notes]
@@ -228,7 +229,7 @@ def _notes(group: RunTable, judged: Mapping[str, MetricLeaderboard], columns: Se
         found.append(f"Against the best of its column: {SYMBOLS}")
     if any(one.seeds >= LEAST_SEEDS for one in several[:1]):
         found.append(
-            f"A rank is by {several[0].measure.title}: it lies between the number of significantly better variants and "
+            f"A rank is by {several[0].metric.title}: it lies between the number of significantly better variants and "
             "that of significantly worse ones."
         )
     if any(vocabulary_mark(group, row, column) for row in group.rows for column in columns):
@@ -249,14 +250,14 @@ MATRICES = ("bleu_sacre", "test_perplexity")
 def matrices(group: RunTable, judged: Mapping[str, MetricLeaderboard]) -> list[DifferenceMatrix]:
     """Return the matrix of each figure that has one, for the rows of one table."""
     chosen = [judged[name] for name in MATRICES if name in judged and len(judged[name].ranking) > 1]
-    return [matrix(f"{one.measure.title}, {group.heading}", one) for one in chosen]
+    return [matrix(f"{one.metric.title}, {group.heading}", one) for one in chosen]
 
 
 def matrix(heading: str, found: MetricLeaderboard) -> DifferenceMatrix:
     """Return all differences of one figure, the rows in the order of their means."""
     names = found.ranking
     said = [*found.comparisons.remarks, *found.notes] if found.seeds < LEAST_SEEDS else found.notes
-    if found.measure.less_is_better:
+    if found.metric.less_is_better:
         said = [*said, "Less is better."]
     note = short_line(" ".join(said), longest=2_000)
     lines = [(name, [_difference(found, name, other) for other in names]) for name in names]
@@ -266,11 +267,11 @@ def matrix(heading: str, found: MetricLeaderboard) -> DifferenceMatrix:
 def _difference(found: MetricLeaderboard, first: str, second: str) -> MatrixCell | None:
     if first == second:
         return None
-    one, digits = found.comparisons.between(first, second), found.measure.digits
+    one, digits = found.comparisons.between(first, second), found.metric.digits
     if one.mean is None:
         return MatrixCell(MISSING, Conclusion.NOT_TESTED.symbol, "", "", "", "")
     conclusion = found.conclusion(one)
-    chance = one.better_on_new_seed(less_is_better=found.measure.less_is_better)
+    chance = one.better_on_new_seed(less_is_better=found.metric.less_is_better)
     return MatrixCell(
         text=f"{one.mean:+.{digits}f}",
         mark=conclusion.symbol,

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.analysis.grouping import BUDGETS, RunTable
-from harness.analysis.leaderboard import MAIN, MetricLeaderboard
+from harness.analysis.leaderboard import MetricLeaderboard
+from harness.analysis.metric_registry import MAIN
 from harness.text import count
 
 MOST_NAMES = 3

@@ -23,8 +23,9 @@ from harness.analysis.effects import ASSUMPTION, CLAIM_SEEDS, LEGEND, Conclusion
 from harness.analysis.grouping import groups
 from harness.analysis.inference import all_pairs, infer, prior
 from harness.analysis.leaderboard import MetricLeaderboard, judge, stored_sentences
+from harness.analysis.metric_registry import scale_of
 from harness.analysis.power import DifferenceNoise, detectable, detectable_with, seeds_needed, upper_bound
-from harness.analysis.scales import IDENTITY, LOG, LOGIT, scale_of
+from harness.analysis.scales import IDENTITY, LOG, LOGIT
 from harness.analysis.statistics import METHOD, Evidence, Method, against
 from harness.evaluation import metrics
 from harness.reporting.ablation_tables import written

@@ -141,7 +141,7 @@ def test_speed_and_size_are_shown_and_never_called_significant(tmp_path: Path) -
     assert rate.conclusion(difference) is Conclusion.NOT_TESTED
     assert rate.unjudged == "measured on different machines"
     shown = render_text.blocks(comparison_report.document(whole))
-    line = next(line for line in shown.split("\n") if line.startswith("training tokens/s"))
+    line = next(line for line in shown.split("\n") if line.startswith("training throughput, tokens/s"))
     assert "2.001" in line
     assert line.endswith("?")
     assert "A was measured on: one; threads: 2." in shown
