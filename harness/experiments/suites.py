@@ -30,8 +30,8 @@ AS_SOURCE: dict[str, tuple[str, ...]] = {
 
 The tutorials' searches may choose `<unk>`, so those of the variants that follow them may too. `paper` and `paper_base`
 never do, after Vaswani et al. 2017, whose subwords leave no word unknown. Neither does `conv_ffn`: its source does not
-translate, and its SentencePiece vocabulary covers every character of the training text. That vocabulary has 7,000 tokens,
-because Multi30k's English text does not contain enough different pieces for the source's 8,000.
+translate, and its SentencePiece vocabulary covers every character of the training text. It has 7,000 tokens: the
+English text of Multi30k does not contain enough different pieces for the 8,000 of the source.
 """
 
 LITTLE_TEXT: dict[str, tuple[str, ...]] = {
