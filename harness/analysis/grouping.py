@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
+from harness.experiments.run_names import flat_settings
 from harness.experiments.specs import Budget, DataSpec, EpochRecord, RunRecord, RunSpec, canonical_json, to_json
 from harness.text import short_line
 from impls.contract import GruRecipe
@@ -319,7 +320,7 @@ def _told(name: str, settings: dict[str, Any]) -> str:
 
 def _labels(specs: Sequence[RunSpec]) -> list[str]:
     """Return the variants' names, followed by the settings that tell rows of one name apart or differ from its own."""
-    flat = [_flat(spec) for spec in specs]
+    flat = [flat_settings(spec) for spec in specs]
     places = [name for name in PLACES if len({one[name] for one in flat}) > 1]
     found = []
     same: dict[str, list[dict[str, Any]]] = {}
@@ -350,14 +351,3 @@ def _changed(spec: RunSpec) -> list[str]:
     own = to_json(known)
     free = {"name", "source", *(SIZES if _reduced(spec) else ())}
     return [f"recipe.{name}" for name, value in settings.items() if name not in free and own[name] != value]
-
-
-def _flat(spec: RunSpec) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in to_json(replace(spec, seed=0)).items():
-        if isinstance(value, dict):
-            inner = {f"{name}.{key}": one for key, one in value.items() if key not in ("name", "source", "family")}
-            found.update({key: canonical_json(one) if isinstance(one, dict) else one for key, one in inner.items()})
-        else:
-            found[name] = value
-    return found

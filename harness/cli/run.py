@@ -13,9 +13,11 @@ from typing import Any
 
 from harness.cli import options
 from harness.experiments import suites
+from harness.experiments.run_names import run_names
 from harness.experiments.specs import DataSpec, RunRecord, RunSpec, spec_from_json
 from harness.processes import parent_watchdog
-from harness.processes.progress import Display, Event, Progress, to_line
+from harness.processes.progress import Event, Progress, to_line
+from harness.processes.progress_display import Display
 from harness.processes.signals import Interrupted, SignalGuard
 from harness.storage import locks, run_store
 from harness.training import reuse
@@ -58,7 +60,7 @@ def _by_hand(arguments: argparse.Namespace, watch: SignalGuard) -> int:
     if there:
         options.say(f"{spec.id}: is there already ({there[0].status}); remove its folder to run it again")
         return _show(there[0], arguments.results)
-    display = Display(sys.stderr)
+    display = Display(sys.stderr, names=run_names([spec]))
     told = {"command": arguments.typed, "note": arguments.note, "checkpoint_seconds": arguments.checkpoint_seconds}
     try:
         record = _run(spec, arguments.results, display, watch, told)

@@ -15,7 +15,7 @@ from harness.cli import options
 from harness.experiments import specs, suites
 from harness.experiments.specs import DataSpec, RunSpec
 from harness.processes import machine, workers
-from harness.processes.progress import Display
+from harness.processes.progress_display import Display
 from harness.processes.signals import Interrupted, SignalGuard
 from harness.speed import plan as plans
 from harness.speed.measurement import Measurement, MeasurementPlan, Unavailable

@@ -14,9 +14,11 @@ from typing import Any, TextIO
 
 from harness.execution.eta import Forecast
 from harness.execution.retry_policy import Records, Running, Task
+from harness.experiments.run_names import run_names
 from harness.experiments.specs import RunRecord, RunSpec
 from harness.processes import exit_status
-from harness.processes.progress import Display, Event, duration
+from harness.processes.progress import Event, duration
+from harness.processes.progress_display import Display
 from harness.processes.signals import SignalGuard
 from harness.processes.workers import Ended, Payload, Worker
 from harness.storage import locks, logs, run_store
@@ -136,7 +138,7 @@ class _Crew:
         self.gpus = gpus
         self.results, self.forecast, self.terms, self.runs = results, forecast, terms, len(specs)
         self.stopping = False
-        self.display = Display(stream, overall=self._overall)
+        self.display = Display(stream, names=run_names(specs), overall=self._overall)
         self.told = told
         self.records = Records(results, told, terms.retries, self.display.line)
         self.waiting = [Task(spec) for spec in specs]

@@ -19,7 +19,8 @@ from harness import text as terminal
 from harness.cli import options
 from harness.cli.main import main
 from harness.experiments.specs import RunRecord
-from harness.processes.progress import Display, Event
+from harness.processes.progress import Event
+from harness.processes.progress_display import Display
 from harness.reporting import bench_report, csv_export, render_html, render_latex
 from harness.storage import run_store
 from impls.recipes import RECIPES
@@ -120,7 +121,7 @@ def test_progress_moves_the_cursor_and_no_text_in_it_does() -> None:
         display(Event(run=text, stage="training", remark=text))
         display.line(text)
     display.close()
-    assert not obeyed(re.sub(r"\x1b\[\d+A\x1b\[J", "", screen.getvalue()))
+    assert not obeyed(re.sub(r"\x1b\[(\d+A|2K|\?25[lh]|[\d;]*m)|\r", "", screen.getvalue()))
 
 
 # CSV ------------------------------------------------------------------------------------------------------------------

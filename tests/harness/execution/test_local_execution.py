@@ -22,7 +22,7 @@ from harness.execution.retry_policy import LOST_PROCESSES, Records, Running, Tas
 from harness.experiments import suites
 from harness.experiments.specs import DataSpec, RunRecord, RunSpec
 from harness.processes import workers
-from harness.processes.progress import Display, Event, describe, duration, from_line, to_line
+from harness.processes.progress import Event, describe, duration, from_line, to_line
 from harness.storage import checkpoint_files, run_store
 from impls import registry
 from impls.recipes import TUTORIAL
@@ -132,41 +132,6 @@ def test_a_runner_that_was_started_deaf_to_its_children_notices_their_end(tmp_pa
 def test_ctrl_c_ends_the_runs_in_order_with_a_checkpoint_of_each(tmp_path: Path) -> None:
     records = interrupted(tmp_path / "results", "--jobs", "2")
     assert [len(record.curve) for record in records] == [1, 1]
-
-
-def test_the_display_of_a_log_is_rare_and_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    moment = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: moment)
-    stream = io.StringIO()
-    display = Display(stream, overall=lambda: "all of it")
-    for moment in range(60):
-        display(Event(run="x", stage="training", epoch=1, epochs=2, updates=moment, all_updates=99))
-    display(Event(run="x", stage="training", epoch=1, epochs=2, remark="epoch 1/2 done"))
-    lines = stream.getvalue().splitlines()
-    assert 3 <= len(lines) <= 6
-    assert lines[0].startswith("x: epoch 1/2, update ")
-    assert lines[0].endswith("all of it")
-    assert lines[-1] == "x: epoch 1/2 done"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_the_display_of_a_terminal_updates_its_lines() -> None:
-    stream = Terminal()
-    display = Display(stream, overall=lambda: "all of it")
-    display(Event(run="x", stage="training", epoch=1, epochs=2))
-    display(Event(run="x", stage="training", remark="worth keeping"))
-    display(Event(run="x", stage="ended"))
-    shown = stream.getvalue()
-    assert "\x1b[2A\x1b[J" in shown
-    assert "x: worth keeping\n" in shown
-    assert shown.endswith("\x1b[J")
-    display(Event(run=spec(seed=3).id, stage="training", epoch=1, epochs=2))
-    display(Event(run="y", stage="training", remark="now"))
-    assert "counting_model_build controlled s3: epoch 1/2" in stream.getvalue()
 
 
 def test_events_survive_a_pipe() -> None:
