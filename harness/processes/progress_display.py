@@ -24,6 +24,13 @@ BAR_TERMINAL_WIDTH = 90
 """Narrower terminals show no bars."""
 
 
+class _Console(Console):
+    """A console that reports a closed pipe as an exception; rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 class Display:
     """Shows the runs in progress: a table that updates itself on a terminal, occasional plain lines elsewhere.
 
@@ -39,7 +46,7 @@ class Display:
     def __init__(
         self, stream: TextIO, *, names: Mapping[str, str] | None = None, overall: Callable[[], str] | None = None
     ) -> None:
-        self._console = Console(file=stream, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        self._console = _Console(file=stream, markup=False, highlight=False, emoji=False, soft_wrap=True)
         self._names, self._overall = names or {}, overall
         self._live: Live | None = None
         self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal

@@ -37,7 +37,7 @@ def test_display_in_a_log_writes_rare_plain_lines(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(time, "monotonic", lambda: moment)
     stream = io.StringIO()
     display = Display(stream, overall=lambda: "all of it")
-    for moment in range(60):
+    for moment in range(60):  # noqa: B007
         display(training())
     display(training(remark="epoch 1/2 done"))
     display.close()
