@@ -1,6 +1,12 @@
-"""Interchangeable implementations of small translation models, behind one `Seq2SeqModel` protocol."""
+"""Interchangeable implementations of small translation models, behind one `Seq2SeqModel` protocol.
+
+`build` creates a model from a recipe, `wrap` from a torch module of your own.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from impls import registry
 from impls.contract import Recipe, Seq2SeqModel, Training
@@ -21,13 +27,22 @@ def build(
 ) -> Seq2SeqModel:
     """Build the model that `recipe` describes, with the initial weights of `seed`.
 
-    `training` None means `Training()`. `backend` is what Keras runs on, fixed in a process by its first Keras model
-    ("tensorflow" unless KERAS_BACKEND says otherwise), and None for other frameworks. `device` is "cpu" or "cuda";
-    `precision` is "float32", or "bfloat16" for mixed precision with float32 weights. `cuda_graphs` has a Transformer's
-    updates and decoding captured and replayed, with torch on a GPU.
+    Args:
+        recipe: The architecture.
+        source_vocabulary_size: Number of source tokens, special ones included.
+        target_vocabulary_size: Number of target tokens, special ones included.
+        training: Optimiser and loss settings; `Training()` by default.
+        framework: "torch" or "keras".
+        backend: The Keras backend, "tensorflow", "jax" or "torch"; by default KERAS_BACKEND, or else "tensorflow".
+            The first Keras model of a process fixes it. None for other frameworks.
+        seed: Seed of the initial weights, of dropout and of teacher forcing.
+        device: "cpu" or "cuda".
+        precision: "float32", or "bfloat16" for mixed precision with float32 weights.
+        cuda_graphs: Capture the updates and decoding steps of a Transformer as CUDA graphs (torch on a GPU only).
 
-    Raises: ValueError where the framework, the device, the precision or CUDA graphs cannot be had, or the recipe
-    does not fit the vocabularies.
+    Raises:
+        ValueError: The framework, device, precision or CUDA graphs are not available, or the recipe does not fit the
+            vocabularies.
     """
     if cuda_graphs:
         builder = registry.graph_builder(recipe.family, framework)
@@ -43,3 +58,50 @@ def build(
         precision=precision,
     )
     return model
+
+
+def wrap(
+    module: Any | Callable[[], Any],
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    *,
+    training: Training | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    precision: str = "float32",
+) -> Seq2SeqModel:
+    """Turn a torch module into a `Seq2SeqModel`; `examples/lstm_attention.py` is a complete example.
+
+    The module has these methods. Ids are int64 tensors, padded on the right with `impls.contract.PAD`:
+
+    - `encode(source)` returns the memory: a tensor, or nested tuples, lists or dicts of tensors whose first dimension
+      is the sentence. `source` [B,S] holds `<sos>`, the tokens and `<eos>`.
+    - `decode(memory, target_in)` returns the logits of the next token at each position, [B,T,V], and the attention
+      weights on the source, [B,T,S] or [B,layers,heads,T,S], which are 0 at padding. `target_in` [B,T] begins with
+      `<sos>`. Logits may depend on earlier positions only.
+    - `step(memory, state, last)` is optional and makes decoding faster. It returns the logits [B,V] after the tokens
+      `last` [B], and a new state, structured like the memory. `state` is None before the first token. Without it,
+      `decode` runs again on the whole prefix for each token.
+
+    Mask padding with a large finite number such as -1e9, because a sentence may consist of padding alone. Set
+    `max_length` on the module if it has a limit of positions.
+
+    Args:
+        module: A function without arguments that returns the module. It is called with torch's generator seeded by
+            `seed`. A module itself is accepted too, if you have seeded its weights.
+        source_vocabulary_size: Number of source tokens, special ones included.
+        target_vocabulary_size: Number of target tokens V, special ones included.
+        training: Optimiser and loss settings; `Training()` by default.
+        seed: Seed of the initial weights and of dropout.
+        device: "cpu" or "cuda".
+        precision: "float32", or "bfloat16" for mixed precision with float32 weights.
+
+    Raises:
+        ValueError: A method is missing or returns a wrong shape, or the device or the precision is not available.
+    """
+    from impls.pytorch import wrapped_module
+
+    settings: dict[str, Any] = {"seed": seed, "device": device, "precision": precision}
+    return wrapped_module.build(
+        module, source_vocabulary_size, target_vocabulary_size, training=training or Training(), **settings
+    )

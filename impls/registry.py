@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from impls.contract import Arrays, Backend, Recipe, Training
+from impls.contract import Arrays, Backend, Recipe, Seq2SeqModel, Training
 from impls.recipes import RECIPES, TRAININGS
 
 BUILDERS: dict[tuple[str, str], str] = {
@@ -34,6 +34,12 @@ INSTALL = {
     "jax": "python -m pip install '.[keras,jax]'",
 }
 BACKENDS: tuple[str, ...] = get_args(Backend)
+
+EXTERNAL_VARIANT = (
+    "an external variant is a recipe, or a function build(source_vocabulary_size, target_vocabulary_size, *, training, "
+    "seed, device, precision, dropout=None) that returns a Seq2SeqModel; impls.wrap makes one from a torch module"
+)
+"""What `--variant package.module:NAME` accepts. `dropout` is optional: the laws use it to switch dropout off."""
 
 
 # Variants -------------------------------------------------------------------------------------------------------------
@@ -132,6 +138,33 @@ def load(path: str) -> Any:
     if not hasattr(module, attribute):
         raise ValueError(f"{path!r}: {module_name} has no {attribute!r}{_hint(attribute, vars(module))}")
     return getattr(module, attribute)
+
+
+def build_external(path: str, *vocabulary_sizes: int, **settings: Any) -> Seq2SeqModel:
+    """Build the model of an external variant "package.module:NAME".
+
+    Raises:
+        ValueError: The object is not a function that returns a `Seq2SeqModel`.
+    """
+    builder = load(path)
+    check_builder(path, builder)
+    model = builder(*vocabulary_sizes, **settings)
+    if not isinstance(model, Seq2SeqModel):
+        raise ValueError(f"{path!r} returned an object of type {type(model).__name__}; {EXTERNAL_VARIANT}")
+    return model
+
+
+def check_builder(path: str, builder: object) -> None:
+    """Raise ValueError if the object that `path` names is a class, a torch module or not callable."""
+    if isinstance(builder, type) or not callable(builder) or _is_torch_module(builder):
+        kind = f"the class {builder.__name__}" if isinstance(builder, type) else f"of type {type(builder).__name__}"
+        raise ValueError(f"{path!r} is {kind}; {EXTERNAL_VARIANT}")
+
+
+def _is_torch_module(value: object) -> bool:
+    """Return whether a value is a torch.nn.Module, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def _known(name: str) -> str:

@@ -37,9 +37,6 @@ from impls.contract import (
     TransformerRecipe,
 )
 
-BUILDER = "def build(source_words, target_words, *, training, seed, device, precision, dropout=None)"
-"""The signature that a builder from outside has; `dropout` is optional."""
-
 Build = Callable[[Training, int, float], Seq2SeqModel]
 """build(training, seed, dropout): a fresh model. External builders without a `dropout` argument ignore the last."""
 
@@ -249,32 +246,28 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: 
         def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
             settings: dict[str, Any] = {} if fixed else {"dropout": dropout}
             settings |= {"training": training, "seed": seed, "device": device, "precision": "float32"}
-            return built(variant, found, source_vocabulary_size, target_vocabulary_size, **settings)
+            return built(variant, source_vocabulary_size, target_vocabulary_size, **settings)
 
-        limit = getattr(build(Training(), 0, 0.0).recipe, "max_length", None)
+        model = build(Training(), 0, 0.0)
+        limit = getattr(model, "max_length", getattr(model.recipe, "max_length", None))
         max_length = min(max_length, limit) if isinstance(limit, int) else max_length
     return ModelUnderTest(build, source_vocabulary_size, target_vocabulary_size, max_length, describe, fixed, fast)
 
 
-def built(
-    variant: str, builder: Any, source_vocabulary_size: int, target_vocabulary_size: int, **settings: Any
-) -> Seq2SeqModel:
-    """Return the model that a builder from outside builds.
+def built(variant: str, source_vocabulary_size: int, target_vocabulary_size: int, **settings: Any) -> Seq2SeqModel:
+    """Return the model of an external variant.
 
-    Raises: ValueError where the object is no builder, or the builder fails or builds something else.
+    Raises:
+        ValueError: The object is not a builder, or it fails or returns something else than a `Seq2SeqModel`.
     """
-    accepted = "a variant from outside is a recipe, or a function that builds a Seq2SeqModel: " + BUILDER
-    if not callable(builder) or isinstance(builder, type):
-        kind = "a class" if isinstance(builder, type) else f"of type {type(builder).__name__}"
-        raise ValueError(f"{variant!r} is {kind}; {accepted}")
     try:
-        model = builder(source_vocabulary_size, target_vocabulary_size, **settings)
+        return registry.build_external(variant, source_vocabulary_size, target_vocabulary_size, **settings)
+    except ValueError:
+        raise
     except Exception as error:
         first_line = (str(error).splitlines() or [""])[0]
-        raise ValueError(f"{variant!r} fails with {type(error).__name__}: {first_line}; {accepted}") from error
-    if not isinstance(model, Seq2SeqModel):
-        raise ValueError(f"{variant!r} returns an object of type {type(model).__name__}; {accepted}")
-    return model
+        reason = f"{variant!r} fails with {type(error).__name__}: {first_line}"
+        raise ValueError(f"{reason}; {registry.EXTERNAL_VARIANT}") from error
 
 
 def _takes_dropout(builder: Any) -> bool:

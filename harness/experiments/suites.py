@@ -145,8 +145,7 @@ def resolve(variant: str) -> tuple[Recipe | None, Training]:
         raise ValueError(f"{variant!r}: its module's TRAINING is {training!r}: allowed is a Training")
     if isinstance(named, TransformerRecipe | GruRecipe | TorchReferenceRecipe):
         return named, training
-    if not callable(named):
-        raise ValueError(f"{variant!r} is {named!r}: allowed is a recipe, or a builder of a Seq2SeqModel")
+    registry.check_builder(variant, named)
     return None, training
 
 

@@ -31,7 +31,7 @@ from impls.pytorch.cpu_kernels import output_loss
 from impls.pytorch.dropout import Dropout, Dropouts, DropoutSource
 from impls.pytorch.torch_packing import GROUP_ROWS, groups_by_length, pack, pack_by_position
 from impls.pytorch.torch_transformer import Transformer
-from impls.pytorch.weight_names import slots
+from impls.pytorch.weight_names import WeightSlot, slots
 from impls.torch_reference import TorchReference
 from impls.weights import check, initial
 
@@ -79,7 +79,7 @@ class TorchModel:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: Recipe | None,
         module: Any,
         weights: Arrays,
         *,
@@ -95,7 +95,7 @@ class TorchModel:
         self._device, self._dropout_source, self._seed = dropout_source.device, dropout_source, seed
         self._training, self._precision = training, precision
         self._updates = 0
-        self._slots = slots(module)
+        self._slots = self.weight_slots(module)
         self._parameters = list(module.parameters())
         betas = (training.beta1, training.beta2)
         self._optimiser = torch.optim.Adam(self._parameters, betas=betas, eps=training.epsilon, fused=self.fused_adam)
@@ -105,6 +105,11 @@ class TorchModel:
         self._set_totals(NO_TOTALS)
         self.set_weights(weights)
         self._make_moments()
+
+    @staticmethod
+    def weight_slots(module: nn.Module) -> dict[str, WeightSlot]:
+        """Return where each canonical tensor lies in the module."""
+        return slots(module)
 
     # Training ---------------------------------------------------------------------------------------------------------
 

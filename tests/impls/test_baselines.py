@@ -302,11 +302,11 @@ def test_a_sentence_that_is_nothing_and_no_sentence(name: str, taught: Taught) -
 def test_more_positions_than_there_are_is_refused(name: str) -> None:
     baseline, long = build(name), np.array([SOS, *[5] * SMALL.max_length, 3], np.int32)
     with pytest.raises(
-        ValueError, match=f"sources of {SMALL.max_length + 2} positions: .*max_length={SMALL.max_length}"
+        ValueError, match=f"sources with {SMALL.max_length + 2} positions .*max_length={SMALL.max_length}"
     ):
         translated(baseline, [long])
     with pytest.raises(
-        ValueError, match=f"max_tokens of {SMALL.max_length + 1} positions: .*max_length={SMALL.max_length}"
+        ValueError, match=f"max_tokens with {SMALL.max_length + 1} positions .*max_length={SMALL.max_length}"
     ):
         translated(baseline, [long[:5]], max_tokens=SMALL.max_length)
 

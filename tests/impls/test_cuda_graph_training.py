@@ -229,7 +229,7 @@ def test_nothing_that_a_graph_points_to_moves() -> None:
 class DrawnNowhere:
     """Dropout's numbers on a device without memory."""
 
-    def kept(self, shape: tuple[int, ...], rate: float) -> torch.Tensor:
+    def keep_mask(self, shape: tuple[int, ...], rate: float) -> torch.Tensor:
         return torch.ge(torch.empty(shape, device="meta").uniform_(), rate).float()
 
 

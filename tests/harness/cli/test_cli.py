@@ -373,11 +373,11 @@ def test_laws_are_told_one_a_line_with_their_seconds(capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("NETWORK", "fails with TypeError"),
-        ("Network", "is a class"),
-        ("NUMBER", "is 3"),
+        ("NETWORK", "is of type Network"),
+        ("Network", "is the class Network"),
+        ("NUMBER", "is of type int"),
         ("failing_builder", "fails with RuntimeError: no such file"),
-        ("builder_of_nothing", "returns an object of type NoneType"),
+        ("builder_of_nothing", "returned an object of type NoneType"),
     ],
 )
 def test_what_is_no_variant_is_refused_in_one_line(name: str, words: str, capsys: Any) -> None:
@@ -385,7 +385,7 @@ def test_what_is_no_variant_is_refused_in_one_line(name: str, words: str, capsys
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert f"'no_variants:{name}' {words}" in told
-    assert "recipe, or a" in told
+    assert "impls.wrap" in told
 
 
 def test_data_describes_a_corpus(capsys: Any) -> None:

@@ -225,9 +225,7 @@ def test_results_read_as_one_line() -> None:
 
 
 def test_something_else_than_a_recipe_or_a_builder_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="'test_laws:NOT_A_VARIANT' is of type int; a variant from outside is a recipe"
-    ):
+    with pytest.raises(ValueError, match="'test_laws:NOT_A_VARIANT' is of type int; an external variant is a recipe"):
         for_variant("test_laws:NOT_A_VARIANT")
 
 

@@ -46,7 +46,7 @@ def test_a_run_that_fails_stays_where_it_is(tmp_path: Path) -> None:
     assert "in train_step / raise RuntimeError" in found["build_breaking"].reason
     assert "code 9" in found["build_dying"].reason
     assert "the last words" in found["build_dying"].reason
-    assert "gives a str: allowed is a Seq2SeqModel" in found["build_nothing"].reason
+    assert "returned an object of type str" in found["build_nothing"].reason
     for record in outcome.records:
         assert run_store.load_record(tmp_path, record.id) == record
         assert (record.command, record.note) == ("the command", "a note")

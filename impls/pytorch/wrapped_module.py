@@ -1,0 +1,143 @@
+"""Turns a user's torch module into a `Seq2SeqModel`; `impls.wrap` describes the methods that the module needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from impls.contract import EOS, SOS, Training
+from impls.pytorch.dropout import DropoutSource
+from impls.pytorch.kv_cache import Rows
+from impls.pytorch.plain_adapter import PlainModel
+from impls.pytorch.torch_adapter import device_of
+from impls.pytorch.weight_names import WeightSlot
+
+METHODS = "encode(source) and decode(memory, target_in)"
+
+
+class WrappedModule(nn.Module):
+    """Gives a user's module the methods that `TorchModel` calls. Ids reach the module as int64."""
+
+    def __init__(self, user: Any) -> None:
+        super().__init__()
+        self.user = user
+        self.output = nn.Identity()
+
+    def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
+        """Return the logits of all positions. Shapes: [B,S], [B,T] to [B,T,V]."""
+        logits, _ = self.user.decode(self.user.encode(source.long()), target_in.long())
+        return logits
+
+    def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
+        """Return the weights of target positions on source positions. Shapes: [B,layers,H,T,S]."""
+        _, attention = self.user.decode(self.user.encode(source.long()), target_in.long())
+        return attention[:, None, None] if attention.ndim == 3 else attention
+
+    def prefill(self, source: torch.Tensor) -> WrappedState:
+        """Encode the source [B,S] and return the state before the first target token."""
+        return WrappedState(self.user.encode(source.long()), source.new_zeros((len(source), 0)))
+
+    def step(self, state: WrappedState, last: torch.Tensor) -> torch.Tensor:
+        """Feed the newest tokens [R] and return the logits of the next ones, [R,V]."""
+        if getattr(self.user, "step", None) is not None:
+            logits, state.decoder = self.user.step(state.memory, state.decoder, last.long())
+            return logits
+        state.tokens = torch.cat([state.tokens, last[:, None]], dim=1)
+        logits, _ = self.user.decode(state.memory, state.tokens.long())
+        return logits[:, -1]
+
+
+class WrappedState:
+    """The state of incremental decoding.
+
+    Attributes:
+        memory: The result of the module's `encode`.
+        decoder: The state that the module's `step` returned; None before the first token.
+        tokens: The tokens so far, [R,t], for modules without `step`.
+    """
+
+    def __init__(self, memory: Any, tokens: torch.Tensor) -> None:
+        self.memory, self.decoder, self.tokens = memory, None, tokens
+
+    def reorder(self, rows: Rows) -> None:
+        """Keep, drop, repeat or reorder rows."""
+        index = torch.from_numpy(rows).to(self.tokens.device)
+        self.memory, self.decoder, self.tokens = select_rows((self.memory, self.decoder, self.tokens), index)
+
+
+def select_rows(value: Any, index: torch.Tensor) -> Any:
+    """Return the rows `index` of every tensor in nested tuples, lists and dictionaries.
+
+    Raises:
+        ValueError: The value holds something else than tensors and None.
+    """
+    if value is None:
+        return None
+    if isinstance(value, torch.Tensor):
+        return value.index_select(0, index)
+    if isinstance(value, dict):
+        return {key: select_rows(item, index) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        items = [select_rows(item, index) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    raise ValueError(f"encode or step returned a {type(value).__name__}: use tensors, tuples, lists, dicts or None")
+
+
+class WrappedModel(PlainModel):
+    """A user's module with its own parameter names as weight names. `max_length` is the module's, if it has one."""
+
+    def __init__(self, module: nn.Module, **settings: Any) -> None:
+        self.max_length = getattr(module, "max_length", None)
+        weights = {name: slot.read(slot.parameter) for name, slot in self.weight_slots(WrappedModule(module)).items()}
+        super().__init__(None, WrappedModule(module), weights, **settings)
+
+    @staticmethod
+    def weight_slots(module: nn.Module) -> dict[str, WeightSlot]:
+        """Return where each weight lies: the parameters under the names that the user's module gives them."""
+        parameters = module.get_submodule("user").named_parameters()
+        return {name: WeightSlot(parameter, slice(None), kernel=False) for name, parameter in parameters}
+
+
+def build(
+    module: nn.Module | Callable[[], nn.Module],
+    source_vocabulary_size: int,
+    target_vocabulary_size: int,
+    *,
+    training: Training,
+    seed: int,
+    device: str,
+    precision: str,
+) -> WrappedModel:
+    """Build the model; see `impls.wrap`."""
+    if not isinstance(module, nn.Module):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            module = module()
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"impls.wrap got a function that returns a {type(module).__name__}, not a torch.nn.Module")
+    missing = [name for name in ("encode", "decode") if not callable(getattr(module, name, None))]
+    if missing:
+        raise ValueError(f"{type(module).__name__} has no method {missing[0]!r}: impls.wrap needs {METHODS}")
+    source = DropoutSource(device_of(device))
+    model = WrappedModel(module, training=training, dropout_source=source, seed=seed, precision=precision)
+    _check_shapes(model, source_vocabulary_size, target_vocabulary_size)
+    return model
+
+
+def _check_shapes(model: WrappedModel, source_vocabulary_size: int, target_vocabulary_size: int) -> None:
+    """Raise ValueError unless logits and attention of a tiny batch have the right shapes."""
+    source = np.array([[SOS, source_vocabulary_size - 1, EOS]], np.int32)
+    target_in = np.array([[SOS, target_vocabulary_size - 1]], np.int32)
+    name = type(model.module.user).__name__
+    shape, expected = model.logits(source, target_in).shape, (1, 2, target_vocabulary_size)
+    if shape != expected:
+        raise ValueError(f"{name}.decode returned logits of shape {shape} for one sentence: expected {expected}")
+    attention = model.cross_attention(source, target_in)
+    if attention.ndim != 5 or attention.shape[0] != 1 or attention.shape[3:] != (2, 3):
+        raise ValueError(
+            f"{name}.decode returned attention weights of the wrong shape: return [B,T,S] or [B,layers,heads,T,S]"
+        )

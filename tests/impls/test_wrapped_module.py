@@ -1,0 +1,159 @@
+"""`impls.wrap` turns a torch module of a user into a model that obeys the laws, trains and translates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import one_thread
+from torch import nn
+
+import impls
+from examples.lstm_attention import LstmAttention, build
+from harness.cli.main import main
+from harness.conformance.law_runner import for_variant
+from harness.storage import run_store
+from impls.contract import EOS, PAD, SOS, Seq2SeqModel
+
+SIZES = (37, 41)
+SETTINGS: dict[str, Any] = {"seed": 0, "device": "cpu", "precision": "float32"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+def small_lstm() -> LstmAttention:
+    return LstmAttention(*SIZES, width=16, dropout=0.1)
+
+
+class WithoutStep(nn.Module):
+    """The example without `step`, with attention weights of several heads and a limit of positions."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.lstm = LstmAttention(*SIZES, width=48, dropout=dropout)
+        self.max_length = 30
+
+    def encode(self, source: torch.Tensor) -> dict[str, torch.Tensor]:
+        encoded, visible = self.lstm.encode(source)
+        return {"encoded": encoded, "visible": visible}
+
+    def decode(self, memory: dict[str, torch.Tensor], target_in: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits, attention = self.lstm.decode((memory["encoded"], memory["visible"]), target_in)
+        return logits, attention[:, None, None].expand(-1, 1, 2, -1, -1)
+
+
+def without_step(*sizes: int, dropout: float = 0.1, **settings: Any) -> Seq2SeqModel:
+    return impls.wrap(lambda: WithoutStep(dropout), *sizes, **settings)
+
+
+MODULE = small_lstm()
+
+
+def test_example_obeys_every_law() -> None:
+    results = list(for_variant("examples.lstm_attention:build", fast=True))
+    assert [result.number for result in results] == list(range(1, 15))
+    assert not [str(result) for result in results if not result.passed]
+
+
+def test_module_without_step_obeys_the_laws_of_decoding() -> None:
+    results = list(for_variant("test_wrapped_module:without_step", laws={1, 6, 7, 8}, fast=True))
+    assert not [str(result) for result in results if not result.passed]
+
+
+def test_wrapped_module_trains_from_the_command_line(tmp_path: Path, processes: None, one_process: None) -> None:
+    data = ["--corpus", "captions", "--tokenizer", "whitespace", "--suite", "quick"]
+    command = ["run", "examples.lstm_attention:build", *data, "--epochs", "1", "--updates", "20", "--threads", "1"]
+    assert main([*command, "--results", str(tmp_path)]) == 0
+    (record,) = run_store.records(tmp_path)
+    assert record.status == "completed"
+    assert record.curve[-1].validation_nats < np.log(record.sizes["target_words"])
+
+
+def test_wrap_same_seed_gives_same_weights() -> None:
+    first, again, other = (impls.wrap(small_lstm, *SIZES, seed=seed).weights() for seed in (0, 0, 1))
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert not any(np.array_equal(first[name], other[name]) for name in first)
+
+
+def test_wrap_keeps_parameter_names_and_global_random_state() -> None:
+    before = torch.get_rng_state()
+    model = impls.wrap(small_lstm, *SIZES)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model.weights().keys() == dict(small_lstm().named_parameters()).keys()
+
+
+def test_wrap_module_instance_keeps_its_weights() -> None:
+    weights = impls.wrap(MODULE, *SIZES, seed=3).weights()
+    for name, parameter in MODULE.named_parameters():
+        assert np.array_equal(weights[name], parameter.detach().numpy())
+
+
+def test_decoding_without_step_equals_decoding_with_step() -> None:
+    fast, slow = impls.wrap(small_lstm, *SIZES), impls.wrap(lambda: _hide_step(small_lstm()), *SIZES)
+    source = np.array([[SOS, 5, 6, EOS], [SOS, 7, EOS, PAD]], np.int32)
+    decodings = [model.begin_decoding(source) for model in (fast, slow)]
+    for last in ([SOS, SOS], [9, 8], [4, 6]):
+        expected, actual = (decoding.step(np.array(last, np.int32), 5) for decoding in decodings)
+        np.testing.assert_allclose(actual.log_probabilities, expected.log_probabilities, atol=1e-6)
+        assert (actual.tokens == expected.tokens).all()
+        for decoding in decodings:
+            decoding.reorder(np.array([1, 0]))
+
+
+def _hide_step(module: LstmAttention) -> nn.Module:
+    module.step = None  # type: ignore[assignment, method-assign]
+    return module
+
+
+class WrongLogits(LstmAttention):
+    def decode(self, memory: Any, target_in: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits, attention = super().decode(memory, target_in)
+        return logits[..., :-1], attention
+
+
+class WrongAttention(LstmAttention):
+    def decode(self, memory: Any, target_in: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits, attention = super().decode(memory, target_in)
+        return logits, attention.transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (lambda: nn.Linear(2, 2), "Linear has no method 'encode'"),
+        (lambda: 3, "a function that returns a int"),
+        (lambda: WrongLogits(*SIZES, 16, 0.0), r"logits of shape \(1, 2, 40\) for one sentence: expected \(1, 2, 41\)"),
+        (lambda: WrongAttention(*SIZES, 16, 0.0), "attention weights of the wrong shape"),
+    ],
+)
+def test_wrap_wrong_module_is_refused(module: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        impls.wrap(module, *SIZES)
+
+
+def test_reorder_unknown_state_is_refused() -> None:
+    from impls.pytorch.wrapped_module import select_rows
+
+    with pytest.raises(ValueError, match="returned a str"):
+        select_rows(("state",), torch.zeros(1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("name", ["LstmAttention", "MODULE"])
+def test_module_or_class_as_variant_mentions_wrap(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["laws", "--fast", "--variant", f"test_wrapped_module:{name}"]) == 2
+    error = capsys.readouterr().err.strip()
+    assert "\n" not in error
+    assert "impls.wrap" in error
+
+
+def test_example_builder_passes_dropout_on() -> None:
+    module: Any = build(*SIZES, dropout=0.0, **SETTINGS)
+    assert module.module.user.dropout.p == 0.0
