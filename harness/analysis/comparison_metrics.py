@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -89,12 +89,15 @@ def _compare(
         silent = f"not in every record of {', '.join(lacking)}"
     elif not all(side.completed for side in sides):
         silent = f"no run of {', '.join(side.letter for side in sides if not side.completed)} completed"
-    elif not set.intersection(*(set(side.seeds) for side in sides)):
-        silent = "the sides have no seed in common"
+    seeds = set.intersection(*(set(side.seeds) for side in sides))
+    if not seeds and all(len(side.seeds) == 1 for side in sides):
+        # Two models as they are: tested over sentences, which need no common seed.
+        evidence, others = [replace(one, seeds=sides[0].seeds) for one in evidence], ()
+    elif not seeds:
+        silent = silent or "the sides have no seed in common"
     if silent:
         return MetricComparison(figure, intervals, silent=silent, unjudged=unjudged)
     rows = [one for side in others if (one := _evidence(side, figure.name, with_sums=paired)).seeds]
-    seeds = set.intersection(*(set(side.seeds) for side in sides))
     reported = bool(rows) and not unjudged and all(seeds <= set(one.seeds) for one in rows)
     table = statistics.compare_all([*evidence, *rows] if reported else evidence, metric, scale=scale)
     return MetricComparison(figure, intervals, table, reported, unjudged=unjudged)

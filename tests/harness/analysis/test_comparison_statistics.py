@@ -52,6 +52,16 @@ def test_one_seed_is_called_one_seed(tmp_path: Path) -> None:
     assert "inconclusive even on these sentences; seed variance unknown." in shown
 
 
+def test_compare_single_runs_with_different_seeds_tests_sentences(tmp_path: Path) -> None:
+    first, second = (put(tmp_path, record(FIRST, seed), made(FIRST, seed, 60)) for seed in (0, 1))
+    places = ["--results", str(tmp_path), "--output", str(tmp_path / "out")]
+    assert main(["compare", first.id, second.id, "--allow", "seeds", *places]) == 0
+    shown = (tmp_path / "out").read_text(encoding="utf-8")
+    assert "no seed in common" not in shown
+    line = next(line for line in shown.split("\n") if line.startswith("sacreBLEU ↑"))
+    assert re.search(r" – +\d\.\d{3} +\d\.\d{3} .* sentences +1$", line)
+
+
 def test_one_seed_that_differs_on_the_sentences_has_its_own_symbol(tmp_path: Path) -> None:
     spoken = made(FIRST, 0, 60)
     put(tmp_path, record(FIRST, 0), spoken)
