@@ -13,7 +13,8 @@ from harness.analysis.fairness import RATE
 from harness.analysis.leaderboard import Sentences
 from harness.analysis.metric_registry import ABLATION
 from harness.execution.rate_tuning import Choice, cell_key, choose, finished_pilots, tuned
-from harness.experiments.specs import RunRecord, RunSpec
+from harness.experiments.specs import RunSpec
+from harness.storage.records import RunRecord
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 from harness.analysis.fairness import BATCHING, undeclared
 from harness.analysis.grouping import groups
-from harness.experiments.specs import RunRecord, RunSpec, canonical_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.specs import RunSpec
+from harness.storage.records import RunRecord
 from harness.text import short_line
 from impls.contract import Batching, Training, TransformerRecipe
 from impls.recipes import RECIPES, TUTORIAL

@@ -14,7 +14,7 @@ from harness.analysis.grouping import RunTable, groups
 from harness.analysis.leaderboard import MetricLeaderboard, Sentences, distinct, judge, stored_sentences
 from harness.analysis.metric_registry import MAIN
 from harness.analysis.statistics import METHOD, Method
-from harness.experiments.specs import RunRecord
+from harness.storage.records import RunRecord
 
 
 @dataclass(frozen=True)

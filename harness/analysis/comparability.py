@@ -9,7 +9,8 @@ from typing import Any
 
 from harness.analysis.fairness import other_vocabulary, unfair
 from harness.analysis.selection import UNTOLD, Side, setting, settings
-from harness.experiments.specs import Budget, RunRecord
+from harness.experiments.specs import Budget
+from harness.storage.records import RunRecord
 from harness.text import count, did_you_mean, short_line
 
 UNPAIRED = ("files", "file digests", "data.corpus", "data.direction", "data.test_split")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.analysis.ablation_study import WORDS, Study, StudyCell
-from harness.experiments.specs import RunRecord
+from harness.storage.records import RunRecord
 from impls import weights
 
 LARGEST_CHANGE = 2.0

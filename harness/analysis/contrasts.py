@@ -13,7 +13,7 @@ from harness.analysis.grouping import measure
 from harness.analysis.leaderboard import Sentences, metric_function, sentence_sums
 from harness.analysis.metric_registry import ABLATION, scale_of
 from harness.analysis.statistics import METHOD, Evidence, Method, holm
-from harness.experiments.specs import RunRecord
+from harness.storage.records import RunRecord
 
 
 @dataclass(frozen=True)

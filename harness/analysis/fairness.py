@@ -8,7 +8,9 @@ from typing import Literal
 
 from harness.analysis.grouping import RunTable, rows
 from harness.evaluation.metrics import without_unknown
-from harness.experiments.specs import Budget, RunRecord, to_json
+from harness.experiments.serialization import to_json
+from harness.experiments.specs import Budget
+from harness.storage.records import RunRecord
 from harness.text import short_line
 from impls.contract import GruRecipe, TransformerRecipe
 

@@ -10,7 +10,9 @@ from pathlib import PurePath
 from typing import Any
 
 from harness.experiments.run_names import flat_settings
-from harness.experiments.specs import Budget, DataSpec, EpochRecord, RunRecord, RunSpec, canonical_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.specs import Budget, DataSpec, RunSpec
+from harness.storage.records import EpochRecord, RunRecord
 from harness.text import short_line
 from impls.contract import GruRecipe
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL

@@ -20,8 +20,8 @@ from harness.analysis.metric_registry import LEADERBOARD, Metric, scale_of
 from harness.analysis.significance import Reals
 from harness.analysis.statistics import Comparisons, Evidence, Interval, Method, MetricFunction
 from harness.evaluation import metrics
-from harness.experiments.specs import RunRecord
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from harness.text import count
 from impls.contract import Arrays
 

@@ -13,7 +13,7 @@ from harness.analysis.leaderboard import Sentences, metric_function, sentence_su
 from harness.analysis.metric_registry import scale_of
 from harness.analysis.power import DifferenceNoise
 from harness.analysis.statistics import METHOD, Method
-from harness.experiments.specs import RunRecord
+from harness.storage.records import RunRecord
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ from typing import Any
 
 from harness.analysis.grouping import rows
 from harness.analysis.leaderboard import distinct
-from harness.experiments.specs import RunRecord, RunSpec, canonical_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.specs import RunSpec
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from harness.text import did_you_mean
 from impls.contract import Arrays
 

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from harness.audit.run_folder import Skipped, StoredRun
 from harness.audit.table_rules import ComparedRuns
-from harness.experiments.specs import RunSpec, canonical_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.specs import RunSpec
 from impls.contract import TransformerRecipe
 
 SHARE = 0.01

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from harness.audit.run_folder import Skipped, StoredRun
 from harness.data import multi30k
-from harness.experiments.specs import RunRecord
+from harness.storage.records import RunRecord
 
 PAIRS = {"train": 29_000, "val": 1_014, "test_2016_flickr": 1_000, "test_2017_flickr": 1_000, "test_2017_mscoco": 461}
 """How many sentence pairs each split of Multi30k has."""

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from harness.audit.record_rules import TRAINING_DIGESTS
 from harness.audit.run_folder import Skipped, StoredRun
 from harness.data.batch_digest import MARKS, STATISTICS, WEIGHTS_MARK
-from harness.experiments.specs import ADDED_FIELDS, RunRecord, to_json
+from harness.experiments.serialization import to_json
+from harness.experiments.specs import ADDED_FIELDS
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 
 
 def complete(stored: StoredRun) -> Iterator[str]:

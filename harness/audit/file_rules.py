@@ -21,8 +21,8 @@ from harness.evaluation.metrics import (
     score_from_sums,
     unknown_tokens,
 )
-from harness.experiments.specs import RunRecord
 from harness.storage import files, run_store
+from harness.storage.records import RunRecord
 from impls.contract import Arrays
 
 OTHER_MACHINE = 1e-4

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from harness.audit.record_rules import LOSSES, equal, updates_per_epoch
 from harness.audit.run_folder import Skipped, StoredRun
 from harness.evaluation.metrics import ORDERS, perplexity
-from harness.experiments.specs import RECORD_SCHEMA, RunRecord
+from harness.storage.records import RECORD_SCHEMA, RunRecord
 from harness.training.schedules import learning_rate
 
 BLEU_ORDERS = tuple(f"bleu_{order}_{kind}" for order in ORDERS for kind in ("cumulative", "individual"))

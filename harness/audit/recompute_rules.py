@@ -17,9 +17,10 @@ from harness.audit.record_rules import shape_of
 from harness.audit.run_folder import Skipped, StoredRun
 from harness.data.batch_digest import STATISTICS
 from harness.evaluation.metrics import as_version_1
-from harness.experiments.specs import RunRecord, canonical_json
+from harness.experiments.serialization import canonical_json
 from harness.processes.machine import array_digests
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from impls import weights
 from impls.contract import Recipe
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.audit.run_folder import Skipped, StoredRun
-from harness.experiments.specs import ADDED_FIELDS, RunRecord
+from harness.experiments.specs import ADDED_FIELDS
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from impls.weights import count, shapes
 
 SEALED_SCHEMA = 2

@@ -15,10 +15,11 @@ from typing import Any
 from harness.audit.rules import AuditReport, Rule, apply_rule
 from harness.audit.run_folder import FileCache, Skipped, StoredRun, read
 from harness.data.batch_digest import WEIGHTS_MARK
-from harness.experiments.specs import RunRecord, canonical_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
 from harness.processes.machine import differences
 from harness.processes.workers import ROOT, worker_environment
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 
 LOSS_TOLERANCE = 0.05
 """How far the training loss of the first epoch may be from that of a run made elsewhere. Units: nats per token."""

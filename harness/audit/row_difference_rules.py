@@ -9,7 +9,7 @@ from typing import Any
 from harness.analysis.grouping import TableRow
 from harness.audit.run_folder import Skipped
 from harness.audit.table_rules import ComparedRuns
-from harness.experiments.specs import to_json
+from harness.experiments.serialization import to_json
 from impls.recipes import RECIPES
 
 NAMES = ("name", "source", "family")

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.audit.batch_reference import Expected
-from harness.experiments.specs import RECORD_SCHEMAS, DataSpec, RunRecord, record_from_json
+from harness.experiments.specs import DataSpec
 from harness.storage import checkpoint_files, files, run_store
+from harness.storage.records import RECORD_SCHEMAS, RunRecord, record_from_json
 from harness.storage.run_store import Hypothesis
 from harness.text import brief
 from impls.contract import Arrays

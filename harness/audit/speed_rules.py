@@ -9,8 +9,8 @@ from datetime import datetime
 
 from harness.audit.record_rules import ROUNDING, equal, updates_per_epoch
 from harness.audit.run_folder import Skipped, StoredRun
-from harness.experiments.specs import RunRecord
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 
 RESUMED_SLACK = 0.25
 """How much faster a resumed run may seem, as a share: the first update of every process but the first is not stored."""

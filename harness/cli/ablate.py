@@ -11,8 +11,9 @@ from harness.cli import options, report_options, sweep
 from harness.execution import rate_tuning
 from harness.experiments import ablation_grids, suites
 from harness.experiments.ablation_grids import Grid
-from harness.experiments.specs import DataSpec, RunRecord, RunSpec
+from harness.experiments.specs import DataSpec, RunSpec
 from harness.experiments.suites import Suite
+from harness.storage.records import RunRecord
 from harness.text import count
 
 

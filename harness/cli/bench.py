@@ -8,9 +8,10 @@ from typing import Any
 
 from harness.cli import options, report_options, seed_plan, sweep
 from harness.experiments import suites
-from harness.experiments.specs import Budget, DataSpec, RunRecord, RunSpec
+from harness.experiments.specs import Budget, DataSpec, RunSpec
 from harness.experiments.suites import Suite
 from harness.processes import workers
+from harness.storage.records import RunRecord
 from impls import registry
 
 BUDGETS: dict[str, tuple[Budget, ...]] = {

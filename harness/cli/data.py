@@ -11,7 +11,8 @@ import argparse
 from typing import Any
 
 from harness.cli import options
-from harness.experiments.specs import DataSpec, RunSpec, override
+from harness.experiments.overrides import override
+from harness.experiments.specs import DataSpec, RunSpec
 from impls.recipes import LEARNED_POSITIONS
 
 

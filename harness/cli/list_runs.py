@@ -8,8 +8,8 @@ from typing import Any
 from harness import text
 from harness.cli import options
 from harness.experiments import suites
-from harness.experiments.specs import RunRecord
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from impls import registry
 
 

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from harness import text as terminal
 from harness.experiments import specs, suites
-from harness.experiments.specs import DataSpec, FileSpec, RunRecord, RunSpec, overridden
+from harness.experiments.overrides import overridden
+from harness.experiments.specs import DataSpec, FileSpec, RunSpec
 from harness.storage import checkpoint_files, run_store
+from harness.storage.records import RunRecord
 from impls import registry
 from impls.contract import Seq2SeqModel
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli import options
-from harness.experiments.specs import DataSpec, RunRecord
+from harness.experiments.specs import DataSpec
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 
 if TYPE_CHECKING:
     from harness.reporting.run_files import CorpusText

@@ -14,12 +14,13 @@ from typing import Any
 from harness.cli import options
 from harness.experiments import suites
 from harness.experiments.run_names import run_names
-from harness.experiments.specs import DataSpec, RunRecord, RunSpec, spec_from_json
+from harness.experiments.specs import DataSpec, RunSpec, spec_from_json
 from harness.processes import parent_watchdog
 from harness.processes.progress import Event, Progress, to_line
 from harness.processes.progress_display import Display
 from harness.processes.signals import Interrupted, SignalGuard
 from harness.storage import locks, run_store
+from harness.storage.records import RunRecord
 from harness.training import reuse
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from harness.cli import options
 from harness.evaluation.metrics import Scores, as_version_1, perplexity_from_sums
-from harness.experiments.specs import RunRecord
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from harness.text import one_line
 from impls.contract import Arrays
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli import options, sweep
-from harness.experiments.specs import RunRecord, RunSpec
+from harness.experiments.specs import RunSpec
 from harness.processes import machine
 from harness.processes.progress import duration
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from harness.text import count, did_you_mean
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cli import options
 from harness.experiments import specs, suites
+from harness.experiments.overrides import overridden
 from harness.experiments.specs import DataSpec, RunSpec
 from harness.processes import machine, workers
 from harness.processes.progress_display import Display
@@ -279,7 +280,7 @@ def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, place: P
     if size.width is not None and spec.recipe is not None:
         spec = replace(spec, recipe=suites.reduced(spec.recipe, size.width))
     settings, beam = [f"{name}={value}" for name, value in changes.items() if value is not None], spec.decoding.beam
-    spec = specs.overridden(spec, [*settings, *arguments.set])
+    spec = overridden(spec, [*settings, *arguments.set])
     if spec.decoding.beam != beam:
         raise ValueError(f"decoding.beam={spec.decoding.beam}: allowed is --beam")
     spec.id  # noqa: B018  a number that JSON cannot hold shows here

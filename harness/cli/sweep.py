@@ -15,11 +15,12 @@ from harness.cli import engine_options, options
 from harness.execution import eta, local
 from harness.execution.eta import Forecast
 from harness.experiments import suites
-from harness.experiments.specs import RunRecord, RunSpec
+from harness.experiments.specs import RunSpec
 from harness.experiments.suites import Suite
 from harness.processes import machine, workers
 from harness.processes.progress import duration
 from harness.processes.signals import SignalGuard
+from harness.storage.records import RunRecord
 from harness.training import checkpoint, reuse
 from impls import registry
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from harness import text as terminal
 from harness.cli import options
-from harness.experiments.specs import DecodingSpec, RunRecord, Unknown
+from harness.experiments.specs import DecodingSpec, Unknown
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from impls.contract import EOS, SOS, SPECIAL_TOKENS, Ids, Seq2SeqModel
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness.experiments.specs import canonical_json
+from harness.experiments.serialization import canonical_json
 from harness.storage import files
 
 CONTENTS = "contents.json"

@@ -12,7 +12,8 @@ from harness.data import cache, corpora, portable_corpus, preprocess, tokenizer_
 from harness.data.corpora import Digests
 from harness.data.tokenizers import UNKNOWN_TEXT, tokenizer
 from harness.data.vocabulary import Split
-from harness.experiments.specs import DataSpec, RunRecord
+from harness.experiments.specs import DataSpec
+from harness.storage.records import RunRecord
 from impls.contract import Ids
 
 __all__ = [

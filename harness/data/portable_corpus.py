@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.data import cache
-from harness.experiments.specs import DataSpec, canonical_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.specs import DataSpec
 
 Handed = tuple[dict[str, Any], dict[str, bytes]]
 """The description and the files of a cache entry."""

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from harness.data import cache, corpora, tokenizer_process, vocabulary
 from harness.data.tokenizers import LIBRARIES
 from harness.data.vocabulary import Split
-from harness.experiments.specs import DataSpec, canonical_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.specs import DataSpec
 from impls.contract import UNK, Ids
 
 FORMAT = 4

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.experiments.specs import canonical_json
+from harness.experiments.serialization import canonical_json
 from impls.contract import EOS, SOS, SPECIAL_TOKENS, UNK, Ids
 
 

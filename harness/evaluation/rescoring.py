@@ -13,8 +13,8 @@ from pathlib import Path
 from harness.data.dataset import Dataset, detokenise
 from harness.evaluation.evaluate import check_words, test_scores
 from harness.evaluation.metrics import Scores, as_version_1, unknown_tokens
-from harness.experiments.specs import RunRecord
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from harness.storage.run_store import Hypothesis
 
 NOTE = "Scored again from the stored tokens, with one character, ⁇, for each unknown word in the text."

@@ -15,13 +15,14 @@ from typing import Any, TextIO
 from harness.execution.eta import Forecast
 from harness.execution.retry_policy import Records, Running, Task
 from harness.experiments.run_names import run_names
-from harness.experiments.specs import RunRecord, RunSpec
+from harness.experiments.specs import RunSpec
 from harness.processes import exit_status
 from harness.processes.progress import Event, duration
 from harness.processes.progress_display import Display
 from harness.processes.signals import SignalGuard
 from harness.processes.workers import Ended, Payload, Worker
 from harness.storage import locks, logs, run_store
+from harness.storage.records import RunRecord
 
 GRACE_SECONDS = 30.0
 """How long a process that was asked to end has to write its checkpoint, before it is killed."""

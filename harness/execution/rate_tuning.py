@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.experiments.specs import RunRecord, RunSpec, canonical_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.specs import RunSpec
+from harness.storage.records import RunRecord
 from harness.storage.run_store import FINISHED
 
 PILOT_SEED = 1_000

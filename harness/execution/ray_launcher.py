@@ -22,9 +22,10 @@ from harness.execution import local, transfer
 from harness.execution.engines import library
 from harness.execution.local import Outcome
 from harness.execution.transfer import Contents, Order
-from harness.experiments.specs import DataSpec, RunRecord, RunSpec, Status
+from harness.experiments.specs import DataSpec, RunSpec
 from harness.processes.signals import SignalGuard
 from harness.storage import locks, run_store
+from harness.storage.records import RunRecord, Status
 from harness.text import count
 
 RETRIES = 5

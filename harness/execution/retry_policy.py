@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.experiments.specs import RunRecord, RunSpec, Status
+from harness.experiments.specs import RunSpec
 from harness.processes import exit_status
 from harness.processes.workers import Worker
 from harness.storage import checkpoint_files, logs, run_store
+from harness.storage.records import RunRecord, Status
 
 LOST_PROCESSES = "lost_processes"
 """The name in a record's environment of how the processes ended that were lost before the one it is of."""

@@ -21,10 +21,12 @@ from harness import text as terminal
 from harness.execution import local, transfer
 from harness.execution.engines import library
 from harness.execution.local import Outcome
-from harness.experiments.specs import RunRecord, RunSpec, Status, canonical_json, spec_from_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.specs import RunSpec, spec_from_json
 from harness.processes import workers
 from harness.processes.signals import SignalGuard
 from harness.storage import files, locks, logs, run_store
+from harness.storage.records import RunRecord, Status
 
 FOLDER = ".slurm"
 MINUTES = 24 * 60

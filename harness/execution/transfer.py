@@ -21,17 +21,11 @@ from typing import Any
 from harness.data import portable_corpus
 from harness.data.portable_corpus import Handed
 from harness.execution import local
-from harness.experiments.specs import (
-    RunRecord,
-    RunSpec,
-    Status,
-    canonical_json,
-    record_from_json,
-    spec_from_json,
-    to_json,
-)
+from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.specs import RunSpec, spec_from_json
 from harness.processes import machine
 from harness.storage import checkpoint_files, files, run_store
+from harness.storage.records import RunRecord, Status, record_from_json
 
 Contents = dict[str, bytes]
 """Files of a run's folder by name."""

@@ -7,7 +7,8 @@ import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.experiments.specs import RunSpec, override
+from harness.experiments.overrides import override
+from harness.experiments.specs import RunSpec
 from impls.contract import Recipe, Training, TransformerRecipe
 
 RECIPE_FIELDS = (

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.experiments.specs import RunSpec, canonical_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.specs import RunSpec
 from harness.text import short_line
 
 _PARTS_OF_NAMES = ("variant", "seed")

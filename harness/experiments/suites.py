@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.experiments.specs import Budget, DataSpec, RunSpec, override
+from harness.experiments.overrides import override
+from harness.experiments.specs import Budget, DataSpec, RunSpec
 from impls import registry
 from impls.contract import GruRecipe, Recipe, TorchReferenceRecipe, Training, TransformerRecipe
 from impls.recipes import TUTORIAL

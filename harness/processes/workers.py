@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.experiments.specs import RunSpec, canonical_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.specs import RunSpec
 from harness.processes.progress import Event, from_line
 from harness.storage import run_store
 

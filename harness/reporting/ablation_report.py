@@ -12,7 +12,6 @@ from harness.analysis.contrasts import AblationEffect, Contrast
 from harness.analysis.grouping import groups
 from harness.analysis.leaderboard import SYMBOLS
 from harness.analysis.metric_registry import ABLATION
-from harness.experiments.specs import RunRecord
 from harness.reporting import ablation_text, ablation_tuning, bench_report, csv_export, provenance, run_plots
 from harness.reporting.ablation_plots import forest
 from harness.reporting.ablation_tables import (
@@ -27,6 +26,7 @@ from harness.reporting.ablation_tables import (
 from harness.reporting.ablation_text import MAIN, SECOND
 from harness.reporting.markdown import Markdown, code, text
 from harness.storage import files
+from harness.storage.records import RunRecord
 from harness.text import count
 
 FOLDER, EFFECTS = "ablation", "effects.csv"

@@ -9,9 +9,9 @@ from harness.analysis.ablation_study import Study
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.analysis.metric_registry import ABLATION
-from harness.experiments.specs import RunRecord
 from harness.reporting import ablation_tuning
 from harness.reporting.ablation_tables import MISSING, interval, parameters, signed, status, written
+from harness.storage.records import RunRecord
 from harness.text import count, short_line
 from impls.contract import TransformerRecipe
 

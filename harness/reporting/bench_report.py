@@ -14,12 +14,12 @@ from harness.analysis.fairness import differences
 from harness.analysis.grouping import RunTable, TableRow, groups, notes, shown_budgets
 from harness.analysis.leaderboard import SYMBOLS, distinct, judge, stored_sentences
 from harness.analysis.statistics import METHOD
-from harness.experiments.specs import RunRecord
 from harness.reporting import csv_export, leaderboard_cells, provenance, run_plots
 from harness.reporting.bench_tables import markdown_group
 from harness.reporting.markdown import Markdown, code, text
 from harness.reporting.verdict import verdict
 from harness.storage import files
+from harness.storage.records import RunRecord
 from impls.recipes import TRAININGS
 
 PAGE, TEMPLATES = "index.md", Path(__file__).parent / "templates"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from harness.analysis.fairness import differences, fairness, other_vocabulary
 from harness.analysis.grouping import RunTable, Summary, TableRow, groups
 from harness.analysis.metric_registry import METRICS, Metric
-from harness.experiments.specs import RunRecord
 from harness.reporting.markdown import Markdown, code, text
+from harness.storage.records import RunRecord
 from harness.text import short_line
 
 __all__ = ["fairness", "markdown", "terminal"]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.experiments.specs import RunRecord
 from harness.storage import files
+from harness.storage.records import RunRecord
 from harness.text import short_line
 
 RUNS, CURVES = "runs.csv", "curves.csv"

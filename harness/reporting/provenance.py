@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.analysis.grouping import BUDGETS, rows
-from harness.experiments.specs import RunRecord
+from harness.storage.records import RunRecord
 from harness.text import short_line
 
 MISSING = "–"

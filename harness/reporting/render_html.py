@@ -18,7 +18,6 @@ from harness.analysis.fairness import differences
 from harness.analysis.grouping import RunTable, groups, shown_budgets
 from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard, Sentences, distinct, judge, stored_sentences
 from harness.analysis.statistics import METHOD, Method
-from harness.experiments.specs import RunRecord
 from harness.reporting import (
     ablation_text,
     bench_report,
@@ -32,6 +31,7 @@ from harness.reporting.run_files import CorpusTexts
 from harness.reporting.translation_explorer import ALPHABET, LEADS, ROOM_BYTES
 from harness.reporting.verdict import verdict
 from harness.storage import files
+from harness.storage.records import RunRecord
 from harness.text import printable, short_line
 
 PAGE = "index.html"

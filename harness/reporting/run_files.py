@@ -11,9 +11,11 @@ import numpy as np
 
 from harness.analysis.grouping import BUDGETS, RunTable
 from harness.analysis.leaderboard import distinct
-from harness.experiments.specs import DataSpec, RunRecord, canonical_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.specs import DataSpec
 from harness.reporting.translation_explorer import Example, TranslationColumn, explorer
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from harness.text import SENTENCE_CHARACTERS, short_line
 from impls.contract import EOS, SPECIAL_TOKENS, TransformerRecipe
 

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from harness.analysis.grouping import TableRow
-from harness.experiments.specs import RunRecord
 from harness.reporting.concept_plots import (
     activations,
     attention_heat_map,
@@ -33,6 +32,7 @@ from harness.reporting.plot_style import (
     short,
     styled,
 )
+from harness.storage.records import RunRecord
 
 __all__ = [
     "activations",

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.experiments.specs import canonical_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
 from harness.processes import exit_status
 from harness.processes.workers import ROOT, worker_environment
 from harness.speed.plan import ModelJob

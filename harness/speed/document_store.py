@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.experiments.specs import from_json, to_json
+from harness.experiments.serialization import from_json, to_json
 from harness.speed.speed_document import KIND, SCHEMA, SpeedDocument
 from harness.storage import files
 from harness.text import brief

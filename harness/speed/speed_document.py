@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from harness.experiments.specs import CudaGraphs, DataSpec, Unknown, canonical_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.specs import CudaGraphs, DataSpec, Unknown
 from harness.speed.checked import DERIVED, Validated
 from harness.speed.timing import Samples
 from harness.text import brief

@@ -29,7 +29,8 @@ from typing import Any
 
 from harness.data.batches import training_batches
 from harness.data.dataset import prepare
-from harness.experiments.specs import DecodingSpec, canonical_json, from_json
+from harness.experiments.serialization import canonical_json, from_json
+from harness.experiments.specs import DecodingSpec
 from harness.processes import machine
 from harness.speed import memory, timing
 from harness.speed.matmul_peak import Products, described, synchronize

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.experiments.specs import canonical_json
+from harness.experiments.serialization import canonical_json
 
 try:
     import fcntl

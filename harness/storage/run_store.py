@@ -22,8 +22,9 @@ from typing import Any, BinaryIO, get_args
 
 import numpy as np
 
-from harness.experiments.specs import RunRecord, Status, canonical_json, record_from_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
 from harness.storage import files, tensors
+from harness.storage.records import RunRecord, Status, record_from_json
 from harness.text import brief
 from impls.contract import Arrays, Numbers
 

@@ -11,9 +11,10 @@ from typing import Any, TypedDict
 import numpy as np
 
 from harness.data.batch_digest import ConsumedBatches
-from harness.experiments.specs import EpochRecord, epochs_from_json, to_json
+from harness.experiments.serialization import to_json
 from harness.processes.machine import differences
 from harness.storage import checkpoint_files, files, tensors
+from harness.storage.records import EpochRecord, epochs_from_json
 from impls.contract import Arrays, Seq2SeqModel, Totals
 
 LARGEST_SHARE = 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from harness.experiments.specs import EpochRecord, RunRecord
 from harness.processes.progress import duration
+from harness.storage.records import EpochRecord, RunRecord
 from impls.contract import Totals
 
 OVERFLOW_NATS = 700.0

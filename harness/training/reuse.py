@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness.experiments.specs import DataSpec, RunRecord, RunSpec
+from harness.experiments.specs import DataSpec, RunSpec
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 
 
 def finished(

@@ -18,11 +18,12 @@ from harness.data.batches import evaluation_batches, training_batches, updates_p
 from harness.data.dataset import Dataset, prepare
 from harness.evaluation.evaluate import TestResults, measure
 from harness.evaluation.metrics import evaluate
-from harness.experiments.specs import EpochRecord, RunRecord, RunSpec, Status
+from harness.experiments.specs import RunSpec
 from harness.processes import machine
 from harness.processes.progress import Event, Progress, Stage, silent
 from harness.processes.signals import Interrupted, SignalGuard
 from harness.storage import checkpoint_files, run_store
+from harness.storage.records import EpochRecord, RunRecord, Status
 from harness.storage.run_store import RunFailed
 from harness.training import checkpoint, reuse, self_check
 from harness.training.checkpoint import TrainingState

@@ -10,7 +10,8 @@ import pytest
 
 from harness.execution import local
 from harness.experiments import suites
-from harness.experiments.specs import DataSpec, RunSpec, override
+from harness.experiments.overrides import override
+from harness.experiments.specs import DataSpec, RunSpec
 from harness.experiments.suites import SUITES, VARIANTS
 from harness.training import train
 

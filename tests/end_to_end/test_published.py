@@ -18,9 +18,10 @@ from harness.cli import ablate, bench, run
 from harness.cli.main import main, parser
 from harness.evaluation.metrics import perplexity_from_sums, score_from_sums
 from harness.evaluation.rescoring import NOTE
-from harness.experiments.specs import ADDED_FIELDS, RunRecord
+from harness.experiments.specs import ADDED_FIELDS
 from harness.speed import document_store
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 
 PUBLISHED = ROOT / "results" / "published"
 REPORTS = ROOT / "reports" / "published"

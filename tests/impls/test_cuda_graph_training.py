@@ -15,7 +15,9 @@ from small_models import SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, one_thr
 import impls
 from harness.cli import main as program
 from harness.conformance.models_under_test import padded
-from harness.experiments.specs import RunSpec, overridden, override, spec_from_json, to_json
+from harness.experiments.overrides import overridden, override
+from harness.experiments.serialization import to_json
+from harness.experiments.specs import RunSpec, spec_from_json
 from impls import registry
 from impls.contract import EOS, PAD, SOS, Arrays, Batch
 from impls.pytorch import cuda_graph_training

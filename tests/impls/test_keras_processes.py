@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from harness.experiments.specs import RunRecord
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from impls.registry import INSTALL
 
 COMPUTES = {"torch", "tensorflow", "jax"}

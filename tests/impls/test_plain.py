@@ -14,7 +14,8 @@ from small_models import BASE, PLAIN, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_
 from small_runs import spec
 
 import impls
-from harness.experiments.specs import spec_from_json, to_json
+from harness.experiments.serialization import to_json
+from harness.experiments.specs import spec_from_json
 from harness.experiments.suites import SUITES
 from harness.training import train as training
 from impls import registry

@@ -44,7 +44,7 @@ def test_it_learns_captions_with_its_own_data(tmp_path: Path, cache: Path) -> No
     """A few updates at a small size, with everything else as its source has it."""
     from dataclasses import replace
 
-    from harness.experiments.specs import overridden
+    from harness.experiments.overrides import overridden
     from harness.training import train
 
     run = suites.spec(suites.SUITES["standard"], "tuned", budget="source", seed=0, data=DataSpec(corpus="captions"))

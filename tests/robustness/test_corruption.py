@@ -14,7 +14,7 @@ from record_factory import record
 from small_runs import spec
 
 from harness.data import cache
-from harness.experiments.specs import to_json
+from harness.experiments.serialization import to_json
 from harness.storage import checkpoint_files, run_store
 from harness.storage.run_store import Hypothesis
 

@@ -26,9 +26,10 @@ from harness.data.dataset import prepare
 from harness.execution import local
 from harness.execution.local import Outcome, RunLimits
 from harness.execution.retry_policy import LOST_PROCESSES
-from harness.experiments.specs import RunRecord, RunSpec
+from harness.experiments.specs import RunSpec
 from harness.processes import exit_status, workers
 from harness.storage import locks, logs, run_store
+from harness.storage.records import RunRecord
 
 QUICK = RunLimits(silence_seconds=60.0, grace_seconds=1.0)
 PATIENCE_SECONDS = 60.0

@@ -18,11 +18,11 @@ from record_factory import record
 from harness import text as terminal
 from harness.cli import options
 from harness.cli.main import main
-from harness.experiments.specs import RunRecord
 from harness.processes.progress import Event
 from harness.processes.progress_display import Display
 from harness.reporting import bench_report, csv_export, render_html, render_latex
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from impls.recipes import RECIPES
 
 OBEYED = (

@@ -19,9 +19,9 @@ from harness.analysis.fairness import fairness
 from harness.analysis.grouping import groups
 from harness.audit.rules import check
 from harness.data.dataset import prepare
-from harness.experiments.specs import RunRecord
 from harness.reporting import ablation_report, ablation_text, render_html
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from harness.training import train
 from impls import weights
 from impls.contract import Training

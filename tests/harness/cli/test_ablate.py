@@ -30,10 +30,11 @@ from harness.cli.main import main, parser
 from harness.execution import local
 from harness.experiments import ablation_grids, suites
 from harness.experiments.ablation_grids import FACTORIAL, FIELDS, ONE_AT_A_TIME, Grid, cells, grids, words
-from harness.experiments.specs import DataSpec, RunRecord, RunSpec
+from harness.experiments.specs import DataSpec, RunSpec
 from harness.reporting import ablation_report, ablation_text
 from harness.reporting.ablation_tables import field_lines, signed, terminal
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from impls.contract import TransformerRecipe
 from impls.recipes import LEARNED_POSITIONS, PAPER, RECIPES
 

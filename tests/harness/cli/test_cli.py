@@ -20,8 +20,9 @@ from small_runs import TINY, spec
 from harness.cli.main import main
 from harness.data import text_files
 from harness.evaluation import search
-from harness.experiments.specs import DecodingSpec, RunRecord
+from harness.experiments.specs import DecodingSpec
 from harness.storage import files, run_store
+from harness.storage.records import RunRecord
 from harness.training import train
 from impls.contract import UNK
 
@@ -75,7 +76,7 @@ BAD = {
     "bench --corpus captions --direction fr-en": "direction='fr-en'",
     "bench --budget fair": "'fair': allowed is controlled, source, both",
     "bench --set recipe.dropot=0.3": "did you mean 'dropout'?",
-    "bench --set recipe.dropout": "allowed is FIELD=VALUE",
+    "bench --set recipe.dropout": "expected FIELD=VALUE",
     "bench --set recipe.width=129": "heads=8: allowed is a divisor of width=129",
     "bench --set training.peak_rate=inf": "not JSON compliant",
     "bench --corpus multi30k": "MULTI30K_DIR",
@@ -90,7 +91,7 @@ BAD = {
     "run paper --corpus captions --train-source x --validation-source x --test-source x": "files",
     "run paper --corpus captions --tokenizer whitespace --framework tensroflow": "allowed is torch, keras",
     "run paper --corpus captions --tokenizer whitespace --device cudda": "device 'cudda' cannot be had",
-    "run paper --corpus captions --set data.max_length=200": "data.max_length=200: allowed is at most",
+    "run paper --corpus captions --set data.max_length=200": "data.max_length=200: expected at most",
     "data --set recipe.width=3": "allowed here is data.FIELD=VALUE",
     "data --corpus multi30k": "MULTI30K_DIR",
     "translate": "--run",
@@ -101,7 +102,7 @@ BAD = {
     "run paper --corpus captions --backend torch": "--backend torch: allowed is with --framework keras",
     "bench --corpus captions --variant paper --backend jax": "--backend jax: allowed is with --framework keras",
     "bench --corpus captions --framework keras --variant torch_reference": "has no 'torch_reference'",
-    "run paper --corpus captions --set backend=jax": "with framework='torch': allowed is framework 'keras'",
+    "run paper --corpus captions --set backend=jax": "with framework='torch': only 'keras' has backends",
     "laws --framework tensroflow": "'tensroflow': allowed is torch, keras",
     "translate --run nothing Hallo": "run 'nothing': there is none",
     "laws --variant papre": "did you mean 'paper'?",

@@ -27,7 +27,8 @@ from harness.data.dataset import (
     unavailable,
 )
 from harness.data.tokenizers import tokenizer
-from harness.experiments.specs import DataSpec, FileSpec, canonical_json
+from harness.experiments.serialization import canonical_json
+from harness.experiments.specs import DataSpec, FileSpec
 from impls.contract import EOS, SOS, SPECIAL_TOKENS, UNK, Training
 
 TRAIN = (

@@ -21,8 +21,9 @@ from harness.data.dataset import Dataset, moses_tokens, of_run, prepare
 from harness.evaluation.evaluate import test_scores as scores_of
 from harness.evaluation.metrics import as_version_1, score
 from harness.evaluation.rescoring import NOTE
-from harness.experiments.specs import ADDED_FIELDS, DecodingSpec, RunRecord
+from harness.experiments.specs import ADDED_FIELDS, DecodingSpec
 from harness.storage import files, run_store
+from harness.storage.records import RunRecord
 from harness.storage.run_store import Hypothesis
 from impls.contract import SPECIAL_TOKENS, UNK
 

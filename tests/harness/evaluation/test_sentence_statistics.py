@@ -23,8 +23,8 @@ from harness.evaluation import metrics as scoring
 from harness.evaluation.evaluate import test_nats as nats_of
 from harness.evaluation.evaluate import test_scores as scores_of
 from harness.evaluation.metrics import SMOOTHING, bleu_from_sums, chrf_from_sums, perplexity_from_sums, score_from_sums
-from harness.experiments.specs import RunRecord
 from harness.storage import files, run_store
+from harness.storage.records import RunRecord
 from harness.training import train
 from impls.contract import PAD, Batch, Numbers
 

@@ -29,11 +29,13 @@ from harness.data.dataset import prepare
 from harness.execution import engines, ray_launcher, slurm_launcher, transfer
 from harness.execution import local as executor
 from harness.execution.transfer import Contents
-from harness.experiments.specs import DataSpec, FileSpec, RunRecord, RunSpec, to_json
+from harness.experiments.serialization import to_json
+from harness.experiments.specs import DataSpec, FileSpec, RunSpec
 from harness.processes import machine
 from harness.processes.progress import Event
 from harness.processes.signals import SignalGuard
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 
 SETTINGS: dict[str, Any] = {"command": "the command", "note": "a note", "terms": executor.RunLimits()}
 

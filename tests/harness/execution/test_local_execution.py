@@ -20,10 +20,11 @@ from harness.execution import eta, local
 from harness.execution.eta import Estimate, Forecast
 from harness.execution.retry_policy import LOST_PROCESSES, Records, Running, Task
 from harness.experiments import suites
-from harness.experiments.specs import DataSpec, RunRecord, RunSpec
+from harness.experiments.specs import DataSpec, RunSpec
 from harness.processes import workers
 from harness.processes.progress import Event, describe, duration, from_line, to_line
 from harness.storage import checkpoint_files, run_store
+from harness.storage.records import RunRecord
 from impls import registry
 from impls.recipes import TUTORIAL
 

@@ -26,10 +26,11 @@ from harness.execution.local import Outcome
 from harness.execution.rate_tuning import PILOT_SEED, Choice, choose, pilots, tuned
 from harness.experiments import ablation_grids
 from harness.experiments.ablation_grids import Grid
-from harness.experiments.specs import RunRecord, RunSpec
+from harness.experiments.specs import RunSpec
 from harness.reporting import ablation_report, ablation_text, ablation_tuning, render_html
 from harness.reporting import bench_tables as tables
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from harness.training import train
 from impls.contract import Training, TransformerRecipe
 from impls.recipes import LEARNED_POSITIONS
@@ -378,18 +379,18 @@ def strip(page: bytes) -> bytes:
 def test_an_interrupted_tuning_goes_on_where_it_ended(
     ran: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = ablate.many.execute
+    whole = ablate.sweep.execute
 
     def broken(specs: list[RunSpec], there: list[RunRecord], arguments: Any) -> Any:
         done = whole(specs[:3], there, arguments)
         done.outcome.signal = 15
         return done
 
-    monkeypatch.setattr(ablate.many, "execute", broken)
+    monkeypatch.setattr(ablate.sweep, "execute", broken)
     assert main(LINE) == 128 + 15
     assert "3 of 8 runs are done" in capsys.readouterr().out
     assert stored().keys() == {"pilot"}
-    monkeypatch.setattr(ablate.many, "execute", whole)
+    monkeypatch.setattr(ablate.sweep, "execute", whole)
     first = list(ran)
     ran.clear()
     assert main(LINE) == 0
@@ -418,7 +419,7 @@ def test_a_base_at_its_best_rate_already_is_not_run_twice() -> None:
 def test_a_pilot_that_diverges_is_no_failure_and_a_run_that_does_is() -> None:
     def code(budget: Any, status: Any) -> int:
         one = replace(made_up(budget=budget), status=status)
-        return ablate.many.Done([one], Outcome([one])).code
+        return ablate.sweep.Done([one], Outcome([one])).code
 
     assert [code("pilot", end) for end in ("completed", "diverged", "failed")] == [0, 0, 1]
     assert [code(budget, "diverged") for budget in ("controlled", "tuned", "source")] == [1, 1, 1]

@@ -23,10 +23,11 @@ from places import FIXTURES, ROOT
 from signalled_run import COMPILING_SECONDS, NUMBERS, PHASES, UPDATES, arguments
 from small_runs import spec
 
-from harness.experiments.specs import RunRecord, RunSpec
+from harness.experiments.specs import RunSpec
 from harness.processes.progress import Event
 from harness.processes.signals import Interrupted, SignalGuard
 from harness.storage import checkpoint_files, run_store
+from harness.storage.records import RunRecord
 from harness.training import train
 
 CASES = [(phase, name) for phase in PHASES for name in NUMBERS]

@@ -16,10 +16,10 @@ from hostile_text import HOSTILE
 from record_factory import record
 
 from harness.analysis.statistics import Method
-from harness.experiments.specs import RunRecord
 from harness.reporting import render_html, speed_report
 from harness.reporting.run_files import CorpusText
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 
 pytestmark = pytest.mark.browser
 playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install '.[browser]'")

@@ -24,13 +24,13 @@ from harness.analysis.grouping import groups
 from harness.analysis.leaderboard import distinct, judge, stored_sentences
 from harness.analysis.statistics import Method
 from harness.cli.main import main
-from harness.experiments.specs import RunRecord
 from harness.experiments.suites import FULL_VARIANTS
 from harness.reporting import curve_panels as panels
 from harness.reporting import plot_style, render_html
 from harness.reporting.translation_explorer import ALPHABET, LEADS, TranslationColumn, explorer, marked, number_code
 from harness.reporting.verdict import verdict
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 
 QUICK = Method(resamples=50, trials=50)
 TWO = ("learned_positions", "bahdanau_gru")

@@ -23,9 +23,10 @@ from record_factory import narrow, record
 from harness.analysis.fairness import unfair
 from harness.analysis.grouping import groups, rows
 from harness.cli.report_options import without_disturbed_rates
-from harness.experiments.specs import DataSpec, RunRecord
+from harness.experiments.specs import DataSpec
 from harness.reporting import bench_report, bench_tables, plot_style, run_plots
 from harness.reporting.markdown import code, text
+from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
 HOSTILE = "evil.mod:$\\frac{x}_y$_a_|<b>`t`|[l](http://x.y)"

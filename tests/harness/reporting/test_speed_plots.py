@@ -545,9 +545,9 @@ HOSTILE = {
     "subjects.0.training.tokens": (True, "document.subjects\\[0\\].training.tokens"),
     "subjects.0.decoding.0.sentences_per_second": (6.0, "sentences_per_second=6.0"),
     "subjects.0.breakdown.shares.0.share": (0.5, "adds up to 0.75"),
-    "subjects.0.breakdown.shares.0.group": ("lunch", "group='lunch': allowed is matrix products"),
+    "subjects.0.breakdown.shares.0.group": ("lunch", "group='lunch': expected 'matrix products'"),
     "subjects.1.name": ("ours", "'ours' is there twice"),
-    "subjects.0.kind": ("friend", "kind='friend': allowed is variant, peer"),
+    "subjects.0.kind": ("friend", "kind='friend': expected 'variant' or 'peer'"),
     "comparisons.0.baseline": ("nobody", "'nobody'"),
     "machine.cores": ("many", "document.machine.cores='many'"),
     "machine.system": ("x" * 5_000, "at most 4,000 letters"),
@@ -555,7 +555,7 @@ HOSTILE = {
     "status": ("splendid", "status='splendid'"),
     "schema": (2, "schema=2: allowed is 'speed' and 1"),
     "kind": ("run", "kind='run'"),
-    "extra": (1, "there is no such field"),
+    "extra": (1, "unknown field"),
 }
 
 

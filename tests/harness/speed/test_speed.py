@@ -18,7 +18,7 @@ from places import ROOT
 
 from harness.cli import speed
 from harness.cli.main import main, parser
-from harness.experiments.specs import DataSpec, DecodingSpec, RunRecord, RunSpec
+from harness.experiments.specs import DataSpec, DecodingSpec, RunSpec
 from harness.processes import machine
 from harness.speed import document_store
 from harness.speed.companion import JsonProcess, Lost, Refused
@@ -28,6 +28,7 @@ from harness.speed.speed_document import SpeedDocument
 from harness.speed.timing import Samples
 from harness.speed.worker import Bench
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from impls import flops, registry
 from impls.contract import Training, TransformerRecipe
 
@@ -253,7 +254,7 @@ def test_a_process_that_is_killed_is_lost_with_its_last_lines(companion: JsonPro
 
 def test_a_process_says_what_it_refuses_and_what_it_fails_in_and_goes_on(companion: JsonProcess) -> None:
     companion.start()
-    with pytest.raises(Refused, match="job.nowhere: there is no such field"):
+    with pytest.raises(Refused, match="job.nowhere: unknown field"):
         companion.ask("start", job={"nowhere": 1})
     with pytest.raises(Lost, match="IndexError"):
         companion.ask("warm", measure="products", of=7)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from small_runs import spec
 
-from harness.experiments.specs import RunRecord
 from harness.storage import files, run_store
+from harness.storage.records import RunRecord
 from harness.storage.run_store import Hypothesis
 
 SPEC = spec()

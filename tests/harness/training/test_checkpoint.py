@@ -15,12 +15,13 @@ import pytest
 from killed_runs import UPDATES, Forker, fresh, generations, moments, outcome, tiny
 from small_runs import spec
 
-from harness.experiments.specs import DataSpec, FileSpec, RunRecord, RunSpec
+from harness.experiments.specs import DataSpec, FileSpec, RunSpec
 from harness.processes import machine as evidence
 from harness.processes.progress import Event
 from harness.processes.signals import SignalGuard
 from harness.reporting import provenance
 from harness.storage import checkpoint_files, files, run_store, tensors
+from harness.storage.records import RunRecord
 from harness.training import checkpoint, train
 from impls import registry
 

@@ -15,8 +15,9 @@ from harness.audit.rules import check
 from harness.cli import compare, report_options, sweep
 from harness.cli.main import main
 from harness.data import tokenizer_process
-from harness.experiments.specs import DataSpec, FileSpec, RunRecord, RunSpec
+from harness.experiments.specs import DataSpec, FileSpec, RunSpec
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 from harness.training import reuse, train
 
 pytestmark = pytest.mark.usefixtures("own_cache", "one_process")

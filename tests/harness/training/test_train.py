@@ -16,11 +16,12 @@ from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
 from harness.data.batch_digest import expected_batches, weights_digest
 from harness.data.dataset import prepare
 from harness.evaluation.evaluate import test_scores as scores_of
-from harness.experiments.specs import RunRecord, RunSpec
+from harness.experiments.specs import RunSpec
 from harness.processes import machine
 from harness.processes.progress import Event
 from harness.storage import run_store
 from harness.storage.files import file_digest
+from harness.storage.records import RunRecord
 from harness.training import train
 from impls.contract import Training
 

@@ -1,0 +1,237 @@
+"""Frozen dataclasses to JSON and back, validated by pydantic; every error is one line that names the field.
+
+The dataclasses themselves stay plain: recipes (`impls.contract`) need NumPy alone. Pydantic is imported with the first
+value to be validated, so that the command line starts without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.text import brief, did_you_mean
+from impls.contract import GruRecipe, PlainRecipe, Recipe, TorchReferenceRecipe, TransformerRecipe
+
+if typing.TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic_core import ErrorDetails
+
+RECIPE_TYPES: dict[str, type[Recipe]] = {
+    kind.family: kind for kind in (TransformerRecipe, GruRecipe, TorchReferenceRecipe, PlainRecipe)
+}
+"""The class of a recipe by its `family`, the discriminator in JSON."""
+
+HEAD_FIELDS = ("schema", "family")
+"""Class variables that JSON objects carry in addition to the fields of a dataclass, before them."""
+
+
+def canonical_json(value: Any) -> str:
+    """Return JSON text with sorted keys and no spaces. Raises: ValueError for NaN and infinity."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def to_json(value: Any) -> Any:
+    """Return dataclasses, tuples and dicts as what `json` writes; recipes have their family, records their schema."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        heads = {name: getattr(value, name) for name in HEAD_FIELDS if hasattr(type(value), name)}
+        return heads | {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, dict):
+        return {key: to_json(item) for key, item in value.items()}
+    return value
+
+
+def from_json(kind: Any, value: Any, where: str) -> Any:
+    """Return JSON as an instance of the type `kind`, such as a dataclass.
+
+    Args:
+        kind: The type. Fields that it does not have are rejected, and no value is converted to another type.
+        value: What `json.loads` returned.
+        where: The name of the value in error messages, such as "spec".
+
+    Raises:
+        ValueError: A field is unknown, missing or has a value that is not accepted; the message names the first one.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return _adapter(kind).validate_json(canonical_json([value]).encode())[0]
+    except ValidationError as error:
+        raise ValueError(_message(_first(error), kind, where, inside=1)) from None
+
+
+def check_fields(settings: Any) -> None:
+    """Raise ValueError for the first field of a dataclass whose value does not fit its annotation."""
+    from pydantic import ValidationError
+
+    kind: Any = type(settings)
+    try:
+        _fields_adapter(kind).validate_python(
+            {field.name: getattr(settings, field.name) for field in dataclasses.fields(kind)}
+        )
+    except ValidationError as error:
+        raise ValueError(_message(_first(error), kind, "")) from None
+
+
+def parse(kind: Any, text: str) -> Any:
+    """Return text, as written on the command line, as a value of the annotated type `kind`; "none" may be None.
+
+    Raises:
+        ValueError: The text cannot be read as this type; the message says what is expected.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    if text.lower() == "none" and type(None) in typing.get_args(kind):
+        return None
+    try:
+        return TypeAdapter(kind).validate_strings(text)
+    except ValidationError as error:
+        raise ValueError(_expected(_first(error))) from None
+
+
+def json_schema(kind: Any) -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12) of what `from_json` accepts for a dataclass."""
+    schema = _adapter(kind).json_schema()
+    definitions = schema["$defs"]
+    for family, recipe in RECIPE_TYPES.items():
+        if recipe.__name__ in definitions:
+            definition = definitions[recipe.__name__]
+            definition["properties"] = {"family": {"const": family}, **definition["properties"]}
+            definition["required"] = ["family", *definition.get("required", ())]
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return {**head, **definitions.pop(kind.__name__), "$defs": definitions}
+
+
+class ByFamily:
+    """Marks a union of recipes, or None, whose JSON names its class by "family"; for `typing.Annotated`."""
+
+    def __get_pydantic_core_schema__(self, _source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        choices: dict[Any, Any] = {
+            family: core_schema.no_info_before_validator_function(_without_family, handler.generate_schema(kind))
+            for family, kind in RECIPE_TYPES.items()
+        }
+        return core_schema.nullable_schema(core_schema.tagged_union_schema(choices, discriminator=_family))
+
+
+def _family(value: Any) -> Any:
+    return value.get("family") if isinstance(value, Mapping) else getattr(value, "family", None)
+
+
+def _without_family(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: item for name, item in value.items() if name != "family"}
+    return value
+
+
+# Adapters -------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return an adapter of a list of `kind`: only so can dataclasses without pydantic be configured."""
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(list[kind], config=ConfigDict(strict=True, extra="forbid"))
+
+
+@functools.cache
+def _fields_adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return an adapter of the fields of a dataclass as a dictionary: it does not call the constructor again."""
+    from pydantic import ConfigDict, TypeAdapter
+    from typing_extensions import TypedDict
+
+    hints = typing.get_type_hints(kind, include_extras=True)
+    fields = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    document = TypedDict(kind.__name__, fields)  # type: ignore[misc]
+    document.__pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # type: ignore[attr-defined]
+    return TypeAdapter(document)
+
+
+# Messages -------------------------------------------------------------------------------------------------------------
+
+
+def _first(error: ValidationError) -> ErrorDetails:
+    """Return the error to show: a misspelled field explains a missing one."""
+    return min(error.errors(include_url=False), key=lambda details: details["type"] != "unexpected_keyword_argument")
+
+
+def _message(error: ErrorDetails, kind: Any, where: str, *, inside: int = 0) -> str:
+    """Return an error as one line: the field, its value, what is accepted, and a suggestion for a misspelled word.
+
+    Args:
+        error: One of pydantic's errors.
+        kind: The type that was validated.
+        where: The name of the value, or an empty string.
+        inside: The number of containers around the value.
+    """
+    location, value, reason = error["loc"][inside:], error["input"], error["type"]
+    *parents, name = location or ("",)
+    path, owner = _walk(kind, parents, where)
+    if reason == "value_error":
+        return str(error["ctx"]["error"])
+    if reason == "unexpected_keyword_argument":
+        return f"{path}{str(name)[:80]}: unknown field{did_you_mean(name, _names(owner))}"
+    field = _walk(kind, location, where)[0].removesuffix(".")
+    if reason == "missing":
+        return f"{field}: missing"
+    if reason.startswith("union_tag"):
+        family = _family(value)
+        hint = did_you_mean(family, RECIPE_TYPES)
+        return f"{field}.family={brief(family)}: expected one of {', '.join(RECIPE_TYPES)}{hint}"
+    words = str(error.get("ctx", {}).get("expected", "")).replace(" or ", ", ").split(", ")
+    hint = did_you_mean(value, [word.strip("'") for word in words]) if reason == "literal_error" else ""
+    return f"{field}={brief(value)}: {_expected(error)}{hint}"
+
+
+def _expected(error: Any) -> str:
+    """Return what pydantic expected, such as "expected an integer"."""
+    limits = {
+        "greater_than_equal": "at least {ge:,}",
+        "greater_than": "more than {gt}",
+        "less_than": "less than {lt}",
+        "less_than_equal": "at most {le:,}",
+    }
+    if error["type"] in limits:
+        return "expected " + limits[error["type"]].format(**error["ctx"])
+    text: str = error["msg"].removeprefix("Input should be ").split(", unable")[0].split(", got")[0]
+    return "expected " + text.replace("a valid integer", "an integer").replace("a valid ", "a ")
+
+
+def _walk(kind: Any, location: Sequence[int | str], where: str) -> tuple[str, Any]:
+    """Return the path to a location inside a type, ending with a dot, and the type there; families are left out."""
+    path = f"{where}." if where else ""
+    for part in location:
+        kinds = [item for item in _members(kind) if item is not type(None)]
+        if len(kinds) > 1 and part in RECIPE_TYPES:
+            kind = RECIPE_TYPES[str(part)]
+            continue
+        kind = kinds[0] if kinds else Any
+        if dataclasses.is_dataclass(kind):
+            kind = typing.get_type_hints(kind).get(str(part), Any)
+        else:
+            kind = (*typing.get_args(kind), Any)[-1 if typing.get_origin(kind) is not tuple else 0]
+        path = f"{path.removesuffix('.')}[{part}]." if isinstance(part, int) else f"{path}{part}."
+    return path, kind
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the type alone."""
+    if typing.get_origin(kind) is typing.Annotated:
+        kind = typing.get_args(kind)[0]
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return typing.get_args(kind)
+    return (kind,)
+
+
+def _names(kind: Any) -> list[str]:
+    """Return the names of the fields of a dataclass, or of the one dataclass in a union."""
+    owners = [item for item in _members(kind) if dataclasses.is_dataclass(item)]
+    return [field.name for field in dataclasses.fields(owners[0])] if owners else []

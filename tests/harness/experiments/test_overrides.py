@@ -1,0 +1,58 @@
+"""`--set field=value` changes one field, and refuses what does not fit in one clear line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from small_runs import TINY, spec
+
+from harness.experiments.overrides import override
+
+
+@pytest.mark.parametrize(
+    ("setting", "path", "value"),
+    [
+        ("recipe.dropout=0.3", "recipe.dropout", 0.3),
+        ("recipe.width = 32", "recipe.width", 32),
+        ("recipe.activation=gelu", "recipe.activation", "gelu"),
+        ("recipe.head_width=5", "recipe.head_width", 5),
+        ("training.clip_norm=none", "training.clip_norm", None),
+        ("training.clip_norm=2", "training.clip_norm", 2.0),
+        ("data.training_pairs=9", "data.training_pairs", 9),
+        ("updates=5", "updates", 5),
+        ("device=cuda:1", "device", "cuda:1"),
+    ],
+)
+def test_override_changes_one_field(setting: str, path: str, value: Any) -> None:
+    found: Any = override(spec("learned_positions", TINY), setting)
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("recipe.dropot=0.3", "unknown field 'dropot'; did you mean 'dropout'?"),
+        ("recpie.dropout=0.3", "did you mean 'recipe'?"),
+        ("recipe.dropout", "expected FIELD=VALUE"),
+        ("recipe=3", "has fields of its own"),
+        ("recipe.dropout=much", "'much' does not fit: expected a number"),
+        ("recipe.width=1.5", "'1.5' does not fit: expected an integer"),
+        ("recipe.dropout=2", "dropout=2.0: allowed is"),
+        ("recipe.dropout=nan", "dropout=nan: allowed is"),
+        ("recipe.activation=gleu", "activation='gleu': allowed is 'relu'"),
+        ("data.tokenizer=spicy", "did you mean 'spacy'?"),
+        ("seed.x=3", "'seed' has no field 'x'"),
+        ("training.averaged_epochs=9", "averaged_epochs=9: allowed is"),
+        ("recipe.max_length=50", "data.max_length=100: expected at most recipe.max_length=50"),
+        ("decoding.max_tokens=100", "decoding.max_tokens=100: expected less than recipe.max_length=100"),
+    ],
+)
+def test_override_misfit_is_refused(setting: str, words: str) -> None:
+    with pytest.raises(ValueError, match="=") as caught:
+        override(spec("learned_positions", TINY), setting)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,86 @@
+"""Records survive JSON, older ones are completed, and published ids stay what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import ROOT
+from small_runs import spec
+
+from harness.experiments.serialization import to_json
+from harness.experiments.specs import ADDED_FIELDS, RunSpec
+from harness.storage import files
+from harness.storage.records import EpochRecord, RunRecord, epochs_from_json, record_from_json, record_schema
+from impls import registry
+
+PUBLISHED = sorted((ROOT / "results" / "published").rglob("record.json"))
+EPOCH = EpochRecord(
+    epoch=1,
+    updates=7,
+    tokens=100,
+    learning_rate=0.1,
+    training_loss=2.0,
+    training_perplexity=None,
+    validation_loss=2.5,
+    validation_perplexity=12.0,
+    largest_gradient_norm=1.0,
+    training_seconds=3.0,
+    validation_seconds=0.5,
+)
+SPEC = RunSpec(variant="paper", recipe=registry.recipe("paper"), training=registry.training("paper"))
+
+
+def through_json(value: Any) -> Any:
+    return json.loads(json.dumps(to_json(value), allow_nan=False))
+
+
+def test_record_of_version_1_is_completed_and_keeps_its_id() -> None:
+    earlier = {"training": {"batching": "length"}, "decoding": {"unknown": "allowed"}}
+    kept = SPEC
+    kept = replace(kept, **{part: replace(getattr(kept, part), **fields) for part, fields in earlier.items()})
+    value = through_json(RunRecord(id=kept.id, spec=kept, status="completed"))
+    assert value["schema"] == 2
+    value["schema"] = 1
+    for part, name in ADDED_FIELDS:
+        value["spec"][part].pop(name, None)
+    record = record_from_json(value)
+    assert record.spec == kept
+    assert record.id == record.spec.id != SPEC.id
+
+
+def test_record_survives_json() -> None:
+    record = RunRecord(id="x", spec=SPEC, status="completed", curve=(EPOCH,), scores={"a": 1.5, "b": None})
+    assert record_from_json(through_json(record)) == record
+    assert epochs_from_json(through_json([EPOCH, EPOCH])) == [EPOCH, EPOCH]
+
+
+def test_record_of_another_schema_is_refused() -> None:
+    value = through_json(RunRecord(id="x", spec=SPEC, status="completed"))
+    for schema in (0, None, "1"):
+        with pytest.raises(ValueError, match="schema="):
+            record_from_json({**value, "schema": schema})
+
+
+def test_published_records_load_and_keep_their_ids() -> None:
+    assert PUBLISHED
+    for path in PUBLISHED:
+        record = record_from_json(files.read_sealed(path))
+        assert record.id == record.spec.id == path.parent.name
+
+
+def test_record_schema_in_docs_is_current() -> None:
+    """BAKEOFF_UPDATE_SCHEMAS=1 writes the file instead of comparing it."""
+    path, text = ROOT / "docs" / "record.schema.json", json.dumps(record_schema(), indent=1, ensure_ascii=False) + "\n"
+    if os.environ.get("BAKEOFF_UPDATE_SCHEMAS"):
+        path.write_text(text, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == text, "run this test with BAKEOFF_UPDATE_SCHEMAS=1"
+
+
+def test_record_schema_names_every_field_of_a_stored_record(tmp_path: Path) -> None:
+    stored = through_json(RunRecord(id="x", spec=spec(), status="completed", curve=(EPOCH,)))
+    assert set(record_schema()["properties"]) == {*stored, "seal"}
