@@ -50,7 +50,7 @@ class GruState:
         """Drop all rows but the first ones, each of which has a source of its own."""
         if count < len(self.rows):
             self.rows = self.rows[:count]
-            self.sources = SourceMemory(*(one[:count] for one in self.sources.tensors))
+            self.sources = SourceMemory(*(tensor[:count] for tensor in self.sources.tensors))
 
 
 class Kernels(NamedTuple):
@@ -174,8 +174,8 @@ class AttentionGru(nn.Module):
             state.keep_first(len(word))
             if teacher_forced is not None and features and not teacher_forced[len(features)]:
                 with torch.no_grad():
-                    own = self.output(features[-1][: len(word)]).argmax(dim=-1)
-                word = self.dropout(self.target_embedding(own))
+                    predicted = self.output(features[-1][: len(word)]).argmax(dim=-1)
+                word = self.dropout(self.target_embedding(predicted))
                 gate = self._gates(word, kernels)
             feature, weights = self._step(state, word, gate, kernels)
             features.append(feature)

@@ -1,4 +1,4 @@
-"""How many multiplications and additions a recipe takes, counted by formula over tokens that are not padding."""
+"""Floating-point operations (multiplications and additions) of a recipe, counted by formula without padding."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from impls.contract import PAD, Batch, GruRecipe, Recipe, TransformerRecipe
 
 Lengths = npt.NDArray[np.int64]
 Rows = Literal["source", "target", "sentence"]
-"""What a product has a row for: a token of a side, or a sentence."""
+"""What the rows of a product are: the tokens of a side, or sentences."""
 
 PASSES = 3
-"""An update in units of a pass forward: the gradients of a product's two factors are a product each."""
+"""The cost of an update in forward passes: one forward, and one each for the gradients of a product's two factors."""
 
 FUSED = {"self": ("query", "key", "value"), "cross": ("key", "value")}
-"""Projections of one input, which are one product with their kernels side by side."""
+"""Projections of one input, computed as one product with concatenated kernels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """A kernel's product, [rows, inputs] times [inputs, outputs]; `count` of them are alike."""
+    """A matrix product with a kernel, [rows, inputs] times [inputs, outputs]; the recipe has `count` equal ones."""
 
     name: str
     rows: Rows
@@ -33,17 +33,16 @@ class Product:
     outputs: int
     count: int = 1
 
-    def operations(self, counted: Tokens) -> int:
-        """Return the multiplications and additions of one pass forward, of all that are alike."""
-        return 2 * counted.of(self.rows) * self.inputs * self.outputs * self.count
+    def operations(self, tokens: Tokens) -> int:
+        """Return the operations of all `count` products in one forward pass."""
+        return 2 * tokens.rows(self.rows) * self.inputs * self.outputs * self.count
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """What is not padding in some batches: sentences, tokens of each side, and the pairs that attention looks at.
+    """Counts over batches, without padding: sentences, tokens of each side, and pairs of attending positions.
 
-    A token is a position of a sentence, `<sos>` and `<eos>` of the source and `<sos>` of the target's input included.
-    A causal pair is a target position and one not after it.
+    The source counts `<sos>` and `<eos>`, the target `<sos>`. A causal pair is a target position and one not after it.
     """
 
     sentence: int = 0
@@ -56,13 +55,13 @@ class Tokens:
     def __add__(self, other: Tokens) -> Tokens:
         return Tokens(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
-    def of(self, rows: Rows) -> int:
-        """Return how many there are of what a product has rows for."""
+    def rows(self, rows: Rows) -> int:
+        """Return the number of rows of a product."""
         return {"source": self.source, "target": self.target, "sentence": self.sentence}[rows]
 
 
 def of_lengths(source: Lengths, target: Lengths) -> Tokens:
-    """Count what sentences of these lengths, in positions of source and of target, come to. Shapes: [B] each."""
+    """Return the counts of sentences with these source and target lengths. Shapes: [B] each."""
     return Tokens(
         sentence=len(source),
         source=int(source.sum()),
@@ -73,36 +72,36 @@ def of_lengths(source: Lengths, target: Lengths) -> Tokens:
     )
 
 
-def tokens(batches: Iterable[Batch]) -> Tokens:
-    """Count what is not padding in batches."""
+def count_tokens(batches: Iterable[Batch]) -> Tokens:
+    """Return the counts of batches."""
     total = Tokens()
     for batch in batches:
         total += of_lengths(*((ids != PAD).sum(axis=1, dtype=np.int64) for ids in (batch.source, batch.target_out)))
     return total
 
 
-def products(recipe: Recipe, words: tuple[int, int]) -> tuple[Product, ...]:
-    """Return the products of a pass forward that have a kernel as a factor, alike ones together.
+def products(recipe: Recipe, vocabulary_sizes: tuple[int, int]) -> tuple[Product, ...]:
+    """Return the products of a forward pass that have a kernel as a factor, equal ones together.
 
-    The projections of one input are one product. The energies of additive attention are two: the decoder's state is
-    projected once a target word, the encoder's outputs once a source word. A GRU's steps are counted as if they were
-    one product: that they follow each other is the recipe's doing, and shows as a smaller share of the limit.
+    The projections of one input are one product. The energies of additive attention are two products: the decoder's
+    state is projected once per target token, the encoder's outputs once per source token. A GRU's steps are counted as
+    one product, although they run one after the other, which shows as a lower MFU.
     """
-    shapes, found = weights.shapes(recipe, *words), []
+    shapes, found = weights.shapes(recipe, *vocabulary_sizes), []
     for name, shape in shapes.items():
         if name.endswith(".kernel") and name != "attention.score.kernel":
             found += _products_of(name, *shape)
     if "output.kernel" not in shapes:
         outputs, inputs = shapes["target.embedding"]
         found.append(Product(name="target.embedding", rows="target", inputs=inputs, outputs=outputs))
-    alike: dict[tuple[Rows, int, int], list[Product]] = {}
-    for one in found:
-        alike.setdefault((one.rows, one.inputs, one.outputs), []).append(one)
-    return tuple(replace(same[0], count=len(same)) for same in alike.values())
+    equal: dict[tuple[Rows, int, int], list[Product]] = {}
+    for product in found:
+        equal.setdefault((product.rows, product.inputs, product.outputs), []).append(product)
+    return tuple(replace(group[0], count=len(group)) for group in equal.values())
 
 
 def _products_of(name: str, inputs: int, outputs: int) -> list[Product]:
-    """Return the product of a kernel: none where it is part of another's, two where its rows belong to two inputs."""
+    """Return the products of a kernel: none if it is part of a fused one, two if its rows belong to two inputs."""
     parts = name.split(".")
     if name == "attention.energy.kernel":
         return [
@@ -119,16 +118,16 @@ def _products_of(name: str, inputs: int, outputs: int) -> list[Product]:
     return [Product(name=name, rows=rows, inputs=inputs, outputs=outputs)]
 
 
-def kernel_operations(recipe: Recipe, words: tuple[int, int], counted: Tokens) -> int:
-    """Return the multiplications and additions of all kernels' products in a pass forward."""
-    return sum(one.operations(counted) for one in products(recipe, words))
+def kernel_operations(recipe: Recipe, vocabulary_sizes: tuple[int, int], counted: Tokens) -> int:
+    """Return the operations of all products with kernels in a forward pass."""
+    return sum(product.operations(counted) for product in products(recipe, vocabulary_sizes))
 
 
 def attention_operations(recipe: Recipe, counted: Tokens) -> int:
-    """Return those of attention's own products in a pass forward: scores, and sums by weight.
+    """Return the operations of attention's own products in a forward pass: scores and weighted sums.
 
-    Each pair of visible positions takes 2 for each of the heads · K numbers of its score and as many of its sum; in
-    additive attention 2 · H for the score of an energy and 4 · H for the sum of the encoder's outputs.
+    Each pair of visible positions takes 2 · heads · K operations for its score and as many for its weighted sum; in
+    additive attention 2 · H for the score of an energy and 4 · H for the weighted sum of the encoder's outputs.
     """
     if isinstance(recipe, GruRecipe):
         return 6 * recipe.width * counted.cross_pairs
@@ -137,11 +136,11 @@ def attention_operations(recipe: Recipe, counted: Tokens) -> int:
     return 4 * inner * recipe.layers * pairs
 
 
-def forward_operations(recipe: Recipe, words: tuple[int, int], counted: Tokens) -> int:
-    """Return the multiplications and additions of one pass forward, kernels and attention."""
-    return kernel_operations(recipe, words, counted) + attention_operations(recipe, counted)
+def forward_operations(recipe: Recipe, vocabulary_sizes: tuple[int, int], counted: Tokens) -> int:
+    """Return the operations of a forward pass: kernels and attention."""
+    return kernel_operations(recipe, vocabulary_sizes, counted) + attention_operations(recipe, counted)
 
 
-def training_operations(recipe: Recipe, words: tuple[int, int], counted: Tokens) -> int:
-    """Return those of the updates over these tokens: a pass forward, and two such passes for the gradients."""
-    return PASSES * forward_operations(recipe, words, counted)
+def training_operations(recipe: Recipe, vocabulary_sizes: tuple[int, int], counted: Tokens) -> int:
+    """Return the operations of the updates over these tokens: forward and backward."""
+    return PASSES * forward_operations(recipe, vocabulary_sizes, counted)

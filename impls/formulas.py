@@ -19,13 +19,13 @@ def sinusoids(positions: int, width: int) -> Reals:
 
     Column 2i is sin(p / 10000^(2i/D)), column 2i + 1 the cosine of the same angle.
 
-    Raises: ValueError where `width` is odd or a size is below its least.
+    Raises: ValueError if `width` is odd or a size is too small.
     Source: Vaswani et al. 2017, section 3.5.
     """
     if positions < 0:
-        raise ValueError(f"positions={positions!r}: allowed is a whole number of at least 0")
+        raise ValueError(f"positions={positions!r}: must be a whole number of at least 0")
     if width < 2 or width % 2:
-        raise ValueError(f"width={width!r}: allowed is an even number of at least 2")
+        raise ValueError(f"width={width!r}: must be an even number of at least 2")
     frequencies = 10_000.0 ** (-np.arange(0, width, 2) / width)
     angles = np.arange(positions)[:, None] * frequencies
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(positions, width)
@@ -34,7 +34,7 @@ def sinusoids(positions: int, width: int) -> Reals:
 def activation(name: str, x: npt.ArrayLike) -> Reals:
     """Return relu, gelu (exact, x * Phi(x)), silu (x * sigmoid(x)) or tanh of `x`, elementwise.
 
-    Raises: ValueError with the allowed names.
+    Raises: ValueError listing the names.
     Source: Hendrycks and Gimpel 2016 (gelu, silu).
     """
     values = np.asarray(x, dtype=np.float64)
@@ -46,13 +46,13 @@ def activation(name: str, x: npt.ArrayLike) -> Reals:
         return values * _sigmoid(values)
     if name == "tanh":
         return np.tanh(values)
-    raise ValueError(f"activation={name!r}: allowed is {', '.join(get_args(Activation))}")
+    raise ValueError(f"activation={name!r}: must be one of {', '.join(get_args(Activation))}")
 
 
 def activation_derivative(name: str, x: npt.ArrayLike) -> Reals:
     """Return the first derivative of `activation(name, x)`, elementwise; relu's at 0 is 0.
 
-    Raises: ValueError with the allowed names.
+    Raises: ValueError listing the names.
     """
     values = np.asarray(x, dtype=np.float64)
     if name == "relu":
@@ -65,13 +65,13 @@ def activation_derivative(name: str, x: npt.ArrayLike) -> Reals:
         return sigmoid * (1 + values * (1 - sigmoid))
     if name == "tanh":
         return 1 - np.tanh(values) ** 2
-    raise ValueError(f"activation={name!r}: allowed is {', '.join(get_args(Activation))}")
+    raise ValueError(f"activation={name!r}: must be one of {', '.join(get_args(Activation))}")
 
 
 def _normal_cumulative(values: Reals) -> Reals:
     erf: Any = np.vectorize(math.erf, otypes=[np.float64])
-    found: Reals = (1 + erf(values / math.sqrt(2))) / 2
-    return found
+    cumulative: Reals = (1 + erf(values / math.sqrt(2))) / 2
+    return cumulative
 
 
 def _sigmoid(values: Reals) -> Reals:
@@ -79,9 +79,9 @@ def _sigmoid(values: Reals) -> Reals:
 
 
 class Masks(NamedTuple):
-    """What may be looked at in a padded batch; true = visible.
+    """The attention masks of a padded batch; true means visible.
 
-    Shapes: encoder [B,S] source words (the same for every query); decoder [B,T,T]; cross [B,T,S]: query, then key.
+    Shapes: encoder [B,S], the same for every query; decoder [B,T,T]; cross [B,T,S]: query, then key.
     """
 
     encoder: Visible
@@ -90,18 +90,18 @@ class Masks(NamedTuple):
 
 
 def masks(source_lengths: npt.ArrayLike, target_lengths: npt.ArrayLike) -> Masks:
-    """Return the visible masks of a batch whose sentences have these lengths, padded on the right to the longest.
+    """Return the attention masks of a batch whose sentences have these lengths, padded on the right to the longest.
 
-    Padding is hidden on the key side only: the rows of padding queries see the same words as any other row.
+    Padding is masked on the key side only: the rows of padding queries see the same positions as any other row.
 
-    Raises: ValueError where the lengths are not two equally long lists of positive whole numbers.
+    Raises: ValueError unless the lengths are two equally long lists of positive whole numbers.
     """
     source, target = np.asarray(source_lengths), np.asarray(target_lengths)
-    whole = all(np.issubdtype(one.dtype, np.integer) for one in (source, target))
+    whole = all(np.issubdtype(lengths.dtype, np.integer) for lengths in (source, target))
     if not whole or source.ndim != 1 or source.shape != target.shape or not source.size or min(*source, *target) < 1:
         raise ValueError(
             f"source_lengths={source.tolist()!r}, target_lengths={target.tolist()!r}: "
-            "allowed is two equally long lists of whole numbers of at least 1"
+            "must be two equally long lists of whole numbers of at least 1"
         )
     encoder = np.arange(source.max()) < source[:, None]
     target_visible = np.arange(target.max()) < target[:, None]

@@ -42,9 +42,9 @@ class Embedding(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the embedded words. Raises: ValueError for more positions than the recipe has."""
         if ids.shape[1] > self.positions.num_embeddings:
-            raise ValueError(f"{ids.shape[1]} positions: allowed is at most max_length={self.positions.num_embeddings}")
-        places = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
-        return self.dropout(self.embedding(ids) * self.scale + self.positions(places))
+            raise ValueError(f"{ids.shape[1]} positions exceed max_length={self.positions.num_embeddings}")
+        indices = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+        return self.dropout(self.embedding(ids) * self.scale + self.positions(indices))
 
 
 class MultiHeadAttention(nn.Module):

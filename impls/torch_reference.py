@@ -58,7 +58,7 @@ class TorchReference(nn.Module):
     def _embed(self, words: nn.Embedding, positions: nn.Embedding, ids: torch.Tensor, first: int = 0) -> torch.Tensor:
         end = first + ids.shape[1]
         if end > self.max_length:
-            raise ValueError(f"{end} positions: allowed is at most max_length={self.max_length}")
+            raise ValueError(f"{end} positions exceed max_length={self.max_length}")
         return self.dropout(words(ids) * math.sqrt(self.width) + positions.weight[first:end])
 
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

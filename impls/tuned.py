@@ -3,9 +3,9 @@
     x[t] = sqrt(D) * embedding[word[t]] + sinusoid[t],    embedding ~ Normal(0, D ** -0.5)
     logits = norm(decoder(x)) @ embedding.T + bias
 
-What helps is data and regularisation, not a new module: one vocabulary of byte-pair pieces for both languages, all
-embeddings tied and of unit size once scaled, pre-norm, dropout 0.3 on embeddings and residual sums alone, label
-smoothing, warm-up, and the mean of the last epochs' weights.
+It has no new module; data and regularisation differ: one vocabulary of byte-pair pieces for both languages, all
+embeddings tied and of unit variance after scaling, pre-norm, dropout 0.3 on embeddings and residual sums only, label
+smoothing, warm-up, and averaged weights of the last epochs.
 
 Source: Wu et al. 2021 (Good for Misconceived Reasons), their text-only "Tiny" model, for pieces, tying, dropout and
 smoothing; Xiong et al. 2020 for pre-norm; Vaswani et al. 2017, section 6.1, for averaged weights.

@@ -1,8 +1,8 @@
-"""Canonical weight names and shapes of a recipe, and the one seeded initialiser that every framework starts from.
+"""Canonical weight names and shapes of a recipe, and the seeded initialiser that all frameworks share.
 
-Kernels are [in, out]; a convolution of width 1 is stored as [in, out] too. Tied tensors have one name, so they count
-once. Layers count from 0; the columns of query, key and value, and the rows of output, are head-major. The gates of a
-GRU stand in the order reset, update, candidate.
+Kernels, including those of convolutions of width 1, are [in, out]. Tied tensors have one name and count once. Layers
+count from 0. The columns of query, key and value, and the rows of output, are head-major. The gates of a GRU are in the
+order reset, update, candidate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Shapes = dict[str, tuple[int, ...]]
 def shapes(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int) -> Shapes:
     """Return the shape of each canonical tensor, in a fixed order.
 
-    Raises: ValueError where tying="all" meets vocabularies of unequal size.
+    Raises: ValueError if tying="all" and the vocabularies differ in size.
     """
     if isinstance(recipe, GruRecipe):
         return _gru_shapes(recipe, source_vocabulary_size, target_vocabulary_size)
@@ -34,14 +34,14 @@ def count(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: i
     return sum(math.prod(shape) for shape in shapes(recipe, source_vocabulary_size, target_vocabulary_size).values())
 
 
-def check(given: Arrays, expected: Shapes) -> None:
-    """Hold arrays against expected shapes. Raises: ValueError naming what is missing, unexpected or misshaped."""
-    faults = [f"missing {name}" for name in expected if name not in given]
-    faults += [f"unexpected {name}" for name in given if name not in expected]
+def check(arrays: Arrays, expected: Shapes) -> None:
+    """Compare arrays with expected shapes. Raises: ValueError naming what is missing, unexpected or misshaped."""
+    faults = [f"missing {name}" for name in expected if name not in arrays]
+    faults += [f"unexpected {name}" for name in arrays if name not in expected]
     faults += [
-        f"{name} has shape {given[name].shape}, allowed is {shape}"
+        f"{name} has shape {arrays[name].shape}, expected {shape}"
         for name, shape in expected.items()
-        if name in given and given[name].shape != shape
+        if name in arrays and arrays[name].shape != shape
     ]
     if faults:
         raise ValueError("; ".join(faults))
@@ -50,9 +50,9 @@ def check(given: Arrays, expected: Shapes) -> None:
 def initial(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, seed: int) -> Arrays:
     """Draw all initial weights.
 
-    Each tensor comes from a generator seeded by (seed, its name), so two recipes start equal in every tensor that they
-    share. Transformer matrices are Xavier-uniform (Glorot and Bengio 2010, equation 16), GRU matrices normal with
-    deviation 0.01, embeddings as the recipe says; biases and shifts are 0, norm scales 1.
+    Each tensor comes from a generator seeded by (seed, its name), so two recipes have equal initial values in every
+    tensor that they share. Transformer matrices are Xavier-uniform (Glorot and Bengio 2010, equation 16), GRU matrices
+    normal with deviation 0.01, embeddings as in the recipe; biases and shifts are 0, norm scales 1.
     """
     return {
         name: draw(recipe, name, shape, seed)
@@ -76,23 +76,25 @@ def draw(recipe: Recipe, name: str, shape: tuple[int, ...], seed: int) -> Number
 
 
 def embedding_rms(recipe: Recipe | None, weights: Arrays) -> dict[str, float]:
-    """Return the root mean square of word embeddings and of position vectors, as the first layer adds them.
+    """Return the root mean square of token embeddings and of position vectors, as the first layer adds them.
 
-    `source_embedding_rms` and `target_embedding_rms` include the factor sqrt(width) where `embedding_scale` is
-    "sqrt_width". `position_rms` covers the learned vectors of both sides; sinusoids have sqrt(1/2), because the squares
-    of each sine and cosine pair sum to 1. It is 0 where no position vectors are added: rotary, alibi, none and the GRU.
-    A model without a recipe returns nothing.
+    `source_embedding_rms` and `target_embedding_rms` include the factor sqrt(width) if `embedding_scale` is
+    "sqrt_width". `position_rms` covers the learned vectors of both sides; that of sinusoids is sqrt(1/2), because the
+    squares of each sine and cosine pair sum to 1. It is 0 if no position vectors are added (rotary, alibi, none, GRU).
+    The result is empty without a recipe.
     """
     if recipe is None:
         return {}
-    squares = {name: float(np.square(one, dtype=np.float64).mean()) for name, one in weights.items() if _embeds(name)}
+    squares = {
+        name: float(np.square(table, dtype=np.float64).mean()) for name, table in weights.items() if _embeds(name)
+    }
     return _embedding_rms(recipe, squares)
 
 
 def expected_embedding_rms(
     recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int
 ) -> dict[str, float]:
-    """Return what `embedding_rms` is at initialisation, on average over seeds."""
+    """Return `embedding_rms` at initialisation, averaged over seeds."""
     squares = {
         name: _deviation(recipe, shape) ** 2
         for name, shape in shapes(recipe, source_vocabulary_size, target_vocabulary_size).items()
@@ -105,19 +107,19 @@ def _embedding_rms(recipe: Recipe, squares: dict[str, float]) -> dict[str, float
     """Return the root mean squares from the mean square of each table of embeddings and positions."""
     target = squares["target.embedding"]
     source = squares.get("source.embedding", target)
-    learned = [one for name, one in squares.items() if name.endswith(".positions")]
+    learned = [square for name, square in squares.items() if name.endswith(".positions")]
     position, scale = sum(learned) / max(1, len(learned)), 1.0
     if isinstance(recipe, TorchReferenceRecipe):
         recipe = recipe.as_transformer()
     if isinstance(recipe, TransformerRecipe):
         scale = float(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
         position = 0.5 if recipe.positions == "sinusoidal" else position
-    found = {"source_embedding_rms": scale * source, "target_embedding_rms": scale * target, "position_rms": position}
-    return {name: math.sqrt(one) for name, one in found.items()}
+    means = {"source_embedding_rms": scale * source, "target_embedding_rms": scale * target, "position_rms": position}
+    return {name: math.sqrt(mean) for name, mean in means.items()}
 
 
 def _deviation(recipe: Recipe, shape: tuple[int, ...]) -> float:
-    """Return the standard deviation of the initial values of a table of embeddings or positions, or of a GRU matrix."""
+    """Return the standard deviation of the initial values of an embedding or position table, or of a GRU matrix."""
     if isinstance(recipe, GruRecipe):
         return 0.01
     if isinstance(recipe, TransformerRecipe) and recipe.embedding_init != "xavier":
@@ -139,23 +141,23 @@ def _transformer_shapes(recipe: TransformerRecipe, source_vocabulary_size: int, 
             f"tying='all' needs one joint vocabulary, but the sizes are {source_vocabulary_size} (source) and "
             f"{target_vocabulary_size} (target)"
         )
-    width, found = recipe.width, Shapes()
+    width, shapes_by_name = recipe.width, Shapes()
     if recipe.tying != "all":
-        found["source.embedding"] = (source_vocabulary_size, width)
-    found["target.embedding"] = (target_vocabulary_size, width)
+        shapes_by_name["source.embedding"] = (source_vocabulary_size, width)
+    shapes_by_name["target.embedding"] = (target_vocabulary_size, width)
     if recipe.positions == "learned":
-        found["source.positions"] = found["target.positions"] = (recipe.max_length, width)
+        shapes_by_name["source.positions"] = shapes_by_name["target.positions"] = (recipe.max_length, width)
     for side, attentions in (("encoder", ("self",)), ("decoder", ("self", "cross"))):
         for layer in range(recipe.layers):
             for attention in attentions:
-                found |= _attention_shapes(recipe, f"{side}.{layer}.{attention}")
-            found |= _feed_forward_shapes(recipe, f"{side}.{layer}.feed_forward")
+                shapes_by_name |= _attention_shapes(recipe, f"{side}.{layer}.{attention}")
+            shapes_by_name |= _feed_forward_shapes(recipe, f"{side}.{layer}.feed_forward")
     if recipe.norm_order == "pre":
-        found |= _norm_shapes(recipe, "encoder.norm") | _norm_shapes(recipe, "decoder.norm")
+        shapes_by_name |= _norm_shapes(recipe, "encoder.norm") | _norm_shapes(recipe, "decoder.norm")
     if recipe.tying == "none":
-        found["output.kernel"] = (width, target_vocabulary_size)
-    found["output.bias"] = (target_vocabulary_size,)
-    return found
+        shapes_by_name["output.kernel"] = (width, target_vocabulary_size)
+    shapes_by_name["output.bias"] = (target_vocabulary_size,)
+    return shapes_by_name
 
 
 def _norm_shapes(recipe: TransformerRecipe, name: str) -> Shapes:
@@ -166,29 +168,33 @@ def _norm_shapes(recipe: TransformerRecipe, name: str) -> Shapes:
 
 
 def _attention_shapes(recipe: TransformerRecipe, name: str) -> Shapes:
-    inner, found = recipe.heads * recipe.key_width, Shapes()
+    inner, shapes_by_name = recipe.heads * recipe.key_width, Shapes()
     for projection in ("query", "key", "value"):
-        found |= _dense(f"{name}.{projection}", recipe.width, inner)
-    return found | _dense(f"{name}.output", inner, recipe.width) | _norm_shapes(recipe, f"{name}.norm")
+        shapes_by_name |= _dense(f"{name}.{projection}", recipe.width, inner)
+    return shapes_by_name | _dense(f"{name}.output", inner, recipe.width) | _norm_shapes(recipe, f"{name}.norm")
 
 
 def _feed_forward_shapes(recipe: TransformerRecipe, name: str) -> Shapes:
-    found = _dense(f"{name}.inner", recipe.width, recipe.ffn_width)
+    shapes_by_name = _dense(f"{name}.inner", recipe.width, recipe.ffn_width)
     if recipe.ffn == "gated":
-        found |= _dense(f"{name}.gate", recipe.width, recipe.ffn_width)
-    return found | _dense(f"{name}.outer", recipe.ffn_width, recipe.width) | _norm_shapes(recipe, f"{name}.norm")
+        shapes_by_name |= _dense(f"{name}.gate", recipe.width, recipe.ffn_width)
+    return (
+        shapes_by_name | _dense(f"{name}.outer", recipe.ffn_width, recipe.width) | _norm_shapes(recipe, f"{name}.norm")
+    )
 
 
 def _gru_shapes(recipe: GruRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> Shapes:
     embedded, width = recipe.embedding_width, recipe.width
-    found: Shapes = {
+    shapes_by_name: Shapes = {
         "source.embedding": (source_vocabulary_size, embedded),
         "target.embedding": (target_vocabulary_size, embedded),
     }
     for direction in ("forward", "backward"):
-        found |= _dense(f"encoder.{direction}.input", embedded, 3 * width)
-        found |= _dense(f"encoder.{direction}.hidden", width, 3 * width)
-    found |= _dense("bridge", 2 * width, width)
-    found |= _dense("attention.energy", 3 * width, width) | {"attention.score.kernel": (width, 1)}
-    found |= _dense("decoder.input", embedded + 2 * width, 3 * width) | _dense("decoder.hidden", width, 3 * width)
-    return found | _dense("output", 3 * width + embedded, target_vocabulary_size)
+        shapes_by_name |= _dense(f"encoder.{direction}.input", embedded, 3 * width)
+        shapes_by_name |= _dense(f"encoder.{direction}.hidden", width, 3 * width)
+    shapes_by_name |= _dense("bridge", 2 * width, width)
+    shapes_by_name |= _dense("attention.energy", 3 * width, width) | {"attention.score.kernel": (width, 1)}
+    shapes_by_name |= _dense("decoder.input", embedded + 2 * width, 3 * width) | _dense(
+        "decoder.hidden", width, 3 * width
+    )
+    return shapes_by_name | _dense("output", 3 * width + embedded, target_vocabulary_size)

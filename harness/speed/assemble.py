@@ -88,8 +88,8 @@ class _Assembly:
         self.prepared = measurement.prepared
         self.words = len(self.prepared.source_words), len(self.prepared.target_words)
         self.material = material(self.plan.base, self.prepared)
-        self.counted = flops.tokens(self.material.training)
-        self.evaluated = flops.tokens(self.material.validation)
+        self.counted = flops.count_tokens(self.material.training)
+        self.evaluated = flops.count_tokens(self.material.validation)
         train = self.prepared.train
         self.epoch_target = sum(map(len, train.target)) - len(train)
         self.epoch_tokens = self.epoch_target + sum(map(len, train.source))

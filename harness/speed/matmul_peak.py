@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.experiments.specs import Precision
 from impls.contract import Batch, Recipe
-from impls.flops import PASSES, Product, products, tokens
+from impls.flops import PASSES, Product, count_tokens, products
 
 Multiply = Callable[[], object]
 
@@ -28,10 +28,10 @@ class Products:
         self, recipe: Recipe, words: tuple[int, int], batches: Sequence[Batch], device: str, precision: Precision
     ) -> None:
         self.products = products(recipe, words)
-        counted = [tokens([batch]) for batch in batches]
+        counted = [count_tokens([batch]) for batch in batches]
         self.operations = PASSES * sum(one.operations(each) for each in counted for one in self.products)
         self._work: list[Multiply] = []
-        sizes = {one.name: [each.of(one.rows) for each in counted] for one in self.products}
+        sizes = {one.name: [each.rows(one.rows) for each in counted] for one in self.products}
         make = _with_torch if library() == "torch" else _with_numpy
         for one in self.products:
             self._work += make(one, sizes[one.name], device, precision)

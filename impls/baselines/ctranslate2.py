@@ -52,7 +52,7 @@ class CTranslate2:
     ) -> None:
         self.recipe = recipe
         self.source_vocabulary_size, self.target_vocabulary_size = vocabularies
-        self.target_ids = {word: place for place, word in enumerate(self.target_vocabulary_size)}
+        self.target_ids = {word: index for index, word in enumerate(self.target_vocabulary_size)}
         with tempfile.TemporaryDirectory(prefix="bakeoff-") as folder:
             spec.save(folder)
             try:
@@ -70,7 +70,7 @@ class CTranslate2:
         Raises: ValueError where there are more positions than the recipe has.
         """
         check_request(self.name, self.recipe, sources, max_tokens)
-        found = self.translator.translate_batch(
+        results = self.translator.translate_batch(
             [[self.source_vocabulary_size[word] for word in source] for source in sources],
             max_batch_size=batch_size,
             beam_size=beam,
@@ -81,7 +81,7 @@ class CTranslate2:
             suppress_sequences=[[self.target_vocabulary_size[word]] for word in suppressed],
             return_end_token=True,
         )
-        return [self._words(one.hypotheses[0], max_tokens) for one in found]
+        return [self._words(result.hypotheses[0], max_tokens) for result in results]
 
     def _words(self, hypothesis: list[str], max_tokens: int) -> list[int]:
         words = [self.target_ids[word] for word in hypothesis]
@@ -135,7 +135,7 @@ def convert(
     spec.register_source_vocabulary(source_vocabulary)
     spec.register_target_vocabulary(target_vocabulary)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (
-        SPECIAL_TOKENS[one] for one in (UNK, SOS, EOS)
+        SPECIAL_TOKENS[index] for index in (UNK, SOS, EOS)
     )
     spec.config.decoder_start_token = SPECIAL_TOKENS[SOS]
     spec.config.layer_norm_epsilon = recipe.epsilon
@@ -169,7 +169,9 @@ def _fill_side(
 
 def _fill_attention(attention: Any, weights: Arrays, name: str, *alone: str, fused: tuple[str, ...]) -> None:
     """Fill an attention's specification: the projections `alone`, those `fused` into one, and the output."""
-    for linear, parts in zip(attention.linear, (*((one,) for one in alone), fused, ("output",)), strict=True):
+    for linear, parts in zip(
+        attention.linear, (*((part_name,) for part_name in alone), fused, ("output",)), strict=True
+    ):
         _fill_linear(linear, weights, *(f"{name}.{part}" for part in parts))
     _fill_norm(attention.layer_norm, weights, f"{name}.norm")
 

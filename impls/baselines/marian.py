@@ -69,12 +69,12 @@ class Marian(PlainLoop):
     def loss(self, batch: Batch) -> torch.Tensor:
         """Return the library's own loss, the mean nats per target token."""
         labels = np.where(batch.target_out == PAD, IGNORED, batch.target_out)
-        found: torch.Tensor = self.model(
-            input_ids=self.place(batch.source),
-            attention_mask=self.place(batch.source != PAD),
-            labels=self.place(labels),
+        loss: torch.Tensor = self.model(
+            input_ids=self.to_device(batch.source),
+            attention_mask=self.to_device(batch.source != PAD),
+            labels=self.to_device(labels),
         ).loss
-        return found
+        return loss
 
     def translate(
         self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
@@ -96,14 +96,14 @@ class Marian(PlainLoop):
             eos_token_id=EOS,
             decoder_start_token_id=SOS,
         )
-        found: dict[int, list[int]] = {}
+        translations: dict[int, list[int]] = {}
         with torch.inference_mode():
-            for places, source in in_batches(sources, batch_size):
-                visible = self.place(source != PAD)
-                ids = self.model.generate(self.place(source), attention_mask=visible, generation_config=settings)
+            for indices, source in in_batches(sources, batch_size):
+                visible = self.to_device(source != PAD)
+                ids = self.model.generate(self.to_device(source), attention_mask=visible, generation_config=settings)
                 words = [_words(row, max_tokens) for row in ids.tolist()]
-                found.update(zip(places, words, strict=True))
-        return [found[place] for place in range(len(sources))]
+                translations.update(zip(indices, words, strict=True))
+        return [translations[index] for index in range(len(sources))]
 
 
 def _words(ids: list[int], max_tokens: int) -> list[int]:
@@ -124,7 +124,7 @@ def build(
     """Build the baseline; the settings are those of `impls.baselines.registry.build_baseline`."""
     recipe = admit("marian", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
     if recipe.epsilon != EPSILON:
-        raise ValueError(f"baseline 'marian' with norm_epsilon={recipe.epsilon}: allowed is {EPSILON}")
+        raise ValueError(f"baseline 'marian' with norm_epsilon={recipe.epsilon}: the library has only {EPSILON}")
     with torch.random.fork_rng(devices=[]):
         module = MarianMTModel(_configuration(recipe, source_vocabulary_size, target_vocabulary_size))
     tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}

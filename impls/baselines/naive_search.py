@@ -25,12 +25,12 @@ def search(following: Following, *, beam: int, max_tokens: int, suppressed: Sequ
     open_: list[tuple[float, list[int]]] = [(0.0, [SOS])]
     best, best_worth, slots = open_[0][1], -math.inf, beam
     for length in range(max_tokens + 1):
-        kept = _extensions(following, open_, slots, suppressed)
-        ended = [one for one in kept if one[1][-1] == EOS]
+        extensions = _extensions(following, open_, slots, suppressed)
+        ended = [extension for extension in extensions if extension[1][-1] == EOS]
         if ended and _worth(ended[0][0], length + 1) > best_worth:
             best, best_worth = ended[0][1][:-1], _worth(ended[0][0], length + 1)
         slots -= len(ended)
-        live = [one for one in kept if one[1][-1] != EOS]
+        live = [extension for extension in extensions if extension[1][-1] != EOS]
         if length == max_tokens or not live or _worth(live[0][0], max_tokens + 1) <= best_worth:
             break
         open_ = live
@@ -44,10 +44,10 @@ def _extensions(
     chances = torch.log_softmax(following([words for _, words in open_]), dim=-1).double()
     chances[:, list(suppressed)] = -torch.inf
     totals = chances + torch.tensor([total for total, _ in open_], dtype=chances.dtype, device=chances.device)[:, None]
-    values, places = totals.flatten().topk(min(slots, totals.numel()))
-    found = zip(values.tolist(), places.tolist(), strict=True)
+    values, indices = totals.flatten().topk(min(slots, totals.numel()))
+    ranked = zip(values.tolist(), indices.tolist(), strict=True)
     words = totals.shape[1]
-    return [(value, [*open_[place // words][1], place % words]) for value, place in found if value > -math.inf]
+    return [(value, [*open_[index // words][1], index % words]) for value, index in ranked if value > -math.inf]
 
 
 def _worth(log_probability: float, factors: int) -> float:

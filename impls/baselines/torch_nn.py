@@ -70,19 +70,19 @@ class LibraryTransformer(nn.Module):
             batch_first=True,
         )
         # torch's layers take one rate for all three places.
-        for one in self.transformer.modules():
-            if isinstance(one, nn.MultiheadAttention):
-                one.dropout = recipe.attention_rate
-            elif isinstance(one, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-                one.dropout.p = recipe.activation_rate
+        for part in self.transformer.modules():
+            if isinstance(part, nn.MultiheadAttention):
+                part.dropout = recipe.attention_rate
+            elif isinstance(part, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+                part.dropout.p = recipe.activation_rate
         self.output = nn.Linear(recipe.width, target_vocabulary_size)
         self.dropout = nn.Dropout(recipe.dropout)
         self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
 
     def embed(self, words: nn.Embedding, positions: nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
         """Return words plus positions. Shapes: [B,T] to [B,T,D]."""
-        places = torch.arange(ids.shape[1], device=ids.device)
-        return self.dropout(words(ids) * self.scale + positions(places))
+        indices = torch.arange(ids.shape[1], device=ids.device)
+        return self.dropout(words(ids) * self.scale + positions(indices))
 
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the encoded source [B,S,D] and which of its positions are hidden, [B,S]."""
@@ -133,17 +133,15 @@ class NnTransformer(PlainLoop):
         Raises: ValueError for any beam but 1, or more positions than the recipe has.
         """
         if beam != 1:
-            raise ValueError(
-                f"baseline 'nn_transformer' with beam={beam}: allowed is 1, the library has no beam search"
-            )
+            raise ValueError(f"baseline 'nn_transformer' with beam={beam}: the library has no beam search, use beam=1")
         check_request(self.name, self.recipe, sources, max_tokens)
         self.model.eval()
-        found: dict[int, list[int]] = {}
+        translations: dict[int, list[int]] = {}
         with torch.inference_mode():
-            for places, source in in_batches(sources, batch_size):
-                words = self._greedy(self.place(source), max_tokens, suppressed)
-                found.update(zip(places, words, strict=True))
-        return [found[place] for place in range(len(sources))]
+            for indices, source in in_batches(sources, batch_size):
+                words = self._greedy(self.to_device(source), max_tokens, suppressed)
+                translations.update(zip(indices, words, strict=True))
+        return [translations[index] for index in range(len(sources))]
 
     def _greedy(self, source: torch.Tensor, max_tokens: int, suppressed: Sequence[int]) -> list[list[int]]:
         memory, hidden = self.model.encode(source)
@@ -184,12 +182,12 @@ def build(
 
 def _packed(arrays: Arrays) -> Arrays:
     """Return the arrays with queries, keys and values one above the other, as torch's attention has them."""
-    found: Arrays = {}
+    packed: Arrays = {}
     for name, array in arrays.items():
         attention, _, part = name.partition("_attn.query.")
         if part:
             rows = [arrays[f"{attention}_attn.{third}.{part}"] for third in ("query", "key", "value")]
-            found[f"{attention}_attn.in_proj_{part}"] = np.concatenate(rows)
+            packed[f"{attention}_attn.in_proj_{part}"] = np.concatenate(rows)
         elif "_attn.key." not in name and "_attn.value." not in name:
-            found[name] = array
-    return found
+            packed[name] = array
+    return packed

@@ -23,7 +23,7 @@ class PlainLoop:
 
     def __init__(self, name: str, module: nn.Module, training: Training, device: str) -> None:
         if training.label_smoothing:
-            raise ValueError(f"label_smoothing={training.label_smoothing!r}: allowed for a baseline is 0")
+            raise ValueError(f"label_smoothing={training.label_smoothing!r}: baselines train without it, use 0")
         self.name = name
         try:
             self.device = torch.device(device)
@@ -54,16 +54,16 @@ class PlainLoop:
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Return the mean nats per target token, to be differentiated."""
-        logits = self.logits(self.place(batch.source), self.place(batch.target_in))
-        found: torch.Tensor = self.criterion(logits.flatten(0, 1), self.place(batch.target_out).flatten())
-        return found
+        logits = self.logits(self.to_device(batch.source), self.to_device(batch.target_in))
+        loss: torch.Tensor = self.criterion(logits.flatten(0, 1), self.to_device(batch.target_out).flatten())
+        return loss
 
     def logits(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         """Return the logits of all positions. Shapes: [B,S], [B,T] to [B,T,V]."""
-        found: torch.Tensor = self.module(source, target_in)
-        return found
+        logits: torch.Tensor = self.module(source, target_in)
+        return logits
 
-    def place(self, ids: np.ndarray[Any, Any]) -> torch.Tensor:
+    def to_device(self, ids: np.ndarray[Any, Any]) -> torch.Tensor:
         """Return ids on the device as torch's loss wants them, int64."""
         return torch.from_numpy(ids.astype(np.int64)).to(self.device)
 

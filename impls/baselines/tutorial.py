@@ -55,7 +55,7 @@ class Plain(PlainLoop):
             return [self._translate(source, beam, max_tokens, suppressed) for source in sources]
 
     def _translate(self, source: Ids, beam: int, max_tokens: int, suppressed: Sequence[int]) -> list[int]:
-        memory, visible = self.model.encode(self.place(source[None]))
+        memory, visible = self.model.encode(self.to_device(source[None]))
 
         def following(prefixes: list[list[int]]) -> torch.Tensor:
             rows = len(prefixes)

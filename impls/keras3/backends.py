@@ -64,23 +64,23 @@ class Backend:
         """Return the gradients of what `function` returns first, and what it returns second."""
         import torch
 
-        leaves = [one.detach().requires_grad_() for one in weights]
+        leaves = [tensor.detach().requires_grad_() for tensor in weights]
         with torch.enable_grad():
             value, rest = function(leaves)
-            found = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
-        return list(found), rest
+            gradients = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+        return list(gradients), rest
 
     def compile(self, function: Callable[..., Any], *, gives_back: bool) -> Callable[..., Any]:
         """Return `function` ready to be called with tensors; with `gives_back` its first argument's memory is free."""
         import torch
 
-        def without_gradients(*given: Any) -> Any:
+        def without_gradients(*arguments: Any) -> Any:
             with torch.no_grad():
-                return function(*given)
+                return function(*arguments)
 
         return without_gradients
 
-    def kinds(self, given: tuple[Any, ...]) -> Hashable:
+    def kinds(self, arguments: tuple[Any, ...]) -> Hashable:
         """Return what a compilation is bound to: calls that agree in it share one. None: nothing is compiled."""
         return None
 
@@ -108,8 +108,8 @@ class TensorFlow(Backend):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             value, rest = function(weights)
-        found = tape.gradient(value, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return [tf.convert_to_tensor(one) for one in found], rest
+        gradients = tape.gradient(value, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return [tf.convert_to_tensor(tensor) for tensor in gradients], rest
 
     def compile(self, function: Callable[..., Any], *, gives_back: bool) -> Callable[..., Any]:
         """Return the graph of `function`; the shapes of its first argument are fixed, all others free."""
@@ -122,21 +122,21 @@ class TensorFlow(Backend):
         def free(array: Any) -> Any:
             return tf.TensorSpec([None] * len(array.shape), array.dtype)
 
-        def call(*given: Any) -> Any:
-            kind = self.kinds(given)
+        def call(*arguments: Any) -> Any:
+            kind = self.kinds(arguments)
             if kind not in graphs:
-                first = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), given[0])
-                signature = (first, *tf.nest.map_structure(free, given[1:]))
+                first = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), arguments[0])
+                signature = (first, *tf.nest.map_structure(free, arguments[1:]))
                 graphs[kind] = tf.function(function, input_signature=signature, autograph=False)
-            return graphs[kind](*given)
+            return graphs[kind](*arguments)
 
         return call
 
-    def kinds(self, given: tuple[Any, ...]) -> Hashable:
+    def kinds(self, arguments: tuple[Any, ...]) -> Hashable:
         """Return how many arrays each argument has: one graph serves all of as many."""
         import tensorflow as tf
 
-        return tuple(len(tf.nest.flatten(one)) for one in given[1:])
+        return tuple(len(tf.nest.flatten(argument)) for argument in arguments[1:])
 
     def has_gpu(self) -> bool:
         """Return whether there is a GPU that the backend can use."""
@@ -161,8 +161,8 @@ class Jax(Backend):
         """Return the gradients of what `function` returns first, and what it returns second."""
         import jax
 
-        (_, rest), found = jax.value_and_grad(function, has_aux=True)(weights)
-        return found, rest
+        (_, rest), gradients = jax.value_and_grad(function, has_aux=True)(weights)
+        return gradients, rest
 
     def compile(self, function: Callable[..., Any], *, gives_back: bool) -> Callable[..., Any]:
         """Return `function` compiled; with `gives_back` its first argument's memory is used for what it returns."""
@@ -172,17 +172,17 @@ class Jax(Backend):
         jax.config.update("jax_default_matmul_precision", "highest")
         return jax.jit(function, donate_argnums=(0,) if gives_back else ())
 
-    def kinds(self, given: tuple[Any, ...]) -> Hashable:
+    def kinds(self, arguments: tuple[Any, ...]) -> Hashable:
         """Return the shapes of all but the first argument."""
         import jax
 
-        return tuple(leaf.shape for leaf in jax.tree_util.tree_leaves(given[1:]))
+        return tuple(leaf.shape for leaf in jax.tree_util.tree_leaves(arguments[1:]))
 
     def has_gpu(self) -> bool:
         """Return whether there is a GPU that the backend can use."""
         import jax
 
-        return any(one.platform == "gpu" for one in jax.devices())
+        return any(device.platform == "gpu" for device in jax.devices())
 
     def synchronize(self, tensors: Any) -> None:
         """Return when `tensors`, in whatever structure, have been computed."""
@@ -202,19 +202,19 @@ class Compiled:
         self._seconds = seconds
         self._known: set[Hashable] = {None}
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         """Call the function."""
-        kind = backend().kinds(given)
+        kind = backend().kinds(arguments)
         if kind in self._known:
-            return self._call(*given)
+            return self._call(*arguments)
         # What was enqueued before would run meanwhile, and its time count as this compilation's.
-        backend().synchronize(given)
+        backend().synchronize(arguments)
         began = time.perf_counter()
-        found = self._call(*given)
-        backend().synchronize(found)
+        result = self._call(*arguments)
+        backend().synchronize(result)
         self._seconds.append(time.perf_counter() - began)
         self._known.add(kind)
-        return found
+        return result
 
 
 def backend() -> Backend:

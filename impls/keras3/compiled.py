@@ -41,13 +41,13 @@ class Slot(NamedTuple):
 
     def read(self, array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Numbers:
         """Return the canonical tensor that lies in a variable's array. A copy."""
-        found = array if self.row is None else array[self.row]
-        return np.array(self._swapped(found).reshape(shape), np.float32)
+        values = array if self.row is None else array[self.row]
+        return np.array(self._swapped(values).reshape(shape), np.float32)
 
     def write(self, array: np.ndarray[Any, Any], canonical_array: Numbers) -> None:
         """Put a canonical tensor into its place in a variable's array."""
-        place = array if self.row is None else array[self.row]
-        place[...] = self._swapped(np.asarray(canonical_array, np.float32)).reshape(place.shape)
+        target = array if self.row is None else array[self.row]
+        target[...] = self._swapped(np.asarray(canonical_array, np.float32)).reshape(target.shape)
 
     def _swapped(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Change between Keras's order of gates (update, reset, candidate) and ours (reset, update, candidate)."""
@@ -59,15 +59,17 @@ class Slot(NamedTuple):
 
 def slots(variables: list[Any]) -> dict[str, Slot]:
     """Return where each canonical tensor lies in the variables of a network."""
-    found: dict[str, Slot] = {}
+    slots_by_name: dict[str, Slot] = {}
     for number, variable in enumerate(variables):
         parts = [part for part in variable.path.split("/") if part != "gru_cell"]
         if parts[-2] in ("encoder-forward", "encoder-backward", "decoder"):
             layer = parts[-2].replace("-", ".")
-            found |= {f"{layer}.{name}": Slot(number, row, gates=True) for name, row in GRU_VARIABLES[parts[-1]]}
+            slots_by_name |= {
+                f"{layer}.{name}": Slot(number, row, gates=True) for name, row in GRU_VARIABLES[parts[-1]]
+            }
         else:
-            found[canonical(variable)] = Slot(number)
-    return found
+            slots_by_name[canonical(variable)] = Slot(number)
+    return slots_by_name
 
 
 class Held(NamedTuple):
@@ -124,10 +126,14 @@ class Program:
             self.network = build(recipe, source_vocabulary_size, target_vocabulary_size)
         expected = weights.shapes(recipe, source_vocabulary_size, target_vocabulary_size)
         variables = self.network.trainable_variables
-        found = slots(variables)
-        assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
-        self.variables, self.slots, self.shapes = variables, found, expected
-        self.seeds = [one for one in self.network.non_trainable_variables if one.path.endswith("seed_generator_state")]
+        slots_by_name = slots(variables)
+        assert slots_by_name.keys() == expected.keys(), slots_by_name.keys() ^ expected.keys()
+        self.variables, self.slots, self.shapes = variables, slots_by_name, expected
+        self.seeds = [
+            variable
+            for variable in self.network.non_trainable_variables
+            if variable.path.endswith("seed_generator_state")
+        ]
         self.seed_type = np.dtype(keras.backend.standardize_dtype(self.seeds[0].dtype)) if self.seeds else np.int64
         self.seconds: list[float] = []
         self.update = Compiled(self._update, self.seconds, gives_back=True)
@@ -151,21 +157,21 @@ class Program:
             pairs += [(variable, seeds[index]) for index, variable in enumerate(self.seeds)]
         return keras.StatelessScope(state_mapping=pairs)
 
-    def _packed_logits(self, given: Given, *teacher_forced: Tensor, training: bool = False) -> Tensor:
+    def _packed_logits(self, batch: Given, *teacher_forced: Tensor, training: bool = False) -> Tensor:
         """Return the float32 logits at the packed target positions, [N,V]."""
-        features = self.network(*given.words, given.packings, *teacher_forced, training=training)
+        features = self.network(*batch.words, batch.packings, *teacher_forced, training=training)
         return ops.cast(self.network.project(features[0]), "float32")
 
     def _update(
-        self, held: Held, number: Update, seeds: Tensor, given: Given, teacher_forced: tuple[Tensor, ...]
+        self, held: Held, number: Update, seeds: Tensor, batch: Given, teacher_forced: tuple[Tensor, ...]
     ) -> tuple[Held, Sums]:
         """Return what one update makes of `held`, and its sums; `teacher_forced` holds the coins [T], or nothing."""
-        target = given.answers
+        target = batch.answers
         real = ops.cast(ops.not_equal(target, PAD), "float32")
 
         def mean(values: Tensors) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             with self._with(values, seeds):
-                logits = self._packed_logits(given, *teacher_forced, training=True)
+                logits = self._packed_logits(batch, *teacher_forced, training=True)
             nats = ops.sum(real * ops.sparse_categorical_crossentropy(target, logits, from_logits=True))
             objective = nats
             for share in number.smoothing:
@@ -181,12 +187,12 @@ class Program:
         after = Held(*(list(one) for one in zip(*changed, strict=True)))
         return after, Sums(objective, nats, norm)
 
-    def _nats(self, values: Tensors, given: Given) -> Tensor:
+    def _nats(self, values: Tensors, batch: Given) -> Tensor:
         """Return the negative log-likelihood of the target words at the packed positions, [N]."""
         with self._with(values):
-            logits = self._packed_logits(given)
-        found = ops.take_along_axis(logits, given.answers[:, None], axis=1)[:, 0]
-        return ops.logsumexp(logits, axis=-1) - found
+            logits = self._packed_logits(batch)
+        chosen = ops.take_along_axis(logits, batch.answers[:, None], axis=1)[:, 0]
+        return ops.logsumexp(logits, axis=-1) - chosen
 
     def _logits(self, values: Tensors, words: tuple[Tensor, Tensor]) -> Tensor:
         with self._with(values):
@@ -198,8 +204,8 @@ class Program:
 
     def _begin(self, values: Tensors, source: Tensor) -> dict[str, Tensor]:
         with self._with(values):
-            found: dict[str, Tensor] = self.network.prefill(source)
-        return found
+            state: dict[str, Tensor] = self.network.prefill(source)
+        return state
 
     def _step(
         self, best: int, values: Tensors, state: dict[str, Tensor], last: Tensor, position: Tensor

@@ -41,7 +41,7 @@ class Encoder(layers.Layer):
         ahead = self.ahead(embedded)
         back = self.back(ops.take_along_axis(embedded, reverse, axis=1))
         last = ops.maximum(length - 1, 0)[..., None]
-        ends = [ops.take_along_axis(one, last, axis=1)[:, 0] for one in (ahead, back)]
+        ends = [ops.take_along_axis(states, last, axis=1)[:, 0] for states in (ahead, back)]
         encoded = ops.concatenate([ahead, ops.take_along_axis(back, reverse, axis=1)], axis=-1)
         return encoded, ops.concatenate(ends, axis=-1)
 
@@ -129,8 +129,8 @@ class GruNetwork(layers.Layer):
 
         Where `teacher_forced` [T] is False at a position after the first, the model reads its own most probable word.
         """
-        found = ops.transpose(features(self._decode(source, target_in, teacher_forced, training)), (1, 0, 2))
-        return pack(found, packings[1] if packings else None)
+        read = ops.transpose(features(self._decode(source, target_in, teacher_forced, training)), (1, 0, 2))
+        return pack(read, packings[1] if packings else None)
 
     def cross_attention(self, source: Tensor, target_in: Tensor) -> Tensor:
         """Return the weights of target positions on source positions. Shapes: [B,1,1,T,S]."""
@@ -150,12 +150,12 @@ class GruNetwork(layers.Layer):
             "weights": ops.zeros_like(begun["encoded"][..., 0]),
         }
         # `ops.scan` takes one array where its length is free, so what a position is given lies side by side.
-        given = [words * keep_mask]
+        inputs = [words * keep_mask]
         if teacher_forced is not None:
-            told = ops.logical_or(teacher_forced, ops.equal(ops.arange(ops.shape(teacher_forced)[0]), 0))
-            given += [
+            reference = ops.logical_or(teacher_forced, ops.equal(ops.arange(ops.shape(teacher_forced)[0]), 0))
+            inputs += [
                 keep_mask,
-                ops.broadcast_to(ops.cast(told, words.dtype)[None, :, None], ops.shape(words[..., :1])),
+                ops.broadcast_to(ops.cast(reference, words.dtype)[None, :, None], ops.shape(words[..., :1])),
             ]
         width = words.shape[-1]
 
@@ -167,10 +167,10 @@ class GruNetwork(layers.Layer):
             if teacher_forced is not None:
                 right, keep_here = word, here[:, width : 2 * width]
                 word = ops.cond(here[0, -1] > 0, lambda: right, lambda: self_attention(carried, keep_here))
-            found = self._step(begun, word, carried["state"])
-            return found, found
+            output = self._step(begun, word, carried["state"])
+            return output, output
 
-        return ops.scan(step, first, ops.transpose(ops.concatenate(given, axis=-1), (1, 0, 2)))[1]
+        return ops.scan(step, first, ops.transpose(ops.concatenate(inputs, axis=-1), (1, 0, 2)))[1]
 
     def _step(self, begun: State, word: Tensor, state: Tensor) -> State:
         """One step of the decoder. Shapes: word [B,E], state [B,H]."""

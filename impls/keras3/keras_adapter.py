@@ -42,23 +42,23 @@ class KerasDecoding:
         """Feed the newest word of each row, [B], and return the `best` most probable next words."""
         model, most = self._model, self._model.program.network.max_length
         if most is not None and self._position >= most:
-            raise ValueError(f"{self._position + 1} positions: allowed is at most max_length={most}")
+            raise ValueError(f"{self._position + 1} positions exceed max_length={most}")
         with model.device():
             self._state = model.program.network.with_capacity(self._state, self._position)
-            fed = model.place(_filled(last, model.rows(self._rows)))
-            position = model.place(np.array([self._position], np.int32))
+            fed = model.to_device(_filled(last, model.rows(self._rows)))
+            position = model.to_device(np.array([self._position], np.int32))
             call = model.program.step(min(best, model.target_vocabulary_size))
             scores, tokens, self._state = call(model.held.weights, self._state, fed, position)
         self._position += 1
-        scores, tokens = (ops.convert_to_numpy(one)[: self._rows] for one in (scores, tokens))
+        scores, tokens = (ops.convert_to_numpy(array)[: self._rows] for array in (scores, tokens))
         return Candidates(scores, tokens.astype(np.int32))
 
     def reorder(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
         """Keep, drop, repeat or reorder rows."""
         self._rows = len(rows)
         with self._model.device():
-            chosen = self._model.place(_filled(rows, self._model.rows(self._rows), 0))
-            self._state = {name: ops.take(one, chosen, axis=0) for name, one in self._state.items()}
+            chosen = self._model.to_device(_filled(rows, self._model.rows(self._rows), 0))
+            self._state = {name: ops.take(tensor, chosen, axis=0) for name, tensor in self._state.items()}
 
 
 class KerasModel:
@@ -76,7 +76,7 @@ class KerasModel:
         precision: str,
     ) -> None:
         if precision not in PRECISIONS:
-            raise ValueError(f"precision {precision!r}: allowed is {', '.join(PRECISIONS)}")
+            raise ValueError(f"unknown precision {precision!r}: use {' or '.join(PRECISIONS)}")
         self.recipe, self.target_vocabulary_size = recipe, target_vocabulary_size
         self._device = device_of(device)
         self.program = program(
@@ -93,15 +93,19 @@ class KerasModel:
     def train_step(self, batch: Batch, learning_rate: float) -> None:
         """Enqueue one update at `learning_rate`; never waits for the device."""
         self._updates += 1
-        given = self._given(batch)
+        packed = self._given(batch)
         fed: tuple[Tensor, ...] = ()
         if isinstance(self.recipe, GruRecipe) and self._training.teacher_forcing < 1:
-            fed = (self.place(self._training.teacher_forcing_mask(self._seed, self._updates, given.words[1].shape[1])),)
+            fed = (
+                self.to_device(
+                    self._training.teacher_forcing_mask(self._seed, self._updates, packed.words[1].shape[1])
+                ),
+            )
         drawn = np.random.SeedSequence([self._seed, self._updates]).generate_state(2 * len(self.program.seeds))
         seeds = (drawn >> 1).astype(self.program.seed_type).reshape(-1, 2)
         with self.device():
             number = self._number(learning_rate, batch.tokens)
-            self.held, sums = self.program.update(self.held, number, self.place(seeds), given, fed)
+            self.held, sums = self.program.update(self.held, number, self.to_device(seeds), packed, fed)
         self._sums.append((sums, batch.tokens))
 
     def _number(self, rate: float, tokens: int) -> Update:
@@ -119,7 +123,7 @@ class KerasModel:
         return Update(tuple(map(self._scalar, smoothing)), *map(self._scalar, numbers))
 
     def _scalar(self, number: float) -> Tensor:
-        return self.place(np.float32(number))
+        return self.to_device(np.float32(number))
 
     def take_totals(self) -> Totals:
         """Wait for the device, return what was summed since the last call, and reset the sums."""
@@ -129,49 +133,49 @@ class KerasModel:
 
     def _totals(self) -> Totals:
         """Add the updates to what is summed already, one after the other, so that it does not matter when."""
-        found = self._summed
+        totals = self._summed
         for update, tokens in self._sums:
-            objective, nats, norm = (float(ops.convert_to_numpy(one)) for one in update)
-            found = Totals(
-                objective_nats=found.objective_nats + objective,
-                nats=found.nats + nats,
-                tokens=found.tokens + tokens,
-                updates=found.updates + 1,
-                largest_gradient_norm=float(np.maximum(found.largest_gradient_norm, norm)),
-                finite=found.finite and bool(np.isfinite([objective, nats, norm]).all()),
+            objective, nats, norm = (float(ops.convert_to_numpy(value)) for value in update)
+            totals = Totals(
+                objective_nats=totals.objective_nats + objective,
+                nats=totals.nats + nats,
+                tokens=totals.tokens + tokens,
+                updates=totals.updates + 1,
+                largest_gradient_norm=float(np.maximum(totals.largest_gradient_norm, norm)),
+                finite=totals.finite and bool(np.isfinite([objective, nats, norm]).all()),
             )
-        self._summed, self._sums = found, []
-        return found
+        self._summed, self._sums = totals, []
+        return totals
 
     # Evaluation -------------------------------------------------------------------------------------------------------
 
     def token_nats(self, batch: Batch) -> Numbers:
         """Return the unsmoothed negative log-likelihood of each target word, [B,T]; 0 at padding."""
-        given = self._given(batch)
+        packed = self._given(batch)
         with self.device():
-            nats = ops.convert_to_numpy(self.program.nats(self.held.weights, given))
-        rows = ops.convert_to_numpy(given.packings[1].rows)[: len(batch.target_out), : batch.target_out.shape[1]]
+            nats = ops.convert_to_numpy(self.program.nats(self.held.weights, packed))
+        rows = ops.convert_to_numpy(packed.packings[1].rows)[: len(batch.target_out), : batch.target_out.shape[1]]
         return np.where(batch.target_out == PAD, np.float32(0), nats[rows])
 
     def logits(self, source: Ids, target_in: Ids) -> Numbers:
         """Return the unnormalised log-probabilities of the next word at each position, [B,T,V]."""
         with self.device():
-            found = self.program.logits(self.held.weights, self._words(source, target_in))
+            logits = self.program.logits(self.held.weights, self._words(source, target_in))
         rows, columns = target_in.shape
-        return np.array(ops.convert_to_numpy(found)[:rows, :columns])
+        return np.array(ops.convert_to_numpy(logits)[:rows, :columns])
 
     def cross_attention(self, source: Ids, target_in: Ids) -> Numbers:
         """Return the weights of target positions on source positions, [B,layers,H,T,S]; each row sums to 1."""
         with self.device():
-            found = self.program.attention(self.held.weights, self._words(source, target_in))
+            attention = self.program.attention(self.held.weights, self._words(source, target_in))
         rows, columns = target_in.shape
-        return np.array(ops.convert_to_numpy(found)[:rows, :, :, :columns, : source.shape[1]])
+        return np.array(ops.convert_to_numpy(attention)[:rows, :, :, :columns, : source.shape[1]])
 
     def begin_decoding(self, source: Ids) -> KerasDecoding:
         """Encode `source` [B,S] and return its `Decoding`, before the first word."""
         rows, columns = self.rows(len(source)), self._columns(source.shape[1])
         with self.device():
-            state = self.program.prefill(self.held.weights, self.place(_widened(source, (rows, columns))))
+            state = self.program.prefill(self.held.weights, self.to_device(_widened(source, (rows, columns))))
         return KerasDecoding(self, state, len(source))
 
     # Arrays and the device --------------------------------------------------------------------------------------------
@@ -184,7 +188,7 @@ class KerasModel:
         """Return to how many columns so many positions are padded. Raises: ValueError past max_length positions."""
         most = self.program.network.max_length
         if most is not None and positions > most:
-            raise ValueError(f"{positions} positions: allowed is at most max_length={most}")
+            raise ValueError(f"{positions} positions exceed max_length={most}")
         padded = bucket(positions, step=COLUMNS) if backend().buckets else positions
         return padded if most is None else min(padded, most)
 
@@ -198,22 +202,22 @@ class KerasModel:
 
     def _words(self, source: Ids, target_in: Ids) -> tuple[Tensor, Tensor]:
         source, target_in = self._padded(source, target_in)
-        return self.place(source), self.place(target_in)
+        return self.to_device(source), self.to_device(target_in)
 
     def _given(self, batch: Batch) -> Given:
         """Return a batch on the device; its packed rows, too, are padded where the backend compiles for each shape."""
         source, target_in = self._padded(batch.source, batch.target_in)
         target_out = _widened(batch.target_out, target_in.shape)
         packings = [Packing.of(real) for real in (source != PAD, (target_in != PAD) | (target_out != PAD))]
-        answers = target_out.reshape(-1)[packings[1].places]
+        answers = target_out.reshape(-1)[packings[1].indices]
         if backend().buckets:
-            size = bucket(max(len(packing.places) for packing in packings), step=PACKED)
-            packings = [packing._replace(places=_filled(packing.places, size, 0)) for packing in packings]
+            size = bucket(max(len(packing.indices) for packing in packings), step=PACKED)
+            packings = [packing._replace(indices=_filled(packing.indices, size, 0)) for packing in packings]
             answers = _filled(answers, size)
-        first, second = (Packing(*map(self.place, packing)) for packing in packings)
-        return Given((self.place(source), self.place(target_in)), (first, second), self.place(answers))
+        first, second = (Packing(*map(self.to_device, packing)) for packing in packings)
+        return Given((self.to_device(source), self.to_device(target_in)), (first, second), self.to_device(answers))
 
-    def place(self, array: Any) -> Tensor:
+    def to_device(self, array: Any) -> Tensor:
         """Copy an array to the device."""
         with self.device():
             return ops.convert_to_tensor(array)
@@ -262,23 +266,23 @@ class KerasModel:
         self.held = Held(*(self._written(part) for part in parts))
 
     def _read(self, tensors: Tensors) -> Arrays:
-        arrays, slots = [ops.convert_to_numpy(one) for one in tensors], self.program.slots
+        arrays, slots = [ops.convert_to_numpy(tensor) for tensor in tensors], self.program.slots
         return {
             name: slots[name].read(arrays[slots[name].variable], shape) for name, shape in self.program.shapes.items()
         }
 
-    def _written(self, given: Arrays) -> Tensors:
-        arrays = [np.zeros(tuple(one.shape), np.float32) for one in self.program.variables]
+    def _written(self, weights: Arrays) -> Tensors:
+        arrays = [np.zeros(tuple(array.shape), np.float32) for array in self.program.variables]
         for name, slot in self.program.slots.items():
-            slot.write(arrays[slot.variable], given[name])
-        return [self.place(one) for one in arrays]
+            slot.write(arrays[slot.variable], weights[name])
+        return [self.to_device(array) for array in arrays]
 
     def _zeros(self) -> Tensors:
-        return [self.place(np.zeros(tuple(one.shape), np.float32)) for one in self.program.variables]
+        return [self.to_device(np.zeros(tuple(variable.shape), np.float32)) for variable in self.program.variables]
 
 
 def _widened(ids: Ids, shape: tuple[int, ...]) -> Ids:
-    rows, columns = (wanted - there for wanted, there in zip(shape, ids.shape, strict=True))
+    rows, columns = (wanted - size for wanted, size in zip(shape, ids.shape, strict=True))
     return np.pad(ids, ((0, rows), (0, columns)), constant_values=PAD)
 
 
@@ -287,13 +291,12 @@ def _filled(row: np.ndarray[Any, Any], length: int, filler: int = PAD) -> Ids:
 
 
 def device_of(name: str) -> str:
-    """Return what Keras calls a device. Raises: ValueError where there is none."""
+    """Return Keras's name of a device. Raises: ValueError if it is not available."""
     kind, _, number = name.partition(":")
     if kind == "cpu":
         return "cpu"
     if kind not in ("cuda", "gpu") or not backend().has_gpu():
-        allowed = f"cpu, or cuda where {backends.CHOSEN} sees a GPU"
-        raise ValueError(f"device {name!r} cannot be had here: allowed is {allowed}")
+        raise ValueError(f"device {name!r} is not available: {backends.CHOSEN} sees no such device; use cpu")
     return f"gpu:{number or 0}"
 
 

@@ -29,12 +29,12 @@ Tensor = Any
 class Packing(NamedTuple):
     """Where N packed rows lie in a padded batch [B,L].
 
-    Shapes: `places` [N], the position of each row in the flattened batch; `rows` [B,L], the row of each position.
+    Shapes: `indices` [N], the position of each row in the flattened batch; `rows` [B,L], the row of each position.
     Padding has no row of its own and points at some real one, so attention must hide it. Rows may be appended to
-    `places` that no position points at, to round N up: whatever is computed on them reaches nothing.
+    `indices` that no position points at, to round N up: whatever is computed on them reaches nothing.
     """
 
-    places: Tensor
+    indices: Tensor
     rows: Tensor
 
     @classmethod
@@ -51,7 +51,7 @@ def pack(x: Tensor, packing: Packing | None) -> Tensor:
     if packing is None:
         return x
     flat = ops.reshape(x, (-1, *x.shape[2:]))
-    return ops.take(flat, packing.places, axis=0)[None]
+    return ops.take(flat, packing.indices, axis=0)[None]
 
 
 def unpack(x: Tensor, packing: Packing | None) -> Tensor:
@@ -61,4 +61,4 @@ def unpack(x: Tensor, packing: Packing | None) -> Tensor:
 
 def pack_positions(packing: Packing | None, length: Tensor) -> Tensor:
     """Return the position in its sentence of each row, [N], or of each column, [L], where nothing is packed."""
-    return ops.arange(length) if packing is None else packing.places % length
+    return ops.arange(length) if packing is None else packing.indices % length

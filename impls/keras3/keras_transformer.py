@@ -360,7 +360,7 @@ class TransformerNetwork(layers.Layer):
         if position < capacity:
             return state
         more = [[0, 0], [0, 0], [0, capacity], [0, 0]]
-        return {name: ops.pad(one, more) if name.startswith("self.") else one for name, one in state.items()}
+        return {name: ops.pad(tensor, more) if name.startswith("self.") else tensor for name, tensor in state.items()}
 
     def step(self, state: State, last: Tensor, position: Tensor) -> tuple[Tensor, State]:
         """Feed the newest words [B] at `position` [1]; return what becomes logits, [B,D], and the state."""

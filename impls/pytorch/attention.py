@@ -65,7 +65,7 @@ class Attention(nn.Module):
 
     def split(self, x: torch.Tensor, parts: int) -> list[torch.Tensor]:
         """Return the heads of several projections that were one product. Shapes: [B,T,parts*H*K] to [B,H,T,K] each."""
-        return [one.transpose(1, 2) for one in x.unflatten(-1, (parts, -1, self.key_width)).unbind(2)]
+        return [heads.transpose(1, 2) for heads in x.unflatten(-1, (parts, -1, self.key_width)).unbind(2)]
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Return the values summed by weight and projected. Shapes: [B,T,D]."""

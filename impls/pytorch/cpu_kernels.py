@@ -57,11 +57,11 @@ def attend_packed(
     if by_hand(projected):
         mixed: torch.Tensor = _AttendPacked.apply(projected, memory, groups, biases, keep_masks)
         return mixed
-    found = []
+    outputs = []
     for group, bias, keep_mask in zip(groups, biases, keep_masks, strict=True):
         query, key, value = (heads.view(*group.shape[:2], *heads.shape[1:]) for heads in group.heads(projected, memory))
-        found.append(group.packed(attend(query, key, value, bias, keep_mask)))
-    return torch.cat(found)
+        outputs.append(group.packed(attend(query, key, value, bias, keep_mask)))
+    return torch.cat(outputs)
 
 
 class _AttendPacked(Function):
@@ -116,8 +116,8 @@ class _AttendPacked(Function):
 def add_masked(x: torch.Tensor, added: torch.Tensor, keep_mask: torch.Tensor) -> torch.Tensor:
     """Return x + added * kept; there is no gradient for `keep_mask`. Shapes: all the same."""
     if by_hand(x) and added.dtype == x.dtype:
-        found: torch.Tensor = _AddMasked.apply(x, added, keep_mask)
-        return found
+        total: torch.Tensor = _AddMasked.apply(x, added, keep_mask)
+        return total
     return x + added * keep_mask.to(added.dtype)
 
 
@@ -191,4 +191,4 @@ class _OutputLoss(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return *(one * gradients[0] for one in ctx.saved_tensors), None, None
+        return *(gradient * gradients[0] for gradient in ctx.saved_tensors), None, None

@@ -74,20 +74,20 @@ class FixedLayerCache:
 
     def append(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Put the newest word's, [R,H,1,K] each, into their place and return all."""
-        for one, newest in zip(self.keys_and_values, (key, value), strict=True):
-            one.index_copy_(2, self.length[None], newest)
+        for tensor, newest in zip(self.keys_and_values, (key, value), strict=True):
+            tensor.index_copy_(2, self.length[None], newest)
         return self.keys_and_values
 
     def reorder(self, rows: torch.Tensor) -> None:
         """Repeat or reorder rows; there are R again."""
-        for one in self.keys_and_values:
-            one.copy_(one.index_select(0, rows))
+        for tensor in self.keys_and_values:
+            tensor.copy_(tensor.index_select(0, rows))
 
 
-def put(place: torch.Tensor, given: torch.Tensor, *, padding: float) -> None:
-    """Replace all of `place`: by what is given at the beginning of each dimension, and the rest by a number."""
-    place.fill_(padding)
-    place[tuple(slice(size) for size in given.shape)] = given
+def put(target: torch.Tensor, values: torch.Tensor, *, padding: float) -> None:
+    """Replace all of `target`: by what is given at the beginning of each dimension, and the rest by a number."""
+    target.fill_(padding)
+    target[tuple(slice(size) for size in values.shape)] = values
 
 
 class CapturedStep:
@@ -102,7 +102,8 @@ class CapturedStep:
         ahead, behind = (heads, width, shape.positions), (heads, shape.positions, width)
         sizes = [(1, 1, shape.positions), *[ahead, behind] * (len(keys_and_values) // 2)]
         sources = [
-            one.new_empty((shape.sources, *size)) for one, size in zip((bias, *keys_and_values), sizes, strict=True)
+            tensor.new_empty((shape.sources, *size))
+            for tensor, size in zip((bias, *keys_and_values), sizes, strict=True)
         ]
         # The count of words, the newest word of each row, and the row it goes on from.
         self._ids = torch.zeros(1 + 2 * shape.rows, dtype=torch.int32, device=device)
@@ -110,7 +111,7 @@ class CapturedStep:
         best = min(shape.best, len(model.module.output.weight))
         self._found = torch.zeros((2, shape.rows, best), dtype=torch.int32, device=device)
         size = (shape.rows, heads, shape.capacity, width)
-        pairs = [[one.new_empty(size) for one in cache.keys_and_values] for cache in like.own]
+        pairs = [[tensor.new_empty(size) for tensor in cache.keys_and_values] for cache in like.own]
         self._layer_caches = [FixedLayerCache((key, value), self._length) for key, value in pairs]
         self._cache = DecoderCache(SourceMemory(*sources), self._layer_caches)
 
@@ -122,26 +123,26 @@ class CapturedStep:
         """Take over what is remembered, and forget what was: even what is hidden must be finite."""
         bias, *others = zip(self._cache.sources.tensors, cache.sources.tensors, strict=True)
         put(*bias, padding=MASKED_SCORE)
-        for place, given in others:
-            put(place, given, padding=0.0)
-        for own, other in zip(self._layer_caches, cache.own, strict=True):
-            for place, given in zip(own.keys_and_values, other.keys_and_values, strict=True):
-                put(place, given, padding=0.0)
+        for target, values in others:
+            put(target, values, padding=0.0)
+        for layer, other in zip(self._layer_caches, cache.own, strict=True):
+            for target, values in zip(layer.keys_and_values, other.keys_and_values, strict=True):
+                put(target, values, padding=0.0)
 
     def words(self, rows: Rows, length: int) -> list[GrowingLayerCache]:
         """Return copies of what is remembered of the words, for these rows."""
         chosen = torch.from_numpy(rows).to(self._length.device)
         return [
-            GrowingLayerCache(length, [one.index_select(0, chosen) for one in cache.keys_and_values])
+            GrowingLayerCache(length, [tensor.index_select(0, chosen) for tensor in cache.keys_and_values])
             for cache in self._layer_caches
         ]
 
     def __call__(self, last: Ids, rows: Rows, length: int) -> Candidates:
         """Feed the newest word of each row, which goes on from that row of the last step. Shapes: [R], [R]."""
-        given = torch.zeros(len(self._ids), dtype=torch.int32, pin_memory=self._ids.is_cuda)
-        told = given.numpy()
-        told[0], told[1:][: len(last)], told[1 + self.shape.rows :][: len(rows)] = length, last, rows
-        self._ids.copy_(given, non_blocking=True)
+        block = torch.zeros(len(self._ids), dtype=torch.int32, pin_memory=self._ids.is_cuda)
+        numbers = block.numpy()
+        numbers[0], numbers[1:][: len(last)], numbers[1 + self.shape.rows :][: len(rows)] = length, last, rows
+        self._ids.copy_(block, non_blocking=True)
         # Nothing is to be put back after a capture: in the first step of a shape each row goes on from itself,
         # and doing that twice is doing it once.
         self._capture(self.shape, self._run, ())()
@@ -215,9 +216,9 @@ class GraphDecoding(TorchDecoding):
                 self._length, self._rows = self._state.own[0].length, np.arange(len(last))
             if self._step is None:
                 return super().step(last, best)
-            found = self._step(last, self._rows, self._length)
+            candidates = self._step(last, self._rows, self._length)
         self._length, self._rows = self._length + 1, np.arange(len(last))
-        return found
+        return candidates
 
     def reorder(self, rows: Rows) -> None:
         """Keep, drop, repeat or reorder rows."""

@@ -74,17 +74,17 @@ class Inputs:
         self.source, self.target_in, self.target_out = self._ids(self._block)
 
     def _ids(self, block: torch.Tensor) -> list[torch.Tensor]:
-        places = block[NUMBERS:].split(self._sizes)
-        return [place.view(part) for place, part in zip(places, self._parts, strict=True)]
+        sections = block[NUMBERS:].split(self._sizes)
+        return [section.view(part) for section, part in zip(sections, self._parts, strict=True)]
 
     def fill(self, batch: Batch, learning_rate: float) -> None:
         """Replace everything in one copy, which nothing waits for."""
         # On a GPU, page-locked memory: torch does not give it to anyone else before the copy is made.
-        given = torch.empty(len(self._block), dtype=torch.int32, pin_memory=self._block.is_cuda).fill_(PAD)
-        given[:NUMBERS].view(torch.float32).numpy()[:] = learning_rate, max(batch.tokens, 1)
-        for place, ids in zip(self._ids(given), (batch.source, batch.target_in, batch.target_out), strict=True):
-            place.numpy()[: ids.shape[0], : ids.shape[1]] = ids
-        self._block.copy_(given, non_blocking=True)
+        block = torch.empty(len(self._block), dtype=torch.int32, pin_memory=self._block.is_cuda).fill_(PAD)
+        block[:NUMBERS].view(torch.float32).numpy()[:] = learning_rate, max(batch.tokens, 1)
+        for target, ids in zip(self._ids(block), (batch.source, batch.target_in, batch.target_out), strict=True):
+            target.numpy()[: ids.shape[0], : ids.shape[1]] = ids
+        self._block.copy_(block, non_blocking=True)
 
 
 def padded_loss(
@@ -149,10 +149,10 @@ class Graphs:
         current = cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with cuda.stream(self._stream):
-            before = [one.clone() for one in state]
+            before = [tensor.clone() for tensor in state]
             operation()
-            for one, was in zip(state, before, strict=True):
-                one.copy_(was)
+            for tensor, saved in zip(state, before, strict=True):
+                tensor.copy_(saved)
         current.wait_stream(self._stream)
 
 
@@ -165,9 +165,9 @@ class GraphModel(TorchModel):
         self._inputs: dict[BatchShape, Inputs] = {}
         for group in self._optimiser.param_groups:
             group["capturable"] = True
-        moments = [one for state in self._optimiser.state.values() for one in state.values()]
+        moments = [tensor for state in self._optimiser.state.values() for tensor in state.values()]
         changed = [*self._parameters, *moments, self._sums, self._largest, self._finite]
-        self._changed = [one.detach() for one in changed]
+        self._changed = [tensor.detach() for tensor in changed]
         self._graphs: list[Graphs] = []
         # Updates and steps of decoding have graphs of their own, so that neither uses up the other's.
         self._capture_update = self._new_capture()
@@ -212,11 +212,11 @@ class GraphModel(TorchModel):
     def begin_decoding(self, source: Ids) -> GraphDecoding:
         """Encode `source` [B,S] and return its `Decoding`, before the first word."""
         with self.evaluation():
-            return GraphDecoding(self, self.module.prefill(self.place(source)), self._steps)
+            return GraphDecoding(self, self.module.prefill(self.to_device(source)), self._steps)
 
     def compilation(self) -> Compilation:
         """Return how many shapes were captured so far, and the seconds that took."""
-        count, seconds = sum(one.count for one in self._graphs), sum(one.seconds for one in self._graphs)
+        count, seconds = sum(graphs.count for graphs in self._graphs), sum(graphs.seconds for graphs in self._graphs)
         return Compilation(backend="torch", jit_compile=False, count=count, seconds=seconds)
 
 
@@ -228,7 +228,7 @@ def build(
     Raises: ValueError where the device is no GPU.
     """
     if not device.startswith("cuda"):
-        raise ValueError(f"cuda_graphs=True with device={device!r}: allowed is a device that begins with 'cuda'")
+        raise ValueError(f"cuda_graphs=True needs a CUDA device, not device={device!r}")
     return build_transformer(
         recipe, source_vocabulary_size, target_vocabulary_size, device=device, kind=GraphModel, **settings
     )

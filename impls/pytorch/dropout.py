@@ -29,13 +29,13 @@ class DropoutSource:
 
     def keep_mask(self, shape: tuple[int, ...], rate: float) -> torch.Tensor:
         """Return 1 with probability 1 - rate, in steps of 2^-16, and else 0, as float32."""
-        found = torch.empty(shape, device=self.device)
+        mask = torch.empty(shape, device=self.device)
         if self.device.type != "cpu":
-            return torch.ge(found.uniform_(generator=self.generator), rate).float()
+            return torch.ge(mask.uniform_(generator=self.generator), rate).float()
         # On a CPU drawing the bits takes longer than using them, and torch's generator is several times slower.
-        count = found.numel()
+        count = mask.numel()
         drawn = np.asarray(self.bits.random_raw((count + 3) // 4)).view(np.int16)[:count]
-        return torch.ge(torch.from_numpy(drawn).view(shape), round(rate * 2**16) - 2**15, out=found)
+        return torch.ge(torch.from_numpy(drawn).view(shape), round(rate * 2**16) - 2**15, out=mask)
 
 
 class Dropout(nn.Module):

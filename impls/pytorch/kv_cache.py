@@ -40,13 +40,13 @@ class SourceMemory:
         """Keep, drop, repeat or reorder rows. Shapes: [R]."""
         sources = self._of_rows[rows]
         first = np.flatnonzero(np.diff(sources, prepend=-1))
-        each = max(1, len(rows) // max(1, len(first)))
-        if not np.array_equal(first, np.arange(0, len(rows), each)):
-            first, each = np.arange(len(rows)), 1
-        self._of_rows = np.repeat(np.arange(len(first)), each)
+        rows_per_source = max(1, len(rows) // max(1, len(first)))
+        if not np.array_equal(first, np.arange(0, len(rows), rows_per_source)):
+            first, rows_per_source = np.arange(len(rows)), 1
+        self._of_rows = np.repeat(np.arange(len(first)), rows_per_source)
         if not np.array_equal(sources[first], np.arange(len(self))):
             chosen = torch.from_numpy(sources[first]).to(self.tensors[0].device)
-            self.tensors = [one.index_select(0, chosen) for one in self.tensors]
+            self.tensors = [tensor.index_select(0, chosen) for tensor in self.tensors]
 
 
 class LayerCache(Protocol):
@@ -86,19 +86,19 @@ class GrowingLayerCache:
     @property
     def keys_and_values(self) -> list[torch.Tensor]:
         """Keys and values of the words so far, [R,H,length,K] each; none before the first word."""
-        return [one[:, :, : self.length] for one in self._buffers]
+        return [tensor[:, :, : self.length] for tensor in self._buffers]
 
     def append(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Add the newest word's, [R,H,1,K] each, and return those of all words, [R,H,length,K] each."""
         if self.length == (self._buffers[0].shape[2] if self._buffers else 0):
             free = key.new_empty((*key.shape[:2], CACHE_STEP, key.shape[3]))
             self._buffers = [torch.cat([tensor, free], dim=2) for tensor in self._buffers] or [free, free.clone()]
-        for one, newest in zip(self._buffers, (key, value), strict=True):
-            one[:, :, self.length] = newest[:, :, 0]
+        for buffer, newest in zip(self._buffers, (key, value), strict=True):
+            buffer[:, :, self.length] = newest[:, :, 0]
         self.length += 1
         keys, values = self.keys_and_values
         return keys, values
 
     def reorder(self, rows: torch.Tensor) -> None:
         """Keep, drop, repeat or reorder rows."""
-        self._buffers = [one.index_select(0, rows) for one in self._buffers]
+        self._buffers = [tensor.index_select(0, rows) for tensor in self._buffers]

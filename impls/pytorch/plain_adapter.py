@@ -28,9 +28,9 @@ class PlainModel(TorchDropoutModel):
         self._updates += 1
         self.module.train()
         self._optimiser.zero_grad()
-        target = self.place(batch.target_out.astype(np.int64)).flatten()
+        target = self.to_device(batch.target_out.astype(np.int64)).flatten()
         with self._mixed(), self._seeded_dropout():
-            features = self.module(self.place(batch.source), self.place(batch.target_in))
+            features = self.module(self.to_device(batch.source), self.to_device(batch.target_in))
             logits = self.module.output(features).flatten(0, 1).float()
             settings: dict[str, Any] = {"ignore_index": PAD, "reduction": "sum"}
             objective = cross_entropy(logits, target, label_smoothing=self._training.label_smoothing, **settings)

@@ -36,7 +36,7 @@ from impls.torch_reference import TorchReference
 from impls.weights import check, initial
 
 PRECISIONS = ("float32", "bfloat16")
-Places = np.ndarray[Any, np.dtype[np.int64]]
+Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def next_words(module: Any, state: Any, last: torch.Tensor, best: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,7 +58,7 @@ class TorchDecoding:
     def step(self, last: Ids, best: int) -> Candidates:
         """Feed the newest word of each row, [B], and return the `best` most probable next words."""
         with self._model.evaluation():
-            scores, tokens = next_words(self._model.module, self._state, self._model.place(last), best)
+            scores, tokens = next_words(self._model.module, self._state, self._model.to_device(last), best)
         return Candidates(scores.cpu().numpy(), tokens.to(torch.int32).cpu().numpy())
 
     def reorder(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
@@ -89,7 +89,7 @@ class TorchModel:
         precision: str,
     ) -> None:
         if precision not in PRECISIONS:
-            raise ValueError(f"precision {precision!r}: allowed is {', '.join(PRECISIONS)}")
+            raise ValueError(f"unknown precision {precision!r}: use {' or '.join(PRECISIONS)}")
         self.recipe = recipe
         self.module = module.to(dropout_source.device)
         self._device, self._dropout_source, self._seed = dropout_source.device, dropout_source, seed
@@ -120,28 +120,28 @@ class TorchModel:
         self.module.train()
         self._optimiser.zero_grad(set_to_none=True)
         with self._mixed():
-            features, places = self._features(batch)
-            target = self.place(batch.target_out.reshape(-1)[places].astype(np.int64))
+            features, indices = self._features(batch)
+            target = self.to_device(batch.target_out.reshape(-1)[indices].astype(np.int64))
             output = self.module.output
             objective, nats = output_loss(features, output.weight, output.bias, target, self._training.label_smoothing)
-        self._descend(objective, nats, max(len(places), 1), learning_rate)
-        self._count(len(places))
+        self._descend(objective, nats, max(len(indices), 1), learning_rate)
+        self._count(len(indices))
 
-    def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+    def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         """Return the features of the words to predict, [N,...], and the words' places in `target_out` flattened, [N].
 
         Nothing is computed that would have to be waited for.
         """
-        places = np.flatnonzero(batch.target_out != PAD)
-        features = self.module(self.place(batch.source), self.place(batch.target_in)).flatten(0, 1)
-        return features.index_select(0, self.place(places)), places
+        indices = np.flatnonzero(batch.target_out != PAD)
+        features = self.module(self.to_device(batch.source), self.to_device(batch.target_in)).flatten(0, 1)
+        return features.index_select(0, self.to_device(indices)), indices
 
-    def _to_predict(self, features: torch.Tensor, places: Places, batch: Batch) -> tuple[torch.Tensor, Places]:
+    def _to_predict(self, features: torch.Tensor, indices: Indices, batch: Batch) -> tuple[torch.Tensor, Indices]:
         """Return the features and places of those packed rows whose next word is to be predicted."""
-        chosen = np.flatnonzero(batch.target_out.reshape(-1)[places] != PAD)
-        if len(chosen) < len(places):
-            features = features.index_select(0, self.place(chosen))
-        return features, places[chosen]
+        chosen = np.flatnonzero(batch.target_out.reshape(-1)[indices] != PAD)
+        if len(chosen) < len(indices):
+            features = features.index_select(0, self.to_device(chosen))
+        return features, indices[chosen]
 
     def _group_rows(self, batch: Batch) -> int:
         """Return how many sentences are padded together: all of them on a GPU, which is faster with few operations."""
@@ -156,7 +156,7 @@ class TorchModel:
     ) -> None:
         """Do what follows the summed loss of an update; no tensor of the model's state moves to another place."""
         (objective / tokens).backward()
-        norm = nn.utils.get_total_norm([one.grad for one in self._parameters if one.grad is not None])
+        norm = nn.utils.get_total_norm([parameter.grad for parameter in self._parameters if parameter.grad is not None])
         if self._training.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(self._parameters, self._training.clip_norm, norm)
         for group in self._optimiser.param_groups:
@@ -171,8 +171,8 @@ class TorchModel:
         self._counted[1] += 1
 
     def _set_totals(self, totals: Totals) -> None:
-        for place, value in zip(self._sums, (totals.objective_nats, totals.nats), strict=True):
-            place.fill_(value)
+        for total, value in zip(self._sums, (totals.objective_nats, totals.nats), strict=True):
+            total.fill_(value)
         self._largest.fill_(totals.largest_gradient_norm)
         self._finite.fill_(totals.finite)
         self._counted = [totals.tokens, totals.updates]
@@ -194,28 +194,28 @@ class TorchModel:
         """Return the unsmoothed negative log-likelihood of each target word, [B,T]; 0 at padding."""
         nats = np.zeros(batch.target_out.shape, np.float32)
         with self.evaluation():
-            features, places = self._features(batch)
+            features, indices = self._features(batch)
             logits = self.module.output(features).float()
-            target = self.place(batch.target_out.reshape(-1)[places].astype(np.int64))
-            found = logits.logsumexp(dim=-1) - logits.gather(1, target[:, None])[:, 0]
-        nats.reshape(-1)[places] = found.cpu().numpy()
+            target = self.to_device(batch.target_out.reshape(-1)[indices].astype(np.int64))
+            token_nats = logits.logsumexp(dim=-1) - logits.gather(1, target[:, None])[:, 0]
+        nats.reshape(-1)[indices] = token_nats.cpu().numpy()
         return nats
 
     def logits(self, source: Ids, target_in: Ids) -> Numbers:
         """Return the unnormalised log-probabilities of the next word at each position, [B,T,V]."""
         with self.evaluation():
-            features = self.module(self.place(source), self.place(target_in))
+            features = self.module(self.to_device(source), self.to_device(target_in))
             return self.module.output(features).float().cpu().numpy()
 
     def begin_decoding(self, source: Ids) -> TorchDecoding:
         """Encode `source` [B,S] and return its `Decoding`, before the first word."""
         with self.evaluation():
-            return TorchDecoding(self, self.module.prefill(self.place(source)))
+            return TorchDecoding(self, self.module.prefill(self.to_device(source)))
 
     def cross_attention(self, source: Ids, target_in: Ids) -> Numbers:
         """Return the weights of target positions on source positions, [B,layers,H,T,S]; each row sums to 1."""
         with self.evaluation():
-            return self.module.cross_attention(self.place(source), self.place(target_in)).float().cpu().numpy()
+            return self.module.cross_attention(self.to_device(source), self.to_device(target_in)).float().cpu().numpy()
 
     @contextlib.contextmanager
     def evaluation(self) -> Iterator[None]:
@@ -228,7 +228,7 @@ class TorchModel:
     def _mixed(self) -> torch.autocast:
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._precision == "bfloat16")
 
-    def place(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+    def to_device(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
         """Copy an array to the device without waiting for it."""
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, non_blocking=True)
 
@@ -262,7 +262,7 @@ class TorchModel:
         """Go on from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
         check(state, {name: array.shape for name, array in self.training_state().items()})
         self._updates, self._seed = int(state["updates"]), int(state["random/seed"])
-        self._set_totals(Totals(**{one.name: state[f"totals/{one.name}"].item() for one in fields(Totals)}))
+        self._set_totals(Totals(**{total.name: state[f"totals/{total.name}"].item() for total in fields(Totals)}))
         for name, slot in self._slots.items():
             moments = self._optimiser.state[slot.parameter]
             moments["step"].fill_(self._updates)
@@ -282,23 +282,23 @@ class TorchModel:
 class TransformerModel(TorchModel):
     """A Transformer: trains and evaluates on packed rows."""
 
-    def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+    def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         self.module.check_length(max(batch.source.shape[1], batch.target_in.shape[1]))
-        packing = pack(batch, heads=self.module.heads, group_rows=self._group_rows(batch), place=self.place)
-        return self._to_predict(self.module.packed(packing), packing.places, batch)
+        packing = pack(batch, heads=self.module.heads, group_rows=self._group_rows(batch), to_device=self.to_device)
+        return self._to_predict(self.module.packed(packing), packing.indices, batch)
 
 
 class TorchGruModel(TorchModel):
     """The GRU: trains and evaluates on packed rows, and in training its decoder is fed by coins."""
 
-    def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+    def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         teacher_forced = None
         if self.module.training:
             teacher_forced = tuple(
                 self._training.teacher_forcing_mask(self._seed, self._updates, batch.target_in.shape[1]).tolist()
             )
-        packed = pack_by_position(batch, place=self.place)
-        return self._to_predict(self.module.packed(packed, teacher_forced), packed.places, batch)
+        packed = pack_by_position(batch, to_device=self.to_device)
+        return self._to_predict(self.module.packed(packed, teacher_forced), packed.indices, batch)
 
 
 class TorchDropoutModel(TorchModel):
@@ -316,30 +316,30 @@ class TorchDropoutModel(TorchModel):
 class TorchReferenceModel(TorchDropoutModel):
     """torch's own layers, on groups of sentences of similar length instead of packed rows."""
 
-    def _features(self, batch: Batch) -> tuple[torch.Tensor, Places]:
+    def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         if not self.module.training:
             return self._of_groups(batch)
         with self._seeded_dropout():
             return self._of_groups(batch)
 
-    def _of_groups(self, batch: Batch) -> tuple[torch.Tensor, Places]:
-        features, places = [], []
+    def _of_groups(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
+        features, indices = [], []
         for rows, part in groups_by_length(batch, self._group_rows(batch)):
-            found, inside = super()._features(part)
+            group_features, inside = super()._features(part)
             row, position = np.divmod(inside, part.target_in.shape[1])
-            features.append(found)
-            places.append(rows[row] * batch.target_in.shape[1] + position)
-        return torch.cat(features), np.concatenate(places)
+            features.append(group_features)
+            indices.append(rows[row] * batch.target_in.shape[1] + position)
+        return torch.cat(features), np.concatenate(indices)
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device of that name. Raises: ValueError where there is none."""
+    """Return the device of that name. Raises: ValueError if it is not available."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
-        raise ValueError(f"device {name!r} cannot be had here: {reason}") from error
+        raise ValueError(f"device {name!r} is not available: {reason}") from error
     return device
 
 

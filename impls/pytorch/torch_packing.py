@@ -24,7 +24,7 @@ GROUP_ROWS = 32
 """Sentences per group on a CPU. Smaller groups have less padding, but more operations and smaller products."""
 
 Numbers = npt.NDArray[np.int64]
-Place = Callable[[npt.NDArray[Any]], torch.Tensor]
+ToDevice = Callable[[npt.NDArray[Any]], torch.Tensor]
 
 
 class Group(NamedTuple):
@@ -111,7 +111,7 @@ class Packing:
     """A batch without its padding.
 
     The groups are those of self-attention in the source and in the target, and of the target's attention on the source.
-    `places`, [N], are the target's packed rows in the flattened `Batch.target_out`.
+    `indices`, [N], are the target's packed rows in the flattened `Batch.target_out`.
     """
 
     source: PackedSide
@@ -119,24 +119,24 @@ class Packing:
     source_groups: list[Group]
     target_groups: list[Group]
     cross_groups: list[Group]
-    places: Numbers
+    indices: Numbers
 
 
-def pack(batch: Batch, *, heads: int, group_rows: int, place: Place) -> Packing:
-    """Return `batch` without its padding, in groups of `group_rows` sentences; `place` copies an array to the device.
+def pack(batch: Batch, *, heads: int, group_rows: int, to_device: ToDevice) -> Packing:
+    """Return `batch` without its padding, in groups of `group_rows` sentences.
 
-    A sentence of nothing but padding counts as one word, so that no group is empty.
+    A sentence that is only padding counts as one token, so that no group is empty.
     """
     source, target, order = _sorted(batch)
     sources, targets = _Sentences(order, batch.source, source), _Sentences(order, batch.target_in, target)
     rows = [slice(first, first + group_rows) for first in range(0, len(order), group_rows)]
     return Packing(
-        source=PackedSide(place(sources.words), place(sources.positions)),
-        target=PackedSide(place(targets.words), place(targets.positions)),
-        source_groups=[_group(sources, sources, one, sources.real(one), heads, place) for one in rows],
-        target_groups=[_group(targets, targets, one, targets.causal(one), heads, place) for one in rows],
-        cross_groups=[_group(targets, sources, one, sources.real(one), heads, place) for one in rows],
-        places=targets.places,
+        source=PackedSide(to_device(sources.words), to_device(sources.positions)),
+        target=PackedSide(to_device(targets.words), to_device(targets.positions)),
+        source_groups=[_group(sources, sources, group, sources.real(group), heads, to_device) for group in rows],
+        target_groups=[_group(targets, targets, group, targets.causal(group), heads, to_device) for group in rows],
+        cross_groups=[_group(targets, sources, group, sources.real(group), heads, to_device) for group in rows],
+        indices=targets.indices,
     )
 
 
@@ -161,7 +161,7 @@ class PackedByPosition:
     """A batch whose target has no padding, for recurrent decoders: the first words of all sentences, then the second.
 
     Sentences stand in descending order of target length, so that the first `sizes[t]` have a word at position t.
-    `lengths` are those of the sources and lie in the host's memory; `places` is that of `Packing`.
+    `lengths` are those of the sources and lie in the host's memory; `indices` is that of `Packing`.
     Shapes: source [B,S], padded; lengths [B]; words [N]; places [N].
     """
 
@@ -169,21 +169,21 @@ class PackedByPosition:
     lengths: torch.Tensor
     words: torch.Tensor
     sizes: list[int]
-    places: Numbers
+    indices: Numbers
 
 
-def pack_by_position(batch: Batch, *, place: Place) -> PackedByPosition:
-    """Return `batch` with its target packed position by position; `place` copies an array to the device."""
+def pack_by_position(batch: Batch, *, to_device: ToDevice) -> PackedByPosition:
+    """Return `batch` with its target packed position by position; `to_device` copies an array to the device."""
     sources, lengths, _ = _sorted(batch)
     order = np.argsort(-lengths, kind="stable")
     position, row = np.nonzero(np.arange(lengths.max())[:, None] < lengths[order])
-    places = order[row] * batch.target_in.shape[1] + position
+    indices = order[row] * batch.target_in.shape[1] + position
     return PackedByPosition(
-        source=place(batch.source[order]),
+        source=to_device(batch.source[order]),
         lengths=torch.from_numpy(sources[order]),
-        words=place(batch.target_in.reshape(-1)[places]),
+        words=to_device(batch.target_in.reshape(-1)[indices]),
         sizes=np.bincount(position).tolist(),
-        places=places,
+        indices=indices,
     )
 
 
@@ -194,8 +194,8 @@ class _Sentences:
         self.lengths = lengths[order]
         self.starts = np.cumsum(self.lengths) - self.lengths
         self.positions = np.arange(self.lengths.sum()) - np.repeat(self.starts, self.lengths)
-        self.places = np.repeat(order * ids.shape[1], self.lengths) + self.positions
-        self.words = ids.reshape(-1)[self.places]
+        self.indices = np.repeat(order * ids.shape[1], self.lengths) + self.positions
+        self.words = ids.reshape(-1)[self.indices]
 
     def real(self, rows: slice) -> npt.NDArray[np.bool_]:
         """Return which positions of some sentences are words, when padded. Shapes: [B,1,1,T]."""
@@ -222,27 +222,27 @@ def _group(
     rows: slice,
     visible: npt.NDArray[np.bool_],
     heads: int,
-    place: Place,
+    to_device: ToDevice,
 ) -> Group:
     query_index, key_index = queries.padded(rows), keys.padded(rows)
     # One product gives queries, keys and values in self-attention; in cross-attention keys and values have their own.
     query_parts, key_parts = (3, 3) if queries is keys else (1, 2)
 
     def heads_of(tokens: Numbers, part: int, parts: int) -> torch.Tensor:
-        return place((((tokens * parts + part) * heads)[:, None] + np.arange(heads)[:, None]).reshape(-1))
+        return to_device((((tokens * parts + part) * heads)[:, None] + np.arange(heads)[:, None]).reshape(-1))
 
     def packed_of(real: npt.NDArray[np.bool_]) -> torch.Tensor:
         sentence, position = np.nonzero(real[:, 0, 0])
         length = real.shape[-1]
-        return place(((sentence[:, None] * heads + np.arange(heads)) * length + position[:, None]).reshape(-1))
+        return to_device(((sentence[:, None] * heads + np.arange(heads)) * length + position[:, None]).reshape(-1))
 
     real = queries.real(rows)
     return Group(
         shape=(len(query_index), heads, query_index.shape[1], key_index.shape[1]),
         queries=queries.packed(rows),
         keys=keys.packed(rows),
-        visible=place(visible),
-        real=place(real.transpose(0, 1, 3, 2).astype(np.float32)),
+        visible=to_device(visible),
+        real=to_device(real.transpose(0, 1, 3, 2).astype(np.float32)),
         query=heads_of(query_index, 0, query_parts),
         key=heads_of(key_index, key_parts - 2, key_parts),
         value=heads_of(key_index, key_parts - 1, key_parts),

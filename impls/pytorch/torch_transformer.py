@@ -84,8 +84,8 @@ class DecoderCache:
         """Keep, drop, repeat or reorder rows. Shapes: [R]."""
         self.sources.reorder(rows)
         chosen = torch.from_numpy(rows).to(self.sources.tensors[0].device)
-        for one in self.own:
-            one.reorder(chosen)
+        for layer in self.own:
+            layer.reorder(chosen)
 
 
 class FeedForward(nn.Module):
@@ -203,7 +203,7 @@ class Transformer(nn.Module):
     def check_length(self, length: int) -> None:
         """Raise ValueError where sentences are longer than `max_length` positions."""
         if length > self.max_length:
-            raise ValueError(f"{length} positions: allowed is at most max_length={self.max_length}")
+            raise ValueError(f"{length} positions exceed max_length={self.max_length}")
 
     def _self_bias(self, queries: torch.Tensor, keys: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         """Return what self-attention adds to its scores, from the positions of queries and keys. Shapes: [.,.,T,S]."""
@@ -227,17 +227,17 @@ class Transformer(nn.Module):
 
     def packed(self, batch: Packing) -> torch.Tensor:
         """Return what `output` turns into logits, of the packed rows of the target alone. Shapes: to [N,D]."""
-        own = self._packed_positions(batch.source_groups, batch.source.positions)
+        attending = self._packed_positions(batch.source_groups, batch.source.positions)
         x = self.source(batch.source.words, batch.source.positions)
         for layer in self.encoder:
-            x = layer.feed_forward(layer.self_attention(x, own))
+            x = layer.feed_forward(layer.self_attention(x, attending))
         memory = self.encoder.norm(x)
-        own = self._packed_positions(batch.target_groups, batch.target.positions)
+        attending = self._packed_positions(batch.target_groups, batch.target.positions)
         cross_biases = [torch.where(group.visible, 0.0, MASKED_SCORE) for group in batch.cross_groups]
         cross = PackedPositions(batch.cross_groups, cross_biases, batch.target.positions)
         x = self.target(batch.target.words, batch.target.positions)
         for layer in self.decoder:
-            x = layer.feed_forward(layer.cross_attention(layer.self_attention(x, own), memory, cross))
+            x = layer.feed_forward(layer.cross_attention(layer.self_attention(x, attending), memory, cross))
         return self.decoder.norm(x)
 
     def _packed_positions(self, groups: Sequence[Group], positions: torch.Tensor) -> PackedPositions:
@@ -279,7 +279,7 @@ class Transformer(nn.Module):
         memory, bias = self.encode(source)
         pairs = [layer.cross_attention.sublayer.project_memory(memory) for layer in self.decoder]
         keys_and_values = [
-            one for key, value in pairs for one in (key.transpose(-1, -2).contiguous(), value.contiguous())
+            tensor for key, value in pairs for tensor in (key.transpose(-1, -2).contiguous(), value.contiguous())
         ]
         return DecoderCache(SourceMemory(bias, *keys_and_values), [GrowingLayerCache() for _ in pairs])
 

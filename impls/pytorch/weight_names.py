@@ -55,28 +55,30 @@ class WeightSlot(NamedTuple):
 
     def read(self, tensor: torch.Tensor) -> Numbers:
         """Return the canonical array that lies in `tensor`, the parameter or one of its moments. A copy."""
-        found = tensor.detach()[self.rows].float()
+        values = tensor.detach()[self.rows].float()
         if self.kernel:
-            found = found.flatten(1).T
-        return np.array(found.cpu().numpy(), dtype=np.float32, order="C")
+            values = values.flatten(1).T
+        return np.array(values.cpu().numpy(), dtype=np.float32, order="C")
 
     def write(self, tensor: torch.Tensor, array: Numbers) -> None:
         """Put a canonical array into its place in `tensor`."""
-        given = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
-        place = tensor.detach()[self.rows]
-        place.copy_((given.T if self.kernel else given).reshape(place.shape))
+        values = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+        target = tensor.detach()[self.rows]
+        target.copy_((values.T if self.kernel else values).reshape(target.shape))
 
 
 def slots(module: nn.Module) -> dict[str, WeightSlot]:
     """Return where each canonical tensor of a torch model lies."""
-    found: dict[str, WeightSlot] = {}
+    slots_by_name: dict[str, WeightSlot] = {}
     for torch_name, parameter in module.named_parameters():
-        pattern = next((one for one in PACKED if re.search(one, torch_name)), "$")
+        pattern = next((candidate for candidate in PACKED if re.search(candidate, torch_name)), "$")
         parts = PACKED.get(pattern, ("",))
         size = len(parameter) // len(parts)
         for index, part in enumerate(parts):
             name = re.sub(pattern, part, torch_name)
             for old, new in NAMES:
                 name = re.sub(old, new, name)
-            found[name] = WeightSlot(parameter, slice(index * size, (index + 1) * size), name.endswith(".kernel"))
-    return found
+            slots_by_name[name] = WeightSlot(
+                parameter, slice(index * size, (index + 1) * size), name.endswith(".kernel")
+            )
+    return slots_by_name

@@ -33,30 +33,30 @@ RATES = [
 ]
 
 
-def refuse(kind: Any, allowed: str, name: str, **settings: Any) -> None:
-    """Hold that the settings are refused in words that name the field, its value and what is allowed."""
-    message = f"{kind.__name__}.{name}={settings[name]!r}: allowed is {allowed}"
+def reject(kind: Any, accepted: str, name: str, **settings: Any) -> None:
+    """Assert that the settings raise a ValueError with the field, its value and what is accepted."""
+    message = f"{kind.__name__}.{name}={settings[name]!r}: must be {accepted}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         kind(**settings)
 
 
 @pytest.mark.parametrize(("kind", "name"), WORDS)
 def test_every_choice_refuses_a_foreign_word(kind: Any, name: str) -> None:
-    allowed = ", ".join(map(repr, get_args(get_type_hints(kind)[name])))
+    accepted = " or ".join(map(repr, get_args(get_type_hints(kind)[name])))
     for word in ("no such word", "", None, True):
-        refuse(kind, allowed, name, **{name: word})
+        reject(kind, accepted, name, **{name: word})
 
 
 @pytest.mark.parametrize(("kind", "name"), COUNTS)
 def test_counts_are_whole_and_at_least_1(kind: Any, name: str) -> None:
     for value in (0, -1, 2.0, True, "2"):
-        refuse(kind, COUNT, name, **{name: value})
+        reject(kind, COUNT, name, **{name: value})
 
 
 @pytest.mark.parametrize(("kind", "name"), RATES)
 def test_rates_lie_from_0_to_below_1(kind: Any, name: str) -> None:
     for value in (-0.1, 1, 1.0, float("nan"), True, "0.1"):
-        refuse(kind, RATE, name, **{name: value})
+        reject(kind, RATE, name, **{name: value})
     assert getattr(kind(**{name: 0}), name) == 0
     assert getattr(kind(**{name: 0.999}), name) == 0.999
 
@@ -71,19 +71,19 @@ def test_rates_lie_from_0_to_below_1(kind: Any, name: str) -> None:
         (
             Recipe,
             "width",
-            "an even number where positions='sinusoidal'",
+            "even with positions='sinusoidal'",
             {"width": 15, "heads": 3, "positions": "sinusoidal"},
         ),
         (
             Recipe,
             "head_width",
-            "an even number (or an even width / heads) where positions='rotary'",
+            "even (or width / heads even) with positions='rotary'",
             {"head_width": 5, "positions": "rotary"},
         ),
         (
             Recipe,
             "head_width",
-            "an even number (or an even width / heads) where positions='rotary'",
+            "even (or width / heads even) with positions='rotary'",
             {"width": 15, "heads": 3, "positions": "rotary", "head_width": None},
         ),
         (Training, "epsilon", "a number above 0", {"epsilon": 0.0}),
@@ -108,7 +108,7 @@ def test_rates_lie_from_0_to_below_1(kind: Any, name: str) -> None:
     ],
 )
 def test_every_other_limit_is_refused_by_name(kind: Any, name: str, allowed: str, settings: dict[str, Any]) -> None:
-    refuse(kind, allowed, name, **settings)
+    reject(kind, allowed, name, **settings)
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
@@ -206,11 +206,11 @@ def test_a_framework_that_is_not_installed_is_refused_with_what_to_install(monke
         impls.build(GruRecipe(), 10, 10)
 
 
-def test_devices_and_precisions_that_cannot_be_had_are_refused() -> None:
+def test_build_unknown_device_or_precision_raises() -> None:
     recipe = replace(LEARNED_POSITIONS, width=8, heads=2, layers=1, ffn_width=8)
-    with pytest.raises(ValueError, match="precision 'float8': allowed is float32, bfloat16"):
+    with pytest.raises(ValueError, match="unknown precision 'float8': use float32 or bfloat16"):
         impls.build(recipe, 10, 10, precision="float8")
-    with pytest.raises(ValueError, match="device 'abacus' cannot be had here"):
+    with pytest.raises(ValueError, match="device 'abacus' is not available"):
         impls.build(recipe, 10, 10, device="abacus")
 
 

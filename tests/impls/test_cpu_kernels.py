@@ -37,7 +37,7 @@ def drawn(*shape: int) -> torch.Tensor:
 
 def packed_operands(kind: str, dropped: bool) -> tuple[Any, ...]:
     """Return what `attend_packed` takes: three heads of width 4, and five sentences in two groups."""
-    packing = pack(batch(3), heads=3, group_rows=3, place=torch.from_numpy)
+    packing = pack(batch(3), heads=3, group_rows=3, to_device=torch.from_numpy)
     words, source_vocabulary_size = len(packing.target.words), len(packing.source.words)
     if kind == "cross":
         projections, groups = (drawn(words, 12), drawn(source_vocabulary_size, 24)), packing.cross_groups

@@ -204,7 +204,7 @@ def test_past_the_longest_is_refused_like_without() -> None:
     decoding, last = fixed.begin_decoding(padded([[SOS, 5, EOS]])), np.array([7], dtype=np.int32)
     for _ in range(LONGEST):
         decoding.step(last, 3)
-    with pytest.raises(ValueError, match=f"{LONGEST + 1} positions: allowed is at most max_length={LONGEST}"):
+    with pytest.raises(ValueError, match=f"{LONGEST + 1} positions exceed max_length={LONGEST}"):
         decoding.step(last, 3)
 
 

@@ -73,9 +73,9 @@ def test_a_shift_of_positions_is_a_rotation() -> None:
 @pytest.mark.parametrize(
     ("positions", "width", "message"),
     [
-        (3, 5, "width=5: allowed is an even number of at least 2"),
-        (3, 0, "width=0: allowed is an even number of at least 2"),
-        (-1, 4, "positions=-1: allowed is a whole number of at least 0"),
+        (3, 5, "width=5: must be an even number of at least 2"),
+        (3, 0, "width=0: must be an even number of at least 2"),
+        (-1, 4, "positions=-1: must be a whole number of at least 0"),
     ],
 )
 def test_bad_sizes_of_sinusoids_are_named(positions: int, width: int, message: str) -> None:

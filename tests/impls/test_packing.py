@@ -137,9 +137,9 @@ def test_packed_features_are_the_padded_ones_in_double_precision(recipe: Transfo
     """Without the rounding of float32, so that any difference is one of formulas; with gradients of every weight."""
     of, batch = model(recipe), random_batch(GROUP_ROWS + 3)
     module = of.module.double().eval()
-    packing = pack(batch, heads=recipe.heads, group_rows=GROUP_ROWS, place=of.place)
-    real = torch.from_numpy(packing.places)
-    features = module(of.place(batch.source), of.place(batch.target_in)).flatten(0, 1)[real]
+    packing = pack(batch, heads=recipe.heads, group_rows=GROUP_ROWS, to_device=of.place)
+    real = torch.from_numpy(packing.indices)
+    features = module(of.to_device(batch.source), of.to_device(batch.target_in)).flatten(0, 1)[real]
     directions = torch.from_numpy(np.random.default_rng(0).standard_normal(features.shape))
     weights = list(module.parameters())
     packed = module.packed(packing)
@@ -229,7 +229,7 @@ def test_the_decoder_of_the_gru_drops_sentences_that_have_ended() -> None:
 
 def test_random_batches_pad_attention_little() -> None:
     batch = random_batch(4 * GROUP_ROWS)
-    packing = pack(batch, heads=1, group_rows=GROUP_ROWS, place=torch.from_numpy)
+    packing = pack(batch, heads=1, group_rows=GROUP_ROWS, to_device=torch.from_numpy)
     scores = sum(group.shape[0] * group.shape[2] * group.shape[3] for group in packing.cross_groups)
     assert scores < 0.45 * len(batch.source) * batch.source.shape[1] * batch.target_in.shape[1]
 
@@ -239,18 +239,18 @@ def test_random_batches_pad_attention_little() -> None:
 
 def test_packed_words_and_positions_are_those_of_the_batch() -> None:
     batch = random_batch()
-    packing = pack(batch, heads=2, group_rows=GROUP_ROWS, place=torch.from_numpy)
-    assert np.array_equal(np.sort(packing.places), np.flatnonzero(batch.target_in != PAD))
-    assert np.array_equal(packing.target.words, batch.target_in.reshape(-1)[packing.places])
-    assert np.array_equal(packing.target.positions, packing.places % batch.target_in.shape[1])
+    packing = pack(batch, heads=2, group_rows=GROUP_ROWS, to_device=torch.from_numpy)
+    assert np.array_equal(np.sort(packing.indices), np.flatnonzero(batch.target_in != PAD))
+    assert np.array_equal(packing.target.words, batch.target_in.reshape(-1)[packing.indices])
+    assert np.array_equal(packing.target.positions, packing.indices % batch.target_in.shape[1])
     assert np.array_equal(np.sort(packing.source.words), np.sort(batch.source[batch.source != PAD]))
     starts = packing.source.words[packing.source.positions == 0]
     assert (starts == SOS).all()
     assert len(starts) == len(batch.source)
-    by_position = pack_by_position(batch, place=torch.from_numpy)
-    assert np.array_equal(np.sort(by_position.places), np.sort(packing.places))
+    by_position = pack_by_position(batch, to_device=torch.from_numpy)
+    assert np.array_equal(np.sort(by_position.indices), np.sort(packing.indices))
     assert by_position.sizes == (batch.target_in != PAD).sum(axis=0).tolist()
-    assert np.array_equal(by_position.words, batch.target_in.reshape(-1)[by_position.places])
+    assert np.array_equal(by_position.words, batch.target_in.reshape(-1)[by_position.indices])
 
 
 # Planted faults -------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def _rolled(field: str) -> Callable[[Group], Group]:
 
 PLANTED: dict[str, Callable[[Any], Any]] = {
     "positions shifted by one": _shifted_positions,
-    "places of the words shifted": lambda packing: replace(packing, places=np.roll(packing.places, 1)),
+    "places of the words shifted": lambda packing: replace(packing, indices=np.roll(packing.indices, 1)),
     "sentences in another order": lambda packing: replace(
         packing, source=replace(packing.source, words=packing.source.words.flip(0))
     ),

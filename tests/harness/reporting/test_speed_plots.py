@@ -134,11 +134,11 @@ def batch(*lengths: tuple[int, int]) -> Batch:
 
 
 def test_tokens_and_pairs_leave_padding_out() -> None:
-    found = flops.tokens([batch((3, 2), (1, 4))])
+    found = flops.count_tokens([batch((3, 2), (1, 4))])
     assert found == flops.Tokens(
         sentence=2, source=4, target=6, source_pairs=9 + 1, causal_pairs=3 + 10, cross_pairs=6 + 4
     )
-    assert flops.tokens([batch((3, 2)), batch((1, 4))]) == found
+    assert flops.count_tokens([batch((3, 2)), batch((1, 4))]) == found
 
 
 def test_the_operations_of_a_small_recipe_are_those_counted_by_hand() -> None:
@@ -213,7 +213,7 @@ def test_the_products_that_are_timed_are_those_that_are_counted(library: str, mo
     )
     found = matmul_peak.Products(recipe, (7, 11), batches, "cpu", "float32")
     found.multiply()
-    assert done == found.operations == 3 * flops.kernel_operations(recipe, (7, 11), flops.tokens(batches))
+    assert done == found.operations == 3 * flops.kernel_operations(recipe, (7, 11), flops.count_tokens(batches))
 
 
 # Breakdown ------------------------------------------------------------------------------------------------------------

@@ -271,7 +271,7 @@ def test_a_run_that_breaks_off_leaves_a_record(tmp_path: Path) -> None:
         (spec("counting_model:build_nothing"), "returned an object of type str"),
         (spec("counting_model:biuld"), "did you mean 'build'?"),
         (spec("no_such_module:build"), "there is no module 'no_such_module'"),
-        (replace(TORCH, device="cudda"), "device 'cudda' cannot be had"),
+        (replace(TORCH, device="cudda"), "device 'cudda' is not available"),
         (replace(TORCH, framework="tensorflow"), "framework 'tensorflow'"),
     ],
 )
