@@ -32,7 +32,7 @@ MASKED_SCORE = -1e9
 
 
 class GruState:
-    """Sentences half way through decoding: `rows` [R,H] are the decoder's states, `sources` hold the encoder's A.
+    """State of incremental decoding: `rows` [R,H] are the decoder's states, `sources` hold the encoder's A.
 
     Of each source, in this order: what of it is visible [A,S], it encoded [A,S,2H], its part of the energy [A,S,H].
     """
@@ -126,7 +126,7 @@ class AttentionGru(nn.Module):
         self.dropout = dropout
 
     def prefill(self, source: torch.Tensor, lengths: torch.Tensor | None = None) -> GruState:
-        """Encode the source [B,S] and return the state before the first target word.
+        """Encode the source [B,S] and return the state before the first target token.
 
         `lengths`, [B] in the host's memory, are the sources' without padding; without them the device is waited for.
         """
@@ -137,26 +137,26 @@ class AttentionGru(nn.Module):
         return GruState(torch.tanh(self.bridge(ends)), visible, encoded, self.attention.project_memory(encoded))
 
     def step(self, state: GruState, last: torch.Tensor) -> torch.Tensor:
-        """Feed the newest words [B] and return what `output` turns into the next words' logits, [B,3H+E]."""
+        """Feed the newest tokens [B] and return the features of the next tokens' logits, [B,3H+E]."""
         embedded = self.dropout(self.target_embedding(last))
         kernels = self._kernels()
         return self._step(state, embedded, self._gates(embedded, kernels), kernels)[0]
 
     def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
-        """Return what `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,3H+E]."""
+        """Return the features that `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,3H+E]."""
         return torch.stack(self._decode(self.prefill(source), *_by_position(target_in))[0], dim=1)
 
     def packed(self, batch: PackedByPosition, teacher_forced: tuple[bool, ...] | None = None) -> torch.Tensor:
-        """Return what `output` turns into logits, of packed target words. Shapes: to [N,3H+E].
+        """Return the features that `output` turns into logits, of packed target words. Shapes: to [N,3H+E].
 
         Where `teacher_forced` is False at a position after the first, the model reads its own most probable word.
         """
         return torch.cat(
-            self._decode(self.prefill(batch.source, batch.lengths), batch.words, batch.sizes, teacher_forced)[0]
+            self._decode(self.prefill(batch.source, batch.lengths), batch.tokens, batch.sizes, teacher_forced)[0]
         )
 
     def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
-        """Return the weights of target positions on source positions. Shapes: [B,1,1,T,S]."""
+        """Return the attention weights of target on source positions. Shapes: [B,1,1,T,S]."""
         return torch.stack(self._decode(self.prefill(source), *_by_position(target_in))[1], dim=1)[:, None, None]
 
     def _decode(

@@ -370,7 +370,7 @@ class Seq2SeqModel(Protocol):
         """Enqueue one update at `learning_rate`; never waits for the device."""
 
     def take_totals(self) -> Totals:
-        """Wait for the device, return what was summed since the last call, and reset the sums."""
+        """Wait for the device, return the sums since the last call, and reset them."""
 
     def token_nats(self, batch: Batch) -> Numbers:
         """Return the unsmoothed negative log-likelihood of each target token, [B,T]; 0 at padding."""

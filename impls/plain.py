@@ -131,7 +131,7 @@ class DecoderLayer(nn.Module):
 
 
 class Prefixes:
-    """Sentences half way through decoding: encoded sources and all words so far; nothing computed is kept.
+    """State of incremental decoding: encoded sources and all words so far; nothing computed is kept.
 
     Shapes: memory [R,S,D], visible [R,1,1,S], words [R,t].
     """
@@ -179,21 +179,21 @@ class PlainTransformer(nn.Module):
         return x, attention
 
     def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
-        """Return what `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,D]."""
+        """Return the features that `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,D]."""
         features, _ = self.decode(target_in, *self.encode(source))
         return features
 
     def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
-        """Return the weights of target positions on source positions. Shapes: [B,layers,H,T,S]."""
+        """Return the attention weights of target on source positions. Shapes: [B,layers,H,T,S]."""
         _, attention = self.decode(target_in, *self.encode(source))
         return torch.stack(list(attention), dim=1)
 
     def prefill(self, source: torch.Tensor) -> Prefixes:
-        """Encode the source [B,S] and return the state before the first target word."""
+        """Encode the source [B,S] and return the state before the first target token."""
         return Prefixes(*self.encode(source))
 
     def step(self, state: Prefixes, last: torch.Tensor) -> torch.Tensor:
-        """Add the newest words [R] and return what `output` turns into the next words' logits, [R,D]."""
+        """Add the newest words [R] and return the features of the next tokens' logits, [R,D]."""
         state.words = torch.cat([state.words, last[:, None]], dim=1)
         features, _ = self.decode(state.words, state.memory, state.visible)
         return features[:, -1]

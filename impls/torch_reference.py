@@ -70,7 +70,7 @@ class TorchReference(nn.Module):
         return self.encoder(x, src_key_padding_mask=hidden), hidden
 
     def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
-        """Return what `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,D]."""
+        """Return the features that `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,D]."""
         memory, hidden = self.encode(source)
         x = self._embed(self.target_embedding, self.target_positions, target_in)
         causal = nn.Transformer.generate_square_subsequent_mask(
@@ -81,7 +81,7 @@ class TorchReference(nn.Module):
         return self.decoder(x, memory, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=hidden)
 
     def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
-        """Return the weights of target positions on source positions, step by step. Shapes: [B,layers,H,T,S]."""
+        """Return the attention weights of target on source positions, step by step. Shapes: [B,layers,H,T,S]."""
         state = self.prefill(source)
         columns = []
         for t in range(target_in.shape[1]):
@@ -91,7 +91,7 @@ class TorchReference(nn.Module):
         return torch.cat(columns, dim=3)
 
     def prefill(self, source: torch.Tensor) -> ReferenceState:
-        """Encode the source [B,S] and return the state before the first target word."""
+        """Encode the source [B,S] and return the state before the first target token."""
         memory, hidden = self.encode(source)
         state = ReferenceState(hidden=hidden)
         for index, layer in enumerate(self.decoder.layers):
@@ -104,7 +104,7 @@ class TorchReference(nn.Module):
     def step(
         self, state: ReferenceState, last: torch.Tensor, attention_maps: list[torch.Tensor] | None = None
     ) -> torch.Tensor:
-        """Feed the newest words [B] and return what `output` turns into the next words' logits, [B,D].
+        """Feed the newest tokens [B] and return the features of the next tokens' logits, [B,D].
 
         Where `attention_maps` is a list, each layer's attention weights on the source, [B,H,1,S], are appended to it.
         """

@@ -67,7 +67,7 @@ class CTranslate2:
     ) -> list[list[int]]:
         """Return what the library's translator finds; it sorts by length and cuts into batches itself.
 
-        Raises: ValueError where there are more positions than the recipe has.
+        Raises: ValueError if there are more positions than the recipe has.
         """
         check_request(self.name, self.recipe, sources, max_tokens)
         results = self.translator.translate_batch(

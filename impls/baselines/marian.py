@@ -81,7 +81,7 @@ class Marian(PlainLoop):
     ) -> list[list[int]]:
         """Return what the library's `generate` finds, in batches, with cached keys and values.
 
-        Raises: ValueError where there are more positions than the recipe has.
+        Raises: ValueError if there are more positions than the recipe has.
         """
         check_request(self.name, self.recipe, sources, max_tokens)
         self.model.eval()

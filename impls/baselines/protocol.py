@@ -19,7 +19,7 @@ class Baseline(Protocol):
         """The name that the registry knows it by."""
 
     def synchronize(self) -> None:
-        """Return when the device has finished all work that was enqueued."""
+        """Wait until the device has finished all enqueued work."""
 
 
 @runtime_checkable

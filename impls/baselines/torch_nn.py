@@ -91,7 +91,7 @@ class LibraryTransformer(nn.Module):
         return self.transformer.encoder(x, src_key_padding_mask=hidden), hidden
 
     def decode(self, target_in: torch.Tensor, memory: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """Return what `output` turns into logits, [B,T,D]."""
+        """Return the features that `output` turns into logits, [B,T,D]."""
         x = self.embed(self.target_embedding, self.target_positions, target_in)
         causal = self.causal(target_in)
         return self.transformer.decoder(x, memory, tgt_mask=causal, memory_key_padding_mask=hidden, tgt_is_causal=True)

@@ -68,7 +68,7 @@ class PlainLoop:
         return torch.from_numpy(ids.astype(np.int64)).to(self.device)
 
     def synchronize(self) -> None:
-        """Return when the device has finished all work that was enqueued."""
+        """Wait until the device has finished all enqueued work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 

@@ -47,7 +47,7 @@ class Plain(PlainLoop):
     ) -> list[list[int]]:
         """Return the translations, each found for itself: no matter what `batch_size` is, a batch is one sentence.
 
-        Raises: ValueError where there are more positions than the recipe has.
+        Raises: ValueError if there are more positions than the recipe has.
         """
         check_request(self.name, self.recipe, sources, max_tokens)
         self.model.eval()

@@ -96,7 +96,7 @@ class GruNetwork(layers.Layer):
         """Leave it to the layers inside, each of which is built when it is first called."""
 
     def prefill(self, source: Tensor, training: bool = False) -> State:
-        """Encode the source [B,S] and return the state before the first target word."""
+        """Encode the source [B,S] and return the state before the first target token."""
         visible = ops.not_equal(source, PAD)
         encoded, ends = self.encoder(self.source_dropout(self.source_embedding(source), training=training), visible)
         projected_memory = self.attention.project_memory(encoded)
@@ -113,7 +113,7 @@ class GruNetwork(layers.Layer):
         return state
 
     def step(self, state: State, last: Tensor, position: Tensor) -> tuple[Tensor, State]:
-        """Feed the newest words [B]; return what `project` turns into logits, [B,3H+E], and the state."""
+        """Feed the newest tokens [B]; return what `project` turns into logits, [B,3H+E], and the state."""
         carried = self._step(state, self.target_embedding(last), state["state"])
         return features(carried), {**state, "state": carried["state"]}
 
@@ -133,7 +133,7 @@ class GruNetwork(layers.Layer):
         return pack(read, packings[1] if packings else None)
 
     def cross_attention(self, source: Tensor, target_in: Tensor) -> Tensor:
-        """Return the weights of target positions on source positions. Shapes: [B,1,1,T,S]."""
+        """Return the attention weights of target on source positions. Shapes: [B,1,1,T,S]."""
         return ops.transpose(self._decode(source, target_in, None, False)["weights"], (1, 0, 2))[:, None, None]
 
     def _decode(self, source: Tensor, target_in: Tensor, teacher_forced: Tensor | None, training: bool) -> State:

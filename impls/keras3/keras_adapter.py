@@ -33,13 +33,13 @@ COLUMNS, ROWS, PACKED = 8, 32, 256
 
 
 class KerasDecoding:
-    """Sentences half way through decoding; `rows` of the state's rows are sentences, the rest fills the bucket."""
+    """State of incremental decoding; `rows` of the state's rows are sentences, the rest fills the bucket."""
 
     def __init__(self, model: KerasModel, state: dict[str, Tensor], rows: int) -> None:
         self._model, self._state, self._rows, self._position = model, state, rows, 0
 
     def step(self, last: Ids, best: int) -> Candidates:
-        """Feed the newest word of each row, [B], and return the `best` most probable next words."""
+        """Feed the newest token of each row, [B], and return the `best` most probable next tokens."""
         model, most = self._model, self._model.program.network.max_length
         if most is not None and self._position >= most:
             raise ValueError(f"{self._position + 1} positions exceed max_length={most}")
@@ -126,7 +126,7 @@ class KerasModel:
         return self.to_device(np.float32(number))
 
     def take_totals(self) -> Totals:
-        """Wait for the device, return what was summed since the last call, and reset the sums."""
+        """Wait for the device, return the sums since the last call, and reset them."""
         totals = self._totals()
         self._summed = NO_TOTALS
         return totals
@@ -150,7 +150,7 @@ class KerasModel:
     # Evaluation -------------------------------------------------------------------------------------------------------
 
     def token_nats(self, batch: Batch) -> Numbers:
-        """Return the unsmoothed negative log-likelihood of each target word, [B,T]; 0 at padding."""
+        """Return the unsmoothed negative log-likelihood of each target token, [B,T]; 0 at padding."""
         packed = self._given(batch)
         with self.device():
             nats = ops.convert_to_numpy(self.program.nats(self.held.weights, packed))
@@ -158,21 +158,21 @@ class KerasModel:
         return np.where(batch.target_out == PAD, np.float32(0), nats[rows])
 
     def logits(self, source: Ids, target_in: Ids) -> Numbers:
-        """Return the unnormalised log-probabilities of the next word at each position, [B,T,V]."""
+        """Return the logits of the next token at each position, [B,T,V]."""
         with self.device():
             logits = self.program.logits(self.held.weights, self._words(source, target_in))
         rows, columns = target_in.shape
         return np.array(ops.convert_to_numpy(logits)[:rows, :columns])
 
     def cross_attention(self, source: Ids, target_in: Ids) -> Numbers:
-        """Return the weights of target positions on source positions, [B,layers,H,T,S]; each row sums to 1."""
+        """Return the attention weights of target on source positions, [B,layers,H,T,S]; each row sums to 1."""
         with self.device():
             attention = self.program.attention(self.held.weights, self._words(source, target_in))
         rows, columns = target_in.shape
         return np.array(ops.convert_to_numpy(attention)[:rows, :, :, :columns, : source.shape[1]])
 
     def begin_decoding(self, source: Ids) -> KerasDecoding:
-        """Encode `source` [B,S] and return its `Decoding`, before the first word."""
+        """Encode `source` [B,S] and return its `Decoding`, before the first token."""
         rows, columns = self.rows(len(source)), self._columns(source.shape[1])
         with self.device():
             state = self.program.prefill(self.held.weights, self.to_device(_widened(source, (rows, columns))))
@@ -227,7 +227,7 @@ class KerasModel:
         return keras.device(self._device)
 
     def synchronize(self) -> None:
-        """Return when the device has finished all work that was enqueued."""
+        """Wait until the device has finished all enqueued work."""
         backend().synchronize(self.held.weights)
 
     def compilation(self) -> Compilation:
@@ -247,7 +247,7 @@ class KerasModel:
         self.held = self.held._replace(weights=self._written(weights))
 
     def training_state(self) -> Arrays:
-        """Return all that an exact resume needs: weights, moments, the count of updates and the seed of the noise."""
+        """Return what an exact resume needs: weights, moments, the number of updates and the seed."""
         state: Arrays = {}
         for kind, tensors in zip(("weights", "first_moment", "second_moment"), self.held, strict=True):
             state |= {f"{kind}/{name}": array for name, array in self._read(tensors).items()}
@@ -255,7 +255,7 @@ class KerasModel:
         return state | {"updates": np.array(self._updates), "random/seed": np.array(self._seed)}
 
     def set_training_state(self, state: Arrays) -> None:
-        """Go on from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
+        """Continue from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
         kinds = ("weights", "first_moment", "second_moment")
         expected = {f"{kind}/{name}": shape for kind in kinds for name, shape in self.program.shapes.items()}
         sums = {f"totals/{one.name}": () for one in fields(Totals)}
@@ -301,5 +301,5 @@ def device_of(name: str) -> str:
 
 
 def build(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, **settings: Any) -> KerasModel:
-    """Build any `TransformerRecipe` or `GruRecipe`; the settings are those of `impls.build`."""
+    """Build any `TransformerRecipe` or `GruRecipe` with the settings of `impls.build`."""
     return KerasModel(recipe, source_vocabulary_size, target_vocabulary_size, **settings)

@@ -337,13 +337,13 @@ class TransformerNetwork(layers.Layer):
         return self.decoder_norm(x)
 
     def cross_attention(self, source: Tensor, target_in: Tensor) -> Tensor:
-        """Return the weights of target positions on source positions. Shapes: [B,layers,H,T,S]."""
+        """Return the attention weights of target on source positions. Shapes: [B,layers,H,T,S]."""
         attention_maps: list[Tensor] = []
         self.call(source, target_in, attention_maps=attention_maps)
         return ops.stack(attention_maps, axis=1)
 
     def prefill(self, source: Tensor) -> State:
-        """Encode the source [B,S] and return the state before the first target word, with empty caches."""
+        """Encode the source [B,S] and return the state before the first target token, with empty caches."""
         memory, bias = self.encode(source)
         empty = ops.zeros((ops.shape(source)[0], self.heads, INITIAL_CAPACITY, self.key_width), memory.dtype)
         state = {"bias": bias}
@@ -363,7 +363,7 @@ class TransformerNetwork(layers.Layer):
         return {name: ops.pad(tensor, more) if name.startswith("self.") else tensor for name, tensor in state.items()}
 
     def step(self, state: State, last: Tensor, position: Tensor) -> tuple[Tensor, State]:
-        """Feed the newest words [B] at `position` [1]; return what becomes logits, [B,D], and the state."""
+        """Feed the newest tokens [B] at `position` [1]; return what becomes logits, [B,D], and the state."""
         state = dict(state)
         x = self.target(last[:, None], position)
         keys = ops.arange(ops.shape(state["self.0.key"])[2])

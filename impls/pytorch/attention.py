@@ -1,4 +1,4 @@
-"""Multi-head attention in torch, on padded batches and on packed rows, and what positions add to it.
+"""Multi-head attention in torch, on padded batches and on packed rows, with rotary positions and ALiBi.
 
 Source: Vaswani et al. 2017, section 3.2. Shapes use the repository's letters: B sentences, S source positions, T target
 positions, D width, H heads, K head width; N packed rows of the target and M of the source.
@@ -20,9 +20,9 @@ from impls.pytorch.torch_packing import Group
 
 
 def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Turn each interleaved pair of features by its position's angle.
+    """Rotate each interleaved pair of features by the angle of its position.
 
-    Shapes: x [...,K]; positions as broadcast to the other dimensions of x.
+    Shapes: x [...,K]; positions broadcast to the other dimensions of x.
     Source: Su et al. 2021 (RoFormer), equation 34, base 10,000.
     """
     width = x.shape[-1]
@@ -34,7 +34,7 @@ def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 
 
 def linear_biases(heads: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Return what alibi adds to the scores: minus the distance times the head's slope. Shapes: [T], [S] to [1,H,T,S].
+    """Return ALiBi's bias of the scores: minus distance times slope of the head. Shapes: [T], [S] to [1,H,T,S].
 
     Source: Press, Smith and Lewis 2022 (ALiBi), section 3: slopes 2^(-8h/H) for h = 1 ... H.
     """
@@ -44,9 +44,12 @@ def linear_biases(heads: int, queries: torch.Tensor, keys: torch.Tensor) -> torc
 
 
 class PackedPositions(NamedTuple):
-    """Which packed rows attend to which, and the querying rows' positions in their sentences, [N].
+    """Which packed rows attend to which.
 
-    `biases` holds what is added to the padded scores of each group, as broadcast to [B,H,T,S].
+    Attributes:
+        groups: The groups of sentences.
+        biases: The bias of each group's padded scores, broadcast to [B,H,T,S].
+        positions: The querying rows' positions in their sentences, [N].
     """
 
     groups: Sequence[Group]
@@ -64,18 +67,18 @@ class Attention(nn.Module):
         self.key_width = recipe.key_width
 
     def split(self, x: torch.Tensor, parts: int) -> list[torch.Tensor]:
-        """Return the heads of several projections that were one product. Shapes: [B,T,parts*H*K] to [B,H,T,K] each."""
+        """Split a fused projection into parts and heads. Shapes: [B,T,parts*H*K] to [B,H,T,K] each."""
         return [heads.transpose(1, 2) for heads in x.unflatten(-1, (parts, -1, self.key_width)).unbind(2)]
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """Return the values summed by weight and projected. Shapes: [B,T,D]."""
+        """Return the projected weighted sum of the values. Shapes: [B,T,D]."""
         keep_mask = self.dropout.keep_mask((*query.shape[:3], key.shape[2]))
         return self.output(attend(query, key, value, bias, keep_mask).transpose(1, 2).flatten(2))
 
     def attend_packed(
         self, projected: torch.Tensor, memory: torch.Tensor | None, others: PackedPositions
     ) -> torch.Tensor:
-        """Do what `attend` does on packed rows; `attend_packed` describes the projections. Shapes: to [N,D]."""
+        """Return the same for packed rows; see `cpu_kernels.attend_packed`. Shapes: to [N,D]."""
         keep_masks = [self.dropout.keep_mask(group.shape) for group in others.groups]
         return self.output(attend_packed(projected, memory, others.groups, others.biases, keep_masks))
 
@@ -91,9 +94,9 @@ class SelfAttention(Attention):
     def forward(
         self, x: torch.Tensor, others: torch.Tensor | PackedPositions, cache: LayerCache | None = None
     ) -> torch.Tensor:
-        """Return the attention of x on x, or of one newest word on the past ones and itself.
+        """Return the attention of x on x, or of the newest token on the cached ones and itself.
 
-        Shapes: [B,T,D], where `others` is the bias of the scores; or, packed, [N,D].
+        Shapes: [B,T,D], with the bias of the scores as `others`; or packed [N,D].
         """
         projected = self.query_key_value(x)
         if isinstance(others, PackedPositions):
@@ -107,7 +110,7 @@ class SelfAttention(Attention):
         return self.attend(query, key, value, others)
 
     def _rotated(self, projected: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return packed projections with queries and keys rotated, where the recipe says so. Shapes: [N,3*H*K]."""
+        """Return packed projections with queries and keys rotated if the recipe is rotary. Shapes: [N,3*H*K]."""
         if not self.rotary:
             return projected
         heads = projected.unflatten(-1, (3, -1, self.key_width))
@@ -139,8 +142,8 @@ class CrossAttention(Attention):
     ) -> torch.Tensor:
         """Return the attention of x on the source.
 
-        Shapes: [B,T,D], where `memory` is the source's keys and values and `others` the bias of the scores; or, packed,
-        [N,D], where `memory` is the encoded source, [M,D].
+        Shapes: [B,T,D], with the source's keys and values as `memory` and the bias of the scores as `others`; or packed
+        [N,D], with the encoded source [M,D] as `memory`.
         """
         query = self.query(x)
         if isinstance(others, PackedPositions):

@@ -1,6 +1,6 @@
-"""Operations of training on a CPU for which the framework takes much longer than for the matrix products around them.
+"""Faster CPU training for operations that would take longer than the matrix products around them.
 
-Each has a plain formula, which is what runs without gradients, on a GPU and in half precision, and a
+Each operation has a plain formula, used without gradients, on a GPU and in mixed precision, and a
 `torch.autograd.Function` with the same values and gradients for float32 and float64 on a CPU.
 """
 
@@ -16,26 +16,26 @@ from torch.nn.functional import linear, log_softmax, nll_loss
 from impls.pytorch.torch_packing import Group
 
 LOSS_ROWS = 512
-"""Target words whose logits are held at once: few enough that they stay in the processor's cache."""
+"""The number of target tokens whose logits are computed at once; they should fit into the processor's cache."""
 
 
-def by_hand(x: torch.Tensor) -> bool:
-    """Return whether the functions of this module serve a tensor now: in training, where precision is not mixed."""
+def is_optimised(x: torch.Tensor) -> bool:
+    """Return whether to use this module's autograd functions: in training on a CPU without mixed precision."""
     exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
     return x.device.type == "cpu" and exact and torch.is_grad_enabled()
 
 
 def row_sums(x: torch.Tensor) -> torch.Tensor:
-    """Return the sums over the last dimension, kept, as a product with ones."""
+    """Return the sums over the last dimension, which stays with size 1, as a product with ones."""
     return x @ x.new_ones(x.shape[-1], 1)
 
 
 def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, keep_mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return the values summed by the softmax of scaled scores plus bias, weights multiplied by `keep_mask` if given.
+    """Return scaled dot-product attention with an additive bias; `keep_mask` multiplies the weights if given.
 
-    Shapes: query [B,H,T,K], key and value [B,H,S,K], bias as broadcast to [B,H,T,S], keep_mask [B,H,T,S]; to [B,H,T,K].
+    Shapes: query [B,H,T,K], key and value [B,H,S,K], bias broadcast to [B,H,T,S], keep_mask [B,H,T,S]; to [B,H,T,K].
     Source: Vaswani et al. 2017, equation 1.
     """
     weights = torch.softmax((query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2) + bias, dim=-1)
@@ -49,12 +49,12 @@ def attend_packed(
     biases: Sequence[torch.Tensor],
     keep_masks: Sequence[torch.Tensor | None],
 ) -> torch.Tensor:
-    """Return `attend` of packed rows, one group of sentences at a time; a bias and what is kept belong to each group.
+    """Return `attend` of packed rows, one group of sentences at a time, each with its bias and its keep mask.
 
-    Shapes: projected [N,3*H*K] (queries, keys and values) where memory is None; otherwise projected [N,H*K] (queries)
+    Shapes: projected [N,3*H*K] (queries, keys and values) if memory is None; otherwise projected [N,H*K] (queries)
     and memory [M,2*H*K] (keys and values) of M packed rows. To [N,H*K].
     """
-    if by_hand(projected):
+    if is_optimised(projected):
         mixed: torch.Tensor = _AttendPacked.apply(projected, memory, groups, biases, keep_masks)
         return mixed
     outputs = []
@@ -65,7 +65,7 @@ def attend_packed(
 
 
 class _AttendPacked(Function):
-    """`attend_packed` with each operand copied once, into the layout in which the small products are fastest."""
+    """`attend_packed` with each operand copied once into the layout that makes the small products fastest."""
 
     @staticmethod
     def forward(
@@ -83,7 +83,7 @@ class _AttendPacked(Function):
             weights = (query @ key.transpose(-1, -2)).view(group.shape)
             torch.add(bias, weights, alpha=query.shape[-1] ** -0.5, out=weights)
             weights.sub_(weights.amax(dim=-1, keepdim=True)).exp_()
-            # Padding that asks gets weights of 0, so that it has no part in the gradients of keys and values.
+            # Padding queries get weights of 0, so they do not contribute to the gradients of keys and values.
             weights.mul_(group.real / row_sums(weights))
             mixed.append(group.packed((weights if keep_mask is None else weights * keep_mask).flatten(0, 1) @ value))
             saved += [query, key, value, weights]
@@ -109,13 +109,13 @@ class _AttendPacked(Function):
             of_scores = weights * of_weights
             of_scores.addcmul_(weights, row_sums(of_scores), value=-1)
             of_scores = of_scores.mul_(query.shape[-1] ** -0.5).flatten(0, 1)
-            group.put(of_projected, of_memory, of_scores @ key, of_scores.transpose(-1, -2) @ query, of_value)
+            group.add_gradients(of_projected, of_memory, of_scores @ key, of_scores.transpose(-1, -2) @ query, of_value)
         return of_projected, None if memory_shape is None else of_memory, None, None, None
 
 
 def add_masked(x: torch.Tensor, added: torch.Tensor, keep_mask: torch.Tensor) -> torch.Tensor:
-    """Return x + added * kept; there is no gradient for `keep_mask`. Shapes: all the same."""
-    if by_hand(x) and added.dtype == x.dtype:
+    """Return x + added * keep_mask, without a gradient for `keep_mask`. Shapes: all the same."""
+    if is_optimised(x) and added.dtype == x.dtype:
         total: torch.Tensor = _AddMasked.apply(x, added, keep_mask)
         return total
     return x + added * keep_mask.to(added.dtype)
@@ -136,14 +136,14 @@ class _AddMasked(Function):
 def output_loss(
     features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, target: torch.Tensor, smoothing: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what is minimised and the unsmoothed negative log-likelihood, both summed, of a linear output layer.
+    """Return the summed objective and unsmoothed negative log-likelihood of a linear output layer.
 
-    The second has no gradient of its own where `smoothing` is not 0.
+    The second has no gradient unless `smoothing` is 0.
 
     Shapes: features [N,D], kernel [V,D], bias [V], target [N].
-    Source: Szegedy et al. 2016, section 7: the smoothed share is spread evenly over all words.
+    Source: Szegedy et al. 2016, section 7: the smoothed share is spread evenly over the vocabulary.
     """
-    if by_hand(features):
+    if is_optimised(features):
         objective, nats = _OutputLoss.apply(features, kernel, bias, target, smoothing)
         return objective, nats
     exact = torch.promote_types(features.dtype, torch.float32)
@@ -155,7 +155,7 @@ def output_loss(
 
 
 class _OutputLoss(Function):
-    """`output_loss` and its gradients some rows at a time: logits and probabilities never go through main memory."""
+    """`output_loss` and its gradients, some rows at a time, so that logits stay in the processor's cache."""
 
     @staticmethod
     def forward(
@@ -176,7 +176,7 @@ class _OutputLoss(Function):
             nats = -logits.gather(1, right).sum()
             even = -logits.sum() / words if smoothing else nats
             sums += torch.stack([(1 - smoothing) * nats + smoothing * even, nats])
-            # From here on the gradients of the objective with respect to the logits.
+            # From here on, `logits` holds the gradient of the objective with respect to the logits.
             logits.exp_()
             if smoothing:
                 logits.sub_(smoothing / words)

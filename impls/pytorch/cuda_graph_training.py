@@ -1,9 +1,9 @@
-"""A Transformer's updates and decoding at a few fixed shapes, each captured once as a CUDA graph and then replayed.
+"""Training and decoding of a Transformer with CUDA graphs, captured once per shape and then replayed. Experimental.
 
-At this size a GPU waits for its orders: an update is hundreds of small operations, and ordering them one by one takes
-longer than doing them. A graph is one order for all of them, but always for the same operations on the same memory: a
-batch is padded to one of few shapes and copied to where the graph reads, and weights, moments and sums stay where they
-are. Padding changes no loss and no gradient, but for rounding; dropout draws numbers for the padding too.
+At this size training is launch-bound: an update is hundreds of small kernels, and launching them takes longer than
+running them. Replaying a graph launches all of them at once, but on fixed shapes and memory: a batch is padded to one
+of few shapes and copied to the graph's input; weights, moments and sums never move. Padding changes losses and gradients
+only by rounding; dropout draws random numbers for padding too.
 
 Source: PyTorch's notes on CUDA semantics, section "CUDA Graphs".
 """
@@ -24,22 +24,22 @@ from impls.pytorch.cuda_graph_decoding import Capture, CapturedSteps, GraphDecod
 from impls.pytorch.torch_adapter import TorchModel, build_transformer
 
 LENGTH_STEP = 4
-"""What the padded lengths are multiples of.
+"""Lengths are padded to a multiple of this.
 
-Ten epochs of Multi30k in batches of 128 then have 20 shapes, and 14 % of their ids are padding; exact lengths would be
-89 shapes with 5 %, steps of 2 are 36 with 8 %, of 8 11 with 24 %.
+Ten epochs of Multi30k in batches of 128 then have 20 shapes with 14 % padding. Exact lengths have 89 shapes with 5 %,
+multiples of 2 have 36 with 8 %, multiples of 8 have 11 with 24 %.
 """
 
-MOST_GRAPHS = 64
-"""Shapes that are captured; updates of any further ones, the rare ones, are given operation by operation."""
+MAX_GRAPHS = 64
+"""The maximum number of captured shapes; updates of further, rarer shapes run without a graph."""
 
-NUMBERS = 2
-"""Places of four bytes before the ids of an update: its learning rate and its count of target words."""
+SCALARS = 2
+"""The number of 4-byte scalars before the ids of an update: learning rate and number of target tokens."""
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """A batch's sizes with its padding: B rows, S source and T target positions."""
+    """The padded shape of a batch: B rows, S source and T target positions."""
 
     rows: int
     source: int
@@ -52,7 +52,7 @@ class BatchShape:
 
 
 def padded_shape(batch: Batch, rows: int, longest: int) -> BatchShape:
-    """Return the shape that `batch` is padded to: at least `rows` rows, and no padding beyond `longest` positions."""
+    """Return the padded shape of `batch`: at least `rows` rows, and no padding beyond `longest` positions."""
 
     def padded(length: int) -> int:
         return max(length, min(rounded(length, LENGTH_STEP), longest))
@@ -61,27 +61,27 @@ def padded_shape(batch: Batch, rows: int, longest: int) -> BatchShape:
 
 
 class Inputs:
-    """What the updates of one shape read, always in the same places of the device's memory.
+    """The inputs of updates of one shape, in fixed memory of the device.
 
-    `rate` is the learning rate, `tokens` the count of target words; `source`, `target_in` and `target_out` are ids.
+    `rate` is the learning rate, `tokens` the number of target tokens; `source`, `target_in` and `target_out` are ids.
     """
 
     def __init__(self, shape: BatchShape, device: torch.device) -> None:
         self._parts = shape.parts
         self._sizes = [rows * length for rows, length in self._parts]
-        self._block = torch.full((NUMBERS + sum(self._sizes),), PAD, dtype=torch.int32, device=device)
-        self.rate, self.tokens = self._block[:NUMBERS].view(torch.float32).unbind()
+        self._block = torch.full((SCALARS + sum(self._sizes),), PAD, dtype=torch.int32, device=device)
+        self.rate, self.tokens = self._block[:SCALARS].view(torch.float32).unbind()
         self.source, self.target_in, self.target_out = self._ids(self._block)
 
     def _ids(self, block: torch.Tensor) -> list[torch.Tensor]:
-        sections = block[NUMBERS:].split(self._sizes)
+        sections = block[SCALARS:].split(self._sizes)
         return [section.view(part) for section, part in zip(sections, self._parts, strict=True)]
 
     def fill(self, batch: Batch, learning_rate: float) -> None:
-        """Replace everything in one copy, which nothing waits for."""
-        # On a GPU, page-locked memory: torch does not give it to anyone else before the copy is made.
+        """Replace all inputs in one asynchronous copy."""
+        # On a GPU, pinned memory, which torch does not reuse before the copy is complete.
         block = torch.empty(len(self._block), dtype=torch.int32, pin_memory=self._block.is_cuda).fill_(PAD)
-        block[:NUMBERS].view(torch.float32).numpy()[:] = learning_rate, max(batch.tokens, 1)
+        block[:SCALARS].view(torch.float32).numpy()[:] = learning_rate, max(batch.tokens, 1)
         for target, ids in zip(self._ids(block), (batch.source, batch.target_in, batch.target_out), strict=True):
             target.numpy()[: ids.shape[0], : ids.shape[1]] = ids
         self._block.copy_(block, non_blocking=True)
@@ -90,7 +90,7 @@ class Inputs:
 def padded_loss(
     features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, target: torch.Tensor, smoothing: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what `torch_operations.output_loss` returns of those rows whose target is not PAD.
+    """Return `cpu_kernels.output_loss` of the rows whose target is not PAD.
 
     Shapes: features [N,D], kernel [V,D], bias [V], target [N].
     """
@@ -104,10 +104,10 @@ def padded_loss(
 
 
 class Graphs:
-    """Captures what is done again and again as CUDA graphs: one for each name, and at most `MOST_GRAPHS`.
+    """Captures operations as CUDA graphs, one per name and at most `MAX_GRAPHS`.
 
-    `generator` draws the random numbers. All graphs share their memory: no two run at once, and none leaves anything
-    there that another reads.
+    `generator` draws the random numbers. All graphs share a memory pool: no two run at once, and none reads what
+    another has left there.
     """
 
     def __init__(self, device: torch.device, generator: torch.Generator) -> None:
@@ -118,17 +118,17 @@ class Graphs:
 
     @property
     def count(self) -> int:
-        """How many graphs were captured."""
+        """The number of captured graphs."""
         return len(self._graphs)
 
     def capture(self, name: Hashable, operation: Operation, state: Sequence[torch.Tensor]) -> Operation:
-        """Return what does `operation`: its graph, captured the first time, or itself where there are enough of them.
+        """Return the replay of the operation's graph, captured at the first call, or `operation` beyond `MAX_GRAPHS`.
 
         `state` is every tensor that `operation` changes and reads again; capturing restores it. Capturing draws random
         numbers and waits for the device.
         """
-        if name not in self._graphs and len(self._graphs) < MOST_GRAPHS:
-            cuda.synchronize(self._device)  # what was enqueued before is no part of the seconds
+        if name not in self._graphs and len(self._graphs) < MAX_GRAPHS:
+            cuda.synchronize(self._device)  # earlier work must not count as compilation time
             began = time.perf_counter()
             with cuda.device(self._device):
                 self._graphs[name] = self._captured(operation, state)
@@ -145,7 +145,7 @@ class Graphs:
         return graph
 
     def _warm_up(self, operation: Operation, state: Sequence[torch.Tensor]) -> None:
-        """Do `operation` once, so that libraries load and choose what cannot be loaded in a capture, and undo it."""
+        """Run `operation` once, so that libraries initialise outside the capture, and restore the state."""
         current = cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with cuda.stream(self._stream):
@@ -157,34 +157,34 @@ class Graphs:
 
 
 class GraphModel(TorchModel):
-    """A Transformer that trains and decodes like `TorchModel` at padded shapes: replayed on a GPU, called elsewhere."""
+    """A Transformer that trains and decodes at padded shapes: replayed on a GPU, called directly elsewhere."""
 
     def __init__(self, recipe: TransformerRecipe, *others: Any, **settings: Any) -> None:
         super().__init__(recipe, *others, **settings)
-        self._longest = recipe.max_length
+        self._max_length = recipe.max_length
         self._inputs: dict[BatchShape, Inputs] = {}
         for group in self._optimiser.param_groups:
             group["capturable"] = True
         moments = [tensor for state in self._optimiser.state.values() for tensor in state.values()]
-        changed = [*self._parameters, *moments, self._sums, self._largest, self._finite]
-        self._changed = [tensor.detach() for tensor in changed]
+        state = [*self._parameters, *moments, self._sums, self._largest, self._finite]
+        self._state = [tensor.detach() for tensor in state]
         self._graphs: list[Graphs] = []
-        # Updates and steps of decoding have graphs of their own, so that neither uses up the other's.
+        # Updates and decoding steps have separate graphs, so that neither exhausts the other's `MAX_GRAPHS`.
         self._capture_update = self._new_capture()
-        self._steps = CapturedSteps(self, self._longest, self._new_capture())
+        self._steps = CapturedSteps(self, self._max_length, self._new_capture())
 
     def _new_capture(self) -> Capture:
-        """Return what makes new graphs of orders, on a GPU; elsewhere the orders are called."""
+        """Return a function that captures operations on a GPU, and returns them unchanged elsewhere."""
         if self._device.type != "cuda":
             return lambda name, operation, state: operation
         self._graphs.append(Graphs(self._device, self._dropout_source.generator))
         return self._graphs[-1].capture
 
     def train_step(self, batch: Batch, learning_rate: float) -> None:
-        """Enqueue one update at `learning_rate`; waits for the device only where a shape is new and is captured."""
+        """Enqueue one update at `learning_rate`; waits for the device only to capture a new shape."""
         self._updates += 1
         self.module.train()
-        shape = padded_shape(batch, self._training.batch_size, self._longest)
+        shape = padded_shape(batch, self._training.batch_size, self._max_length)
         if shape not in self._inputs:
             self._inputs[shape] = Inputs(shape, self._device)
         inputs = self._inputs[shape]
@@ -193,29 +193,29 @@ class GraphModel(TorchModel):
         def update() -> None:
             self._update(inputs)
 
-        run_update = self._capture_update(shape, update, self._changed)
+        run_update = self._capture_update(shape, update, self._state)
         self._dropout_source.restart(self._seed, self._updates)
         run_update()
         self._count(batch.tokens)
 
     def _update(self, inputs: Inputs) -> None:
-        """Do one update. What is done, and where in memory, depends on the shape of the inputs alone."""
+        """Run one update. Its operations and memory depend on the shape of the inputs only."""
         with self._mixed():
             features = self.module(inputs.source, inputs.target_in).flatten(0, 1)
             target, output = inputs.target_out.flatten().long(), self.module.output
             smoothing = self._training.label_smoothing
             objective, nats = padded_loss(features, output.weight, output.bias, target, smoothing)
         self._descend(objective, nats, inputs.tokens, inputs.rate)
-        # None of a captured update's gradients may outlive it: they lie in memory that all graphs share.
+        # Gradients must not outlive the captured update: they are in memory that all graphs share.
         self._optimiser.zero_grad(set_to_none=True)
 
     def begin_decoding(self, source: Ids) -> GraphDecoding:
-        """Encode `source` [B,S] and return its `Decoding`, before the first word."""
+        """Encode `source` [B,S] and return its `Decoding`, before the first token."""
         with self.evaluation():
             return GraphDecoding(self, self.module.prefill(self.to_device(source)), self._steps)
 
     def compilation(self) -> Compilation:
-        """Return how many shapes were captured so far, and the seconds that took."""
+        """Return the number of captured shapes and the seconds it took."""
         count, seconds = sum(graphs.count for graphs in self._graphs), sum(graphs.seconds for graphs in self._graphs)
         return Compilation(backend="torch", jit_compile=False, count=count, seconds=seconds)
 
@@ -223,9 +223,9 @@ class GraphModel(TorchModel):
 def build(
     recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int, *, device: str, **settings: Any
 ) -> TorchModel:
-    """Build any `TransformerRecipe` with captured updates; the settings are those of `impls.build`.
+    """Build any `TransformerRecipe` with captured updates and the settings of `impls.build`.
 
-    Raises: ValueError where the device is no GPU.
+    Raises: ValueError if the device is not a GPU.
     """
     if not device.startswith("cuda"):
         raise ValueError(f"cuda_graphs=True needs a CUDA device, not device={device!r}")

@@ -1,4 +1,4 @@
-"""Dropout in torch: where it draws its random numbers from, and the rate of each place."""
+"""Dropout in torch, with random numbers that depend on seed and update only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from impls.pytorch.cpu_kernels import add_masked
 
 
 class DropoutSource:
-    """The random numbers of dropout, a function of (seed, update) alone: nothing else is needed for an exact resume."""
+    """The random numbers of dropout. They depend on (seed, update) only, so an exact resume needs no other state."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -20,7 +20,7 @@ class DropoutSource:
         self.bits: np.random.BitGenerator = np.random.SFC64(0)
 
     def restart(self, seed: int, update: int) -> None:
-        """Begin the random numbers of one update."""
+        """Seed the random numbers of one update."""
         words = np.random.SeedSequence([seed, update])
         if self.device.type == "cpu":
             self.bits = np.random.SFC64(words)
@@ -28,11 +28,11 @@ class DropoutSource:
             self.generator.manual_seed(int(words.generate_state(1, np.uint64)[0] >> 1))
 
     def keep_mask(self, shape: tuple[int, ...], rate: float) -> torch.Tensor:
-        """Return 1 with probability 1 - rate, in steps of 2^-16, and else 0, as float32."""
+        """Return a float32 mask of ones with probability 1 - rate, rounded to 2^-16, and zeros."""
         mask = torch.empty(shape, device=self.device)
         if self.device.type != "cpu":
             return torch.ge(mask.uniform_(generator=self.generator), rate).float()
-        # On a CPU drawing the bits takes longer than using them, and torch's generator is several times slower.
+        # On a CPU, drawing bits costs more than using them, and torch's generator is several times slower.
         count = mask.numel()
         drawn = np.asarray(self.bits.random_raw((count + 3) // 4)).view(np.int16)[:count]
         return torch.ge(torch.from_numpy(drawn).view(shape), round(rate * 2**16) - 2**15, out=mask)
@@ -47,13 +47,13 @@ class Dropout(nn.Module):
         self.dropout_source = dropout_source
 
     def keep_mask(self, shape: tuple[int, ...]) -> torch.Tensor | None:
-        """Return what units of this shape are multiplied by: 0 or 1 / (1 - rate); None where nothing is dropped."""
+        """Return a mask of 0 or 1 / (1 - rate) of this shape; None in evaluation or if the rate is 0."""
         if not self.training or self.rate == 0:
             return None
         return self.dropout_source.keep_mask(shape, self.rate).mul_(1 / (1 - self.rate))
 
     def forward(self, x: torch.Tensor, onto: torch.Tensor | None = None) -> torch.Tensor:
-        """Return x with units dropped in training, x itself in evaluation; added to `onto` where that is given."""
+        """Return x with units dropped in training, or x itself in evaluation; plus `onto` if given."""
         keep_mask = self.keep_mask(x.shape)
         if keep_mask is None:
             return x if onto is None else onto + x
@@ -61,9 +61,12 @@ class Dropout(nn.Module):
 
 
 class Dropouts(NamedTuple):
-    """The dropouts of a Transformer: of attention weights, of the feed-forward's hidden units, and of all other units.
+    """The dropout modules of a Transformer.
 
-    `units` applies after the embedding and before each residual sum.
+    Attributes:
+        units: After the embedding and before each residual sum.
+        attention: For attention weights.
+        activation: For hidden units of the feed-forward.
     """
 
     units: Dropout

@@ -1,6 +1,6 @@
-"""What decoding in torch remembers from word to word: the encoded sources, and the words so far.
+"""The state of incremental decoding in torch: projected sources, and the keys and values of the tokens so far.
 
-Shapes use the repository's letters, and A for sources, R for rows of words that translate them: R = A x beam.
+Shapes use the repository's letters, and A for sources, R for rows that translate them: R = A x beam.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import torch
 Rows = np.ndarray[Any, np.dtype[np.intp]]
 
 CACHE_STEP = 8
-"""Words by which the caches of decoding grow."""
+"""The number of positions by which caches grow."""
 
 
 class SourceMemory:
-    """What was computed of A encoded sources for R rows: any number of tensors, A in their first dimension.
+    """Tensors computed from A encoded sources for R rows; their first dimension is A.
 
-    While each source has equally many rows, one after the other, it is there once for all of them; else each row counts
-    as a source of its own.
+    Sources are stored once while each one has equally many consecutive rows; otherwise each row has its own copy.
     """
 
     def __init__(self, *tensors: torch.Tensor) -> None:
@@ -33,7 +32,7 @@ class SourceMemory:
         return len(self.tensors[0])
 
     def leaves_unchanged(self, rows: Rows) -> bool:
-        """Return whether `reorder(rows)` would change nothing here."""
+        """Return whether `reorder(rows)` would leave the tensors unchanged."""
         return np.array_equal(self._of_rows[rows], self._of_rows)
 
     def reorder(self, rows: Rows) -> None:
@@ -54,25 +53,25 @@ class LayerCache(Protocol):
 
     @property
     def keys_and_values(self) -> Sequence[torch.Tensor]:
-        """Keys and values, [R,H,.,K] each; none where nothing is known of them yet."""
+        """Keys and values, [R,H,.,K] each; empty before the first token."""
 
     @property
     def length(self) -> int | torch.Tensor:
-        """The words so far, a number or the device's, []."""
+        """The number of tokens so far, an int or a tensor []."""
 
     @property
     def capacity(self) -> int:
-        """The places of what `append` will return; those after the newest word are to be hidden."""
+        """The number of positions that `append` returns; those after the newest token must be masked."""
 
     def append(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add the newest word's, [R,H,1,K] each, and return those of all places, [R,H,room,K] each."""
+        """Add those of the newest token, [R,H,1,K] each, and return all, [R,H,capacity,K] each."""
 
     def reorder(self, rows: torch.Tensor) -> None:
         """Keep, drop, repeat or reorder rows. Shapes: [R]."""
 
 
 class GrowingLayerCache:
-    """A `LayerCache` that grows with its words."""
+    """A `LayerCache` that grows as needed."""
 
     def __init__(self, length: int = 0, keys_and_values: Sequence[torch.Tensor] = ()) -> None:
         self.length = length
@@ -80,16 +79,16 @@ class GrowingLayerCache:
 
     @property
     def capacity(self) -> int:
-        """The newest word is the last."""
+        """The newest token is the last position."""
         return self.length + 1
 
     @property
     def keys_and_values(self) -> list[torch.Tensor]:
-        """Keys and values of the words so far, [R,H,length,K] each; none before the first word."""
+        """Keys and values of the tokens so far, [R,H,length,K] each; empty before the first token."""
         return [tensor[:, :, : self.length] for tensor in self._buffers]
 
     def append(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add the newest word's, [R,H,1,K] each, and return those of all words, [R,H,length,K] each."""
+        """Add those of the newest token, [R,H,1,K] each, and return all, [R,H,length,K] each."""
         if self.length == (self._buffers[0].shape[2] if self._buffers else 0):
             free = key.new_empty((*key.shape[:2], CACHE_STEP, key.shape[3]))
             self._buffers = [torch.cat([tensor, free], dim=2) for tensor in self._buffers] or [free, free.clone()]

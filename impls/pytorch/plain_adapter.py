@@ -16,12 +16,12 @@ from impls.weights import initial
 
 
 class PlainModel(TorchDropoutModel):
-    """The plain Transformer with logits of all positions, torch's cross entropy and an Adam that is not fused.
+    """The plain Transformer with logits of all positions, torch's cross entropy and torch's default Adam.
 
     Dropout draws from torch's global generator, which is seeded for each update and restored.
     """
 
-    fused_adam = None  # as the constructor leaves it
+    fused_adam = None  # the constructor's default
 
     def train_step(self, batch: Batch, learning_rate: float) -> None:
         """Enqueue one update at `learning_rate`; never waits for the device."""
@@ -42,7 +42,7 @@ class PlainModel(TorchDropoutModel):
 def build(
     recipe: PlainRecipe, source_vocabulary_size: int, target_vocabulary_size: int, *, device: str, **settings: Any
 ) -> PlainModel:
-    """Build any `PlainRecipe`; the settings are those of `impls.build`."""
+    """Build any `PlainRecipe` with the settings of `impls.build`."""
     words = (source_vocabulary_size, target_vocabulary_size)
     dropout_source = DropoutSource(device_of(device))
     with torch.random.fork_rng(devices=[]):

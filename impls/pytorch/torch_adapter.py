@@ -1,4 +1,4 @@
-"""Turns any torch model of this package into a `Seq2SeqModel`: device, optimiser, updates, weights in and out."""
+"""Turns a torch module of this package into a `Seq2SeqModel`: device, optimiser, updates, weights in and out."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ PRECISIONS = ("float32", "bfloat16")
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def next_words(module: Any, state: Any, last: torch.Tensor, best: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Feed the newest words [R]; return the `best` most probable next ones' log-probabilities and ids, [R,best]."""
+def next_tokens(module: Any, state: Any, last: torch.Tensor, best: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Feed the newest tokens [R]; return log-probabilities and ids of the `best` next tokens, [R,best] each."""
     logits = module.output(module.step(state, last)).float()
     scores, tokens = logits.topk(min(best, logits.shape[-1]), dim=-1)
-    # The largest is known, so this is the logarithm of the sum of exponentials in fewer passes than torch's.
+    # logsumexp, in fewer passes than torch's because the maximum is already known.
     scores = scores - scores[:, :1] - logits.sub_(scores[:, :1]).exp_().sum(dim=-1, keepdim=True).log_()
     return scores, tokens
 
 
 class TorchDecoding:
-    """Sentences half way through decoding."""
+    """Incremental decoding of a batch."""
 
     def __init__(self, model: TorchModel, state: Any) -> None:
         self._model = model
         self._state = state
 
     def step(self, last: Ids, best: int) -> Candidates:
-        """Feed the newest word of each row, [B], and return the `best` most probable next words."""
+        """Feed the newest token of each row, [B], and return the `best` most probable next tokens."""
         with self._model.evaluation():
-            scores, tokens = next_words(self._model.module, self._state, self._model.to_device(last), best)
+            scores, tokens = next_tokens(self._model.module, self._state, self._model.to_device(last), best)
         return Candidates(scores.cpu().numpy(), tokens.to(torch.int32).cpu().numpy())
 
     def reorder(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
@@ -71,7 +71,7 @@ class TorchModel:
     """A `Seq2SeqModel` around a torch module.
 
     The module has `forward(source, target_in)` giving features, `output(features)` giving logits,
-    `cross_attention(source, target_in)`, and for cached decoding `prefill(source)`, giving a state that has
+    `cross_attention(source, target_in)`, and for incremental decoding `prefill(source)`, giving a state that has
     `reorder(rows)`, and `step(state, last)`.
     """
 
@@ -128,23 +128,23 @@ class TorchModel:
         self._count(len(indices))
 
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
-        """Return the features of the words to predict, [N,...], and the words' places in `target_out` flattened, [N].
+        """Return the features of the tokens to predict, [N,...], and their places in `target_out` flattened, [N].
 
-        Nothing is computed that would have to be waited for.
+        It never waits for the device.
         """
         indices = np.flatnonzero(batch.target_out != PAD)
         features = self.module(self.to_device(batch.source), self.to_device(batch.target_in)).flatten(0, 1)
         return features.index_select(0, self.to_device(indices)), indices
 
     def _to_predict(self, features: torch.Tensor, indices: Indices, batch: Batch) -> tuple[torch.Tensor, Indices]:
-        """Return the features and places of those packed rows whose next word is to be predicted."""
+        """Return the features and places of those packed rows whose next token is predicted."""
         chosen = np.flatnonzero(batch.target_out.reshape(-1)[indices] != PAD)
         if len(chosen) < len(indices):
             features = features.index_select(0, self.to_device(chosen))
         return features, indices[chosen]
 
     def _group_rows(self, batch: Batch) -> int:
-        """Return how many sentences are padded together: all of them on a GPU, which is faster with few operations."""
+        """Return how many sentences are padded together; on a GPU all of them, because fewer kernels are faster."""
         return GROUP_ROWS if self._device.type == "cpu" else len(batch.source)
 
     def _descend(
@@ -154,7 +154,7 @@ class TorchModel:
         tokens: int | torch.Tensor,
         learning_rate: float | torch.Tensor,
     ) -> None:
-        """Do what follows the summed loss of an update; no tensor of the model's state moves to another place."""
+        """Backpropagate the summed loss, clip, update and accumulate totals, all in place."""
         (objective / tokens).backward()
         norm = nn.utils.get_total_norm([parameter.grad for parameter in self._parameters if parameter.grad is not None])
         if self._training.clip_norm is not None:
@@ -183,7 +183,7 @@ class TorchModel:
         return Totals(objective, nats, tokens, updates, float(self._largest), bool(self._finite))
 
     def take_totals(self) -> Totals:
-        """Wait for the device, return what was summed since the last call, and reset the sums."""
+        """Wait for the device, return the sums since the last call, and reset them."""
         totals = self._totals()
         self._set_totals(NO_TOTALS)
         return totals
@@ -191,7 +191,7 @@ class TorchModel:
     # Evaluation -------------------------------------------------------------------------------------------------------
 
     def token_nats(self, batch: Batch) -> Numbers:
-        """Return the unsmoothed negative log-likelihood of each target word, [B,T]; 0 at padding."""
+        """Return the unsmoothed negative log-likelihood of each target token, [B,T]; 0 at padding."""
         nats = np.zeros(batch.target_out.shape, np.float32)
         with self.evaluation():
             features, indices = self._features(batch)
@@ -202,18 +202,18 @@ class TorchModel:
         return nats
 
     def logits(self, source: Ids, target_in: Ids) -> Numbers:
-        """Return the unnormalised log-probabilities of the next word at each position, [B,T,V]."""
+        """Return the logits of the next token at each position, [B,T,V]."""
         with self.evaluation():
             features = self.module(self.to_device(source), self.to_device(target_in))
             return self.module.output(features).float().cpu().numpy()
 
     def begin_decoding(self, source: Ids) -> TorchDecoding:
-        """Encode `source` [B,S] and return its `Decoding`, before the first word."""
+        """Encode `source` [B,S] and return its `Decoding`, before the first token."""
         with self.evaluation():
             return TorchDecoding(self, self.module.prefill(self.to_device(source)))
 
     def cross_attention(self, source: Ids, target_in: Ids) -> Numbers:
-        """Return the weights of target positions on source positions, [B,layers,H,T,S]; each row sums to 1."""
+        """Return the attention weights of target on source positions, [B,layers,H,T,S]; each row sums to 1."""
         with self.evaluation():
             return self.module.cross_attention(self.to_device(source), self.to_device(target_in)).float().cpu().numpy()
 
@@ -233,7 +233,7 @@ class TorchModel:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, non_blocking=True)
 
     def synchronize(self) -> None:
-        """Return when the device has finished all work that was enqueued."""
+        """Wait until the device has finished all enqueued work."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
@@ -250,7 +250,7 @@ class TorchModel:
             slot.write(slot.parameter, weights[name])
 
     def training_state(self) -> Arrays:
-        """Return all that an exact resume needs: weights, moments, the count of updates and the seed of the noise."""
+        """Return what an exact resume needs: weights, moments, the number of updates and the seed."""
         state: Arrays = {f"weights/{name}": array for name, array in self.weights().items()}
         state |= {f"totals/{name}": np.array(value) for name, value in vars(self._totals()).items()}
         for kind, key in (("first_moment", "exp_avg"), ("second_moment", "exp_avg_sq")):
@@ -259,7 +259,7 @@ class TorchModel:
         return state | {"updates": np.array(self._updates), "random/seed": np.array(self._seed)}
 
     def set_training_state(self, state: Arrays) -> None:
-        """Go on from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
+        """Continue from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
         check(state, {name: array.shape for name, array in self.training_state().items()})
         self._updates, self._seed = int(state["updates"]), int(state["random/seed"])
         self._set_totals(Totals(**{total.name: state[f"totals/{total.name}"].item() for total in fields(Totals)}))
@@ -280,7 +280,7 @@ class TorchModel:
 
 
 class TransformerModel(TorchModel):
-    """A Transformer: trains and evaluates on packed rows."""
+    """A Transformer, which trains and evaluates on packed rows."""
 
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         self.module.check_length(max(batch.source.shape[1], batch.target_in.shape[1]))
@@ -289,7 +289,7 @@ class TransformerModel(TorchModel):
 
 
 class TorchGruModel(TorchModel):
-    """The GRU: trains and evaluates on packed rows, and in training its decoder is fed by coins."""
+    """The GRU, which trains and evaluates on packed rows, and trains with teacher forcing at the training's rate."""
 
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
         teacher_forced = None
@@ -302,11 +302,11 @@ class TorchGruModel(TorchModel):
 
 
 class TorchDropoutModel(TorchModel):
-    """A model whose modules use torch's own dropout, which draws from torch's global generator."""
+    """A model whose modules use torch's own dropout and therefore torch's global generator."""
 
     @contextlib.contextmanager
     def _seeded_dropout(self) -> Iterator[None]:
-        """Seed the global generator with (seed, update), and restore its state at the end."""
+        """Seed the global generator with (seed, update), and restore its state afterwards."""
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(int(np.random.SeedSequence([self._seed, self._updates]).generate_state(1)[0]))
@@ -352,7 +352,7 @@ def build_transformer(
     kind: type[TorchModel] = TransformerModel,
     **settings: Any,
 ) -> TorchModel:
-    """Build any `TransformerRecipe`; the settings are those of `impls.build`."""
+    """Build any `TransformerRecipe` with the settings of `impls.build`."""
     dropout_source, words = DropoutSource(device_of(device)), (source_vocabulary_size, target_vocabulary_size)
     weights = initial(recipe, *words, settings["seed"])
     with torch.random.fork_rng(devices=[]):
@@ -364,7 +364,7 @@ def build_transformer(
 def build_gru(
     recipe: GruRecipe, source_vocabulary_size: int, target_vocabulary_size: int, *, device: str, **settings: Any
 ) -> TorchModel:
-    """Build any `GruRecipe`; the settings are those of `impls.build`."""
+    """Build any `GruRecipe` with the settings of `impls.build`."""
     dropout_source, words = DropoutSource(device_of(device)), (source_vocabulary_size, target_vocabulary_size)
     weights = initial(recipe, *words, settings["seed"])
     with torch.random.fork_rng(devices=[]):
@@ -380,7 +380,7 @@ def build_torch_reference(
     device: str,
     **settings: Any,
 ) -> TorchModel:
-    """Build any `TorchReferenceRecipe`; the settings are those of `impls.build`."""
+    """Build any `TorchReferenceRecipe` with the settings of `impls.build`."""
     dropout_source, words = DropoutSource(device_of(device)), (source_vocabulary_size, target_vocabulary_size)
     weights = initial(recipe, *words, settings["seed"])
     with torch.random.fork_rng(devices=[]):

@@ -1,8 +1,8 @@
-"""Batches without their padding, for training and evaluation in torch.
+"""Batches without padding, for training and evaluation in torch.
 
-The packed rows of a batch are its words, N in all, one sentence after the other in ascending order of length. Layers
-that treat each position alone compute on packed rows. Attention needs padding: it takes groups of sentences of similar
-length, each padded to its own longest sentence, so that little padding remains even where batches are random.
+The packed rows of a batch are its N tokens, one sentence after the other in ascending order of length. Layers that
+treat positions independently compute on packed rows. Attention needs padding: it works on groups of sentences of similar
+length, each padded to its own longest sentence, so that even random batches have little padding.
 
 Shapes use the repository's letters: B sentences (of a batch or of a group), S source positions, T target positions, H
 heads, K head width. P is the number of projections that one product computes together.
@@ -21,21 +21,24 @@ import torch
 from impls.contract import PAD, Batch, Ids
 
 GROUP_ROWS = 32
-"""Sentences per group on a CPU. Smaller groups have less padding, but more operations and smaller products."""
+"""Sentences per group on a CPU. Smaller groups have less padding but need more and smaller products."""
 
 Numbers = npt.NDArray[np.int64]
 ToDevice = Callable[[npt.NDArray[Any]], torch.Tensor]
 
 
 class Group(NamedTuple):
-    """Sentences whose words attend to each other: B of them, padded to T querying and S attended positions.
+    """A group of B sentences, padded to T querying and S attended positions.
 
-    `shape` is that of the scores, [B,H,T,S]; `queries` and `keys` are the group's packed rows. `visible`, [B,1,1,S] or
-    [1,1,T,S], is where a position may attend to, and `real`, [B,1,T,1], is 0 where the querying position is padding.
-
-    The other members index rows of one head. `query`, `key` and `value` pick padded heads from packed projections,
-    [N*P*H,K], and `output` from packed outputs, [N*H,K]; padding repeats the last word of its sentence.
-    `from_queries` and `from_keys` pick the heads of packed rows from padded ones, [B*H*T,K] and [B*H*S,K].
+    Attributes:
+        shape: The shape of the scores, [B,H,T,S].
+        queries, keys: The group's packed rows.
+        visible: Where a position may attend to, [B,1,1,S] or [1,1,T,S].
+        real: 0 where the querying position is padding, [B,1,T,1].
+        query, key, value: Indices of padded heads in packed projections, [N*P*H,K]. Padding repeats the last token of
+            its sentence.
+        output: Indices of padded heads in packed outputs, [N*H,K].
+        from_queries, from_keys: Indices of the heads of packed rows in padded ones, [B*H*T,K] and [B*H*S,K].
     """
 
     shape: tuple[int, int, int, int]
@@ -75,7 +78,7 @@ class Group(NamedTuple):
         """Return the packed rows of padded outputs. Shapes: [B*H,T,K] or [B,H,T,K] to [n,H*K]."""
         return _packed(padded, self.from_queries, self.shape[1])
 
-    def put(
+    def add_gradients(
         self,
         projected: torch.Tensor,
         memory: torch.Tensor,
@@ -83,7 +86,7 @@ class Group(NamedTuple):
         key: torch.Tensor,
         value: torch.Tensor,
     ) -> None:
-        """Put padded heads, as `heads` returns them, into their places in the packed projections."""
+        """Write padded gradients of what `heads` returns into the gradients of the packed projections."""
         heads = self.shape[1]
         width = heads * query.shape[-1]
         projected.view(len(projected), -1, width)[self.queries, 0] = _packed(query, self.from_queries, heads)
@@ -100,18 +103,18 @@ def _packed(padded: torch.Tensor, index: torch.Tensor, heads: int) -> torch.Tens
 
 @dataclass(frozen=True)
 class PackedSide:
-    """The packed words of the sources or of the targets, and their positions in their sentences. Shapes: [N] each."""
+    """The packed tokens of the sources or targets, and their positions in their sentences. Shapes: [N] each."""
 
-    words: torch.Tensor
+    tokens: torch.Tensor
     positions: torch.Tensor
 
 
 @dataclass(frozen=True)
 class Packing:
-    """A batch without its padding.
+    """A batch without padding.
 
-    The groups are those of self-attention in the source and in the target, and of the target's attention on the source.
-    `indices`, [N], are the target's packed rows in the flattened `Batch.target_out`.
+    The groups are for self-attention in the source and in the target, and for the target's attention on the source.
+    `indices`, [N], locate the target's packed rows in the flattened `Batch.target_out`.
     """
 
     source: PackedSide
@@ -131,8 +134,8 @@ def pack(batch: Batch, *, heads: int, group_rows: int, to_device: ToDevice) -> P
     sources, targets = _Sentences(order, batch.source, source), _Sentences(order, batch.target_in, target)
     rows = [slice(first, first + group_rows) for first in range(0, len(order), group_rows)]
     return Packing(
-        source=PackedSide(to_device(sources.words), to_device(sources.positions)),
-        target=PackedSide(to_device(targets.words), to_device(targets.positions)),
+        source=PackedSide(to_device(sources.tokens), to_device(sources.positions)),
+        target=PackedSide(to_device(targets.tokens), to_device(targets.positions)),
         source_groups=[_group(sources, sources, group, sources.real(group), heads, to_device) for group in rows],
         target_groups=[_group(targets, targets, group, targets.causal(group), heads, to_device) for group in rows],
         cross_groups=[_group(targets, sources, group, sources.real(group), heads, to_device) for group in rows],
@@ -158,16 +161,16 @@ def groups_by_length(batch: Batch, group_rows: int) -> Iterator[tuple[Numbers, B
 
 @dataclass(frozen=True)
 class PackedByPosition:
-    """A batch whose target has no padding, for recurrent decoders: the first words of all sentences, then the second.
+    """A batch whose target is packed position by position, for recurrent decoders.
 
-    Sentences stand in descending order of target length, so that the first `sizes[t]` have a word at position t.
-    `lengths` are those of the sources and lie in the host's memory; `indices` is that of `Packing`.
-    Shapes: source [B,S], padded; lengths [B]; words [N]; places [N].
+    Sentences are in descending order of target length, so the first `sizes[t]` of them have a token at position t.
+    `lengths` are those of the sources, on the host; `indices` are as in `Packing`.
+    Shapes: source [B,S], padded; lengths [B]; tokens [N]; indices [N].
     """
 
     source: torch.Tensor
     lengths: torch.Tensor
-    words: torch.Tensor
+    tokens: torch.Tensor
     sizes: list[int]
     indices: Numbers
 
@@ -181,29 +184,29 @@ def pack_by_position(batch: Batch, *, to_device: ToDevice) -> PackedByPosition:
     return PackedByPosition(
         source=to_device(batch.source[order]),
         lengths=torch.from_numpy(sources[order]),
-        words=to_device(batch.target_in.reshape(-1)[indices]),
+        tokens=to_device(batch.target_in.reshape(-1)[indices]),
         sizes=np.bincount(position).tolist(),
         indices=indices,
     )
 
 
 class _Sentences:
-    """One side of a batch, its sentences in another order: which word each packed row is."""
+    """One side of a batch with its sentences reordered: the token of each packed row."""
 
     def __init__(self, order: Numbers, ids: Ids, lengths: Numbers) -> None:
         self.lengths = lengths[order]
         self.starts = np.cumsum(self.lengths) - self.lengths
         self.positions = np.arange(self.lengths.sum()) - np.repeat(self.starts, self.lengths)
         self.indices = np.repeat(order * ids.shape[1], self.lengths) + self.positions
-        self.words = ids.reshape(-1)[self.indices]
+        self.tokens = ids.reshape(-1)[self.indices]
 
     def real(self, rows: slice) -> npt.NDArray[np.bool_]:
-        """Return which positions of some sentences are words, when padded. Shapes: [B,1,1,T]."""
+        """Return which positions of some padded sentences are not padding. Shapes: [B,1,1,T]."""
         lengths = self.lengths[rows, None, None, None]
         return np.arange(lengths.max()) < lengths
 
     def causal(self, rows: slice) -> npt.NDArray[np.bool_]:
-        """Return which positions each position may attend to: itself and those before it. Shapes: [1,1,T,T]."""
+        """Return the causal mask. Shapes: [1,1,T,T]."""
         return np.tri(self.lengths[rows].max(), dtype=bool)[None, None]
 
     def padded(self, rows: slice) -> Numbers:
@@ -212,7 +215,7 @@ class _Sentences:
         return self.starts[rows, None] + np.minimum(np.arange(lengths.max()), lengths - 1)
 
     def packed(self, rows: slice) -> slice:
-        """Return where in all packed rows those of some sentences are."""
+        """Return the packed rows of some sentences."""
         return slice(int(self.starts[rows][0]), int(self.starts[rows][-1] + self.lengths[rows][-1]))
 
 
@@ -225,7 +228,7 @@ def _group(
     to_device: ToDevice,
 ) -> Group:
     query_index, key_index = queries.padded(rows), keys.padded(rows)
-    # One product gives queries, keys and values in self-attention; in cross-attention keys and values have their own.
+    # In self-attention one product computes queries, keys and values; in cross-attention keys and values have another.
     query_parts, key_parts = (3, 3) if queries is keys else (1, 2)
 
     def heads_of(tokens: Numbers, part: int, parts: int) -> torch.Tensor:
@@ -259,7 +262,7 @@ def _sorted(batch: Batch) -> tuple[Numbers, Numbers, Numbers]:
 
 
 def _lengths(ids: Ids) -> Numbers:
-    """Return the number of positions up to the last word of each sentence, and at least 1. Shapes: [B,T] to [B]."""
+    """Return the number of positions up to the last token of each sentence, at least 1. Shapes: [B,T] to [B]."""
     backwards = (ids != PAD)[:, ::-1]
     lengths = np.where(backwards.any(axis=1), ids.shape[1] - backwards.argmax(axis=1), 1)
     return lengths.astype(np.int64)

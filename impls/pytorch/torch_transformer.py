@@ -1,7 +1,8 @@
-"""The one torch skeleton that all Transformer recipes share: embedding, layers, masks, cached decoding.
+"""The torch Transformer that all recipes share: embedding, layers, masks, incremental decoding.
 
-Source: Vaswani et al. 2017, section 3. The parts that make a variant come from the variants' own files. Shapes use the
-repository's letters: B sentences, S source positions, T target positions, V words, D width, H heads, K head width.
+Source: Vaswani et al. 2017, section 3. Parts that are specific to a variant are in the variant's file. Shapes use the
+repository's letters: B sentences, S source positions, T target positions, V vocabulary size, D width, H heads, K head
+width.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
 }
 MASKED_SCORE = -1e9
-"""Added to the score of a hidden key: its weight is exactly 0, and a row without any visible key stays finite."""
+"""Added to the score of a masked key: its weight is exactly 0, and a row without a visible key stays finite."""
 
 
 class NoPositions(nn.Module):
-    """Leaves the embedding as it is, for recipes whose positions act inside attention or not at all."""
+    """The identity, for recipes whose positions act inside attention or not at all."""
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return x."""
@@ -43,9 +44,9 @@ class NoPositions(nn.Module):
 
 
 class Embedder(nn.Module):
-    """Word embedding, scaled if the recipe says so, plus positions, then dropout.
+    """Token embedding, scaled if the recipe says so, plus positions, then dropout.
 
-    Shapes: words [B,T] and positions [T], to [B,T,D]; or, packed, words [N] and positions [N], to [N,D].
+    Shapes: tokens [B,T] and positions [T], to [B,T,D]; or packed, tokens [N] and positions [N], to [N,D].
     """
 
     def __init__(self, recipe: TransformerRecipe, embedding: nn.Embedding, dropout: Dropout) -> None:
@@ -60,23 +61,25 @@ class Embedder(nn.Module):
         self.dropout = dropout
 
     def forward(self, words: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Embed words that stand at these positions."""
+        """Embed tokens at these positions."""
         return self.dropout(self.positions(self.embedding(words) * self.scale, positions))
 
 
 class DecoderCache:
-    """Sentences half way through decoding: A encoded sources, and R rows of words that translate them.
+    """State of incremental decoding: A encoded sources, and R rows that translate them.
 
-    `sources` holds what hides the padding, [A,1,1,S], and each layer's keys, [A,H,K,S], and values, [A,H,S,K], of the
-    sources; keys lie transposed, so that the products with them need no copy. `own` holds each layer's of the words.
+    Attributes:
+        sources: The bias that masks padding, [A,1,1,S], then the keys, [A,H,K,S], and values, [A,H,S,K], of each
+            layer's attention on the source. Keys are transposed, so that products with them need no copy.
+        layers: Each layer's cache of self-attention.
     """
 
-    def __init__(self, sources: SourceMemory, own: Sequence[LayerCache]) -> None:
+    def __init__(self, sources: SourceMemory, layers: Sequence[LayerCache]) -> None:
         self.sources = sources
-        self.own = own
+        self.layers = layers
 
     def memory(self, layer: int) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """Return one layer's keys and values of the sources, [A,H,S,K] each, and what hides padding, [A,1,1,S]."""
+        """Return one layer's keys and values of the sources, [A,H,S,K] each, and the bias of padding, [A,1,1,S]."""
         bias, *keys_and_values = self.sources.tensors
         return (keys_and_values[2 * layer].transpose(-1, -2), keys_and_values[2 * layer + 1]), bias
 
@@ -84,7 +87,7 @@ class DecoderCache:
         """Keep, drop, repeat or reorder rows. Shapes: [R]."""
         self.sources.reorder(rows)
         chosen = torch.from_numpy(rows).to(self.sources.tensors[0].device)
-        for layer in self.own:
+        for layer in self.layers:
             layer.reorder(chosen)
 
 
@@ -139,11 +142,11 @@ class Residual(nn.Module):
         self.dropout = dropout
 
     def before(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what the sublayer sees of x."""
+        """Return the sublayer's input."""
         return self.norm(x) if self.pre else x
 
     def forward(self, x: torch.Tensor, *others: object) -> torch.Tensor:
-        """Return x after the sublayer, which is also given `others`. Shapes: [B,T,D]."""
+        """Return x after the sublayer, which also gets `others`. Shapes: [B,T,D]."""
         x = self.dropout(self.sublayer(self.before(x), *others), onto=x)
         return x if self.pre else self.norm(x)
 
@@ -166,7 +169,7 @@ class DecoderLayer(EncoderLayer):
 
 
 class Stack(nn.Module):
-    """The layers of one side, and the norm that ends them when layers norm first."""
+    """The layers of one side, and the final norm of pre-norm recipes."""
 
     def __init__(self, recipe: TransformerRecipe, layer: type[EncoderLayer], dropout: Dropouts) -> None:
         super().__init__()
@@ -179,7 +182,7 @@ class Stack(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Any `TransformerRecipe`. `dropout` holds modules without weights, used wherever the recipe drops units."""
+    """Any `TransformerRecipe`. `dropout` holds the dropout modules that all layers share."""
 
     def __init__(
         self, recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int, dropout: Dropouts
@@ -201,17 +204,17 @@ class Transformer(nn.Module):
         self.max_length = recipe.max_length
 
     def check_length(self, length: int) -> None:
-        """Raise ValueError where sentences are longer than `max_length` positions."""
+        """Raise ValueError if `length` exceeds `max_length` positions."""
         if length > self.max_length:
             raise ValueError(f"{length} positions exceed max_length={self.max_length}")
 
     def _self_bias(self, queries: torch.Tensor, keys: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-        """Return what self-attention adds to its scores, from the positions of queries and keys. Shapes: [.,.,T,S]."""
+        """Return the bias of self-attention's scores at these positions. Shapes: [.,.,T,S]."""
         bias = torch.where(visible, 0.0, MASKED_SCORE)
         return bias + linear_biases(self.alibi_heads, queries, keys) if self.alibi_heads else bias
 
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the encoded source [B,S,D], and the bias [B,1,1,S] that hides its padding from attention."""
+        """Return the encoded source [B,S,D], and the bias [B,1,1,S] that masks its padding."""
         self.check_length(source.shape[1])
         visible = (source != PAD)[:, None, None, :]
         positions = torch.arange(source.shape[1], device=source.device)
@@ -222,26 +225,26 @@ class Transformer(nn.Module):
         return self.encoder.norm(x), torch.where(visible, 0.0, MASKED_SCORE)
 
     def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
-        """Return what `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,D]."""
+        """Return the features that `output` turns into logits. Shapes: [B,S], [B,T] to [B,T,D]."""
         return self._decode(source, target_in)
 
     def packed(self, batch: Packing) -> torch.Tensor:
-        """Return what `output` turns into logits, of the packed rows of the target alone. Shapes: to [N,D]."""
+        """Return the features of the packed rows of the target. Shapes: to [N,D]."""
         attending = self._packed_positions(batch.source_groups, batch.source.positions)
-        x = self.source(batch.source.words, batch.source.positions)
+        x = self.source(batch.source.tokens, batch.source.positions)
         for layer in self.encoder:
             x = layer.feed_forward(layer.self_attention(x, attending))
         memory = self.encoder.norm(x)
         attending = self._packed_positions(batch.target_groups, batch.target.positions)
         cross_biases = [torch.where(group.visible, 0.0, MASKED_SCORE) for group in batch.cross_groups]
         cross = PackedPositions(batch.cross_groups, cross_biases, batch.target.positions)
-        x = self.target(batch.target.words, batch.target.positions)
+        x = self.target(batch.target.tokens, batch.target.positions)
         for layer in self.decoder:
             x = layer.feed_forward(layer.cross_attention(layer.self_attention(x, attending), memory, cross))
         return self.decoder.norm(x)
 
     def _packed_positions(self, groups: Sequence[Group], positions: torch.Tensor) -> PackedPositions:
-        """Return what self-attention on packed rows needs."""
+        """Return the arguments of self-attention on packed rows."""
         biases = []
         for group in groups:
             padded = torch.arange(group.shape[3], device=positions.device)
@@ -249,7 +252,7 @@ class Transformer(nn.Module):
         return PackedPositions(groups, biases, positions)
 
     def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
-        """Return the weights of target positions on source positions. Shapes: [B,layers,H,T,S]."""
+        """Return the attention weights of target on source positions. Shapes: [B,layers,H,T,S]."""
         attention_maps: list[torch.Tensor] = []
         self._decode(source, target_in, attention_maps)
         return torch.stack(attention_maps, dim=1)
@@ -261,7 +264,7 @@ class Transformer(nn.Module):
         self.check_length(target_in.shape[1])
         memory, memory_bias = self.encode(source)
         positions = torch.arange(target_in.shape[1], device=source.device)
-        # Padding stands on the right, so the causal mask already hides it from every real position.
+        # Padding is on the right, so the causal mask already hides it from all real positions.
         bias = self._self_bias(positions, positions, positions[:, None] >= positions[None, :])
         x = self.target(target_in, positions)
         for layer in self.decoder:
@@ -275,7 +278,7 @@ class Transformer(nn.Module):
         return self.decoder.norm(x)
 
     def prefill(self, source: torch.Tensor) -> DecoderCache:
-        """Encode the source [B,S] and return the state before the first target word."""
+        """Encode the source [B,S] and return the state before the first target token."""
         memory, bias = self.encode(source)
         pairs = [layer.cross_attention.sublayer.project_memory(memory) for layer in self.decoder]
         keys_and_values = [
@@ -284,16 +287,16 @@ class Transformer(nn.Module):
         return DecoderCache(SourceMemory(bias, *keys_and_values), [GrowingLayerCache() for _ in pairs])
 
     def step(self, state: DecoderCache, last: torch.Tensor) -> torch.Tensor:
-        """Feed the newest words [R] and return what `output` turns into the next words' logits, [R,D]."""
-        first = state.own[0].length
-        if isinstance(first, int):  # what lies on a device is not waited for
+        """Feed the newest tokens [R] and return the features of the next tokens' logits, [R,D]."""
+        first = state.layers[0].length
+        if isinstance(first, int):  # do not wait for a tensor on a device
             self.check_length(first + 1)
-        keys = torch.arange(state.own[0].capacity, device=last.device)
+        keys = torch.arange(state.layers[0].capacity, device=last.device)
         x = self.target(last[:, None], keys[:1] + first)
         bias = self._self_bias(keys[:1] + first, keys, keys <= first)
         for index, layer in enumerate(self.decoder):
-            x = layer.self_attention(x, bias, state.own[index])
-            # Rows of one source look at it together, as if they were positions of one sentence.
+            x = layer.self_attention(x, bias, state.layers[index])
+            # Rows of one source attend to it together, as if they were positions of one sentence.
             together = x.view(len(state.sources), -1, x.shape[-1])
             together = layer.feed_forward(layer.cross_attention(together, *state.memory(index)))
             x = together.view_as(x)

@@ -1,4 +1,4 @@
-"""Where each canonical weight lies in a torch module."""
+"""Maps the parameters of torch modules to canonical weight names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from impls.contract import Numbers
 
-# How torch's names become canonical ones: applied in this order, each wherever it matches.
+# Regular expressions that turn torch's names into canonical ones, applied in this order.
 NAMES = (
     (r"\.(layers|sublayer)\.", "."),
     (r"^(source|target)_(embedding|positions)", r"\1.\2"),
@@ -38,7 +38,7 @@ NAMES = (
 )
 
 
-# Projections of one input that are one product: the end of the parameter's name, and what stands for it by part.
+# Fused projections: a pattern in the parameter's name, and its replacement for each part.
 PACKED = {
     r"in_proj_(?=weight$|bias$)": ("query.", "key.", "value."),
     r"query_key_value\.": ("query.", "key.", "value."),
@@ -47,28 +47,28 @@ PACKED = {
 
 
 class WeightSlot(NamedTuple):
-    """Where a canonical tensor lies: some rows of a parameter, transposed if it is a kernel."""
+    """The location of a canonical tensor: rows of a parameter, transposed if it is a kernel."""
 
     parameter: nn.Parameter
     rows: slice
     kernel: bool
 
     def read(self, tensor: torch.Tensor) -> Numbers:
-        """Return the canonical array that lies in `tensor`, the parameter or one of its moments. A copy."""
+        """Return a copy of the canonical array in `tensor`, the parameter or one of its moments."""
         values = tensor.detach()[self.rows].float()
         if self.kernel:
             values = values.flatten(1).T
         return np.array(values.cpu().numpy(), dtype=np.float32, order="C")
 
     def write(self, tensor: torch.Tensor, array: Numbers) -> None:
-        """Put a canonical array into its place in `tensor`."""
+        """Write a canonical array into `tensor`."""
         values = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
         target = tensor.detach()[self.rows]
         target.copy_((values.T if self.kernel else values).reshape(target.shape))
 
 
 def slots(module: nn.Module) -> dict[str, WeightSlot]:
-    """Return where each canonical tensor of a torch model lies."""
+    """Return the location of each canonical tensor of a torch module."""
     slots_by_name: dict[str, WeightSlot] = {}
     for torch_name, parameter in module.named_parameters():
         pattern = next((candidate for candidate in PACKED if re.search(candidate, torch_name)), "$")

@@ -33,7 +33,7 @@ class WrappedModule(nn.Module):
         return logits
 
     def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
-        """Return the weights of target positions on source positions. Shapes: [B,layers,H,T,S]."""
+        """Return the attention weights of target on source positions. Shapes: [B,layers,H,T,S]."""
         _, attention = self.user.decode(self.user.encode(source.long()), target_in.long())
         return attention[:, None, None] if attention.ndim == 3 else attention
 

@@ -26,7 +26,7 @@ DOUBLE = torch.float64
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return what makes the plain formulas serve every tensor from now on."""
-    return lambda: monkeypatch.setattr(cpu_kernels, "by_hand", lambda x: False)
+    return lambda: monkeypatch.setattr(cpu_kernels, "is_optimised", lambda x: False)
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -38,7 +38,7 @@ def drawn(*shape: int) -> torch.Tensor:
 def packed_operands(kind: str, dropped: bool) -> tuple[Any, ...]:
     """Return what `attend_packed` takes: three heads of width 4, and five sentences in two groups."""
     packing = pack(batch(3), heads=3, group_rows=3, to_device=torch.from_numpy)
-    words, source_vocabulary_size = len(packing.target.words), len(packing.source.words)
+    words, source_vocabulary_size = len(packing.target.tokens), len(packing.source.tokens)
     if kind == "cross":
         projections, groups = (drawn(words, 12), drawn(source_vocabulary_size, 24)), packing.cross_groups
     else:

@@ -241,16 +241,16 @@ def test_packed_words_and_positions_are_those_of_the_batch() -> None:
     batch = random_batch()
     packing = pack(batch, heads=2, group_rows=GROUP_ROWS, to_device=torch.from_numpy)
     assert np.array_equal(np.sort(packing.indices), np.flatnonzero(batch.target_in != PAD))
-    assert np.array_equal(packing.target.words, batch.target_in.reshape(-1)[packing.indices])
+    assert np.array_equal(packing.target.tokens, batch.target_in.reshape(-1)[packing.indices])
     assert np.array_equal(packing.target.positions, packing.indices % batch.target_in.shape[1])
-    assert np.array_equal(np.sort(packing.source.words), np.sort(batch.source[batch.source != PAD]))
-    starts = packing.source.words[packing.source.positions == 0]
+    assert np.array_equal(np.sort(packing.source.tokens), np.sort(batch.source[batch.source != PAD]))
+    starts = packing.source.tokens[packing.source.positions == 0]
     assert (starts == SOS).all()
     assert len(starts) == len(batch.source)
     by_position = pack_by_position(batch, to_device=torch.from_numpy)
     assert np.array_equal(np.sort(by_position.indices), np.sort(packing.indices))
     assert by_position.sizes == (batch.target_in != PAD).sum(axis=0).tolist()
-    assert np.array_equal(by_position.words, batch.target_in.reshape(-1)[by_position.indices])
+    assert np.array_equal(by_position.tokens, batch.target_in.reshape(-1)[by_position.indices])
 
 
 # Planted faults -------------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ PLANTED: dict[str, Callable[[Any], Any]] = {
     "positions shifted by one": _shifted_positions,
     "places of the words shifted": lambda packing: replace(packing, indices=np.roll(packing.indices, 1)),
     "sentences in another order": lambda packing: replace(
-        packing, source=replace(packing.source, words=packing.source.words.flip(0))
+        packing, source=replace(packing.source, words=packing.source.tokens.flip(0))
     ),
     **{
         f"{name}: wrong {field}": _changed(name, _rolled(field))
