@@ -2,8 +2,8 @@
 
 At this size training is launch-bound: an update is hundreds of small kernels, and launching them takes longer than
 running them. Replaying a graph launches all of them at once, but on fixed shapes and memory: a batch is padded to one
-of few shapes and copied to the graph's input; weights, moments and sums never move. Padding changes losses and gradients
-only by rounding; dropout draws random numbers for padding too.
+of few shapes and copied to the graph's input; weights, moments and sums never move. Padding changes losses and
+gradients only by rounding; dropout draws random numbers for padding too.
 
 Source: PyTorch's notes on CUDA semantics, section "CUDA Graphs".
 """
