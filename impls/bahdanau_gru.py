@@ -5,8 +5,8 @@
     state[t] = GRU([embedding[t], context[t]], state[t-1])     logits[t] = W [state[t], context[t], embedding[t]] + b
 
 Source: bentrevett's pytorch-seq2seq tutorial, part 3, after Bahdanau, Cho and Bengio 2015 (appendix A.1 to A.2).
-Departures: hidden states and weights never see padding, in the backward direction either (the tutorial adds that in its
-part 4); the coins of teacher forcing come from (seed, update), so that every framework flips the same.
+Departures: hidden states and attention never see padding, in the backward direction either (the tutorial adds that in
+its part 4); the teacher-forcing mask comes from (seed, update), so every framework has the same one.
 What to expect on Multi30k, German to English: 20.5 million parameters, half of them in the output layer; published test
 perplexities near 24 and 28 BLEU, well behind the Transformers.
 """
@@ -32,7 +32,7 @@ MASKED_SCORE = -1e9
 
 
 class GruState:
-    """State of incremental decoding: `rows` [R,H] are the decoder's states, `sources` hold the encoder's A.
+    """State of incremental decoding.
 
     Of each source, in this order: what of it is visible [A,S], it encoded [A,S,2H], its part of the energy [A,S,H].
     """
@@ -47,14 +47,14 @@ class GruState:
         self.rows = self.rows.index_select(0, torch.from_numpy(rows).to(self.rows.device))
 
     def keep_first(self, count: int) -> None:
-        """Drop all rows but the first ones, each of which has a source of its own."""
+        """Keep the first `count` rows, each of which has its own source."""
         if count < len(self.rows):
             self.rows = self.rows[:count]
             self.sources = SourceMemory(*(tensor[:count] for tensor in self.sources.tensors))
 
 
 class Kernels(NamedTuple):
-    """Parts of the decoder's kernels: the state's in the energy, and the embedding's and the context's in the gates."""
+    """Parts of the decoder's kernels: the state's in the energy, the embedding's and the context's in the gates."""
 
     query: torch.Tensor
     embedded: torch.Tensor
@@ -72,16 +72,16 @@ class Encoder(nn.Module):
     def forward(
         self, embedded: torch.Tensor, visible: torch.Tensor, lengths: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Read both ways; forward, then backward, in the last dimension. `lengths` [B] lie in the host's memory."""
+        """Return the states of both directions, forward first in the last dimension. `lengths` [B] are on the host."""
         position = torch.arange(visible.shape[1], device=visible.device)
-        # Real words in reverse, padding left where it is: the backward direction begins at the last real word.
+        # Reverse the tokens but not the padding, so that the backward direction begins at the last token.
         reverse = torch.where(visible, visible.sum(dim=1, keepdim=True) - 1 - position, position)[..., None]
         ahead, last = self._read(self.ahead, embedded, lengths)
         back, first = self._read(self.back, embedded.gather(1, reverse.expand_as(embedded)), lengths)
         return torch.cat([ahead, back.gather(1, reverse.expand_as(back))], dim=-1), torch.cat([last, first], dim=-1)
 
     def _read(self, layer: nn.GRU, embedded: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the states after each word and after the last word; padding is not computed on."""
+        """Return the states after each token and after the last one, skipping padding."""
         packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
         states, last = layer(packed)
         return pad_packed_sequence(states, batch_first=True, total_length=embedded.shape[1])[0], last[0]
@@ -101,13 +101,13 @@ class AdditiveAttention(nn.Module):
         return linear(encoded, self.energy.weight[:, self.width :], self.energy.bias)
 
     def forward(self, query_part: torch.Tensor, projected_memory: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-        """Return the weights on the source from the energy's two parts. Shapes: [B,T,H], [B,S,H], [B,S] to [B,T,S]."""
+        """Return the attention weights from the energy's two parts. Shapes: [B,T,H], [B,S,H], [B,S] to [B,T,S]."""
         scores = self.score(torch.tanh(projected_memory[:, None] + query_part[:, :, None])).squeeze(-1)
         return torch.softmax(scores.masked_fill(~visible[:, None], MASKED_SCORE), dim=-1)
 
 
 class AttentionGru(nn.Module):
-    """The whole model. `dropout` is one module without weights, used after both embeddings."""
+    """The whole model. `dropout` is used after both embeddings."""
 
     def __init__(
         self, recipe: GruRecipe, source_vocabulary_size: int, target_vocabulary_size: int, dropout: nn.Module
@@ -128,7 +128,7 @@ class AttentionGru(nn.Module):
     def prefill(self, source: torch.Tensor, lengths: torch.Tensor | None = None) -> GruState:
         """Encode the source [B,S] and return the state before the first target token.
 
-        `lengths`, [B] in the host's memory, are the sources' without padding; without them the device is waited for.
+        `lengths`, [B] on the host, are the sources' lengths; without them this waits for the device.
         """
         visible = source != PAD
         if lengths is None:
@@ -147,9 +147,9 @@ class AttentionGru(nn.Module):
         return torch.stack(self._decode(self.prefill(source), *_by_position(target_in))[0], dim=1)
 
     def packed(self, batch: PackedByPosition, teacher_forced: tuple[bool, ...] | None = None) -> torch.Tensor:
-        """Return the features that `output` turns into logits, of packed target words. Shapes: to [N,3H+E].
+        """Return the features that `output` turns into logits, of packed target tokens. Shapes: to [N,3H+E].
 
-        Where `teacher_forced` is False at a position after the first, the model reads its own most probable word.
+        Where `teacher_forced` is False at a position after the first, the model reads its own most probable token.
         """
         return torch.cat(
             self._decode(self.prefill(batch.source, batch.lengths), batch.tokens, batch.sizes, teacher_forced)[0]
@@ -162,9 +162,9 @@ class AttentionGru(nn.Module):
     def _decode(
         self, state: GruState, words: torch.Tensor, sizes: list[int], teacher_forced: tuple[bool, ...] | None = None
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Feed all words, [N], those of each position together: `sizes` says how many rows have a word there.
+        """Feed all tokens [N], position by position; `sizes` are the numbers of rows with a token at each position.
 
-        Rows that have no word at a position have none later.
+        A row without a token at a position has none later.
         """
         embedded = self.dropout(self.target_embedding(words))
         kernels = self._kernels()
@@ -183,11 +183,11 @@ class AttentionGru(nn.Module):
         return features, attention_maps
 
     def _gates(self, embedded: torch.Tensor, kernels: Kernels) -> torch.Tensor:
-        """Return the embedding's share in the gates, for all positions in one product. Shapes: [...,E] to [...,3H]."""
+        """Return the embedding's part of the gates, for all positions in one product. Shapes: [...,E] to [...,3H]."""
         return linear(embedded, kernels.embedded, self.decoder_input.bias)
 
     def _kernels(self) -> Kernels:
-        """Return the parts of two kernels, cut once for all steps."""
+        """Return the parts of two kernels, sliced once for all steps."""
         energy, gates = self.attention.energy.weight, self.decoder_input.weight
         return Kernels(energy[:, : self.width], gates[:, : self.embedding_width], gates[:, self.embedding_width :])
 
@@ -196,19 +196,19 @@ class AttentionGru(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """One step of the decoder. Shapes: [B,E], [B,3H] to [B,3H+E] and the weights on the source [B,S]."""
         visible, encoded, projected_memory = state.sources.tensors
-        # Rows of one source look at it together.
+        # Rows of one source attend to it together.
         query_part = linear(state.rows, kernels.query).unflatten(0, (len(encoded), -1))
         weights = self.attention(query_part, projected_memory, visible)
         context = (weights @ encoded).flatten(0, 1)
         reset, update, candidate = (gates + linear(context, kernels.context)).chunk(3, dim=-1)
-        kept_reset, kept_update, kept_candidate = self.decoder_hidden(state.rows).chunk(3, dim=-1)
-        update = torch.sigmoid(update + kept_update)
-        candidate = torch.tanh(candidate + torch.sigmoid(reset + kept_reset) * kept_candidate)
+        hidden_reset, hidden_update, hidden_candidate = self.decoder_hidden(state.rows).chunk(3, dim=-1)
+        update = torch.sigmoid(update + hidden_update)
+        candidate = torch.tanh(candidate + torch.sigmoid(reset + hidden_reset) * hidden_candidate)
         state.rows = torch.lerp(candidate, state.rows, update)
         return torch.cat([state.rows, context, embedded], dim=-1), weights.flatten(0, 1)
 
 
 def _by_position(target_in: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-    """Return all words [B*T], those of each position together, and how many each position has."""
+    """Return all tokens [B*T], position by position, and the number of tokens at each position."""
     rows, length = target_in.shape
     return target_in.T.flatten(), [rows] * length

@@ -1,14 +1,14 @@
-"""Variant `conv_ffn`: the feed-forward is two convolutions of width 1 with GELU between them, four times the width.
+"""Variant `conv_ffn`: the feed-forward is two convolutions of width 1 with GELU in between, four times the width.
 
     feed_forward(x) = conv_outer(gelu(conv_inner(x)))         gelu(x) = x * Phi(x), Phi the normal distribution function
 
-A convolution of width 1 over the positions is the same linear map at each position, so at equal weights this equals the
-linear feed-forward; what differs is the speed. Heads may be wider or narrower than width / heads (`head_width`).
+A convolution of width 1 is the same linear map at each position, so with equal weights it equals the linear
+feed-forward; only the speed differs. Heads may be wider or narrower than width / heads (`head_width`).
 
 Source: paul-hyun's Transformer notebook (transformer-evolution); Hendrycks and Gimpel 2016 for GELU, in its exact form.
 Departures: the notebook trains a sentiment classifier on top of encoder and decoder, so it has these parts but no
-training for translation; the training here is the tutorials'. Positions are counted from 0, as for every variant, from
-a fixed table without a row for padding. Its vocabulary is SentencePiece's.
+training for translation; the training here is the tutorials'. Positions count from 0, as in every variant, and
+padding has no row of its own. The notebook's vocabulary is SentencePiece's.
 What to expect: 1.5 million parameters more than `learned_positions`, because of the wider feed-forward.
 """
 

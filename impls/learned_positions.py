@@ -1,6 +1,6 @@
-"""Variant `learned_positions`: each position has a trained vector of its own, added to the scaled word embedding.
+"""Variant `learned_positions`: each position has a learned vector, which is added to the scaled word embedding.
 
-    x[t] = sqrt(D) * embedding[word[t]] + positions[t]
+    x[t] = sqrt(D) * embedding[token[t]] + positions[t]
 
 Source: bentrevett's pytorch-seq2seq tutorial, part 6, after Gehring et al. 2017 (Convolutional Sequence to Sequence
 Learning, section 3.1), where positions were first learned; Vaswani et al. 2017 found them equal to sinusoids.
@@ -23,7 +23,7 @@ TRAINING = TRAININGS["learned_positions"]
 
 
 class LearnedPositions(nn.Module):
-    """Adds a trained vector per position.
+    """Adds a learned vector per position.
 
     Shapes: weight [max_length,D]; positions [T] or [N]; x and result [B,T,D] or, packed, [N,D].
     """

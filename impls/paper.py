@@ -6,10 +6,10 @@
 Source: Vaswani et al. 2017, sections 3.4 (tying, after Press and Wolf 2017), 5.3 (schedule, Adam 0.9, 0.98, 1e-9) and
 5.4 (label smoothing 0.1), as in jadore801120's attention-is-all-you-need-pytorch; translated with a beam of 5.
 Departures: every projection has a bias, the embeddings are not normalised once more, and tied logits are not scaled by
-D^-1/2: the house's rules, so that this recipe differs from the others only where it says so. The size is the common
-one; `paper_base` has the source's 6 layers of width 512.
-What to expect: fewer parameters (the output kernel is gone) and a training loss that cannot fall to 0, since smoothing
-holds it up: compare perplexities, which are counted without it.
+D^-1/2, as in all recipes of this repository. The size is that of the other variants; `paper_base` has the source's 6
+layers of width 512.
+What to expect: fewer parameters, because there is no output kernel. Label smoothing keeps the training loss above 0, so
+compare perplexities, which are computed without it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TRAINING = TRAININGS["paper"]
 
 
 class TiedOutput(nn.Module):
-    """Scores each word by the product with its embedding. Shapes: [..., D] to [..., V]."""
+    """Scores each token by the product with its embedding. Shapes: [..., D] to [..., V]."""
 
     def __init__(self, embedding: nn.Embedding) -> None:
         super().__init__()

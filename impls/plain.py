@@ -2,14 +2,14 @@
 
     attention = softmax(query @ key.T / sqrt(K)) @ value, each projection an nn.Linear of its own
 
-Separate products for query, key and value; boolean masks; a dropout module wherever units are dropped; features of all
-positions, padding included; translation that runs the decoder again over all words so far. Nothing is slowed on
-purpose, and nothing is optimised. The same module is the baseline `plain`, the baseline of speed ratios.
+Separate products for query, key and value; boolean masks; a separate module for each dropout; features of all positions
+including padding; translation runs the decoder again over the whole prefix. It is neither slowed on purpose nor
+optimised. The same module is the baseline `plain` of speed ratios.
 
 Source: bentrevett's pytorch-seq2seq tutorial, part 6; Vaswani et al. 2017, section 3.
 Departures: biases start at 0, not uniform, as in `learned_positions`.
-What to expect: without dropout the losses and the logits of `learned_positions`, from the same weights and batches; in
-training, results that differ only by which units are dropped and by rounding.
+What to expect: without dropout the losses and logits of `learned_positions` from the same weights and batches; in
+training, results differ only by the dropped units and by rounding.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ TRAINING = TRAININGS["plain"]
 
 
 class Embedding(nn.Module):
-    """Words, scaled if the recipe says so, plus positions. Shapes: [B,T] to [B,T,D]."""
+    """Token embeddings, scaled if the recipe says so, plus positions. Shapes: [B,T] to [B,T,D]."""
 
-    def __init__(self, recipe: TransformerRecipe, words: int) -> None:
+    def __init__(self, recipe: TransformerRecipe, vocabulary_size: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(words, recipe.width)
+        self.embedding = nn.Embedding(vocabulary_size, recipe.width)
         self.positions = nn.Embedding(recipe.max_length, recipe.width)
         self.positions.weight.requires_grad_(recipe.positions == "learned")
         self.dropout = nn.Dropout(recipe.dropout)
         self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the embedded words. Raises: ValueError for more positions than the recipe has."""
+        """Return the embedded tokens. Raises: ValueError for more positions than the recipe has."""
         if ids.shape[1] > self.positions.num_embeddings:
             raise ValueError(f"{ids.shape[1]} positions exceed max_length={self.positions.num_embeddings}")
         indices = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
@@ -66,8 +66,8 @@ class MultiHeadAttention(nn.Module):
         query, key, value = self.split(self.query(x)), self.split(self.key(memory)), self.split(self.value(memory))
         scores = query @ key.transpose(-1, -2) / math.sqrt(self.key_width)
         weights = torch.softmax(scores.masked_fill(~visible, -1e10), dim=-1)
-        mixed = self.dropout(weights) @ value
-        return self.output(mixed.transpose(1, 2).flatten(2)), weights
+        context = self.dropout(weights) @ value
+        return self.output(context.transpose(1, 2).flatten(2)), weights
 
     def split(self, x: torch.Tensor) -> torch.Tensor:
         """Split the heads. Shapes: [B,T,D] to [B,H,T,K]."""
@@ -131,19 +131,19 @@ class DecoderLayer(nn.Module):
 
 
 class Prefixes:
-    """State of incremental decoding: encoded sources and all words so far; nothing computed is kept.
+    """State of incremental decoding without caches: encoded sources and all tokens so far.
 
-    Shapes: memory [R,S,D], visible [R,1,1,S], words [R,t].
+    Shapes: memory [R,S,D], visible [R,1,1,S], tokens [R,t].
     """
 
     def __init__(self, memory: torch.Tensor, visible: torch.Tensor) -> None:
         self.memory, self.visible = memory, visible
-        self.words = torch.empty((len(memory), 0), dtype=torch.int32, device=memory.device)
+        self.tokens = torch.empty((len(memory), 0), dtype=torch.int32, device=memory.device)
 
     def reorder(self, rows: Rows) -> None:
         """Keep, drop, repeat or reorder rows."""
         chosen = torch.from_numpy(rows).to(self.memory.device)
-        self.memory, self.visible, self.words = self.memory[chosen], self.visible[chosen], self.words[chosen]
+        self.memory, self.visible, self.tokens = self.memory[chosen], self.visible[chosen], self.tokens[chosen]
 
 
 class PlainTransformer(nn.Module):
@@ -158,7 +158,7 @@ class PlainTransformer(nn.Module):
         self.output = nn.Linear(recipe.width, target_vocabulary_size)
 
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the encoded source [B,S,D] and which of its positions are visible, [B,1,1,S]."""
+        """Return the encoded source [B,S,D] and its visible positions, [B,1,1,S]."""
         visible = (source != PAD)[:, None, None, :]
         x = self.source(source)
         for layer in self.encoder:
@@ -193,7 +193,7 @@ class PlainTransformer(nn.Module):
         return Prefixes(*self.encode(source))
 
     def step(self, state: Prefixes, last: torch.Tensor) -> torch.Tensor:
-        """Add the newest words [R] and return the features of the next tokens' logits, [R,D]."""
-        state.words = torch.cat([state.words, last[:, None]], dim=1)
-        features, _ = self.decode(state.words, state.memory, state.visible)
+        """Add the newest tokens [R] and return the features of the next tokens' logits, [R,D]."""
+        state.tokens = torch.cat([state.tokens, last[:, None]], dim=1)
+        features, _ = self.decode(state.tokens, state.memory, state.visible)
         return features[:, -1]

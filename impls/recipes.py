@@ -1,4 +1,4 @@
-"""Every built-in variant's RECIPE, and its TRAINING as its source trains it, side by side.
+"""The recipe of every built-in variant, and the training settings of its source, side by side.
 
 One call per variant, so that two variants can be read against each other; each variant's own file says why.
 """

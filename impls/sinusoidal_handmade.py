@@ -4,16 +4,16 @@
     norm(x) = scale * (x - mean(x)) / sqrt(variance(x) + epsilon) + shift          mean and variance over the width
 
 Source: tommyEzreal/handmade_transformer; Vaswani et al. 2017, section 3.5; Ba, Kiros and Hinton 2016, equation 3. The
-variance is the biased one, and epsilon, 1e-9, is inside the root. The word embeddings start normal with standard
-deviation 1, as nn.Embedding does, and are not multiplied by sqrt(D), so words and positions start at a similar size.
+variance is the biased one, and epsilon, 1e-9, is inside the root. The embeddings start normal with standard deviation
+1, as in nn.Embedding, and are not multiplied by sqrt(D), so tokens and positions start at a similar size.
 Departures:
 
 - The source's training script draws every matrix, embeddings included, Xavier-uniform. Here only the projections are.
 - Query, key and value have biases, and all biases start at 0; the source's have none or torch's default.
-- The warm-up is the same share of the training as in the source (its 4,000 of 7,200 updates are 1,267 of 2,280 on
-  Multi30k), at the source's peak rate. The gradient norm is clipped to 1, as in the source's script.
+- The warm-up is the same share of the training as in the source (4,000 of 7,200 updates there, 1,267 of 2,280 on
+  Multi30k), with the source's peak rate. The gradient norm is clipped to 1, as in the source's script.
 
-What to expect: at equal weights and epsilon the same values as with the built-in norm, only slower.
+What to expect: with equal weights and epsilon the same values as the built-in norm, but slower.
 """
 
 from __future__ import annotations

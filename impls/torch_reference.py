@@ -1,14 +1,13 @@
-"""Variant `torch_reference`: torch.nn's own Transformer layers, as a user would take them instead of writing them.
+"""Variant `torch_reference`: torch.nn's own Transformer layers.
 
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer)      decoder = nn.TransformerDecoder(...)
 
 Source: torch.nn.Transformer, with the settings of `learned_positions`: post-norm, ReLU, learned positions, scaled
-embeddings. No final norm (nn.Transformer would add one that the paper does not have) and no nested tensors. torch's
-decoder keeps no keys and values between words, so the cached step is computed here from the layers' own weights.
-torch's layers compute on padded batches. On a CPU a batch is therefore cut into groups of sentences of similar length,
-each padded to its own longest sentence; the update is that of the whole batch.
-What to expect: at equal weights the logits of `learned_positions` within 1e-5; what differs is speed, and which units
-dropout hits.
+embeddings. No final norm (nn.Transformer adds one that the paper does not have) and no nested tensors. torch's decoder
+has no KV cache, so the incremental step is computed here from the layers' weights. torch's layers compute on padded
+batches. On a CPU, a batch is therefore split into groups of sentences of similar length, each padded to its own longest
+sentence; the update is that of the whole batch.
+What to expect: with equal weights the logits of `learned_positions` within 1e-5; speed and the dropped units differ.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ TRAINING = TRAININGS["torch_reference"]
 
 
 class ReferenceState(dict[str, torch.Tensor]):
-    """The caches of sentences half way through decoding, by name; each tensor's first dimension is the sentence."""
+    """State of incremental decoding: tensors by name; the first dimension is the row."""
 
     def reorder(self, rows: Rows) -> None:
         """Keep, drop, repeat or reorder rows."""
@@ -38,7 +37,7 @@ class ReferenceState(dict[str, torch.Tensor]):
 
 
 class TorchReference(nn.Module):
-    """The library's encoder and decoder with embeddings before and a projection behind."""
+    """The library's encoder and decoder between embeddings and an output projection."""
 
     def __init__(self, recipe: TorchReferenceRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> None:
         super().__init__()
@@ -55,16 +54,16 @@ class TorchReference(nn.Module):
         self.dropout = nn.Dropout(recipe.dropout)
         self.width, self.heads, self.max_length = recipe.width, recipe.heads, recipe.max_length
 
-    def _embed(self, words: nn.Embedding, positions: nn.Embedding, ids: torch.Tensor, first: int = 0) -> torch.Tensor:
+    def _embed(self, embedding: nn.Embedding, positions: nn.Embedding, ids: torch.Tensor, first: int = 0) -> torch.Tensor:
         end = first + ids.shape[1]
         if end > self.max_length:
             raise ValueError(f"{end} positions exceed max_length={self.max_length}")
-        return self.dropout(words(ids) * math.sqrt(self.width) + positions.weight[first:end])
+        return self.dropout(embedding(ids) * math.sqrt(self.width) + positions.weight[first:end])
 
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the encoded source [B,S,D] and which of its positions are hidden, [B,S]."""
+        """Return the encoded source [B,S,D] and its masked positions, [B,S]."""
         hidden = source == PAD
-        # torch's attention gives NaN where everything is hidden; a real sentence begins with a visible <sos>.
+        # torch's attention returns NaN if everything is masked; a real sentence begins with a visible <sos>.
         hidden[:, 0] = False
         x = self._embed(self.source_embedding, self.source_positions, source)
         return self.encoder(x, src_key_padding_mask=hidden), hidden
@@ -106,18 +105,20 @@ class TorchReference(nn.Module):
     ) -> torch.Tensor:
         """Feed the newest tokens [B] and return the features of the next tokens' logits, [B,D].
 
-        Where `attention_maps` is a list, each layer's attention weights on the source, [B,H,1,S], are appended to it.
+        If `attention_maps` is a list, each layer's attention weights on the source, [B,H,1,S], are appended to it.
         """
         first = state["self.0.key"].shape[2] if "self.0.key" in state else 0
         x = self._embed(self.target_embedding, self.target_positions, last[:, None], first)
         hidden = torch.where(state["hidden"], -torch.inf, 0.0)[:, None, None]
         for index, layer in enumerate(self.decoder.layers):
-            own, cross = layer.self_attn, layer.multihead_attn
-            query, *newest = map(self._split, linear(x, own.in_proj_weight, own.in_proj_bias).chunk(3, dim=-1))
+            self_attention, cross = layer.self_attn, layer.multihead_attn
+            query, *newest = map(
+                self._split, linear(x, self_attention.in_proj_weight, self_attention.in_proj_bias).chunk(3, dim=-1)
+            )
             for name, new in zip((f"self.{index}.key", f"self.{index}.value"), newest, strict=True):
                 state[name] = torch.cat([state[name], new], dim=2) if first else new
             mixed, _ = self._attend(query, state[f"self.{index}.key"], state[f"self.{index}.value"], 0.0)
-            x = layer.norm1(x + own.out_proj(mixed))
+            x = layer.norm1(x + self_attention.out_proj(mixed))
             query = self._split(linear(x, cross.in_proj_weight[: self.width], cross.in_proj_bias[: self.width]))
             mixed, weights = self._attend(query, state[f"cross.{index}.key"], state[f"cross.{index}.value"], hidden)
             if attention_maps is not None:

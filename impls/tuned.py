@@ -1,6 +1,6 @@
 """Variant `tuned`: a small Transformer with the settings that suit Multi30k, to compare with published systems.
 
-    x[t] = sqrt(D) * embedding[word[t]] + sinusoid[t],    embedding ~ Normal(0, D ** -0.5)
+    x[t] = sqrt(D) * embedding[token[t]] + sinusoid[t],    embedding ~ Normal(0, D ** -0.5)
     logits = norm(decoder(x)) @ embedding.T + bias
 
 It has no new module; data and regularisation differ: one vocabulary of byte-pair pieces for both languages, all

@@ -1,12 +1,12 @@
-"""Baseline `ctranslate2`: our own weights, converted to a CTranslate2 model, decoded by that library in float32.
+"""Baseline `ctranslate2`: weights of this repository, converted to CTranslate2 and decoded there in float32.
 
-It is converted through the library's public specification of a Transformer. Greedily it must find the words that
-`harness.evaluation.search.translate` finds.
+The conversion uses the library's public specification of a Transformer. Greedy search must give the same tokens as
+`harness.evaluation.search.translate`.
 
-Departures in what it searches for with a beam: hypotheses that have ended are ranked by log P(Y) / |Y| **
-LENGTH_PENALTY, with `<eos>` counted, where ours divides by ((5 + |Y|) / 6) ** LENGTH_PENALTY; an open hypothesis takes
-the slot of one that has ended, where ours leaves it; search ends with the beam's size of ended ones, where ours ends
-when no open one can win; and probabilities are of the words that may be chosen, where ours are of all words.
+Departures in beam search: finished hypotheses are ranked by log P(Y) / |Y| ** LENGTH_PENALTY, counting `<eos>`, where
+ours divides by ((5 + |Y|) / 6) ** LENGTH_PENALTY; an open hypothesis takes the slot of a finished one, where ours
+leaves it; search ends with `beam` finished ones, where ours ends when no open one can win; probabilities are normalised
+over the tokens that may be chosen, where ours are over the vocabulary.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONVERTIBLE: dict[str, tuple[str, ...]] = {
     "positions": ("learned", "sinusoidal", "none"),
     "norm": ("layernorm", "handmade", "rms"),
 }
-"""What the library can compute of a recipe; a word that is not named here it can."""
+"""The values that the library supports; fields that are not listed support all values."""
 
 
 class CTranslate2:
@@ -51,8 +51,8 @@ class CTranslate2:
         threads: int,
     ) -> None:
         self.recipe = recipe
-        self.source_vocabulary_size, self.target_vocabulary_size = vocabularies
-        self.target_ids = {word: index for index, word in enumerate(self.target_vocabulary_size)}
+        self.source_vocabulary, self.target_vocabulary = vocabularies
+        self.target_ids = {word: index for index, word in enumerate(self.target_vocabulary)}
         with tempfile.TemporaryDirectory(prefix="bakeoff-") as folder:
             spec.save(folder)
             try:
@@ -65,20 +65,20 @@ class CTranslate2:
     def translate(
         self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
     ) -> list[list[int]]:
-        """Return what the library's translator finds; it sorts by length and cuts into batches itself.
+        """Return the translations of the library's translator, which sorts and batches the sentences itself.
 
         Raises: ValueError if there are more positions than the recipe has.
         """
         check_request(self.name, self.recipe, sources, max_tokens)
         results = self.translator.translate_batch(
-            [[self.source_vocabulary_size[word] for word in source] for source in sources],
+            [[self.source_vocabulary[word] for word in source] for source in sources],
             max_batch_size=batch_size,
             beam_size=beam,
             length_penalty=LENGTH_PENALTY,
             max_input_length=0,
             min_decoding_length=0,
             max_decoding_length=max_tokens + 1,
-            suppress_sequences=[[self.target_vocabulary_size[word]] for word in suppressed],
+            suppress_sequences=[[self.target_vocabulary[word]] for word in suppressed],
             return_end_token=True,
         )
         return [self._words(result.hypotheses[0], max_tokens) for result in results]
@@ -100,9 +100,9 @@ def build(
     weights: Arrays,
     device: str = "cpu",
 ) -> CTranslate2:
-    """Build the baseline; see `impls.baselines.registry.build_baseline`. `training` is ignored: it is not trained.
+    """Build the baseline, which is not trained; see `impls.registry.build_baseline`.
 
-    It has as many threads as OMP_NUM_THREADS says, the library's default where it is not set.
+    OMP_NUM_THREADS sets the number of threads; otherwise it is the library's default.
     """
     recipe = admit("ctranslate2", recipe, source_vocabulary_size, target_vocabulary_size, weights, CONVERTIBLE)
     vocabularies = (_vocabulary(source_vocabulary_size), _vocabulary(target_vocabulary_size))
@@ -117,7 +117,7 @@ def _vocabulary(words: int) -> list[str]:
 def convert(
     recipe: TransformerRecipe, weights: Arrays, source_vocabulary: list[str], target_vocabulary: list[str]
 ) -> TransformerSpec:
-    """Return the library's specification of a recipe with its weights, checked and ready to be saved."""
+    """Return the library's specification of a recipe with its weights, validated."""
     settings = {
         "pre_norm": recipe.norm_order == "pre",
         "activation": ACTIVATIONS[recipe.activation],

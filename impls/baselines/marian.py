@@ -1,11 +1,11 @@
-"""Baseline `marian`: Hugging Face transformers' MarianMTModel of a recipe's size, made from its configuration offline.
+"""Baseline `marian`: Hugging Face transformers' MarianMTModel of a recipe's size, built offline from a configuration.
 
-Its class holds the recipe's weights: its position vectors are a table that never learns, and may hold learned
-positions as well as sinusoids (its own have all sines before all cosines); its output bias, `final_logits_bias`, never
-learns either. So it translates as the recipe's model does, and trains all but these vectors.
+It holds the recipe's weights: its table of position vectors, which is not trained, can hold learned positions or
+sinusoids (its own have all sines before all cosines); its output bias, `final_logits_bias`, is not trained either. So
+it translates like the recipe's model, and trains everything but these vectors.
 
-Departures in what it searches for: `generate` ranks hypotheses that have ended by log P(Y) / |Y| ** LENGTH_PENALTY and
-lets others take their slots, so its beams may find other translations. Greedily there is one right answer.
+Departures in beam search: `generate` ranks finished hypotheses by log P(Y) / |Y| ** LENGTH_PENALTY and gives their
+slots to others, so it may find other translations. Greedy search has one right answer.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from impls.baselines.training_loop import PlainLoop, put
 from impls.contract import EOS, PAD, SOS, Arrays, Batch, Ids, Recipe, Training, TransformerRecipe
 
 IGNORED = -100
-"""The label that the library's loss passes over."""
+"""The label that the library's loss ignores."""
 EPSILON = 1e-5
-"""What the library's norms add to the variance; its configuration cannot say otherwise."""
+"""The epsilon of the library's norms, which its configuration cannot change."""
 
 NAMES: Rules = (
     (r"^source\.embedding$", "model.encoder.embed_tokens.weight"),
@@ -59,7 +59,7 @@ NAMES: Rules = (
 
 
 class Marian(PlainLoop):
-    """The library's model in the plain loop, and its `generate`."""
+    """The library's model in the plain training loop, and its `generate`."""
 
     def __init__(self, recipe: TransformerRecipe, module: MarianMTModel, training: Training, device: str) -> None:
         super().__init__("marian", module, training, device)
@@ -79,7 +79,7 @@ class Marian(PlainLoop):
     def translate(
         self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
     ) -> list[list[int]]:
-        """Return what the library's `generate` finds, in batches, with cached keys and values.
+        """Return the translations of the library's `generate`, in batches and with a KV cache.
 
         Raises: ValueError if there are more positions than the recipe has.
         """
@@ -107,7 +107,7 @@ class Marian(PlainLoop):
 
 
 def _words(ids: list[int], max_tokens: int) -> list[int]:
-    """Return what stands between `<sos>` and `<eos>`, or the first `max_tokens` words where there is no `<eos>`."""
+    """Return the tokens between `<sos>` and `<eos>`, at most `max_tokens`."""
     words = ids[1:]
     return (words[: words.index(EOS)] if EOS in words else words)[:max_tokens]
 
@@ -121,7 +121,7 @@ def build(
     weights: Arrays,
     device: str = "cpu",
 ) -> Marian:
-    """Build the baseline; the settings are those of `impls.baselines.registry.build_baseline`."""
+    """Build the baseline with the settings of `impls.registry.build_baseline`."""
     recipe = admit("marian", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
     if recipe.epsilon != EPSILON:
         raise ValueError(f"baseline 'marian' with norm_epsilon={recipe.epsilon}: the library has only {EPSILON}")

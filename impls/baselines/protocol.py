@@ -1,4 +1,4 @@
-"""What a baseline promises: much less than a `Seq2SeqModel`, namely what a loop written around a library can do."""
+"""The interface of baselines, much smaller than `Seq2SeqModel`: what a loop around a library can do."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Protocol, runtime_checkable
 from impls.contract import Batch, Ids
 
 LENGTH_PENALTY = 0.6
-"""The exponent of the length in every baseline's own rule of ranking finished hypotheses."""
+"""The exponent of the length penalty in every baseline's beam search."""
 
 
 class Baseline(Protocol):
-    """Some model on some device, started from given weights."""
+    """A model on a device, started from given weights."""
 
     @property
     def name(self) -> str:
-        """The name that the registry knows it by."""
+        """The name in the registry."""
 
     def synchronize(self) -> None:
         """Wait until the device has finished all enqueued work."""
@@ -27,7 +27,7 @@ class Trains(Baseline, Protocol):
     """A baseline that can be trained."""
 
     def train_step(self, batch: Batch, learning_rate: float) -> float:
-        """Make one update and return its loss, waiting for the device as such loops do.
+        """Make one update, wait for the device and return the loss.
 
         Units: mean nats per target token, padding excluded.
         """
@@ -45,5 +45,5 @@ class Decodes(Baseline, Protocol):
         `sources` holds one array `<sos>` words `<eos>` per sentence. `beam` 1 is greedy. The ids in
         `suppressed` are never chosen, and `max_tokens` counts words without `<eos>`.
 
-        Raises: ValueError for a beam that the baseline does not have, or more positions than its recipe has.
+        Raises: ValueError for a beam size that the baseline does not support, or too many positions.
         """

@@ -1,4 +1,4 @@
-"""Baseline `nn_transformer`: torch.nn.Transformer between embeddings and a projection, in the plain loop.
+"""Baseline `nn_transformer`: torch.nn.Transformer between embeddings and a projection, in the plain training loop.
 
 What its users write: the library's class with `batch_first`, its masks, and greedy decoding of a whole batch that
 runs every prefix through the decoder again, since the class keeps no keys and values. By itself it ends encoder and
@@ -48,7 +48,7 @@ NAMES: Rules = (
 
 
 class LibraryTransformer(nn.Module):
-    """torch.nn.Transformer with what it lacks: embeddings, positions and the output projection."""
+    """torch.nn.Transformer with embeddings, positions and an output projection."""
 
     def __init__(self, recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> None:
         super().__init__()
@@ -80,12 +80,12 @@ class LibraryTransformer(nn.Module):
         self.scale = math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
 
     def embed(self, words: nn.Embedding, positions: nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
-        """Return words plus positions. Shapes: [B,T] to [B,T,D]."""
+        """Return token embeddings plus positions. Shapes: [B,T] to [B,T,D]."""
         indices = torch.arange(ids.shape[1], device=ids.device)
         return self.dropout(words(ids) * self.scale + positions(indices))
 
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the encoded source [B,S,D] and which of its positions are hidden, [B,S]."""
+        """Return the encoded source [B,S,D] and its masked positions, [B,S]."""
         hidden = source == PAD
         x = self.embed(self.source_embedding, self.source_positions, source)
         return self.transformer.encoder(x, src_key_padding_mask=hidden), hidden
@@ -97,7 +97,7 @@ class LibraryTransformer(nn.Module):
         return self.transformer.decoder(x, memory, tgt_mask=causal, memory_key_padding_mask=hidden, tgt_is_causal=True)
 
     def causal(self, target_in: torch.Tensor) -> torch.Tensor:
-        """Return which positions are hidden from which, [T,T]."""
+        """Return the causal mask, true where hidden, [T,T]."""
         return nn.Transformer.generate_square_subsequent_mask(
             target_in.shape[1], device=target_in.device, dtype=torch.bool
         )
@@ -118,7 +118,7 @@ class LibraryTransformer(nn.Module):
 
 
 class NnTransformer(PlainLoop):
-    """The library's class in the plain loop."""
+    """The library's class in the plain training loop."""
 
     def __init__(self, recipe: TransformerRecipe, module: LibraryTransformer, training: Training, device: str) -> None:
         super().__init__("nn_transformer", module, training, device)
@@ -171,7 +171,7 @@ def build(
     weights: Arrays,
     device: str = "cpu",
 ) -> NnTransformer:
-    """Build the baseline; the settings are those of `impls.baselines.registry.build_baseline`."""
+    """Build the baseline with the settings of `impls.registry.build_baseline`."""
     recipe = admit("nn_transformer", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
     with torch.random.fork_rng(devices=[]):
         module = LibraryTransformer(recipe, source_vocabulary_size, target_vocabulary_size)
@@ -181,7 +181,7 @@ def build(
 
 
 def _packed(arrays: Arrays) -> Arrays:
-    """Return the arrays with queries, keys and values one above the other, as torch's attention has them."""
+    """Return the arrays with queries, keys and values concatenated, as in torch's attention."""
     packed: Arrays = {}
     for name, array in arrays.items():
         attention, _, part = name.partition("_attn.query.")

@@ -1,4 +1,4 @@
-"""The training loop that tutorials and users of a library write, around any torch module."""
+"""The training loop of tutorials, around any torch module."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from impls.contract import PAD, Arrays, Batch, Training
 
 
 class PlainLoop:
-    """Padded batches, the loss over all positions with padding ignored, and one wait for the device in each update.
+    """Padded batches, a loss that ignores padding, and one wait for the device per update.
 
-    Adam as its constructor leaves it: not fused. Dropout draws from the framework's global generator.
-    `logits` is the module's result unless a subclass overrides it.
+    Adam has its default implementation, and dropout draws from the framework's global generator. `logits` is the
+    module's output unless a subclass overrides it.
 
-    Raises: ValueError for label smoothing, which would make the loss another than nats, or a device that is not there.
+    Raises: ValueError for label smoothing, with which the loss would not be in nats, or an unavailable device.
     """
 
     def __init__(self, name: str, module: nn.Module, training: Training, device: str) -> None:
@@ -53,7 +53,7 @@ class PlainLoop:
         return loss.item()
 
     def loss(self, batch: Batch) -> torch.Tensor:
-        """Return the mean nats per target token, to be differentiated."""
+        """Return the mean nats per target token, with gradients."""
         logits = self.logits(self.to_device(batch.source), self.to_device(batch.target_in))
         loss: torch.Tensor = self.criterion(logits.flatten(0, 1), self.to_device(batch.target_out).flatten())
         return loss
@@ -64,7 +64,7 @@ class PlainLoop:
         return logits
 
     def to_device(self, ids: np.ndarray[Any, Any]) -> torch.Tensor:
-        """Return ids on the device as torch's loss wants them, int64."""
+        """Return ids on the device, as int64 for torch's loss."""
         return torch.from_numpy(ids.astype(np.int64)).to(self.device)
 
     def synchronize(self) -> None:
@@ -74,5 +74,5 @@ class PlainLoop:
 
 
 def put(module: nn.Module, arrays: Arrays) -> None:
-    """Give a module all its parameters and buffers by name. Raises: RuntimeError where a name or a shape is wrong."""
+    """Set all parameters and buffers of a module. Raises: RuntimeError for a wrong name or shape."""
     module.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})

@@ -1,7 +1,7 @@
-"""Baseline `plain`: the Transformer as tutorials teach it, the baseline of every ratio of speed.
+"""Baseline `plain`: the Transformer as tutorials write it, to which all speed ratios refer.
 
-The module is that of the variant `plain`, in the loop that tutorials write. Translation goes one sentence at a time,
-the whole decoder run again for each word. Nothing is slowed on purpose, and nothing is optimised.
+The module is that of the variant `plain`, in the tutorials' training loop. It translates one sentence at a time and
+runs the whole decoder again for each token. It is neither slowed on purpose nor optimised.
 
 Source: Vaswani et al. 2017, section 3, with the choices that the tutorials share: post-norm, ReLU, an output
 projection of its own.
@@ -31,7 +31,7 @@ NAMES: Rules = (
 
 
 class Plain(PlainLoop):
-    """The plain Transformer in the plain loop."""
+    """The plain Transformer in the plain training loop."""
 
     def __init__(self, recipe: TransformerRecipe, module: PlainTransformer, training: Training, device: str) -> None:
         super().__init__("plain", module, training, device)
@@ -45,9 +45,9 @@ class Plain(PlainLoop):
     def translate(
         self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
     ) -> list[list[int]]:
-        """Return the translations, each found for itself: no matter what `batch_size` is, a batch is one sentence.
+        """Return the translations, one sentence at a time whatever the `batch_size`.
 
-        Raises: ValueError if there are more positions than the recipe has.
+        Raises: ValueError for more positions than the recipe has.
         """
         check_request(self.name, self.recipe, sources, max_tokens)
         self.model.eval()
@@ -57,14 +57,14 @@ class Plain(PlainLoop):
     def _translate(self, source: Ids, beam: int, max_tokens: int, suppressed: Sequence[int]) -> list[int]:
         memory, visible = self.model.encode(self.to_device(source[None]))
 
-        def following(prefixes: list[list[int]]) -> torch.Tensor:
+        def next_logits(prefixes: list[list[int]]) -> torch.Tensor:
             rows = len(prefixes)
             target_in = torch.tensor(prefixes, device=self.device)
             sources = memory.expand(rows, -1, -1), visible.expand(rows, -1, -1, -1)
             features, _ = self.model.decode(target_in, *sources)
             return self.model.output(features)[:, -1]
 
-        return search(following, beam=beam, max_tokens=max_tokens, suppressed=suppressed)
+        return search(next_logits, beam=beam, max_tokens=max_tokens, suppressed=suppressed)
 
 
 def build(
@@ -76,7 +76,7 @@ def build(
     weights: Arrays,
     device: str = "cpu",
 ) -> Plain:
-    """Build the baseline; the settings are those of `impls.baselines.registry.build_baseline`."""
+    """Build the baseline with the settings of `impls.registry.build_baseline`."""
     recipe = admit("plain", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
     with torch.random.fork_rng(devices=[]):
         module = PlainTransformer(recipe, source_vocabulary_size, target_vocabulary_size)

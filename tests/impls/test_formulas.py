@@ -106,7 +106,7 @@ def test_activations_stay_finite_far_out(name: str) -> None:
 
 @pytest.mark.parametrize("function", [formulas.activation, formulas.activation_derivative])
 def test_an_unknown_activation_is_named(function: object) -> None:
-    with pytest.raises(ValueError, match="activation='mish': allowed is relu, gelu, silu, tanh"):
+    with pytest.raises(ValueError, match="activation='mish': must be one of relu, gelu, silu, tanh"):
         function("mish", 0.0)  # type: ignore[operator]
 
 
