@@ -40,7 +40,7 @@ Backend = Literal["tensorflow", "jax", "torch"]
 
 
 def _reject(settings: object, name: str, accepted: str) -> NoReturn:
-    raise ValueError(f"{type(settings).__name__}.{name}={getattr(settings, name)!r}: must be {accepted}")
+    raise ValueError(f"{type(settings).__name__}.{name}={getattr(settings, name)!r}: expected {accepted}")
 
 
 def _check_choices(settings: object) -> None:

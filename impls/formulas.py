@@ -23,9 +23,9 @@ def sinusoids(positions: int, width: int) -> Reals:
     Source: Vaswani et al. 2017, section 3.5.
     """
     if positions < 0:
-        raise ValueError(f"positions={positions!r}: must be a whole number of at least 0")
+        raise ValueError(f"positions={positions!r}: expected a whole number of at least 0")
     if width < 2 or width % 2:
-        raise ValueError(f"width={width!r}: must be an even number of at least 2")
+        raise ValueError(f"width={width!r}: expected an even number of at least 2")
     frequencies = 10_000.0 ** (-np.arange(0, width, 2) / width)
     angles = np.arange(positions)[:, None] * frequencies
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(positions, width)
@@ -46,7 +46,7 @@ def activation(name: str, x: npt.ArrayLike) -> Reals:
         return values * _sigmoid(values)
     if name == "tanh":
         return np.tanh(values)
-    raise ValueError(f"activation={name!r}: must be one of {', '.join(get_args(Activation))}")
+    raise ValueError(f"activation={name!r}: expected one of {', '.join(get_args(Activation))}")
 
 
 def activation_derivative(name: str, x: npt.ArrayLike) -> Reals:
@@ -65,7 +65,7 @@ def activation_derivative(name: str, x: npt.ArrayLike) -> Reals:
         return sigmoid * (1 + values * (1 - sigmoid))
     if name == "tanh":
         return 1 - np.tanh(values) ** 2
-    raise ValueError(f"activation={name!r}: must be one of {', '.join(get_args(Activation))}")
+    raise ValueError(f"activation={name!r}: expected one of {', '.join(get_args(Activation))}")
 
 
 def _normal_cumulative(values: Reals) -> Reals:
@@ -101,7 +101,7 @@ def masks(source_lengths: npt.ArrayLike, target_lengths: npt.ArrayLike) -> Masks
     if not whole or source.ndim != 1 or source.shape != target.shape or not source.size or min(*source, *target) < 1:
         raise ValueError(
             f"source_lengths={source.tolist()!r}, target_lengths={target.tolist()!r}: "
-            "must be two equally long lists of whole numbers of at least 1"
+            "expected two equally long lists of whole numbers of at least 1"
         )
     encoder = np.arange(source.max()) < source[:, None]
     target_visible = np.arange(target.max()) < target[:, None]

@@ -54,7 +54,9 @@ class TorchReference(nn.Module):
         self.dropout = nn.Dropout(recipe.dropout)
         self.width, self.heads, self.max_length = recipe.width, recipe.heads, recipe.max_length
 
-    def _embed(self, embedding: nn.Embedding, positions: nn.Embedding, ids: torch.Tensor, first: int = 0) -> torch.Tensor:
+    def _embed(
+        self, embedding: nn.Embedding, positions: nn.Embedding, ids: torch.Tensor, first: int = 0
+    ) -> torch.Tensor:
         end = first + ids.shape[1]
         if end > self.max_length:
             raise ValueError(f"{end} positions exceed max_length={self.max_length}")

@@ -1,8 +1,8 @@
-"""What Keras 3 leaves to its backends: gradients, compilation, and the shapes that compilation likes.
+"""Backend-specific parts of Keras 3: gradients, compilation and padding to buckets.
 
-TensorFlow compiles a function once for all shapes (`tf.function`), JAX once for each shape (`jax.jit`), of which
-padding to buckets leaves few; torch runs as it stands. The backend is that of KERAS_BACKEND, fixed at the first
-import, TensorFlow where it says nothing. Import Keras from here: this loads it without the other frameworks.
+TensorFlow compiles a function once for all shapes (`tf.function`), JAX once for each shape (`jax.jit`), so shapes are
+padded to few buckets; torch is not compiled. KERAS_BACKEND chooses the backend, TensorFlow by default, and the first
+import fixes it. Import Keras from here, because this module loads it without the other frameworks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Tensors = list[Any]
 
 @contextlib.contextmanager
 def _alone(chosen: str) -> Iterator[None]:
-    """Hide the other frameworks: TensorFlow and Keras import JAX wherever it is installed, and use none of it."""
+    """Hide the other frameworks: TensorFlow and Keras import JAX if it is installed, although they do not use it."""
     hidden = [name for name in FRAMEWORKS if name != chosen and name not in sys.modules]
     modules: dict[str, Any] = sys.modules
     modules.update(dict.fromkeys(hidden))
@@ -42,26 +42,26 @@ with _alone(os.environ["KERAS_BACKEND"]):
     from keras import ops
 
 CHOSEN = keras.config.backend()
-keras.config.set_floatx("float32")  # which ~/.keras/keras.json may have set otherwise
+keras.config.set_floatx("float32")  # overrides ~/.keras/keras.json
 
 __all__ = ["CHOSEN", "Backend", "Compiled", "backend", "bucket", "keras", "ops"]
 
 
 def bucket(size: int, *, step: int) -> int:
-    """Return the least multiple of `step` that holds `size`, or below `step` the least power of two from 8 on."""
+    """Round `size` up to a multiple of `step`, or below `step` / 2 to a power of two of at least 8."""
     if size > step // 2:
         return -(-size // step) * step
     return max(8, 1 << max(0, size - 1).bit_length())
 
 
 class Backend:
-    """Runs functions as they stand, on torch. `buckets`: whether arrays are to be padded to few shapes."""
+    """The torch backend, which does not compile. `buckets` is whether to pad arrays to few shapes."""
 
     jit_compile = False
     buckets = False
 
     def gradients(self, function: Callable[[Tensors], tuple[Tensor, Any]], weights: Tensors) -> tuple[Tensors, Any]:
-        """Return the gradients of what `function` returns first, and what it returns second."""
+        """Return the gradients of the function's first result, and its second result."""
         import torch
 
         leaves = [tensor.detach().requires_grad_() for tensor in weights]
@@ -70,8 +70,8 @@ class Backend:
             gradients = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
         return list(gradients), rest
 
-    def compile(self, function: Callable[..., Any], *, gives_back: bool) -> Callable[..., Any]:
-        """Return `function` ready to be called with tensors; with `gives_back` its first argument's memory is free."""
+    def compile(self, function: Callable[..., Any], *, donate: bool) -> Callable[..., Any]:
+        """Return `function` without gradients; with `donate` it may reuse the memory of its first argument."""
         import torch
 
         def without_gradients(*arguments: Any) -> Any:
@@ -81,17 +81,17 @@ class Backend:
         return without_gradients
 
     def kinds(self, arguments: tuple[Any, ...]) -> Hashable:
-        """Return what a compilation is bound to: calls that agree in it share one. None: nothing is compiled."""
+        """Return a key of the compilation: calls with equal keys share one. None if nothing is compiled."""
         return None
 
     def has_gpu(self) -> bool:
-        """Return whether there is a GPU that the backend can use."""
+        """Return whether the backend can use a GPU."""
         import torch
 
         return torch.cuda.is_available()
 
     def synchronize(self, tensors: Any) -> None:
-        """Return when `tensors`, in whatever structure, have been computed."""
+        """Wait until `tensors`, in any structure, have been computed."""
         import torch
 
         if torch.cuda.is_available():
@@ -99,10 +99,10 @@ class Backend:
 
 
 class TensorFlow(Backend):
-    """Compiles to a graph, once for arrays of any length."""
+    """Compiles to a graph once, for arrays of any length."""
 
     def gradients(self, function: Any, weights: Tensors) -> tuple[Tensors, Any]:
-        """Return the gradients of what `function` returns first, and what it returns second."""
+        """Return the gradients of the function's first result, and its second result."""
         import tensorflow as tf
 
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -111,11 +111,11 @@ class TensorFlow(Backend):
         gradients = tape.gradient(value, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return [tf.convert_to_tensor(tensor) for tensor in gradients], rest
 
-    def compile(self, function: Callable[..., Any], *, gives_back: bool) -> Callable[..., Any]:
-        """Return the graph of `function`; the shapes of its first argument are fixed, all others free."""
+    def compile(self, function: Callable[..., Any], *, donate: bool) -> Callable[..., Any]:
+        """Return the graph of `function`; the shapes of its first argument are fixed, all others are dynamic."""
         import tensorflow as tf
 
-        # Else a GPU multiplies float32 numbers cut to 10 bits, as torch does not.
+        # Otherwise a GPU multiplies in TF32 with 10 bits of mantissa, unlike torch.
         tf.config.experimental.enable_tensor_float_32_execution(False)
         graphs: dict[Hashable, Any] = {}
 
@@ -133,44 +133,44 @@ class TensorFlow(Backend):
         return call
 
     def kinds(self, arguments: tuple[Any, ...]) -> Hashable:
-        """Return how many arrays each argument has: one graph serves all of as many."""
+        """Return the number of arrays of each argument: calls with equal numbers share a graph."""
         import tensorflow as tf
 
         return tuple(len(tf.nest.flatten(argument)) for argument in arguments[1:])
 
     def has_gpu(self) -> bool:
-        """Return whether there is a GPU that the backend can use."""
+        """Return whether the backend can use a GPU."""
         import tensorflow as tf
 
         return bool(tf.config.list_physical_devices("GPU"))
 
     def synchronize(self, tensors: Any) -> None:
-        """Return when `tensors`, in whatever structure, have been computed."""
+        """Wait until `tensors`, in any structure, have been computed."""
         import tensorflow as tf
 
         tf.test.experimental.sync_devices()
 
 
 class Jax(Backend):
-    """Compiles by XLA, anew for each shape."""
+    """Compiles by XLA for each shape."""
 
     jit_compile = True
     buckets = True
 
     def gradients(self, function: Any, weights: Tensors) -> tuple[Tensors, Any]:
-        """Return the gradients of what `function` returns first, and what it returns second."""
+        """Return the gradients of the function's first result, and its second result."""
         import jax
 
         (_, rest), gradients = jax.value_and_grad(function, has_aux=True)(weights)
         return gradients, rest
 
-    def compile(self, function: Callable[..., Any], *, gives_back: bool) -> Callable[..., Any]:
-        """Return `function` compiled; with `gives_back` its first argument's memory is used for what it returns."""
+    def compile(self, function: Callable[..., Any], *, donate: bool) -> Callable[..., Any]:
+        """Return `function` compiled; with `donate` the result reuses the memory of its first argument."""
         import jax
 
-        # Else a GPU multiplies float32 numbers cut to 10 bits, as torch does not.
+        # Otherwise a GPU multiplies in TF32 with 10 bits of mantissa, unlike torch.
         jax.config.update("jax_default_matmul_precision", "highest")
-        return jax.jit(function, donate_argnums=(0,) if gives_back else ())
+        return jax.jit(function, donate_argnums=(0,) if donate else ())
 
     def kinds(self, arguments: tuple[Any, ...]) -> Hashable:
         """Return the shapes of all but the first argument."""
@@ -179,41 +179,42 @@ class Jax(Backend):
         return tuple(leaf.shape for leaf in jax.tree_util.tree_leaves(arguments[1:]))
 
     def has_gpu(self) -> bool:
-        """Return whether there is a GPU that the backend can use."""
+        """Return whether the backend can use a GPU."""
         import jax
 
         return any(device.platform == "gpu" for device in jax.devices())
 
     def synchronize(self, tensors: Any) -> None:
-        """Return when `tensors`, in whatever structure, have been computed."""
+        """Wait until `tensors`, in any structure, have been computed."""
         import jax
 
         jax.block_until_ready(tensors)
 
 
 class Compiled:
-    """A function that notes how long its compilations take: the first call of each kind, its run included.
+    """A compiled function that records how long its compilations take.
 
-    `seconds`: those first calls, in order. `gives_back`: the caller needs its first argument no more.
+    `seconds` receives the time of the first call of each kind, including its run. With `donate`, the caller gives up
+    the memory of the first argument.
     """
 
-    def __init__(self, function: Callable[..., Any], seconds: list[float], *, gives_back: bool = False) -> None:
-        self._call = backend().compile(function, gives_back=gives_back)
+    def __init__(self, function: Callable[..., Any], seconds: list[float], *, donate: bool = False) -> None:
+        self._call = backend().compile(function, donate=donate)
         self._seconds = seconds
-        self._known: set[Hashable] = {None}
+        self._compiled: set[Hashable] = {None}
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function."""
         kind = backend().kinds(arguments)
-        if kind in self._known:
+        if kind in self._compiled:
             return self._call(*arguments)
-        # What was enqueued before would run meanwhile, and its time count as this compilation's.
+        # Earlier work must not count as compilation time.
         backend().synchronize(arguments)
         began = time.perf_counter()
         result = self._call(*arguments)
         backend().synchronize(result)
         self._seconds.append(time.perf_counter() - began)
-        self._known.add(kind)
+        self._compiled.add(kind)
         return result
 
 

@@ -1,7 +1,7 @@
-"""The compiled functions of a Keras network: update, evaluation, decoding; and where its canonical weights lie.
+"""The compiled functions of a Keras network (update, evaluation, decoding) and the location of its canonical weights.
 
-Weights and moments are plain tensors that go into a function and come out of it, so the models of one recipe share what
-was compiled. Nothing here is torch's: the formulas are those of the papers once more.
+Weights and moments are arguments and results of functions, so that all models of a recipe share the compilations. The
+code is independent of the torch implementation.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from impls.keras3.keras_transformer import canonical
 from impls.keras3.keras_transformer import network as transformer
 
 TINY = 1e-6
-"""Added to the norm of the gradients that they are divided by, as torch does it."""
+"""Added to the gradient norm before dividing by it, as in torch."""
 
 GRU_VARIABLES = {
     "kernel": (("input.kernel", None),),
     "recurrent_kernel": (("hidden.kernel", None),),
     "bias": (("input.bias", 0), ("hidden.bias", 1)),
 }
-"""What Keras calls the variables of a GRU, and the canonical tensors in each: all of it, or one of its rows."""
+"""The canonical tensors in each variable of a Keras GRU: name and row, or None for the whole variable."""
 
 
 class Slot(NamedTuple):
-    """Where a canonical tensor lies: a variable's number, one of its rows, and whether its gates stand otherwise."""
+    """The location of a canonical tensor: index of the variable, row, and whether its gates must be reordered."""
 
     variable: int
     row: int | None = None
     gates: bool = False
 
     def read(self, array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Numbers:
-        """Return the canonical tensor that lies in a variable's array. A copy."""
+        """Return a copy of the canonical tensor in a variable's array."""
         values = array if self.row is None else array[self.row]
         return np.array(self._swapped(values).reshape(shape), np.float32)
 
     def write(self, array: np.ndarray[Any, Any], canonical_array: Numbers) -> None:
-        """Put a canonical tensor into its place in a variable's array."""
+        """Write a canonical tensor into a variable's array."""
         target = array if self.row is None else array[self.row]
         target[...] = self._swapped(np.asarray(canonical_array, np.float32)).reshape(target.shape)
 
     def _swapped(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Change between Keras's order of gates (update, reset, candidate) and ours (reset, update, candidate)."""
+        """Convert between Keras's order of gates (update, reset, candidate) and ours (reset, update, candidate)."""
         if not self.gates:
             return array
         first, second, third = np.split(array, 3, axis=-1)
@@ -58,7 +58,7 @@ class Slot(NamedTuple):
 
 
 def slots(variables: list[Any]) -> dict[str, Slot]:
-    """Return where each canonical tensor lies in the variables of a network."""
+    """Return the location of each canonical tensor in the variables of a network."""
     slots_by_name: dict[str, Slot] = {}
     for number, variable in enumerate(variables):
         parts = [part for part in variable.path.split("/") if part != "gru_cell"]
@@ -73,7 +73,7 @@ def slots(variables: list[Any]) -> dict[str, Slot]:
 
 
 class Held(NamedTuple):
-    """What an update changes: one tensor a variable each."""
+    """The tensors that an update changes, one per variable each."""
 
     weights: Tensors
     first_moment: Tensors
@@ -81,10 +81,10 @@ class Held(NamedTuple):
 
 
 class Update(NamedTuple):
-    """The numbers of one update, each a scalar.
+    """The scalars of one update.
 
     `step` is rate / (1 - beta1^n), `correction` sqrt(1 - beta2^n), after n updates; `left1` and `left2` are 1 - beta,
-    which float32 cannot subtract. `smoothing` is empty where labels are not smoothed.
+    computed in float64. `smoothing` is empty without label smoothing.
     """
 
     smoothing: tuple[Tensor, ...]
@@ -98,19 +98,19 @@ class Update(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A batch as a function gets it.
+    """A batch on the device.
 
-    Shapes: words are source [B,S] and target_in [B,T]; packings those of both, of N rows each on the target's side;
-    answers the target words [N].
+    Shapes: ids are source [B,S] and target_in [B,T]; packings those of both, with N rows on the target side; targets
+    are the tokens to predict, [N].
     """
 
-    words: tuple[Tensor, Tensor]
+    ids: tuple[Tensor, Tensor]
     packings: tuple[Packing, Packing]
-    answers: Tensor
+    targets: Tensor
 
 
 class Sums(NamedTuple):
-    """What an update gives for the totals."""
+    """The sums of one update."""
 
     objective_nats: Tensor
     nats: Tensor
@@ -118,7 +118,7 @@ class Sums(NamedTuple):
 
 
 class Program:
-    """A network and its compiled functions, for all models of a recipe. Its own variables' values are never used."""
+    """A network and its compiled functions, shared by all models of a recipe. Its variables' values are unused."""
 
     def __init__(self, recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, policy: str) -> None:
         with _policy(policy):
@@ -136,7 +136,7 @@ class Program:
         ]
         self.seed_type = np.dtype(keras.backend.standardize_dtype(self.seeds[0].dtype)) if self.seeds else np.int64
         self.seconds: list[float] = []
-        self.update = Compiled(self._update, self.seconds, gives_back=True)
+        self.update = Compiled(self._update, self.seconds, donate=True)
         self.nats = Compiled(self._nats, self.seconds)
         self.logits = Compiled(self._logits, self.seconds)
         self.attention = Compiled(self._attention, self.seconds)
@@ -144,7 +144,7 @@ class Program:
         self.steps: dict[int, Compiled] = {}
 
     def step(self, best: int) -> Compiled:
-        """Return the function that advances a decoding and ranks the `best` next words."""
+        """Return the function of a decoding step that returns the `best` next tokens."""
         if best not in self.steps:
             self.steps[best] = Compiled(functools.partial(self._step, best), self.seconds)
         return self.steps[best]
@@ -159,14 +159,14 @@ class Program:
 
     def _packed_logits(self, batch: Given, *teacher_forced: Tensor, training: bool = False) -> Tensor:
         """Return the float32 logits at the packed target positions, [N,V]."""
-        features = self.network(*batch.words, batch.packings, *teacher_forced, training=training)
+        features = self.network(*batch.ids, batch.packings, *teacher_forced, training=training)
         return ops.cast(self.network.project(features[0]), "float32")
 
     def _update(
         self, held: Held, number: Update, seeds: Tensor, batch: Given, teacher_forced: tuple[Tensor, ...]
     ) -> tuple[Held, Sums]:
-        """Return what one update makes of `held`, and its sums; `teacher_forced` holds the coins [T], or nothing."""
-        target = batch.answers
+        """Return `held` after one update, and its sums; `teacher_forced` holds the mask [T] or is empty."""
+        target = batch.targets
         real = ops.cast(ops.not_equal(target, PAD), "float32")
 
         def mean(values: Tensors) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -175,23 +175,23 @@ class Program:
             nats = ops.sum(real * ops.sparse_categorical_crossentropy(target, logits, from_logits=True))
             objective = nats
             for share in number.smoothing:
-                # Szegedy et al. 2016, section 7: the smoothed share is spread evenly over all words.
+                # Szegedy et al. 2016, section 7: the smoothed share is spread evenly over the vocabulary.
                 even = ops.sum(real * (ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)))
                 objective = (1 - share) * nats + share * even
             return objective / number.tokens, (objective, nats)
 
         slopes, (objective, nats) = backend().gradients(mean, held.weights)
-        norm = ops.sqrt(sum(ops.sum(ops.square(one)) for one in slopes))
+        norm = ops.sqrt(sum(ops.sum(ops.square(slope)) for slope in slopes))
         scale = ops.minimum(number.clip_norm / (norm + TINY), 1.0)
-        changed = [_adam(number, scale * slope, *one) for slope, *one in zip(slopes, *held, strict=True)]
-        after = Held(*(list(one) for one in zip(*changed, strict=True)))
+        changed = [_adam(number, scale * slope, *tensors) for slope, *tensors in zip(slopes, *held, strict=True)]
+        after = Held(*(list(tensors) for tensors in zip(*changed, strict=True)))
         return after, Sums(objective, nats, norm)
 
     def _nats(self, values: Tensors, batch: Given) -> Tensor:
-        """Return the negative log-likelihood of the target words at the packed positions, [N]."""
+        """Return the negative log-likelihood of the target tokens at the packed positions, [N]."""
         with self._with(values):
             logits = self._packed_logits(batch)
-        chosen = ops.take_along_axis(logits, batch.answers[:, None], axis=1)[:, 0]
+        chosen = ops.take_along_axis(logits, batch.targets[:, None], axis=1)[:, 0]
         return ops.logsumexp(logits, axis=-1) - chosen
 
     def _logits(self, values: Tensors, words: tuple[Tensor, Tensor]) -> Tensor:
@@ -210,7 +210,7 @@ class Program:
     def _step(
         self, best: int, values: Tensors, state: dict[str, Tensor], last: Tensor, position: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return log-probabilities and words [B,N], and the state after them."""
+        """Return log-probabilities and tokens, [B,N] each, and the next state."""
         with self._with(values):
             features, after = self.network.step(state, last, position)
             logits = ops.cast(self.network.project(features), "float32")
@@ -222,14 +222,14 @@ def _adam(number: Update, slope: Tensor, weight: Tensor, first: Tensor, second: 
     """Return the weight and its moments after one step of Adam (Kingma and Ba 2015, algorithm 1)."""
     first = first + number.left1 * (slope - first)
     second = second + number.left2 * (ops.square(slope) - second)
-    # Epsilon is added after the correction of the root, as the paper's algorithm says and its section 2 does not.
+    # Epsilon is added after bias correction, as in the paper's algorithm 1 and unlike its section 2.
     weight = weight - number.step * first / (ops.sqrt(second) / number.correction + number.epsilon)
     return weight, first, second
 
 
 @contextlib.contextmanager
 def _policy(name: str) -> Iterator[None]:
-    """Let the layers that are built meanwhile compute in this precision."""
+    """Build layers with this precision policy within the context."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(name)
     try:
@@ -242,6 +242,6 @@ def _policy(name: str) -> Iterator[None]:
 def program(
     recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, policy: str, device: str
 ) -> Program:
-    """Return the program of a recipe, made once."""
+    """Return the cached program of a recipe."""
     with keras.device(device):
         return Program(recipe, source_vocabulary_size, target_vocabulary_size, policy)

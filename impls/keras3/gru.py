@@ -1,11 +1,11 @@
-"""The `GruRecipe` once more, in Keras 3 alone: a second implementation of `bahdanau_gru`, of Keras's own GRU layers.
+"""The `GruRecipe` in Keras 3: a second implementation of `bahdanau_gru` with Keras's own GRU layers.
 
 Source: Bahdanau, Cho and Bengio 2015, appendix A.1 to A.2. Runs on TensorFlow, JAX and torch. Shapes use the
 repository's letters, with E for the embedding width and H for the width of the states.
 
-The output layer computes on real target positions alone; encoder and decoder step through padding too. Cutting a batch
-of random sentences into parts of similar length leaves less padding but takes more steps, each of which adds to the
-gradient of every matrix: on TensorFlow two parts saved 8 % of an update and four cost 5 %, so batches stay whole.
+The output layer computes on real target positions only; encoder and decoder also step through padding. Splitting a
+batch into parts of similar length would leave less padding but need more steps, each of which adds to the gradient of
+every matrix: on TensorFlow, two parts saved 8 % of an update and four cost 5 % more, so batches stay whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from impls.keras3.keras_packing import Packing, pack
 
 Tensor = Any
 State = dict[str, Tensor]
-"""The decoder of sentences half way through decoding, by name; each tensor's first dimension is the sentence."""
+"""The state of incremental decoding by name; the first dimension of each tensor is the row."""
 
 MASKED_SCORE = -1e9
 
@@ -33,10 +33,10 @@ class Encoder(layers.Layer):
         self.back = layers.GRU(width, return_sequences=True, name="encoder-backward")
 
     def call(self, embedded: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-        """Read both ways; forward, then backward, in the last dimension."""
+        """Return the states of both directions, forward first in the last dimension, and the last states."""
         length = ops.sum(ops.cast(visible, "int32"), axis=1, keepdims=True)
         position = ops.arange(ops.shape(visible)[1])[None]
-        # Real words in reverse, padding left where it is: the backward direction begins at the last real word.
+        # Reverse the tokens but not the padding, so that the backward direction begins at the last token.
         reverse = ops.where(visible, length - 1 - position, position)[..., None]
         ahead = self.ahead(embedded)
         back = self.back(ops.take_along_axis(embedded, reverse, axis=1))
@@ -62,14 +62,14 @@ class AdditiveAttention(layers.Layer):
         return ops.matmul(encoded, kernel) + ops.cast(self.energy.bias, encoded.dtype)
 
     def call(self, state: Tensor, projected_memory: Tensor, visible: Tensor) -> Tensor:
-        """Return the weights on the source. Shapes: [B,H], [B,S,H], [B,S] to [B,S]."""
+        """Return the attention weights on the source. Shapes: [B,H], [B,S,H], [B,S] to [B,S]."""
         query_part = ops.matmul(state, ops.cast(self.energy.kernel, state.dtype)[: self.width])
         scores = self.score(ops.tanh(projected_memory + query_part[:, None]))[..., 0]
         return ops.softmax(ops.where(visible, scores, ops.cast(MASKED_SCORE, scores.dtype)), axis=-1)
 
 
 class GruNetwork(layers.Layer):
-    """The whole model. Its decoder goes by `ops.scan`, whose state is also what it gives at each position."""
+    """The whole model. Its decoder runs in `ops.scan`; the output at each position is the state."""
 
     max_length: int | None = None
 
@@ -93,7 +93,7 @@ class GruNetwork(layers.Layer):
         self.project = layers.Dense(target_vocabulary_size, name="output")
 
     def build(self, source_shape: object, target_in_shape: object) -> None:
-        """Leave it to the layers inside, each of which is built when it is first called."""
+        """Do nothing: each inner layer is built when it is first called."""
 
     def prefill(self, source: Tensor, training: bool = False) -> State:
         """Encode the source [B,S] and return the state before the first target token."""
@@ -109,11 +109,11 @@ class GruNetwork(layers.Layer):
 
     @staticmethod
     def with_capacity(state: State, position: int) -> State:
-        """Return the state: it is of one size at every position."""
+        """Return the state itself, whose size is constant."""
         return state
 
     def step(self, state: State, last: Tensor, position: Tensor) -> tuple[Tensor, State]:
-        """Feed the newest tokens [B]; return what `project` turns into logits, [B,3H+E], and the state."""
+        """Feed the newest tokens [B]; return the features of the logits, [B,3H+E], and the state."""
         carried = self._step(state, self.target_embedding(last), state["state"])
         return features(carried), {**state, "state": carried["state"]}
 
@@ -125,9 +125,9 @@ class GruNetwork(layers.Layer):
         teacher_forced: Tensor | None = None,
         training: bool = False,
     ) -> Tensor:
-        """Return what `project` turns into logits, [B,T,3H+E], or [1,N,3H+E] with `packings` of source and target.
+        """Return the features that `project` turns into logits, [B,T,3H+E], or [1,N,3H+E] with `packings`.
 
-        Where `teacher_forced` [T] is False at a position after the first, the model reads its own most probable word.
+        Where `teacher_forced` [T] is False at a position after the first, the model reads its own most probable token.
         """
         read = ops.transpose(features(self._decode(source, target_in, teacher_forced, training)), (1, 0, 2))
         return pack(read, packings[1] if packings else None)
@@ -137,10 +137,10 @@ class GruNetwork(layers.Layer):
         return ops.transpose(self._decode(source, target_in, None, False)["weights"], (1, 0, 2))[:, None, None]
 
     def _decode(self, source: Tensor, target_in: Tensor, teacher_forced: Tensor | None, training: bool) -> State:
-        """Return what the decoder holds at each position, by name; each tensor's first dimension is the position."""
+        """Return the decoder's state at each position, by name; the first dimension of each tensor is the position."""
         begun = self.prefill(source, training)
         words = self.target_embedding(target_in)
-        # One mask for the words of the target and for the model's own, drawn before the loop.
+        # One mask for reference tokens and for the model's own, drawn before the loop.
         keep_mask = self.target_dropout(ops.ones_like(words), training=training)
         batch = ops.shape(source)[0]
         first = {
@@ -149,7 +149,7 @@ class GruNetwork(layers.Layer):
             "word": ops.zeros_like(words[:, 0]),
             "weights": ops.zeros_like(begun["encoded"][..., 0]),
         }
-        # `ops.scan` takes one array where its length is free, so what a position is given lies side by side.
+        # `ops.scan` takes a single array if the length is dynamic, so the inputs of a position are concatenated.
         inputs = [words * keep_mask]
         if teacher_forced is not None:
             reference = ops.logical_or(teacher_forced, ops.equal(ops.arange(ops.shape(teacher_forced)[0]), 0))
@@ -181,12 +181,12 @@ class GruNetwork(layers.Layer):
 
 
 def features(carried: State) -> Tensor:
-    """Return what the output layer reads: state, context and word. Shapes: [...,H], [...,2H], [...,E] to [...,3H+E]."""
+    """Return the output layer's input: state, context, word. Shapes: [...,H], [...,2H], [...,E] to [...,3H+E]."""
     return ops.concatenate([carried[name] for name in ("state", "context", "word")], axis=-1)
 
 
 def network(recipe: GruRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> GruNetwork:
-    """Build the layers of a recipe, their variables included."""
+    """Build the layers of a recipe and their variables."""
     built = GruNetwork(recipe, source_vocabulary_size, target_vocabulary_size)
     words = ops.zeros((1, 2), "int32")
     built.project(ops.zeros((1, 3 * recipe.width + recipe.embedding_width)))

@@ -29,11 +29,11 @@ from impls.weights import check, initial
 
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 COLUMNS, ROWS, PACKED = 8, 32, 256
-"""The steps of the buckets to which positions, sentences and packed rows are padded, where each shape is compiled."""
+"""Bucket sizes of positions, sentences and packed rows, for backends that compile each shape."""
 
 
 class KerasDecoding:
-    """State of incremental decoding; `rows` of the state's rows are sentences, the rest fills the bucket."""
+    """Incremental decoding of a batch. The first `rows` rows of the state are used, the rest pads the bucket."""
 
     def __init__(self, model: KerasModel, state: dict[str, Tensor], rows: int) -> None:
         self._model, self._state, self._rows, self._position = model, state, rows, 0
@@ -45,10 +45,10 @@ class KerasDecoding:
             raise ValueError(f"{self._position + 1} positions exceed max_length={most}")
         with model.device():
             self._state = model.program.network.with_capacity(self._state, self._position)
-            fed = model.to_device(_filled(last, model.rows(self._rows)))
+            newest = model.to_device(_filled(last, model.rows(self._rows)))
             position = model.to_device(np.array([self._position], np.int32))
             call = model.program.step(min(best, model.target_vocabulary_size))
-            scores, tokens, self._state = call(model.held.weights, self._state, fed, position)
+            scores, tokens, self._state = call(model.held.weights, self._state, newest, position)
         self._position += 1
         scores, tokens = (ops.convert_to_numpy(array)[: self._rows] for array in (scores, tokens))
         return Candidates(scores, tokens.astype(np.int32))
@@ -62,7 +62,7 @@ class KerasDecoding:
 
 
 class KerasModel:
-    """A `Seq2SeqModel` around a program."""
+    """A `Seq2SeqModel` around a compiled `Program`."""
 
     def __init__(
         self,
@@ -94,21 +94,19 @@ class KerasModel:
         """Enqueue one update at `learning_rate`; never waits for the device."""
         self._updates += 1
         packed = self._given(batch)
-        fed: tuple[Tensor, ...] = ()
+        teacher_forced: tuple[Tensor, ...] = ()
         if isinstance(self.recipe, GruRecipe) and self._training.teacher_forcing < 1:
-            fed = (
-                self.to_device(
-                    self._training.teacher_forcing_mask(self._seed, self._updates, packed.words[1].shape[1])
-                ),
+            teacher_forced = (
+                self.to_device(self._training.teacher_forcing_mask(self._seed, self._updates, packed.ids[1].shape[1])),
             )
         drawn = np.random.SeedSequence([self._seed, self._updates]).generate_state(2 * len(self.program.seeds))
         seeds = (drawn >> 1).astype(self.program.seed_type).reshape(-1, 2)
         with self.device():
-            number = self._number(learning_rate, batch.tokens)
-            self.held, sums = self.program.update(self.held, number, self.to_device(seeds), packed, fed)
+            number = self._scalars(learning_rate, batch.tokens)
+            self.held, sums = self.program.update(self.held, number, self.to_device(seeds), packed, teacher_forced)
         self._sums.append((sums, batch.tokens))
 
-    def _number(self, rate: float, tokens: int) -> Update:
+    def _scalars(self, rate: float, tokens: int) -> Update:
         training, updates = self._training, self._updates
         numbers = (
             rate / (1 - training.beta1**updates),
@@ -132,7 +130,7 @@ class KerasModel:
         return totals
 
     def _totals(self) -> Totals:
-        """Add the updates to what is summed already, one after the other, so that it does not matter when."""
+        """Add the pending updates to the sums one by one, so that the time of the call does not change the rounding."""
         totals = self._summed
         for update, tokens in self._sums:
             objective, nats, norm = (float(ops.convert_to_numpy(value)) for value in update)
@@ -181,11 +179,11 @@ class KerasModel:
     # Arrays and the device --------------------------------------------------------------------------------------------
 
     def rows(self, sentences: int) -> int:
-        """Return to how many rows so many sentences are padded."""
+        """Return the padded number of rows."""
         return bucket(sentences, step=ROWS) if backend().buckets else sentences
 
     def _columns(self, positions: int) -> int:
-        """Return to how many columns so many positions are padded. Raises: ValueError past max_length positions."""
+        """Return the padded number of positions. Raises: ValueError beyond max_length."""
         most = self.program.network.max_length
         if most is not None and positions > most:
             raise ValueError(f"{positions} positions exceed max_length={most}")
@@ -193,7 +191,7 @@ class KerasModel:
         return padded if most is None else min(padded, most)
 
     def _padded(self, source: Ids, target_in: Ids) -> tuple[Ids, Ids]:
-        """Return source and target, padded to one shape where the backend compiles for each shape."""
+        """Return source and target, padded to one shape if the backend compiles for each shape."""
         columns = [self._columns(ids.shape[1]) for ids in (source, target_in)]
         if backend().buckets:
             columns = [max(columns)] * 2
@@ -205,17 +203,17 @@ class KerasModel:
         return self.to_device(source), self.to_device(target_in)
 
     def _given(self, batch: Batch) -> Given:
-        """Return a batch on the device; its packed rows, too, are padded where the backend compiles for each shape."""
+        """Return a batch on the device, with packed rows padded too if the backend compiles for each shape."""
         source, target_in = self._padded(batch.source, batch.target_in)
         target_out = _widened(batch.target_out, target_in.shape)
         packings = [Packing.of(real) for real in (source != PAD, (target_in != PAD) | (target_out != PAD))]
-        answers = target_out.reshape(-1)[packings[1].indices]
+        targets = target_out.reshape(-1)[packings[1].indices]
         if backend().buckets:
             size = bucket(max(len(packing.indices) for packing in packings), step=PACKED)
             packings = [packing._replace(indices=_filled(packing.indices, size, 0)) for packing in packings]
-            answers = _filled(answers, size)
+            targets = _filled(targets, size)
         first, second = (Packing(*map(self.to_device, packing)) for packing in packings)
-        return Given((self.to_device(source), self.to_device(target_in)), (first, second), self.to_device(answers))
+        return Given((self.to_device(source), self.to_device(target_in)), (first, second), self.to_device(targets))
 
     def to_device(self, array: Any) -> Tensor:
         """Copy an array to the device."""
@@ -223,7 +221,7 @@ class KerasModel:
             return ops.convert_to_tensor(array)
 
     def device(self) -> Any:
-        """Return a scope in which tensors lie and functions run on the model's device."""
+        """Return a context that runs on the model's device."""
         return keras.device(self._device)
 
     def synchronize(self) -> None:
@@ -231,7 +229,7 @@ class KerasModel:
         backend().synchronize(self.held.weights)
 
     def compilation(self) -> Compilation:
-        """Return how often functions were compiled so far, and how long that took."""
+        """Return the number of compilations so far and their time."""
         seconds = self.program.seconds
         return Compilation(backends.CHOSEN, backend().jit_compile, len(seconds), sum(seconds))
 

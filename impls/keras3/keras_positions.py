@@ -1,4 +1,4 @@
-"""The positions that a Transformer computes instead of learning them, in Keras 3: sinusoids, rotations and biases.
+"""Computed positions of a Transformer in Keras 3: sinusoids, rotations and biases.
 
 Shapes use the repository's letters: B sentences, S source positions, T target positions, D width, H heads, K head
 width.
@@ -29,7 +29,7 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 
 def rotate(x: Tensor, positions: Tensor, length: int) -> Tensor:
-    """Turn each interleaved pair of features by its position's angle. Shapes: [B,H,T,K], [T] to [B,H,T,K].
+    """Rotate each interleaved pair of features by the angle of its position. Shapes: [B,H,T,K], [T] to [B,H,T,K].
 
     Source: Su et al. 2021 (RoFormer), equation 34, base 10,000.
     """
@@ -44,7 +44,7 @@ def rotate(x: Tensor, positions: Tensor, length: int) -> Tensor:
 
 
 def linear_biases(heads: int, queries: Tensor, keys: Tensor) -> Tensor:
-    """Return what alibi adds to the scores: minus the distance times the head's slope. Shapes: [T], [S] to [1,H,T,S].
+    """Return ALiBi's bias of the scores: minus distance times slope of the head. Shapes: [T], [S] to [1,H,T,S].
 
     Source: Press, Smith and Lewis 2022 (ALiBi), section 3: slopes 2^(-8h/H) for h = 1 ... H.
     """

@@ -1,9 +1,9 @@
-"""Every `TransformerRecipe` once more, in Keras 3 alone: a second implementation, which shares no layer with torch's.
+"""Every `TransformerRecipe` in Keras 3: a second implementation that shares no layer with the one in torch.
 
-Source: Vaswani et al. 2017, section 3, and what the words of the recipe name. Built of `keras.layers` and `keras.ops`,
-so that one file runs on TensorFlow, JAX and torch. Layers bear the canonical names of their weights, with "-" for ".",
-which Keras on torch refuses. Shapes use the repository's letters: B sentences, S source positions, T target positions,
-V words, D width, H heads, K head width.
+Source: Vaswani et al. 2017, section 3, and the sources of the recipe's choices. It uses only `keras.layers` and
+`keras.ops`, so that it runs on TensorFlow, JAX and torch. Layers have the canonical names of their weights, with "-"
+instead of ".", which Keras on torch does not accept. Shapes use the repository's letters: B sentences, S source
+positions, T target positions, V vocabulary size, D width, H heads, K head width.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from impls.keras3.keras_positions import linear_biases, rotate, sinusoids
 
 Tensor = Any
 State = dict[str, Tensor]
-"""The caches of sentences half way through decoding, by name; each tensor's first dimension is the sentence."""
+"""The state of incremental decoding by name; the first dimension of each tensor is the row."""
 
 MASKED_SCORE = -1e9
-"""Added to the score of a hidden key: its weight is exactly 0, and a row without any visible key stays finite."""
+"""Added to the score of a masked key: its weight is exactly 0, and a row without a visible key stays finite."""
 
 INITIAL_CAPACITY = 16
-"""How many target positions the caches begin with; they double whenever they are full."""
+"""The initial number of target positions of the caches, which double when they are full."""
 
 VARIABLES = {
     "embeddings": "",
@@ -35,7 +35,7 @@ VARIABLES = {
     "scale": ".scale",
     "beta": ".shift",
 }
-"""What Keras calls the variables of its layers, and the endings of their canonical names."""
+"""Keras's names of layer variables, and the endings of their canonical names."""
 
 
 def activation(word: str, x: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def norm(recipe: TransformerRecipe, name: str) -> Any:
 
 
 class Embedder(layers.Layer):
-    """Word embedding, scaled if the recipe says so, plus positions, then dropout. Shapes: [B,T], [T] to [B,T,D]."""
+    """Token embedding, scaled if the recipe says so, plus positions, then dropout. Shapes: [B,T], [T] to [B,T,D]."""
 
     def __init__(self, recipe: TransformerRecipe, side: str, embedding: Any) -> None:
         super().__init__(name=f"{side}-embedder")
@@ -88,7 +88,7 @@ class Embedder(layers.Layer):
         self.dropout = layers.Dropout(recipe.dropout, seed=0)
 
     def call(self, words: Tensor, positions: Tensor, training: bool = False) -> Tensor:
-        """Embed words that stand at `positions`."""
+        """Embed tokens at `positions`."""
         x = self.embedding(words) * self.scale
         if self.learned is not None:
             x = x + self.learned(positions)
@@ -113,7 +113,7 @@ class Attention(layers.Layer):
         self.dropout = layers.Dropout(recipe.attention_rate, seed=0)
 
     def split(self, x: Tensor, packing: Packing | None) -> Tensor:
-        """Part the heads. Shapes: [B,T,HK], or packed [1,N,HK], to [B,H,T,K]."""
+        """Split the heads. Shapes: [B,T,HK], or packed [1,N,HK], to [B,H,T,K]."""
         x = unpack(x, packing)
         batch, length = ops.shape(x)[:2]
         return ops.transpose(ops.reshape(x, (batch, length, self.heads, self.key_width)), (0, 2, 1, 3))
@@ -131,9 +131,9 @@ class Attention(layers.Layer):
         return (rotate(key, positions, self.max_length) if self.rotary else key), value
 
     def weights(self, query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
-        """Return the share of each query's attention that each key gets. Shapes: [B,H,T,S]."""
+        """Return the attention weights of queries on keys. Shapes: [B,H,T,S]."""
         scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")
-        # In mixed precision Keras hands a layer every float argument in the lower one, the bias too.
+        # In mixed precision, Keras casts all float arguments of a layer to bfloat16, including the bias.
         return ops.cast(ops.softmax(scores + ops.cast(bias, "float32"), axis=-1), query.dtype)
 
     def call(
@@ -145,7 +145,7 @@ class Attention(layers.Layer):
         packing: Packing | None = None,
         training: bool = False,
     ) -> Tensor:
-        """Return the values summed by weight and projected. Shapes: [B,T,D], or [1,N,D] where queries are packed."""
+        """Return the projected weighted sum of the values. Shapes: [B,T,D], or [1,N,D] for packed queries."""
         shares = self.dropout(self.weights(query, key, bias), training=training)
         mixed = ops.transpose(ops.matmul(shares, value), (0, 2, 1, 3))
         batch, length = ops.shape(mixed)[:2]
@@ -161,7 +161,7 @@ class FeedForward(layers.Layer):
 
     def __init__(self, recipe: TransformerRecipe, name: str) -> None:
         super().__init__(name=name)
-        self.word = recipe.activation
+        self.activation_name = recipe.activation
 
         def linear(width: int, part: str) -> Any:
             if recipe.ffn == "conv1d":
@@ -175,12 +175,15 @@ class FeedForward(layers.Layer):
     def call(self, x: Tensor, training: bool = False) -> Tensor:
         """Return the feed-forward of each position."""
         hidden = self.inner(x)
-        hidden = activation(self.word, hidden) if self.gate is None else activation(self.word, self.gate(x)) * hidden
+        if self.gate is None:
+            hidden = activation(self.activation_name, hidden)
+        else:
+            hidden = activation(self.activation_name, self.gate(x)) * hidden
         return self.outer(self.dropout(hidden, training=training))
 
 
 class Residual(layers.Layer):
-    """What surrounds a sublayer: its norm, before (Xiong et al. 2020) or after the residual sum, and a dropout."""
+    """The surroundings of a sublayer: dropout, and a norm before (Xiong et al. 2020) or after the residual sum."""
 
     def __init__(self, recipe: TransformerRecipe, name: str) -> None:
         super().__init__(name=f"{name}-residual")
@@ -189,17 +192,17 @@ class Residual(layers.Layer):
         self.dropout = layers.Dropout(recipe.dropout, seed=0)
 
     def before(self, x: Tensor) -> Tensor:
-        """Return what the sublayer sees of x."""
+        """Return the sublayer's input."""
         return self.norm(x) if self.pre else x
 
     def call(self, x: Tensor, change: Tensor, training: bool = False) -> Tensor:
-        """Return x after the sublayer that gave `change`. Shapes: [B,T,D]."""
+        """Return x after a sublayer with the output `change`. Shapes: [B,T,D]."""
         x = x + self.dropout(change, training=training)
         return x if self.pre else self.norm(x)
 
 
 class EncoderLayer(layers.Layer):
-    """Attention of a sequence on itself, and a feed-forward."""
+    """Self-attention and feed-forward."""
 
     def __init__(self, recipe: TransformerRecipe, name: str) -> None:
         super().__init__(name=name)
@@ -211,7 +214,7 @@ class EncoderLayer(layers.Layer):
     def attend_to_self(
         self, x: Tensor, positions: Tensor, bias: Tensor, packing: Packing | None = None, training: bool = False
     ) -> Tensor:
-        """Return x after attention on itself. Shapes: [B,T,D] or [1,N,D]."""
+        """Return x after self-attention. Shapes: [B,T,D] or [1,N,D]."""
         normed = self.after_self_attention.before(x)
         query, (key, value) = (
             find(normed, positions, packing)
@@ -228,7 +231,7 @@ class EncoderLayer(layers.Layer):
 
 
 class DecoderLayer(EncoderLayer):
-    """The same, with attention on the encoded source between the two."""
+    """Self-attention, attention on the source, and feed-forward."""
 
     def __init__(self, recipe: TransformerRecipe, name: str) -> None:
         super().__init__(recipe, name)
@@ -249,7 +252,7 @@ class DecoderLayer(EncoderLayer):
 
 
 class Output(layers.Layer):
-    """Projects to the vocabulary with a kernel of its own, or with the target embedding (Press and Wolf 2017)."""
+    """Projects to the vocabulary with a separate kernel, or with the target embedding (Press and Wolf 2017)."""
 
     def __init__(self, recipe: TransformerRecipe, words: int, embedding: Any) -> None:
         super().__init__(name="output")
@@ -288,15 +291,15 @@ class TransformerNetwork(layers.Layer):
         self.project = Output(recipe, target_vocabulary_size, target)
 
     def build(self, source_shape: object, target_in_shape: object) -> None:
-        """Leave it to the layers inside, each of which is built when it is first called."""
+        """Do nothing: each inner layer is built when it is first called."""
 
     def _self_bias(self, queries: Tensor, keys: Tensor, visible: Tensor) -> Tensor:
-        """Return what self-attention adds to its scores, from the positions of queries and keys. Shapes: [.,.,T,S]."""
+        """Return the bias of self-attention's scores at these positions. Shapes: [.,.,T,S]."""
         bias = ops.where(visible, 0.0, MASKED_SCORE)
         return bias + linear_biases(self.alibi_heads, queries, keys) if self.alibi_heads else bias
 
     def encode(self, source: Tensor, packing: Packing | None = None, training: bool = False) -> tuple[Tensor, Tensor]:
-        """Return the encoded source [B,S,D] or [1,N,D], and the bias [B,1,1,S] that hides padding from attention."""
+        """Return the encoded source [B,S,D] or [1,N,D], and the bias [B,1,1,S] that masks padding."""
         visible = ops.not_equal(source, PAD)[:, None, None, :]
         positions = ops.arange(ops.shape(source)[1])
         bias = self._self_bias(positions, positions, visible)
@@ -315,14 +318,14 @@ class TransformerNetwork(layers.Layer):
         training: bool = False,
         attention_maps: list[Tensor] | None = None,
     ) -> Tensor:
-        """Return what `project` turns into logits; append the attention on the source to the list `attention_maps`.
+        """Return the features that `project` turns into logits; append attention weights to `attention_maps`.
 
         Shapes: [B,T,D], or [1,N,D] with `packings` of source and target.
         """
         packed, packing = packings or (None, None)
         memory, memory_bias = self.encode(source, packed, training=training)
         positions = ops.arange(ops.shape(target_in)[1])
-        # Padding stands on the right, so the causal mask already hides it from every real position.
+        # Padding is on the right, so the causal mask already hides it from all real positions.
         bias = self._self_bias(positions, positions, (positions[:, None] >= positions[None, :])[None, None])
         x = self.target(pack(target_in, packing), pack_positions(packing, ops.shape(target_in)[1]), training=training)
         for layer in self.decoder:
@@ -355,7 +358,7 @@ class TransformerNetwork(layers.Layer):
 
     @staticmethod
     def with_capacity(state: State, position: int) -> State:
-        """Return the state with caches that have a place for `position`: as they are, or doubled."""
+        """Return the state with caches that have capacity for `position`, doubled if necessary."""
         capacity = state["self.0.key"].shape[2]
         if position < capacity:
             return state
@@ -363,7 +366,7 @@ class TransformerNetwork(layers.Layer):
         return {name: ops.pad(tensor, more) if name.startswith("self.") else tensor for name, tensor in state.items()}
 
     def step(self, state: State, last: Tensor, position: Tensor) -> tuple[Tensor, State]:
-        """Feed the newest tokens [B] at `position` [1]; return what becomes logits, [B,D], and the state."""
+        """Feed the newest tokens [B] at `position` [1]; return the features of the logits, [B,D], and the state."""
         state = dict(state)
         x = self.target(last[:, None], position)
         keys = ops.arange(ops.shape(state["self.0.key"])[2])
@@ -383,13 +386,13 @@ class TransformerNetwork(layers.Layer):
 
 
 def canonical(variable: Any) -> str:
-    """Return the canonical name of a variable: its layer's, and the ending that Keras's own name for it stands for."""
+    """Return the canonical name of a variable: the layer's name and the ending for the variable."""
     layer, name = variable.path.split("/")[-2:]
     return layer.replace("-", ".") + VARIABLES[name]
 
 
 def network(recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> TransformerNetwork:
-    """Build the layers of a recipe, their variables included."""
+    """Build the layers of a recipe and their variables."""
     built = TransformerNetwork(recipe, source_vocabulary_size, target_vocabulary_size)
     words = ops.zeros((1, 2), "int32")
     built.project(ops.zeros((1, recipe.width)))

@@ -35,7 +35,7 @@ RATES = [
 
 def reject(kind: Any, accepted: str, name: str, **settings: Any) -> None:
     """Assert that the settings raise a ValueError with the field, its value and what is accepted."""
-    message = f"{kind.__name__}.{name}={settings[name]!r}: must be {accepted}"
+    message = f"{kind.__name__}.{name}={settings[name]!r}: expected {accepted}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         kind(**settings)
 

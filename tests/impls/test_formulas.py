@@ -73,9 +73,9 @@ def test_a_shift_of_positions_is_a_rotation() -> None:
 @pytest.mark.parametrize(
     ("positions", "width", "message"),
     [
-        (3, 5, "width=5: must be an even number of at least 2"),
-        (3, 0, "width=0: must be an even number of at least 2"),
-        (-1, 4, "positions=-1: must be a whole number of at least 0"),
+        (3, 5, "width=5: expected an even number of at least 2"),
+        (3, 0, "width=0: expected an even number of at least 2"),
+        (-1, 4, "positions=-1: expected a whole number of at least 0"),
     ],
 )
 def test_bad_sizes_of_sinusoids_are_named(positions: int, width: int, message: str) -> None:
@@ -106,7 +106,7 @@ def test_activations_stay_finite_far_out(name: str) -> None:
 
 @pytest.mark.parametrize("function", [formulas.activation, formulas.activation_derivative])
 def test_an_unknown_activation_is_named(function: object) -> None:
-    with pytest.raises(ValueError, match="activation='mish': must be one of relu, gelu, silu, tanh"):
+    with pytest.raises(ValueError, match="activation='mish': expected one of relu, gelu, silu, tanh"):
         function("mish", 0.0)  # type: ignore[operator]
 
 
@@ -131,5 +131,5 @@ def test_every_query_sees_something() -> None:
 
 @pytest.mark.parametrize(("sources", "targets"), [([1, 2], [1]), ([], []), ([0], [1]), ([1.5], [1]), ([[1]], [[1]])])
 def test_bad_lengths_are_refused(sources: list[object], targets: list[object]) -> None:
-    with pytest.raises(ValueError, match="allowed is two equally long lists of whole numbers of at least 1"):
+    with pytest.raises(ValueError, match="expected two equally long lists of whole numbers of at least 1"):
         formulas.masks(sources, targets)  # type: ignore[arg-type]

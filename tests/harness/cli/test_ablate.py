@@ -160,7 +160,7 @@ def test_set_changes_the_base_and_so_every_cell(tmp_path: Path, monkeypatch: Any
         ("--field norms", "did you mean 'norm'?"),
         ("--field norm --factorial", "--factorial with --field norm alone: give --field twice or more"),
         ("--corpus multi30k", "MULTI30K_DIR"),
-        ("--set recipe.width=129", "heads=8: must be a divisor of width=129"),
+        ("--set recipe.width=129", "heads=8: expected a divisor of width=129"),
         ("--budget source", "there is no argument '--budget'"),
     ],
 )

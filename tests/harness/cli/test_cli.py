@@ -77,7 +77,7 @@ BAD = {
     "bench --budget fair": "'fair': allowed is controlled, source, both",
     "bench --set recipe.dropot=0.3": "did you mean 'dropout'?",
     "bench --set recipe.dropout": "expected FIELD=VALUE",
-    "bench --set recipe.width=129": "heads=8: allowed is a divisor of width=129",
+    "bench --set recipe.width=129": "heads=8: expected a divisor of width=129",
     "bench --set training.peak_rate=inf": "not JSON compliant",
     "bench --corpus multi30k": "MULTI30K_DIR",
     "bench --corpus captions --tokenizer whitespace --framework tensroflow": "'tensroflow': allowed is torch, keras",
