@@ -1,4 +1,4 @@
-"""`ablate`: runs that differ from a base in one field, or in every combination of some, and each field's effect."""
+"""`ablate`: train runs that differ from a base in one or more fields, and report the effects."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.cli import options, report_options, sweep
+from harness.cli.console import say
 from harness.execution import rate_tuning
 from harness.experiments import ablation_grids, suites
 from harness.experiments.ablation_grids import Grid
@@ -15,6 +16,7 @@ from harness.experiments.specs import DataSpec, RunSpec
 from harness.experiments.suites import Suite
 from harness.storage.records import RunRecord
 from harness.text import count
+from harness.training import load
 
 
 def add(commands: Any) -> None:
@@ -23,31 +25,31 @@ def add(commands: Any) -> None:
         "ablate", help="change one field of a recipe at a time, and report the effects", description=__doc__
     )
     parser.add_argument(
-        "--field", choices=ablation_grids.FIELDS, action="append", help="may be given several times (all of them)"
+        "--field", choices=ablation_grids.FIELDS, action="append", help="a field to change; repeatable (default: all)"
     )
     parser.add_argument(
         "--factorial",
         action="store_true",
-        help=f"every combination of the fields ({' × '.join(ablation_grids.CROSSED)}), not one at a time",
+        help=f"combine all values of the fields (default {' × '.join(ablation_grids.CROSSED)}), not one at a time",
     )
     parser.add_argument(
         "--base",
         default="learned_positions",
         metavar="VARIANT",
-        help="what is changed: a Transformer variant, or package.module:NAME (learned_positions)",
+        help="the Transformer variant to change, or package.module:NAME (default learned_positions)",
     )
     parser.add_argument(
         "--tune-rate",
         type=options.learning_rates,
         metavar="RATE,RATE,...",
-        help="choose the learning rate of every recipe among these in short pilot runs with one seed, by validation "
-        "loss, and report the effects with and without this tuning",
+        help="choose the learning rate of every recipe among these by the validation loss of short pilot runs, and "
+        "report the effects with and without this tuning (default: no tuning)",
     )
     parser.add_argument(
         "--pilot-epochs",
         type=options.positive,
         metavar="EPOCHS",
-        help="the length of the pilots of --tune-rate (a third of the epochs, rounded up)",
+        help="epochs of the pilots of --tune-rate (default a third of --epochs, rounded up)",
     )
     sweep.add(parser)
     options.add_runs(parser)
@@ -93,12 +95,14 @@ class AblationPlan:
 def command(arguments: argparse.Namespace) -> int:
     """Run the grids that the options name, and with `--tune-rate` also their pilots and the runs at the chosen rates.
 
-    Returns 0, 1 where a run failed, 128 + the number of the signal where one broke it off.
+    Returns 0, 1 if a run failed, or 128 + the number of the signal that interrupted it.
     """
     with sweep.breakable():
         plan = _plan(arguments)
         there = sweep.finished(plan.first, arguments.results)
         _announce(arguments, plan, there)
+        if arguments.dry_run:
+            return sweep.dry_run(plan.first, there, arguments)
     done, specs = sweep.execute(plan.first, there, arguments), plan.first
     if plan.pilots and done.outcome.signal is None:
         with sweep.breakable():
@@ -111,7 +115,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _plan(arguments: argparse.Namespace) -> AblationPlan:
     """Return the suite whose size the runs have and all runs, each once, and make their data ready."""
-    base = options.find_variant(arguments.base)
+    base = load.find_variant(arguments.base)
     ablation_grids.check_base(base, suites.resolve(base)[0])
     grids = _grids(arguments)
     if arguments.pilot_epochs and not arguments.tune_rate:
@@ -145,27 +149,26 @@ def _announce(arguments: argparse.Namespace, plan: AblationPlan, there: list[Run
     fields = [" × ".join(grid.fields) for grid in _grids(arguments)]
     seeds = len({spec.seed for spec in specs})
     corpora = ", ".join(dict.fromkeys(f"{spec.data.corpus} {spec.data.direction}" for spec in specs))
-    how = "every combination of" if arguments.factorial else "one field at a time of"
-    options.say(f"Ablation of {arguments.base}, {how} {', '.join(fields)}; sizes as in the suite {suite.name}.")
-    options.say(f"{len(specs) // seeds} recipes, {count(seeds, 'seed')}: {len(specs)} runs on {corpora}.")
+    how = "all combinations of" if arguments.factorial else "one field at a time of"
+    say(f"Ablation of {arguments.base}, {how} {', '.join(fields)}; sizes as in the suite {suite.name}.")
+    say(f"{len(specs) // seeds} recipes, {count(seeds, 'seed')}: {len(specs)} runs on {corpora}.")
     if plan.pilots:
         pilot, *_ = next(iter(plan.pilots.values()))
-        length = f"{count(pilot.training.epochs, 'epoch')}"
-        options.say(
+        length = count(pilot.training.epochs, "epoch")
+        say(
             f"Learning rates {_rates(arguments.tune_rate)}: {len(plan.first) - len(specs)} pilots of {length} with "
             f"seed {rate_tuning.PILOT_SEED} choose one for each recipe. The runs at the chosen rates come after them."
         )
     if suite.name == "quick":
-        options.say("Its models are small and see little: its figures are not comparable with published ones.")
+        say("Its models are small and see little: its results are not comparable with published ones.")
     if there:
-        are = "is" if len(there) == 1 else "are"
-        options.say(f"{len(there)} of them {are} there already and {are} not run again.")
+        say(f"{len(there)} of them finished earlier and are not run again.")
 
 
 def _announce_tuned(plan: AblationPlan, tuned: list[RunSpec], there: list[RunRecord]) -> None:
     own = _rates(sorted({spec.training.peak_rate for spec in plan.specs}))
     done = f", {len(there)} of them finished earlier" if there else ""
-    options.say(f"{len(tuned)} runs at a chosen learning rate other than {own}{done}.")
+    say(f"{len(tuned)} runs at a chosen learning rate other than {own}{done}.")
 
 
 def _rates(rates: Sequence[float]) -> str:
@@ -182,15 +185,15 @@ def _report(records: list[RunRecord], first: RunSpec, arguments: argparse.Namesp
     from harness.reporting import ablation_report, ablation_tables, ablation_text, ablation_tuning
 
     analysis = analyse(records, stored_sentences(arguments.results), base=first)
-    options.say()
-    options.say("\n\n".join(filter(None, (ablation_tables.terminal(analysis), ablation_tuning.terminal(analysis)))))
+    say()
+    say("\n\n".join(filter(None, (ablation_tables.terminal(analysis), ablation_tuning.terminal(analysis)))))
     for line in ablation_text.finding(analysis):
-        options.say(f"\n{line}")
+        say(f"\n{line}")
     if analysis.studies:
         folder = arguments.reports / ablation_report.FOLDER
         page = ablation_report.write(analysis, folder)
-        options.say(f"\nThe report, with what this does not show: {page}")
+        say(f"\nThe report, with what this does not show: {page}")
         failures = report_options.check_records(arguments.results, records)
         html = report_options.write_html(records, arguments.results, folder, failures=failures)
-        options.say(f"All runs, with curves and translations: {html}")
+        say(f"All runs, with curves and translations: {html}")
         report_options.warn(failures)

@@ -1,4 +1,4 @@
-"""`check`: whether a set of records is a fair comparison, one line for each rule."""
+"""`check`: whether a set of records is a fair comparison; the verdict first, then every rule that fails."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from harness.cli import options
+from harness.cli.console import say, warn
 from harness.experiments import specs
-from harness.text import count
+from harness.text import count, did_you_mean
 
 if TYPE_CHECKING:
     from harness.audit.rules import AuditReport, RuleOutcome
 
 SHOWN = 3
-"""How many faults of a rule its line shows; --json shows all."""
+"""How many findings of a rule its line shows; --json shows all."""
 
 LIMITS = """\
 No inspection of records can detect figures that were invented consistently with each other (losses, times, the name of
@@ -37,31 +38,45 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="ID",
-        help="a run, or how its id begins (all)",
+        help="a run, or the beginning of its id; repeatable (default: all)",
     )
-    parser.add_argument("--budget", choices=typing.get_args(specs.Budget), help="only the runs of one budget (all)")
+    parser.add_argument(
+        "--budget", choices=typing.get_args(specs.Budget), help="only the runs of one budget (default: all)"
+    )
     parser.add_argument(
         "--published",
         action="store_true",
         default=None,
-        help='apply the rules for published results (only in a folder "published" and those in it)',
+        help='apply the rules for published results (default: in folders called "published" and below)',
     )
     parser.add_argument(
-        "--rerun", type=options.positive, default=0, metavar="N", help="train N random runs again for 50 updates (0)"
+        "--rerun",
+        type=options.positive,
+        default=0,
+        metavar="N",
+        help="train N random runs again for 50 updates (default 0)",
     )
     parser.add_argument(
-        "--rerun-epoch", action="store_true", help="train them for their first epoch, and compare its loss too"
+        "--rerun-epoch",
+        action="store_true",
+        help="with --rerun: train the first epoch, and compare its loss too (default: 50 updates)",
     )
-    parser.add_argument("--rerun-seed", type=options.count, metavar="SEED", help="which runs --rerun chooses (random)")
-    parser.add_argument("--json", action="store_true", help="everything as JSON, each fault and each rule's sentence")
+    parser.add_argument(
+        "--rerun-seed", type=options.count, metavar="SEED", help="seed of the choice of --rerun (default: random)"
+    )
+    parser.add_argument("--verbose", action="store_true", help="a line for every rule (default: only findings)")
+    parser.add_argument("--explain", metavar="CODE", help="print what a rule requires, such as C05, and check nothing")
+    options.add_json(parser, "every finding and rule")
     options.add_results(parser)
     parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Apply every rule. Returns 0 where all that could be tried pass, else 1."""
+    """Apply every rule. Returns 0 if all rules that could be applied pass, otherwise 1."""
     from harness.audit import rules
 
+    if arguments.explain is not None:
+        return _explain(arguments.explain)
     if not arguments.rerun and (arguments.rerun_epoch or arguments.rerun_seed is not None):
         raise ValueError("--rerun-epoch and --rerun-seed need --rerun N, the number of runs to train again")
     found = rules.check(
@@ -71,23 +86,50 @@ def command(arguments: argparse.Namespace) -> int:
         from harness.audit import rerun_rules
 
         plan = rerun_rules.RerunPlan(arguments.rerun, seed=arguments.rerun_seed, whole_epoch=arguments.rerun_epoch)
-        found = rerun_rules.add(found, arguments.results, plan, tell=options.warn)
+        found = rerun_rules.add(found, arguments.results, plan, tell=warn)
     if arguments.json:
-        options.say(json.dumps(_json(found), indent=1, ensure_ascii=False))
+        say(json.dumps(_json(found), indent=1, ensure_ascii=False))
     else:
-        for one in (*found.outcomes, *found.warnings):
-            options.say(_line(one))
-        for remark in found.remarks:
-            options.say(f"Remark: {remark}")
-        options.say(found.verdict)
+        _say(found, verbose=arguments.verbose)
     return int(bool(found.failed))
+
+
+def _say(report: AuditReport, *, verbose: bool) -> None:
+    """Print the verdict, then the rules that fail or warn; with `verbose` all of them."""
+    say(report.verdict)
+    outcomes = (*report.outcomes, *report.warnings)
+    shown = [outcome for outcome in outcomes if verbose or outcome.end in ("fail", "warn")]
+    for outcome in shown:
+        say(_line(outcome))
+    for remark in report.remarks:
+        say(f"Remark: {remark}")
+    if not verbose:
+        passed = sum(outcome.end == "ok" for outcome in outcomes)
+        skipped = len(outcomes) - passed - len(shown)
+        say(f"{count(passed, 'rule')} passed, {skipped} skipped. --verbose lists them; --explain CODE explains one.")
+
+
+def _explain(code: str) -> int:
+    from harness.audit import rerun_rules, rules
+
+    known = {rule.code: rule for rule in (*rules.RULES, *rules.WARNINGS, *rerun_rules.RULES)}
+    rule = known.get(code.upper())
+    if rule is None:
+        raise ValueError(
+            f"--explain {code}: no rule has this code{did_you_mean(code.upper(), known)}; codes are "
+            f"{min(known)} to {max(known)}"
+        )
+    say(f"{rule.code} {rule.name}: {rule.sentence}")
+    if rule.needs_corpus:
+        say("It needs the corpus, and is skipped if the corpus is not available.")
+    return 0
 
 
 def _line(outcome: RuleOutcome) -> str:
     from harness.audit.rules import OF_COMPARISONS, WARNINGS_OF_COMPARISONS, lines
 
     head = f"{outcome.rule.code} {outcome.rule.name:14} "
-    reasons = "; ".join(f"{count} skipped: {_plain(reason)}" for reason, count in outcome.untried.items())
+    reasons = "; ".join(f"{number} skipped: {_plain(reason)}" for reason, number in outcome.untried.items())
     if outcome.end == "n/a":
         return f"{head} skipped ({'; '.join(map(_plain, outcome.untried)) or 'nothing to compare'})"
     unit = "table" if outcome.rule in (*OF_COMPARISONS, *WARNINGS_OF_COMPARISONS) else "run"

@@ -1,4 +1,4 @@
-"""`compare`: runs held against each other: settings, figures with intervals, sentences, lengths, words and n-grams."""
+"""`compare`: variants or runs in detail: settings, metrics with intervals, sentences, lengths, words and n-grams."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.cli import options
+from harness.cli.console import say, warn
 from harness.storage import files, run_store
 from impls.contract import SPECIAL_TOKENS
 
@@ -20,43 +21,44 @@ if TYPE_CHECKING:
 Format = Literal["text", "markdown", "csv", "json", "latex"]
 EXAMPLES = 5
 SIDES = """\
-A side is a variant (all its runs in --results, one for each seed), a run's id or how ids begin, or the path of a run's
-folder or record.json. Where a variant has several rows, settings choose one: learned_positions@positions=alibi,
-paper@budget=source,seed=0. The error that says so lists them. Every side is held against the first.
+A side is a variant (all its runs in --results, one per seed), the id of a run or the beginning of ids, or the path of
+a run's folder or record.json. If a variant has several rows, settings select one: learned_positions@positions=alibi,
+paper@budget=source,seed=0; the error message lists them. Every side is compared with the first.
 """
 FAIL_ON = """\
-for CI: exit 1 where this holds of a side's figure less that of the first side. FIGURE<NUMBER and FIGURE>NUMBER ask for
-the mean difference, FIGURE:worse for a significant one; figures have their names and units in record.json, such as
-"bleu_sacre<-0.5" or test_loss:worse. What cannot be told counts as holding. May be given several times
+for CI: exit 1 if this holds for the difference of a side from the first side. METRIC<NUMBER and METRIC>NUMBER test the
+mean difference, METRIC:worse tests for a significantly worse value; metrics have their names and units in record.json,
+such as "bleu_sacre<-0.5" or test_loss:worse. An unknown difference counts as failure. Repeatable
 """
 
 
 def add(commands: Any) -> None:
     """Describe the command."""
     parser = commands.add_parser(
-        "compare", help="hold runs against each other", description=__doc__, epilog=" ".join(SIDES.split())
+        "compare", help="compare variants or runs in detail", description=__doc__, epilog=" ".join(SIDES.split())
     )
     parser.add_argument("sides", nargs="+", metavar="SIDE", help="two or more: a variant, a run, or a file")
-    parser.add_argument("--format", choices=typing.get_args(Format), default="text", help="(text)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write there, not to standard output")
+    parser.add_argument("--format", choices=typing.get_args(Format), default="text", help="(default text)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file (default: standard output)")
     parser.add_argument(
         "--allow",
         action="append",
         default=[],
         metavar="DIFFERENCE",
-        help="compare although the sides differ in this, by the name that the refusal tells (repeatable)",
+        help="compare although the sides differ in this, by the name in the error message; repeatable",
     )
     parser.add_argument("--fail-on", action="append", default=[], metavar="EXPRESSION", help=" ".join(FAIL_ON.split()))
     parser.add_argument(
         "--examples",
         type=options.count,
         default=EXAMPLES,
-        help=f"how many sentences and n-grams to show each way ({EXAMPLES})",
+        metavar="N",
+        help=f"how many sentences and n-grams to show in each direction (default {EXAMPLES})",
     )
     parser.add_argument(
         "--without-corpus-text",
         action="store_true",
-        help="show translations and sentence numbers alone: no source, no reference, no n-grams",
+        help="show only translations and sentence numbers: no source, reference or n-grams (default: all)",
     )
     options.add_results(parser)
     parser.set_defaults(command=command)
@@ -65,15 +67,15 @@ def add(commands: Any) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Compare the sides.
 
-    Returns 0, or 1 where a condition of --fail-on holds or cannot be told, or a rule of `check` fails.
+    Returns 0, or 1 if a condition of --fail-on holds or is unknown, or a rule of `check` fails.
     """
     from harness.analysis import comparability, comparison, report_table
     from harness.analysis import selection as sides
     from harness.cli import fail_on
 
     asked = [fail_on.read(text) for text in arguments.fail_on]
-    found = sides.find(arguments.sides, arguments.results, complain=options.warn)
-    allowed = comparability.check(found, arguments.allow, complain=options.warn)
+    found = sides.find(arguments.sides, arguments.results, complain=warn)
+    allowed = comparability.check(found, arguments.allow, complain=warn)
     compared = comparison.compare(
         found,
         allowed,
@@ -87,20 +89,20 @@ def command(arguments: argparse.Namespace) -> int:
     failed = [*failures, *(line for one in asked for line in fail_on.holds(one, compared))]
     written = _written(compared, arguments.format)
     if arguments.output is None:
-        options.say(written.removesuffix("\n"))
+        say(written.removesuffix("\n"))
     else:
         files.write_bytes(arguments.output, written.encode())
-        options.say(f"Written: {arguments.output}")
+        say(f"Comparison: {arguments.output}")
     for line in failed:
-        options.warn(line)
+        warn(line)
     return int(bool(failed))
 
 
 def _failures(sides: Sequence[Side], *, same_test: bool) -> list[str]:
-    """Return the rules of `check` that need no corpus and fail on the runs of these sides, a line each.
+    """Return a line for each rule of `check` that fails on these sides; rules that need a corpus are skipped.
 
-    What the sides must have in common is checked before, where it can be allowed by name; `same_test` says whether
-    they were measured on the same sentences.
+    The settings that the sides must share are checked before, where --allow applies; `same_test` says whether they were
+    measured on the same sentences.
     """
     from harness.audit import rules, table_rules
     from harness.audit.run_folder import FileCache, read
@@ -127,7 +129,7 @@ def _written(found: Comparison, form: Format) -> str:
 
 
 def _corpus(sides: Sequence[Side]) -> ReferenceCorpus | None:
-    """Return the test set that the first side was measured on, where it is on this machine; nothing is downloaded."""
+    """Return the test set of the first side if it is on this machine; nothing is downloaded."""
     from collections import Counter
 
     from harness.analysis.comparison import ReferenceCorpus

@@ -1,8 +1,8 @@
-"""`data`: what a corpus holds, once it is tokenised and cached; run before going offline, it downloads what is needed.
+"""`data`: prepare a corpus - download, tokenise and cache it - and describe it.
 
-Multi30k is looked for in the folder that MULTI30K_DIR names, then in the cache, then downloaded: an address that sends
-less than 8 KiB in 9 seconds is given up for the next one, and all of it after 180 seconds. Own text is UTF-8; a line
-ends with LF or CR LF, and every pair has a sentence on both sides.
+Multi30k is taken from the folder in MULTI30K_DIR, from the cache, or downloaded; a mirror that sends less than 8 KiB in
+9 seconds is skipped, and the download ends after 180 seconds. Your own text must be UTF-8 with LF or CR LF line ends
+and a sentence on both sides of every pair.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 from typing import Any
 
 from harness.cli import options
+from harness.cli.console import say
 from harness.experiments.overrides import override
 from harness.experiments.specs import DataSpec, RunSpec
 from impls.recipes import LEARNED_POSITIONS
@@ -21,7 +22,11 @@ def add(commands: Any) -> None:
     parser = commands.add_parser("data", help="prepare a corpus and describe it", description=__doc__)
     options.add_data(parser)
     parser.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", help="a setting, such as data.vocabulary=joint"
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="change a setting of the corpus, such as data.vocabulary=joint; repeatable",
     )
     parser.set_defaults(command=command)
 
@@ -34,10 +39,10 @@ def command(arguments: argparse.Namespace) -> int:
         spec = RunSpec(variant="learned_positions", recipe=LEARNED_POSITIONS, data=data)
         for setting in arguments.set:
             if not setting.startswith("data."):
-                raise ValueError(f"--set {setting}: allowed here is data.FIELD=VALUE")
+                raise ValueError(f"--set {setting}: only settings of the corpus, data.FIELD=VALUE, apply here")
             spec = override(spec, setting)
         return [spec]
 
     (spec,) = options.available(arguments, build)
-    options.say(describe(prepare(spec.data)))
+    say(describe(prepare(spec.data)))
     return 0

@@ -1,4 +1,4 @@
-"""`--engine`: where the runs of `bench` and `ablate` are carried out, this machine or a cluster."""
+"""`--engine`: where the runs of `bench` and `ablate` are executed, on this machine or a cluster."""
 
 from __future__ import annotations
 
@@ -16,40 +16,47 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose where runs are carried out."""
     group = parser.add_argument_group("many machines")
     group.add_argument(
-        "--engine", choices=typing.get_args(engines.Engine), default="local", help="where the runs are run (local)"
+        "--engine",
+        choices=typing.get_args(engines.Engine),
+        default="local",
+        help="where to execute the runs (default local)",
     )
     group.add_argument(
-        "--address", metavar="HOST:PORT", help="for --engine ray: of the cluster (RAY_ADDRESS, else this machine's own)"
+        "--address",
+        metavar="HOST:PORT",
+        help="for --engine ray: address of the cluster (default RAY_ADDRESS, otherwise a local one)",
     )
     group.add_argument(
         "--slurm",
         action="append",
         metavar="KEY=VALUE",
-        help="for --engine slurm: partition, time, gres or another option of sbatch; may be given several times",
+        help="for --engine slurm: partition, time, gres or another option of sbatch; repeatable (default: none)",
     )
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ValueError for options that do not fit the engine, or where its library is missing."""
+    """Raise ValueError for options that do not fit the engine, or if its library is missing."""
     engine = arguments.engine
     for option, value, wanted in (("address", arguments.address, "ray"), ("slurm", arguments.slurm, "slurm")):
         if value is not None and engine != wanted:
-            raise ValueError(f"--{option} with --engine {engine}: allowed is with --engine {wanted}")
+            raise ValueError(f"--{option} requires --engine {wanted}")
     if engine == "local":
         return
     if arguments.jobs is not None:
-        raise ValueError(f"--jobs {arguments.jobs} with --engine {engine}: the cluster decides how many go at once")
+        raise ValueError(f"--jobs {arguments.jobs} does not apply to --engine {engine}: the cluster schedules the runs")
     if (arguments.address or "").startswith("ray://"):
-        raise ValueError(f"--address {arguments.address}: allowed is HOST:PORT, on a machine of the cluster")
+        raise ValueError(
+            f"--address {arguments.address}: Ray client addresses do not work; give HOST:PORT on the cluster"
+        )
     _parameters(arguments)
     engines.library(engine)
 
 
 def check_devices(specs: list[RunSpec], engine: str) -> None:
-    """Raise ValueError where a run wants a certain accelerator: the cluster gives each run its own."""
+    """Raise ValueError if a run names a certain accelerator: the cluster assigns one to each run."""
     for device in dict.fromkeys(spec.device for spec in specs):
         if device not in ("cpu", "cuda"):
-            raise ValueError(f"device {device!r} with --engine {engine}: allowed is cpu, or cuda for any one of them")
+            raise ValueError(f"device {device!r} with --engine {engine}: use cpu or cuda; the cluster assigns the GPU")
 
 
 def execute(specs: list[RunSpec], arguments: argparse.Namespace, settings: dict[str, Any]) -> Outcome:
@@ -66,12 +73,12 @@ def execute(specs: list[RunSpec], arguments: argparse.Namespace, settings: dict[
 
 
 def _parameters(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return what --slurm names. Raises: ValueError for a word that is not KEY=VALUE."""
+    """Return the values of --slurm. Raises: ValueError for a value that is not KEY=VALUE."""
     found = {}
     for word in arguments.slurm or ():
         name, equals, value = word.partition("=")
         name = name.strip().removeprefix("--").replace("-", "_")
         if not (name and equals and value.strip()):
-            raise ValueError(f"--slurm {word}: allowed is KEY=VALUE, such as partition=long")
+            raise ValueError(f"--slurm {word}: give KEY=VALUE, such as partition=long")
         found[name] = value.strip()
     return found

@@ -1,4 +1,4 @@
-"""Conditions under which a comparison fails: for a job that watches over a figure."""
+"""`compare --fail-on`: conditions under which a comparison fails, for continuous integration."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from harness.analysis.selection import Side
 from harness.reporting.formatting import bounds, p_value, signed
 from harness.text import count, did_you_mean
 
-FORMS = "allowed is FIGURE<NUMBER, FIGURE>NUMBER or FIGURE:worse"
+FORMS = "give METRIC<NUMBER, METRIC>NUMBER or METRIC:worse"
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A figure whose difference, a side's less the first side's, is below or above a number or significantly worse."""
+    """A metric whose difference from the first side is below or above a number, or significantly worse."""
 
     text: str
     figure: str

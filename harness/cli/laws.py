@@ -1,4 +1,4 @@
-"""`laws`: test models against the fourteen laws, one by one."""
+"""`laws`: test models against the fourteen laws that every implementation must satisfy."""
 
 from __future__ import annotations
 
@@ -7,26 +7,41 @@ import os
 from typing import Any
 
 from harness.cli import options
+from harness.cli.console import say
 from harness.experiments import suites
+from harness.training import load
 from impls import registry
 
 
 def add(commands: Any) -> None:
     """Describe the command."""
     parser = commands.add_parser("laws", help="test variants against the laws", description=__doc__)
-    parser.add_argument("--variant", action="append", help="a variant, or package.module:NAME (all built-in ones)")
-    parser.add_argument("--law", type=int, choices=range(1, 15), action="append", help="a law's number, 1 to 14 (all)")
-    parser.add_argument("--fast", action="store_true", help="smaller batches and fewer draws: seconds for any model")
+    parser.add_argument(
+        "--variant",
+        action="append",
+        help="a variant, or package.module:NAME; repeatable (default: all built-in variants)",
+    )
+    parser.add_argument(
+        "--law",
+        type=int,
+        choices=range(1, 15),
+        action="append",
+        metavar="N",
+        help="number of a law, 1 to 14; repeatable (default: all)",
+    )
+    parser.add_argument(
+        "--fast", action="store_true", help="smaller batches and fewer samples: seconds per model (default: full size)"
+    )
     options.add_framework(parser)
-    parser.add_argument("--device", default="cpu", help="(cpu)")
+    parser.add_argument("--device", default="cpu", help="(default cpu)")
     parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print a line with the result and the seconds of each law and variant. Returns 0, or 1 where a law is broken."""
+    """Print a line with the result and the seconds of each law and variant. Returns 0, or 1 if a law is broken."""
     framework = arguments.framework or "torch"
     options.framework_settings(framework, arguments.backend)
-    variants = [options.find_variant(name) for name in arguments.variant or registry.names()]
+    variants = [load.find_variant(name) for name in arguments.variant or registry.names()]
     if arguments.variant is None:
         variants = [name for name in variants if suites.has(name, framework)]
     from harness.conformance.law_runner import for_variant
@@ -35,14 +50,14 @@ def command(arguments: argparse.Namespace) -> int:
     if framework == "keras":
         os.environ["KERAS_BACKEND"] = arguments.backend or registry.BACKENDS[0]
     for variant in variants:
-        named(variant, framework=framework, device=arguments.device).model()  # else each law would fail
+        named(variant, framework=framework, device=arguments.device).model()  # fails here once instead of in each law
 
     broken = 0
     for variant in variants:
-        options.say(f"{variant}:")
+        say(f"{variant}:")
         settings = {"framework": framework, "device": arguments.device, "fast": arguments.fast}
         for result in for_variant(variant, laws=arguments.law, **settings):
-            options.say(f"  {result}")
+            say(f"  {result}")
             broken += not result.passed
-    options.say(f"{broken} laws broken" if broken else "every law holds")
+    say(f"{broken} laws broken" if broken else "every law holds")
     return int(broken > 0)

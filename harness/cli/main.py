@@ -11,101 +11,115 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import harness
 from harness import text
 from harness.cli import (
     ablate,
     bench,
     check,
     compare,
+    console,
     data,
     laws,
     list_runs,
-    options,
     report,
     run,
     score,
+    settings,
     speed,
     translate,
 )
 from harness.processes.signals import Interrupted
 from harness.storage.run_store import RunFailed
+from harness.text import did_you_mean
+from impls import registry
 
-COMMANDS = (bench, ablate, run, speed, data, translate, laws, list_runs, score, check, compare, report)
+COMMANDS = (bench, ablate, run, speed, data, settings, translate, laws, list_runs, score, check, compare, report)
 BROKEN_PIPE_CODE = 141
-"""What SIGPIPE, 13, ends other programs with: whoever read the output is gone, and not all was done."""
+"""The exit code of a program that SIGPIPE ends: the reader of its output is gone before all was written."""
+VALUE_OPTIONS = ("--variant", "--base", "--run")
+"""Options whose values users tend to give without the option: variants, and ids of runs."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that refuses in one line, with the nearest name."""
+    """An argument parser whose errors are one line that suggests the closest name."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise ValueError instead of printing the usage."""
+        """Raise ValueError instead of printing the usage and exiting."""
         raise ValueError(message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            known = [str(one) for one in action.choices]
-            raise argparse.ArgumentError(
-                action, f"{value!r}: allowed is {', '.join(known)}{text.did_you_mean(value, known)}"
-            )
+            known = [str(choice) for choice in action.choices]
+            hint = did_you_mean(value, known)
+            raise argparse.ArgumentError(action, f"{value!r} is not one of {', '.join(known)}{hint}")
+
+
+class _CommandParser(Parser):
+    """The parser of one command: no abbreviations, and suggestions for unknown arguments."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, rest = super().parse_known_args(args, namespace)
+        if rest:
+            command = self.prog.split()[-1]
+            raise ValueError(f"{command}: there is no argument {rest[0]!r}{self._suggestion(rest[0])}")
+        return parsed, rest
+
+    def _suggestion(self, argument: str) -> str:
+        """Return the option that an unknown argument is close to, or whose value it looks like."""
+        options = {option: action for action in self._actions for option in action.option_strings}
+        if argument.startswith("-"):
+            return did_you_mean(argument.partition("=")[0], options)
+        for option, action in options.items():
+            if action.choices is not None and argument in action.choices:
+                return f"; did you mean '{option} {argument}'?"
+        named = [option for option in VALUE_OPTIONS if option in options]
+        if named and (named[0] == "--run" or argument in registry.names() or ":" in argument):
+            return f"; did you mean '{named[0]} {argument}'?"
+        return ""
 
 
 def parser() -> Parser:
     """Return the parser of the whole command line."""
-    found = Parser(prog="bakeoff", description="Trains, measures and compares small translation models.")
-    commands = found.add_subparsers(metavar="COMMAND", required=True, parser_class=_SubParser)
-    for one in COMMANDS:
-        one.add(commands)
-    return found
-
-
-class _SubParser(Parser):
-    """The parser of one command: without abbreviations, and knowing its options when it meets a wrong one."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(allow_abbrev=False, **settings)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, rest = super().parse_known_args(args, namespace)
-        if rest:
-            known = [option for action in self._actions for option in action.option_strings]
-            name = rest[0].partition("=")[0]
-            raise ValueError(
-                f"{self.prog.split()[-1]}: there is no argument {rest[0]!r}{text.did_you_mean(name, known)}"
-            )
-        return found, rest
-
-
-def _told(error: ValueError | OSError) -> str:
-    """Return in a line what is wrong; with the path, and in words, where the system refused something."""
-    path, reason = getattr(error, "filename", None), getattr(error, "strerror", None)
-    return f"{path}: {reason}" if path and reason else " ".join(str(error).split())
+    top = Parser(prog="bakeoff", description="Trains, measures and compares small translation models.")
+    top.add_argument("--version", action="version", version=f"bakeoff {harness.__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=_CommandParser)
+    for command in COMMANDS:
+        command.add(commands)
+    return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code.
+    """Run a command line.
 
-    It is 0, 1 where a run failed or diverged, 2 for bad input, 128 + the number of a signal that interrupted it.
+    Args:
+        arguments: the words after the program's name; None means those of this process, in which case `run` may
+            restart the process with another environment.
 
-    `arguments` None are this process's own; `run` may then start the process anew with another environment.
+    Returns:
+        The exit code: 0; 1 if a run failed or diverged, or a check did not pass; 2 for bad input; 128 + the number of
+        a signal that interrupted it.
     """
     if arguments is None:
-        _let_everything_be_written()
+        _escape_unencodable_output()
     code = _run(arguments)
     if arguments is None:
-        _let_go_of_output()
+        _flush_output()
     return code
 
 
-def _let_everything_be_written() -> None:
-    """Write as an escape what the encoding of a stream has not, as that of a terminal or a pipe that is not UTF-8."""
+def _escape_unencodable_output() -> None:
+    """Write characters that the encoding of a stream lacks as escapes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
-def _let_go_of_output() -> None:
-    """Drop what cannot be written any more, as to a closed terminal: Python would try again and end with 120."""
+def _flush_output() -> None:
+    """Flush the output, and discard what cannot be written: Python would try again at exit and return 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -114,22 +128,28 @@ def _let_go_of_output() -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    typed = shlex.join(["python", "-m", "harness", *words])
     try:
-        words = sys.argv[1:] if arguments is None else list(arguments)
-        typed = shlex.join(["python", "-m", "harness", *words])
-        given = parser().parse_args(words, argparse.Namespace(is_program=arguments is None, typed=typed))
-        code: int = given.command(given)
+        parsed = parser().parse_args(words, argparse.Namespace(is_program=arguments is None, typed=typed))
+        code: int = parsed.command(parsed)
     except RunFailed as error:
         sys.stderr.write(text.printable("".join(traceback.format_exception(error.__cause__ or error))))
         return 1
     except (ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             return BROKEN_PIPE_CODE
-        options.warn(_told(error))
+        console.warn(_message(error))
         return 2
     except Interrupted as error:
-        options.warn(str(error))
+        console.warn(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _message(error: ValueError | OSError) -> str:
+    """Return the error in one line; an error of the operating system with its path."""
+    path, reason = getattr(error, "filename", None), getattr(error, "strerror", None)
+    return f"{path}: {reason}" if path and reason else " ".join(str(error).split())

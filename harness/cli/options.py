@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import dataclasses
 import math
 import os
-import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness import text as terminal
-from harness.experiments import specs, suites
+from harness.cli.console import say
+from harness.experiments import specs
 from harness.experiments.overrides import overridden
 from harness.experiments.specs import DataSpec, FileSpec, RunSpec
 from harness.storage import checkpoint_files, run_store
-from harness.storage.records import RunRecord
+from harness.text import did_you_mean
 from impls import registry
-from impls.contract import Seq2SeqModel
-
-if TYPE_CHECKING:
-    from harness.data.dataset import Dataset
 
 REPORTS = Path("reports/local")
 FILE_OPTIONS = ("train_source", "validation_source", "test_source", "train_target", "validation_target", "test_target")
-NO_FILES = "corpus 'files': name its text with --train-source, --validation-source and --test-source"
-LONGEST_WARNING = 1_600
-"""Characters: what is refused, and quoted, may be of any length."""
+NO_FILES = "corpus 'files' needs text: give --train-source, --validation-source and --test-source"
+MOST_SEEDS = 1_000
+"""The most seeds that one range may name."""
 
 SETTINGS = {
     "direction": "data.direction",
@@ -41,70 +36,64 @@ SETTINGS = {
     "precision": "precision",
     "cuda_graphs": "cuda_graphs",
 }
-"""Options that are short for one `--set`."""
+"""Options that abbreviate one `--set`."""
 
 
-def say(text: str = "") -> None:
-    """Write a line, or several, to standard output, without what a terminal would obey.
-
-    Raises: OSError naming standard output where it cannot be written.
-    """
-    try:
-        sys.stdout.write(terminal.printable(text) + "\n")
-        sys.stdout.flush()
-    except OSError as error:
-        with contextlib.suppress(OSError, ValueError):  # else the interpreter tries the rest again at its end
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise OSError(error.errno, error.strerror, "standard output") from error
-
-
-def warn(text: str) -> None:
-    """Write one line to standard error, without what a terminal would obey; nobody hears it where that is closed."""
-    line = terminal.one_line(text)
-    if len(line) > LONGEST_WARNING:
-        line = f"{line[: LONGEST_WARNING // 2]} … {line[-LONGEST_WARNING // 4 :]}"
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"bakeoff: {line}\n")
-        sys.stderr.flush()
+# Values ---------------------------------------------------------------------------------------------------------------
 
 
 def count(text: str) -> int:
-    """Read a whole number of at least 0."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed is a whole number of at least 0")
-    return number
+    """Parse a whole number of at least 0."""
+    return _whole_number(text, 0)
 
 
 def positive(text: str) -> int:
-    """Read a whole number of at least 1."""
+    """Parse a whole number of at least 1."""
+    return _whole_number(text, 1)
+
+
+def _whole_number(text: str, least: int) -> int:
     try:
         number = int(text)
     except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed is a whole number of at least 1")
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return number
 
 
+def seeds(text: str) -> tuple[int, ...]:
+    """Parse seeds: "3", a list "0,1,2", a range "0-4" (both ends included), or a mixture such as "0-4,7"."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        ends = [end.strip() for end in ((first, last) if dash else (first, first))]
+        if not all(end.isascii() and end.isdecimal() for end in ends):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a seed; give 3, 0,1,2 or 0-4")
+        low, high = map(int, ends)
+        if not low <= high < low + MOST_SEEDS:
+            raise argparse.ArgumentTypeError(
+                f"{text!r}: {part.strip()} must ascend and name at most {MOST_SEEDS:,} seeds"
+            )
+        found += range(low, high + 1)
+    return tuple(dict.fromkeys(found))
+
+
 def seconds(text: str) -> float:
-    """Read a number of at least 0."""
+    """Parse a number of at least 0."""
     try:
         number = float(text)
     except ValueError:
         number = -1.0
     if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed is a number of seconds, at least 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds of at least 0")
     return number
 
 
 def learning_rates(text: str) -> tuple[float, ...]:
-    """Read two or more learning rates, separated by commas, and return them in ascending order."""
+    """Parse two or more learning rates, separated by commas, and return them in ascending order."""
     try:
-        rates = sorted({float(one) for one in text.split(",")})
+        rates = sorted({float(part) for part in text.split(",")})
     except ValueError:
         rates = []
     if len(rates) < 2 or not all(0 < rate < math.inf for rate in rates):
@@ -114,52 +103,97 @@ def learning_rates(text: str) -> tuple[float, ...]:
     return tuple(rates)
 
 
+# Options --------------------------------------------------------------------------------------------------------------
+
+
 def add_checkpoints(parser: argparse.ArgumentParser) -> None:
-    """Add how often a run writes what an interrupted one goes on from."""
+    """Add --checkpoint-seconds."""
     parser.add_argument(
         "--checkpoint-seconds",
         type=seconds,
         default=checkpoint_files.SECONDS,
         metavar="SECONDS",
-        help=f"time between two checkpoints ({checkpoint_files.SECONDS:.0f}; 0: at the end of each epoch alone)",
+        help=f"time between checkpoints, from which an interrupted run resumes (default "
+        f"{checkpoint_files.SECONDS:.0f}; 0: only at the end of each epoch)",
     )
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
-    """Add where records lie."""
+    """Add --results."""
     parser.add_argument(
-        "--results", type=Path, default=run_store.RESULTS, help=f"folder of results ({run_store.RESULTS})"
+        "--results",
+        type=Path,
+        default=run_store.RESULTS,
+        metavar="FOLDER",
+        help=f"folder of run records (default {run_store.RESULTS})",
     )
+
+
+def add_reports(parser: argparse.ArgumentParser) -> None:
+    """Add --reports."""
+    parser.add_argument(
+        "--reports", type=Path, default=REPORTS, metavar="FOLDER", help=f"folder for reports (default {REPORTS})"
+    )
+
+
+def add_seeds(parser: argparse.ArgumentParser) -> None:
+    """Add --seed for several runs."""
+    parser.add_argument(
+        "--seed",
+        type=seeds,
+        action="extend",
+        metavar="SEEDS",
+        help="seeds: 3, a list 0,1,2 or a range 0-4; repeatable (default: the suite's)",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help=f"print {what} as JSON (default: text)")
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a corpus."""
     group = parser.add_argument_group("data")
-    group.add_argument("--corpus", choices=typing.get_args(specs.CorpusName), help="multi30k where it can be had")
-    group.add_argument("--direction", help="languages, such as de-en")
-    group.add_argument("--tokenizer", choices=typing.get_args(specs.Tokenizer))
+    group.add_argument(
+        "--corpus",
+        choices=typing.get_args(specs.CorpusName),
+        help="(default multi30k if available, otherwise the embedded captions)",
+    )
+    group.add_argument("--direction", metavar="SOURCE-TARGET", help="languages (default de-en)")
+    group.add_argument(
+        "--tokenizer", choices=typing.get_args(specs.Tokenizer), help="(default: the variant's, mostly spacy)"
+    )
     for name in FILE_OPTIONS:
-        help_text = "for --corpus files: a file with a sentence a line"
-        if name.endswith("source"):
-            help_text += ", or a TSV of both sides"
-        group.add_argument(f"--{name.replace('_', '-')}", metavar="FILE", default="", help=help_text)
+        kind = (
+            "one sentence per line, or a TSV of source and target"
+            if name.endswith("source")
+            else ("one sentence per line (default: the TSV)")
+        )
+        group.add_argument(
+            f"--{name.replace('_', '-')}", metavar="FILE", default="", help=f"for --corpus files: {kind}"
+        )
 
 
 def add_framework(parser: Any, *, several: bool = False) -> None:
-    """Add the options that choose what models are made of."""
+    """Add --framework and --backend."""
     frameworks = sorted({framework for _, framework in registry.BUILDERS}, reverse=True)
     if several:
-        help_text = "may be given several times (torch, and without --variant what the suite has in Keras)"
+        help_text = "repeatable (default torch; without --variant also the suite's Keras variants)"
         parser.add_argument("--framework", choices=frameworks, action="append", help=help_text)
     else:
-        parser.add_argument("--framework", choices=frameworks, help="(torch)")
-    parser.add_argument("--backend", choices=registry.BACKENDS, help="what Keras runs on (tensorflow)")
+        parser.add_argument("--framework", choices=frameworks, help="(default torch)")
+    parser.add_argument("--backend", choices=registry.BACKENDS, help="backend of Keras (default tensorflow)")
 
 
 def framework_settings(framework: str | None, backend: str | None) -> tuple[str, ...]:
-    """Return a choice of framework in the words of `--set`. Raises: ValueError for a backend without Keras."""
+    """Return a choice of framework as `--set` arguments.
+
+    Raises:
+        ValueError: a backend is given without Keras.
+    """
     if backend is not None and framework != "keras":
-        raise ValueError(f"--backend {backend}: allowed is with --framework keras")
+        raise ValueError(f"--backend {backend} requires --framework keras")
     chosen = (("framework", framework), ("backend", backend))
     return tuple(f"{name}={value}" for name, value in chosen if value is not None)
 
@@ -167,26 +201,48 @@ def framework_settings(framework: str | None, backend: str | None) -> tuple[str,
 def add_runs(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """Add the options that change runs; with `several` they may name more than one framework."""
     group = parser.add_argument_group("runs")
-    group.add_argument("--epochs", type=positive)
-    group.add_argument("--updates", type=positive, help="end training after so many updates")
-    group.add_argument("--threads", type=positive, help="processor threads of a run (2)")
-    group.add_argument("--device", help="cpu, cuda, or another word of the framework's")
-    group.add_argument("--precision", choices=typing.get_args(specs.Precision))
+    group.add_argument("--epochs", type=positive, help="passes over the training data (default: the suite's)")
+    group.add_argument(
+        "--updates", type=positive, metavar="N", help="stop training after N updates (default: all epochs)"
+    )
+    group.add_argument("--threads", type=positive, help="CPU threads per run (default 2)")
+    group.add_argument("--device", help="cpu, cuda, or another device of the framework (default cpu)")
+    group.add_argument("--precision", choices=typing.get_args(specs.Precision), help="(default float32)")
     add_cuda_graphs(group)
     add_framework(group, several=several)
     group.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", help="any setting, such as recipe.dropout=0.3"
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="change any setting, such as recipe.dropout=0.3; repeatable; `settings` lists all of them",
     )
 
 
 def add_cuda_graphs(group: Any) -> None:
-    """Add the choice of how a GPU is told to do an update."""
-    help_text = "capture a Transformer's updates and decoding in torch as CUDA graphs and replay them (off)"
+    """Add --cuda-graphs."""
+    help_text = "experimental: capture torch training and decoding of Transformers as CUDA graphs (default off)"
     group.add_argument("--cuda-graphs", choices=typing.get_args(specs.CudaGraphs), help=help_text)
 
 
+def add_import(parser: argparse.ArgumentParser) -> None:
+    """Add --import-builder."""
+    parser.add_argument(
+        "--import-builder",
+        action="store_true",
+        help="import and execute the external builder, package.module:NAME, that a record names (default: refuse)",
+    )
+
+
+# Run specs ------------------------------------------------------------------------------------------------------------
+
+
 def data_spec(arguments: argparse.Namespace) -> DataSpec:
-    """Return the corpus that the options name, multi30k where they name none; whether it can be had is not asked."""
+    """Return the corpus that the options name, by default multi30k, whether it is available or not.
+
+    Raises:
+        ValueError: a file of the corpus "files" is missing among the options.
+    """
     names = {name: getattr(arguments, name) for name in FILE_OPTIONS}
     files = None
     if any(names.values()):
@@ -202,91 +258,72 @@ def data_spec(arguments: argparse.Namespace) -> DataSpec:
 
 
 def available(arguments: argparse.Namespace, build: Callable[[DataSpec], list[RunSpec]]) -> list[RunSpec]:
-    """Return the runs that `build` makes of the corpus that the options name, or of the captions.
+    """Return the runs that `build` creates for the corpus that the options name, or for the embedded captions.
 
-    The captions stand in for Multi30k where it cannot be had and `--corpus` does not insist on it; this is said in a
-    line, and noted in the records.
+    The captions replace Multi30k if it is not available and `--corpus` does not name it. A printed line and a note in
+    the records say so.
 
-    Raises: ValueError with the reason where `--corpus` insists.
+    Raises:
+        ValueError: the corpus that `--corpus` names is not available.
     """
     from harness.data.dataset import unavailable
 
     base = data_spec(arguments)
-    specs = build(base)
-    reasons = [unavailable(data) for data in dict.fromkeys(spec.data for spec in specs)]
-    reason = next((one for one in reasons if one is not None), None)
+    runs = build(base)
+    reasons = [unavailable(data) for data in dict.fromkeys(spec.data for spec in runs)]
+    reason = next((reason for reason in reasons if reason is not None), None)
     if reason is None:
-        return specs
+        return runs
     if arguments.corpus is not None:
         raise ValueError(reason)
-    say(f"Multi30k cannot be had: {reason}")
-    say("So this runs on the embedded corpus `captions`: its figures are for captions, not for Multi30k.")
-    arguments.note = f"{getattr(arguments, 'note', '')} Multi30k could not be had: {reason}".strip()
+    say(f"Multi30k is not available: {reason}")
+    say("Using the embedded corpus `captions` instead: results are for captions, not for Multi30k.")
+    arguments.note = f"{getattr(arguments, 'note', '')} Multi30k was not available: {reason}".strip()
     return build(replace(base, corpus="captions"))
 
 
-def apply(spec: RunSpec, arguments: argparse.Namespace, framework: str | None = None) -> RunSpec:
-    """Return `spec` with every setting that the options name, in one framework where they may name several.
+def setting_names(settings: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted name of every setting of a run, such as "recipe.dropout"."""
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from setting_names(value, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}"
 
-    Raises: ValueError for what does not fit.
+
+def _check_names(spec: RunSpec, settings: list[str]) -> None:
+    """Raise ValueError for an unknown setting whose name exists, or nearly exists, in another group."""
+    known = list(setting_names(spec))
+    for setting in settings:
+        name = setting.partition("=")[0].strip()
+        if "=" not in setting or name in known or name in {path.partition(".")[0] for path in known}:
+            continue
+        leaf = name.rpartition(".")[2]
+        same_leaf = [path for path in known if path.rpartition(".")[2] == leaf]
+        hint = f"; did you mean {same_leaf[0]!r}?" if same_leaf else did_you_mean(name, known)
+        hint = hint or did_you_mean(leaf, [path.rpartition(".")[2] for path in known])
+        raise ValueError(f"--set {setting}: there is no setting {name!r}{hint or '; `settings` lists all of them'}")
+
+
+def apply(spec: RunSpec, arguments: argparse.Namespace, framework: str | None = None) -> RunSpec:
+    """Return `spec` with every setting that the options name.
+
+    Args:
+        spec: the run to change.
+        arguments: the parsed options of `add_data` and `add_runs`.
+        framework: the one to use if the options may name several.
+
+    Raises:
+        ValueError: a setting is unknown or its value is not accepted.
     """
     if framework is None:
         chosen = framework_settings(arguments.framework, arguments.backend)
     else:
         chosen = framework_settings(framework, arguments.backend if framework == "keras" else None)
-    told = {name: getattr(arguments, option) for option, name in SETTINGS.items()}
-    by_option = [f"{name}={value}" for name, value in told.items() if value is not None]
+    values = {name: getattr(arguments, option) for option, name in SETTINGS.items()}
+    by_option = [f"{name}={value}" for name, value in values.items() if value is not None]
+    _check_names(spec, arguments.set)
     spec = overridden(spec, [*chosen, *by_option, *arguments.set])
-    spec.id  # noqa: B018  a number that JSON cannot hold shows here
+    spec.id  # noqa: B018  fails for numbers that JSON cannot hold
     return spec
-
-
-def find_variant(name: str) -> str:
-    """Return `name` where it is a variant. Raises: ValueError with the nearest name."""
-    folder = os.getcwd()
-    if ":" in name and folder not in sys.path:
-        sys.path.insert(0, folder)
-    suites.resolve(name)
-    return name
-
-
-def add_import(parser: argparse.ArgumentParser) -> None:
-    """Add the consent to execute what a record names."""
-    parser.add_argument(
-        "--import-builder",
-        action="store_true",
-        help="import the builder from outside, package.module:NAME, that the record of a run names: it is executed",
-    )
-
-
-def stored_model(
-    record: RunRecord, results: Path, prepared: Dataset, *, device: str, import_builder: bool = False
-) -> Seq2SeqModel:
-    """Build the model of a run with its stored weights.
-
-    A record may be a stranger's: code that it names is imported with `import_builder` alone, and nothing is built of a
-    recipe that is not that of the weights.
-
-    Raises: ValueError where the model or its weights cannot be had.
-    """
-    from harness.processes.workers import worker_environment
-    from harness.training.train import build_model
-    from impls.weights import shapes
-
-    spec = replace(record.spec, cuda_graphs="off", device=device)
-    weights = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
-    if spec.recipe is None:
-        if not import_builder:
-            raise ValueError(
-                f"run {record.id}: its model is made by {spec.variant!r}, which is not of this program: allowed with "
-                "--import-builder, which executes it"
-            )
-        find_variant(spec.variant)
-    elif {name: one.shape for name, one in weights.items()} != dict(
-        shapes(spec.recipe, len(prepared.source_words), len(prepared.target_words))
-    ):
-        raise ValueError(f"run {record.id}: its weights are not those of its recipe and the words of its corpus")
-    os.environ.update(worker_environment(spec))
-    model = build_model(spec, prepared)
-    model.set_weights(weights)
-    return model

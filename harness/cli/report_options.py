@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli import options
+from harness.cli.console import say
 from harness.experiments.specs import DataSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -44,7 +44,7 @@ def write(
         records = [without_disturbed_rates(record) for record in records]
     bench_report.write(records, folder, results=results, failures=failures)
     page = write_html(records, results, folder, failures=failures, corpus_text=corpus_text)
-    options.say(f"The report: {page} (as Markdown: {folder / bench_report.PAGE})")
+    say(f"The report: {page} (as Markdown: {folder / bench_report.PAGE})")
     warn(failures)
 
 
@@ -72,7 +72,7 @@ def check_records(results: Path, records: Sequence[RunRecord] | None = None) -> 
 def warn(failures: Iterable[str]) -> None:
     """Write the lines of `check_records` to standard error."""
     for line in failures:
-        options.warn(f"check: {line}")
+        warn(f"check: {line}")
 
 
 def without_disturbed_rates(record: RunRecord) -> RunRecord:
@@ -103,7 +103,7 @@ def test_sets(records: Iterable[RunRecord]) -> dict[DataSpec, CorpusText]:
             prepared = at_hand(record)
         except ValueError as error:
             if data.corpus == "files":
-                options.say(f"{record.id}: {error}")
+                say(f"{record.id}: {error}")
             continue
         if prepared is not None and prepared.digests["files"] == record.fingerprints.get("files"):
             words = [tuple(prepared.source_words[token] for token in ids) for ids in prepared.test.source]

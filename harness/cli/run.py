@@ -1,4 +1,4 @@
-"""`run`: one run, in this process."""
+"""`run`: train and measure one variant in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.cli import options
+from harness.cli import options, sweep
+from harness.cli.console import say, warn
 from harness.experiments import suites
 from harness.experiments.run_names import run_names
 from harness.experiments.specs import DataSpec, RunSpec, spec_from_json
@@ -21,18 +22,26 @@ from harness.processes.progress_display import Display
 from harness.processes.signals import Interrupted, SignalGuard
 from harness.storage import locks, run_store
 from harness.storage.records import RunRecord
-from harness.training import reuse
+from harness.training import load, reuse
 
 
 def add(commands: Any) -> None:
     """Describe the command."""
     parser = commands.add_parser("run", help="train and measure one variant", description=__doc__)
     parser.add_argument("variant", nargs="?", help="a variant, or package.module:NAME")
-    parser.add_argument("--suite", choices=list(suites.SUITES), default="standard", help="whose size (standard)")
-    parser.add_argument("--budget", choices=("controlled", "source"), default="source", help="(source)")
-    parser.add_argument("--seed", type=options.count, default=0)
-    parser.add_argument("--note", default="", help="free text for the record")
-    parser.add_argument("--spec", choices=["-"], help="read the run as JSON from standard input, tell events as JSON")
+    parser.add_argument(
+        "--suite", choices=list(suites.SUITES), default="standard", help="sizes of the run (default standard)"
+    )
+    parser.add_argument(
+        "--budget", choices=("controlled", "source"), default="source", help="training settings (default source)"
+    )
+    parser.add_argument("--seed", type=options.count, default=0, help="(default 0)")
+    parser.add_argument("--note", default="", metavar="TEXT", help="free text for the record (default none)")
+    parser.add_argument(
+        "--spec",
+        choices=["-"],
+        help="read the run as JSON from standard input and write events as JSON (default: use the options)",
+    )
     options.add_checkpoints(parser)
     options.add_data(parser)
     options.add_runs(parser)
@@ -43,8 +52,8 @@ def add(commands: Any) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Run what the options name.
 
-    Returns 0, 1 where the run failed or diverged, 128 + the number of the signal that interrupted it; with `--spec`, 0
-    where it diverged, and 75 where another process runs it.
+    Returns 0, 1 if the run failed or diverged, or 128 + the number of the signal that interrupted it. With `--spec`
+    diverged runs return 0, and a run that another process holds returns 75.
     """
     if arguments.spec is None and arguments.variant is None:
         raise ValueError("run: the variant is missing; see them with: python -m harness list")
@@ -57,28 +66,28 @@ def _by_hand(arguments: argparse.Namespace, watch: SignalGuard) -> int:
         spec = _spec(arguments)
         _pin(spec, is_program=arguments.is_program)
     with watch.at_once():
-        there = reuse.finished(arguments.results, [spec], complain=options.warn)
+        there = reuse.finished(arguments.results, [spec], complain=warn)
     if there:
-        options.say(f"{spec.id}: is there already ({there[0].status}); remove its folder to run it again")
+        say(f"{spec.id}: already {there[0].status}; remove its folder to run it again")
         return _show(there[0], arguments.results)
-    display = Display(sys.stderr, names=run_names([spec]))
-    told = {"command": arguments.typed, "note": arguments.note, "checkpoint_seconds": arguments.checkpoint_seconds}
+    display = Display(sys.stderr, names={spec.id: run_names([spec])[0]})
+    origin = {"command": arguments.typed, "note": arguments.note, "checkpoint_seconds": arguments.checkpoint_seconds}
     try:
-        record = _run(spec, arguments.results, display, watch, told)
+        record = _run(spec, arguments.results, display, watch, origin)
     finally:
         display.close()
     return _show(record, arguments.results, watch)
 
 
-def _run(spec: RunSpec, results: Path, progress: Progress, watch: SignalGuard, told: dict[str, Any]) -> RunRecord:
-    """Train and measure with the lock of the run held. `told`: more of what `training.run` takes."""
+def _run(spec: RunSpec, results: Path, progress: Progress, watch: SignalGuard, origin: dict[str, Any]) -> RunRecord:
+    """Train and measure with the lock of the run held; `origin` are further arguments of `train.run`."""
     with locks.hold(results, spec.id):
         try:
             with watch.at_once():
                 from harness.training import train
-            return train.run(spec, results, progress=progress, watch=watch, **told)
+            return train.run(spec, results, progress=progress, watch=watch, **origin)
         except Interrupted as error:
-            known = {"note": told["note"], "command": told["command"]}
+            known = {"note": origin["note"], "command": origin["command"]}
             reason = f"{error} before its training"
             record = RunRecord(id=spec.id, spec=spec, status="interrupted", reason=reason, **known)
             run_store.save_record(results, record)
@@ -86,7 +95,7 @@ def _run(spec: RunSpec, results: Path, progress: Progress, watch: SignalGuard, t
 
 
 def _spec(arguments: argparse.Namespace) -> RunSpec:
-    variant, suite = options.find_variant(arguments.variant), suites.SUITES[arguments.suite]
+    variant, suite = load.find_variant(arguments.variant), suites.SUITES[arguments.suite]
 
     def build(data: DataSpec) -> list[RunSpec]:
         spec = suites.spec(suite, variant, budget=arguments.budget, seed=arguments.seed, data=data)
@@ -97,10 +106,10 @@ def _spec(arguments: argparse.Namespace) -> RunSpec:
 
 
 def _child(arguments: argparse.Namespace, watch: SignalGuard) -> int:
-    """Run what a line of standard input says; what anything prints goes to standard error, events to standard output.
+    """Run the spec in a line of standard input; events go to standard output, everything else to standard error.
 
-    The line is JSON: `spec`; `command`, `note`, `checkpoint_seconds` as the options of those names; and `follow`, true
-    where the run is to end with its standard input.
+    The line is JSON: `spec`; `command`, `note` and `checkpoint_seconds` as the options of those names; and `follow`,
+    true if the run ends when its standard input is closed.
     """
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
@@ -108,42 +117,46 @@ def _child(arguments: argparse.Namespace, watch: SignalGuard) -> int:
         try:
             given = json.loads(sys.stdin.readline())
             spec = spec_from_json(given["spec"])
-            told: dict[str, Any] = {"command": str(given.get("command", "")), "note": str(given.get("note", ""))}
-            told["checkpoint_seconds"] = float(given.get("checkpoint_seconds", arguments.checkpoint_seconds))
+            origin: dict[str, Any] = {"command": str(given.get("command", "")), "note": str(given.get("note", ""))}
+            origin["checkpoint_seconds"] = float(given.get("checkpoint_seconds", arguments.checkpoint_seconds))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"--spec -: not a run ({error})") from error
+            raise ValueError(f"--spec -: standard input holds no run: {error}") from error
     if given.get("follow"):
         parent_watchdog.follow_parent()
     os.environ.update(_environment(spec))
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         if event.remark:
             sys.stderr.write(f"{event.remark}\n")
             sys.stderr.flush()
         try:
             events.write(to_line(event))
         except BrokenPipeError:
-            watch.note(signal.SIGTERM)  # whoever started this run is gone
+            watch.note(signal.SIGTERM)  # the parent process is gone
 
     try:
-        record = _run(spec, arguments.results, tell, watch, told)
+        record = _run(spec, arguments.results, report, watch, origin)
         return 0 if record.status in run_store.FINISHED else _exit_code(record, watch)
     except locks.Locked as error:
-        tell(Event(run=spec.id, stage="elsewhere", remark=str(error)))
+        report(Event(run=spec.id, stage="elsewhere", remark=str(error)))
         return locks.LOCKED_CODE
 
 
 def _show(record: RunRecord, results: Path, watch: SignalGuard | None = None) -> int:
     from harness.data.dataset import remark
 
-    # With a closed terminal, which sends SIGHUP, standard output is gone, and the exit code is to say so.
-    with contextlib.suppress(*[OSError] * (record.status == "interrupted")):
+    # A closed terminal sends SIGHUP and cannot be written: the exit code still has to report the signal.
+    ignored = (OSError,) if record.status == "interrupted" else ()
+    with contextlib.suppress(*ignored):
         if "test_pairs_in_train" in record.sizes:
-            options.say(remark(record.spec.data, record.sizes))
+            say(remark(record.spec.data, record.sizes))
         for name, value in record.scores.items():
-            options.say(f"  {name:24} {'-' if value is None else format(value, '.4f')}")
-        options.say(f"{record.id}: {record.status}{': ' * bool(record.reason)}{record.reason}")
-        options.say(f"its record: {results / record.id}")
+            say(f"  {name:24} {'-' if value is None else format(value, '.4f')}")
+        say(f"{record.id}: {record.status}{': ' * bool(record.reason)}{record.reason}")
+        say(f"Record: {results / record.id}")
+        if record.status == "completed":
+            sweep.say_next_steps(results)
+            say(f"  python -m harness translate --run {record.id} 'Ein Hund läuft .'")
     return _exit_code(record, watch)
 
 
@@ -160,9 +173,9 @@ def _environment(spec: RunSpec) -> dict[str, str]:
 
 
 def _pin(spec: RunSpec, *, is_program: bool) -> None:
-    """Give this process the environment of a run's, starting it anew where that is the whole program's affair.
+    """Set the environment variables of a run in this process, and restart the process if it is the whole program.
 
-    The memory allocator and the mathematics libraries read theirs once, at the start.
+    The memory allocator and the mathematics libraries read their variables only at start.
     """
     wanted = _environment(spec)
     pinned = all(os.environ.get(name) == value for name, value in wanted.items())

@@ -1,4 +1,4 @@
-"""`score`: every score computed again from the stored translations, and compared with the record."""
+"""`score`: recompute every score from the stored translations and compare it with the record."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.cli import options
+from harness.cli.console import say, warn
 from harness.evaluation.metrics import Scores, as_version_1, perplexity_from_sums
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import one_line
+from harness.training import load
 from impls.contract import Arrays
 
 if TYPE_CHECKING:
@@ -27,32 +29,34 @@ OTHER_MACHINE = 1e-4
 def add(commands: Any) -> None:
     """Describe the command."""
     parser = commands.add_parser("score", help="recompute scores from the stored translations", description=__doc__)
-    parser.add_argument("--run", action="append", metavar="ID", help="a run, or how its id begins (all runs)")
+    parser.add_argument(
+        "--run", action="append", metavar="ID", help="a run, or the beginning of its id; repeatable (default: all)"
+    )
     parser.add_argument(
         "--sentences",
         action="store_true",
-        help=f"compute {run_store.SENTENCES} and {run_store.ATTENTION} of older runs from their stored weights",
+        help=f"write missing {run_store.SENTENCES} and {run_store.ATTENTION} of older runs, from their stored weights",
     )
     parser.add_argument(
         "--rescore",
         action="store_true",
-        help="write text, scores and counts again from the stored tokens, for records of an earlier version",
+        help="rewrite texts, scores and counts from the stored tokens, for records of an earlier version",
     )
-    parser.add_argument("--device", default="cpu", help="where --sentences evaluates (cpu)")
+    parser.add_argument("--device", default="cpu", help="device of --sentences (default cpu)")
     options.add_import(parser)
     options.add_results(parser)
     parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Compare stored with recomputed scores, or rewrite them. Returns 0, or 1 where one differs."""
+    """Compare stored with recomputed scores, or rewrite them. Returns 0, or 1 if one differs."""
     results: Path = arguments.results
     if arguments.rescore and arguments.sentences:
-        raise ValueError("--rescore with --sentences: give one of them; --rescore rewrites the counts that are there")
+        raise ValueError("give either --rescore or --sentences: --rescore rewrites the counts that --sentences adds")
     if arguments.run:
         chosen = [run_store.find(results, prefix) for prefix in arguments.run]
     else:
-        chosen = [one for one in run_store.records(results, complain=options.warn) if one.status == "completed"]
+        chosen = [one for one in run_store.records(results, complain=warn) if one.status == "completed"]
     if not chosen:
         raise ValueError(f"there is no completed run in {results}")
     if arguments.rescore:
@@ -69,10 +73,10 @@ def _rescore(record: RunRecord, results: Path) -> None:
 
     found = rescore(results, record, of_run(record))
     if found is None:
-        options.say(f"{record.id}: up to date, nothing written")
+        say(f"{record.id}: up to date, nothing written")
         return
     before, after = record.scores["bleu_sacre"], found.record.scores["bleu_sacre"]
-    options.say(
+    say(
         f"{record.id}: sacreBLEU {before:.2f} before, {after:.2f} now; {found.changed_texts:,} texts changed, "
         f"{found.record.decode['unknown_tokens']:,} unknown tokens"
     )
@@ -84,7 +88,7 @@ def _compare(record: RunRecord, arguments: argparse.Namespace) -> int:
 
     results: Path = arguments.results
     if record.status != "completed":
-        raise ValueError(f"run {record.id}: its status is {record.status}: allowed is a completed run")
+        raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can be scored")
     hypotheses = run_store.load_hypotheses(results, record.id, record.fingerprints.get("hypotheses"))
     prepared = of_run(record)
     if prepared.digests["files"] != record.fingerprints.get("files"):
@@ -93,14 +97,14 @@ def _compare(record: RunRecord, arguments: argparse.Namespace) -> int:
     found = test_scores(prepared, hypotheses, record.spec.decoding.unknown)
     if "brevity_penalty" not in record.scores:
         found = as_version_1(found)
-        options.say("  made by an earlier version: unknown words may count as three; see --rescore")
+        say("  made by an earlier version: unknown words may count as three; see --rescore")
     differences = _compare_scores(record, found)
     if run_store.has_sentences(results, record.id):
         stored = run_store.load_sentences(results, record.id, record.fingerprints.get("sentences"))
         differences += _compare_sentences(record, stored, found.statistics)
     elif not arguments.sentences:
-        options.say(f"  sentences            none stored: --sentences --run {record.id} writes them")
-    options.say(f"{record.id}: {'every score agrees' if not differences else f'{differences} scores differ'}")
+        say(f"  sentences            none stored: --sentences --run {record.id} writes them")
+    say(f"{record.id}: {'every score agrees' if not differences else f'{differences} scores differ'}")
     if arguments.sentences:
         _write_sentences(record, arguments, prepared, found.statistics, hypotheses, differences)
     return int(differences > 0)
@@ -116,7 +120,7 @@ def _compare_scores(record: RunRecord, found: Scores) -> int:
         remark = "" if same else f"   the record says {stored}"
         if record.signatures.get(name) != found.signatures[name]:
             remark += f"   (the record's signature: {one_line(str(record.signatures.get(name)))})"
-        options.say(f"  {name:20} {value:9.4f}  {found.signatures[name]}{remark}")
+        say(f"  {name:20} {value:9.4f}  {found.signatures[name]}{remark}")
     return differences
 
 
@@ -127,7 +131,7 @@ def _compare_sentences(record: RunRecord, stored: Arrays, statistics: Arrays) ->
     if not _is_perplexity(record, stored):
         wrong.append("test_perplexity")
     remark = f"   not those of {', '.join(wrong)}" if wrong else ""
-    options.say(f"  sentences            {len(stored['nats']):,}, with what each adds to the scores{remark}")
+    say(f"  sentences            {len(stored['nats']):,}, with what each adds to the scores{remark}")
     return len(wrong)
 
 
@@ -158,11 +162,11 @@ def _write_sentences(
     files = {"sentences": run_store.SENTENCES, "attention": run_store.ATTENTION}
     missing = [name for name, found in there.items() if not (found and name in record.fingerprints)]
     for name in [name for name in there if name not in missing]:
-        options.say(f"{record.id}: {files[name]} is there already")
+        say(f"{record.id}: {files[name]} is there already")
     if not missing:
         return
     try:
-        model = options.stored_model(
+        model = load.load_model(
             record, results, prepared, device=arguments.device, import_builder=arguments.import_builder
         )
     except ValueError as error:
@@ -182,4 +186,4 @@ def _write_sentences(
         digest = run_store.save_attention(results, record.id, test_attention(model, prepared, translations))
         run_store.add_fingerprint(results, record.id, "attention", digest)
     for name in missing:
-        options.say(f"{record.id}: {files[name]} is written")
+        say(f"{record.id}: {files[name]} is written")

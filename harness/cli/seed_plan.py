@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli import options, sweep
+from harness.cli import sweep
+from harness.cli.console import say, warn
 from harness.experiments.specs import RunSpec
 from harness.processes import machine
 from harness.processes.progress import duration
@@ -55,40 +56,41 @@ def goal(text: str) -> Goal:
     return Goal(difference, figure)
 
 
-def tell(wanted: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) -> int:
-    """Say how many seeds the runs of a suite need, and how long they take. Nothing is run. Returns 0.
+def report(wanted: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) -> int:
+    """Print how many seeds the runs of a suite need, and how long they take. Nothing is run. Returns 0.
 
-    Raises: ValueError where no runs with two seeds or more show the noise, or the difference is out of range.
+    Raises:
+        ValueError: no runs with two seeds or more show the noise, or the difference is out of range.
     """
     from harness.analysis.metric_registry import LEADERBOARD, scale_of
     from harness.analysis.power import MOST_SEEDS, detectable_with, seeds_needed, upper_bound
 
     single = list({spec.id: spec for spec in (replace(one, seed=0) for one in specs)}.values())
-    found, records, where = _pilot(single, wanted.figure, arguments.results)
+    pilot, records, where = _pilot(single, wanted.figure, arguments.results)
     measure, scale = LEADERBOARD[wanted.figure], scale_of(wanted.figure)
     rows = max(2, *(sum(spec.budget == budget for spec in single) for budget in {spec.budget for spec in single}))
     comparisons = rows * (rows - 1) // 2
-    difference = scale.natural(wanted.difference, found.level)
-    options.say(
+    difference = scale.natural(wanted.difference, pilot.level)
+    say(
         f"To detect a true difference of {wanted.difference:g} {measure.title} between two of {rows} rows "
         f"({count(comparisons, 'comparison')}, Holm's correction) with 80 % probability:"
     )
-    needed = seeds_needed(found.noise, difference, rows, comparisons)
+    needed = seeds_needed(pilot.noise, difference, rows, comparisons)
     if needed is None:
-        least = detectable_with(found.noise, MOST_SEEDS, rows, comparisons)
-        shown = abs(float(scale.shown(least, scale.forward(found.level))))
-        options.say(
+        least = detectable_with(pilot.noise, MOST_SEEDS, rows, comparisons)
+        shown = abs(float(scale.shown(least, scale.forward(pilot.level))))
+        say(
             f"  no number of seeds is enough. With {MOST_SEEDS:,} seeds the smallest is {shown:.{measure.digits}f}: "
             "what is left is due to the test sentences, so a larger test set is needed."
         )
     else:
         runs = needed * len(single)
-        options.say(f"  {needed} seeds: {runs} runs, {_time(single, records, needed, arguments)}.")
-        upper = seeds_needed(upper_bound(found.noise), difference, rows, comparisons)
+        say(f"  {needed} seeds: {runs} runs, {_time(single, records, needed, arguments)}.")
+        upper = seeds_needed(upper_bound(pilot.noise), difference, rows, comparisons)
         more = "more than 1,000" if upper is None else str(upper)
-        options.say(f"  {more} seeds if the noise is as large as the upper end of its 80 % interval.")
-    for line in _basis(found, wanted.figure, where):
-        options.say(f"  {line}")
+        say(f"  {more} seeds if the noise is as large as the upper end of its 80 % interval.")
+    for line in _basis(pilot, wanted.figure, where):
+        say(f"  {line}")
     return 0
 
 
@@ -98,14 +100,12 @@ def _pilot(single: Sequence[RunSpec], figure: str, results: Path) -> tuple[Pilot
     from harness.analysis.pilots import best_pilot
 
     ids = {spec.id for spec in single}
-    own = run_store.records(results, complain=options.warn) if results.is_dir() else []
+    own = run_store.records(results, complain=warn) if results.is_dir() else []
     own = [record for record in own if replace(record.spec, seed=0).id in ids]
     candidates = [(own, results, f"the runs of this plan in {results}")]
     for folder in (PUBLISHED, PUBLISHED / "ablation"):
         if folder.is_dir():
-            candidates.append(
-                (run_store.records(folder, complain=options.warn), folder, f"the published runs in {folder}")
-            )
+            candidates.append((run_store.records(folder, complain=warn), folder, f"the published runs in {folder}"))
     found: list[tuple[Pilot, list[RunRecord], str]] = []
     for place, (records, folder, where) in enumerate(candidates):
         pilot = best_pilot(records, figure, stored_sentences(folder))
@@ -134,7 +134,7 @@ def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, a
     unknown = [spec for spec in single if spec.id not in known]
     guesses = sweep.forecast_runs(unknown, arguments.results, jobs).estimates if unknown else {}
     if unknown and not guesses:
-        return "of which the time is known after a first run on this device"
+        return "whose time is unknown before a first run on this device"
     total = sum(known.values()) + sum(one.seconds() for one in guesses.values())
     how = "as long as in the pilot" if not unknown else "by a forecast for this machine"
     return f"about {duration(seeds * total / jobs)} with {jobs} at once, {how}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli import options
+from harness.cli.console import say, warn
 from harness.experiments import specs, suites
 from harness.experiments.overrides import overridden
 from harness.experiments.specs import DataSpec, RunSpec
@@ -22,6 +23,7 @@ from harness.speed import plan as plans
 from harness.speed.measurement import Measurement, MeasurementPlan, Unavailable
 from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Amounts, ModelJob
 from harness.storage import run_store
+from harness.training import load
 from impls import registry
 from impls.contract import Arrays, Recipe, TorchReferenceRecipe, TransformerRecipe
 
@@ -143,7 +145,7 @@ def _write_page(document: SpeedDocument, reports: Path) -> None:
     from harness.reporting import bench_report, speed_report
 
     page = speed_report.write(document, reports / speed_report.FOLDER)
-    options.say(f"The page: {page} (as Markdown: {page.with_name(bench_report.PAGE)})")
+    say(f"The page: {page} (as Markdown: {page.with_name(bench_report.PAGE)})")
 
 
 def _show_page(document: SpeedDocument, reports: Path) -> None:
@@ -151,7 +153,7 @@ def _show_page(document: SpeedDocument, reports: Path) -> None:
     try:
         _write_page(document, reports)
     except ValueError as error:
-        options.warn(str(error))
+        warn(str(error))
 
 
 def _measure(
@@ -164,14 +166,14 @@ def _measure(
     except Interrupted as error:
         kept = _stored(measurement, arguments.results, str(error)) if measurement.has_samples else None
         told = f"what was measured so far: {kept[1]}" if kept else "nothing is stored"
-        options.warn(f"{error}; its processes are ended; {told}")
+        warn(f"{error}; its processes are ended; {told}")
         if kept:
             _show_page(kept[0], arguments.reports)
         return error.exit_code
     finally:
         display.close()
     document, path = _stored(measurement, arguments.results)
-    options.say(f"stored: {path}")
+    say(f"stored: {path}")
     _show_page(document, arguments.reports)
     return 1 if measurement.crew.lost else 0
 
@@ -182,7 +184,7 @@ def _stored(measurement: Measurement, results: Path, reason: str = "") -> tuple[
     from harness.speed.assemble import assemble
 
     document = assemble(measurement, status="incomplete" if reason else "complete", reason=reason)
-    options.say(terminal_table.terminal(document))
+    say(terminal_table.terminal(document))
     return document, document_store.save(results, document)
 
 
@@ -200,7 +202,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
     places = _places(arguments, size, absent)
     found = options.available(arguments, lambda data: [_spec(arguments, size, data, place) for place in places])
     prepared = prepare(found[0].data)
-    options.say(remark(found[0].data, prepared.figures))
+    say(remark(found[0].data, prepared.figures))
     for spec in found:
         if spec.recipe is not None:
             registry.find_builder(spec.recipe.family, spec.framework, spec.backend)
@@ -240,7 +242,7 @@ class Place:
 
 def _places(arguments: argparse.Namespace, size: Amounts, absent: list[Unavailable]) -> list[Place]:
     """Return which variants are measured in which frameworks; what is not installed and not asked for is left out."""
-    variants = [options.find_variant(name) for name in arguments.variant or ()]
+    variants = [load.find_variant(name) for name in arguments.variant or ()]
     suite, asked = suites.SUITES[size.suite], arguments.framework or variants
     frameworks = tuple(dict.fromkeys(arguments.framework or (["torch"] if asked else ["torch", "keras"])))
     backends = tuple(dict.fromkeys(arguments.backend or registry.BACKENDS[:1]))
@@ -379,21 +381,21 @@ def _check_devices(found: list[RunSpec]) -> None:
 
 def _announce(plan: MeasurementPlan) -> None:
     spec = plan.base.spec
-    options.say(
+    say(
         f"Size {plan.size.name} ({plan.size.purpose}): {len(plan.jobs)} subjects, {plan.rounds} rounds, "
         f"{spec.threads} threads, {spec.device}, {spec.precision}{', CUDA graphs' * (spec.cuda_graphs == 'on')}."
     )
     needed, there = plan.size.gigabytes * len(plan.jobs), (machine.memory_bytes() or math.inf) / 1e9
     if needed > there:
-        options.warn(
+        warn(
             f"{len(plan.jobs)} subjects at once need about {needed:.0f} GB of memory and this machine has "
             f"{there:.0f}: some may be lost; fewer of --variant, --framework or --baseline need less"
         )
     for one in plan.absent:
-        options.say(f"Left out: {one.name}. {one.reason}")
+        say(f"Left out: {one.name}. {one.reason}")
     recipes = {plans.same_weights(job.spec.recipe, job.spec.variant) for job in plan.jobs}
     if recipes - set(plan.given) and USING_WEIGHTS & set(plan.parts):
-        options.say(
+        say(
             f"Each recipe without --weights is first trained for {plan.size.learning_updates} updates, so that "
             "translations end by themselves; --weights takes those of a run instead."
         )

@@ -1,4 +1,4 @@
-"""What commands that train many runs share: their options, their data, how long they take, and what is missing."""
+"""What `bench` and `ablate` share: options, data, the plan of runs with time and disk, execution, and the summary."""
 
 from __future__ import annotations
 
@@ -12,69 +12,86 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli import engine_options, options
+from harness.cli.console import say, warn
 from harness.execution import eta, local
 from harness.execution.eta import Forecast
 from harness.experiments import suites
+from harness.experiments.run_names import run_names
 from harness.experiments.specs import RunSpec
 from harness.experiments.suites import Suite
 from harness.processes import machine, workers
 from harness.processes.progress import duration
 from harness.processes.signals import SignalGuard
+from harness.storage import run_store
 from harness.storage.records import RunRecord
+from harness.text import count
 from harness.training import checkpoint, reuse
 from impls import registry
+
+WEIGHT_BYTES, RUN_BYTES = 4, 2**20
+"""The size of a stored weight, and of all other files of a run."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command that trains many runs."""
-    parser.add_argument("--suite", choices=list(suites.SUITES), help="(quick; standard where there is a GPU)")
-    parser.add_argument("--seed", type=options.count, action="append", help="may be given several times")
-    parser.add_argument("--jobs", type=options.positive, help="runs at once (cores / threads; 1 a GPU)")
+    parser.add_argument(
+        "--suite", choices=list(suites.SUITES), help="sizes and seeds (default quick; standard with a GPU)"
+    )
+    options.add_seeds(parser)
+    parser.add_argument(
+        "--jobs", type=options.positive, metavar="N", help="runs at once (default cores / threads; 1 per GPU)"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the runs with their estimated time and disk space; run nothing"
+    )
     engine_options.add(parser)
-    add_terms(parser)
-    parser.add_argument("--note", default="", help="free text for the records")
-    parser.add_argument("--reports", type=Path, default=options.REPORTS, help=f"({options.REPORTS})")
+    add_limits(parser)
+    parser.add_argument("--note", default="", metavar="TEXT", help="free text for the records (default none)")
+    options.add_reports(parser)
     options.add_data(parser)
     options.add_results(parser)
 
 
-def add_terms(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how long a run may take, and what is done where its process is lost."""
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add the options that limit the time of a run and its retries."""
     silence = local.SILENCE_SECONDS
     parser.add_argument(
         "--timeout",
         type=options.seconds,
         default=0.0,
         metavar="SECONDS",
-        help="the most that the process of a run may take; it fails then, with a checkpoint (0: any time)",
+        help="longest time of a run's process; it then fails and keeps its checkpoint (default 0: no limit)",
     )
     parser.add_argument(
         "--silence",
         type=options.seconds,
         default=silence,
         metavar="SECONDS",
-        help=f"without a sign of life for so long, which compiling may take, it is lost ({silence:.0f}; 0: never)",
+        help="seconds without progress before a run is considered hung; compilation counts "
+        f"(default {silence:.0f}; 0: never)",
     )
     parser.add_argument(
         "--retries",
         type=options.count,
         default=1,
-        help="how often a run whose process was lost, killed from outside or hung, goes on from its checkpoint (1)",
+        metavar="N",
+        help="how often a run resumes from its checkpoint after its process was killed or hung (default 1)",
     )
     options.add_checkpoints(parser)
 
 
 @contextlib.contextmanager
 def breakable() -> Iterator[None]:
-    """Let a signal break off the block, which makes runs ready or tells of them, wherever it finds it."""
+    """Let a signal interrupt the block anywhere: it prepares runs or reports them."""
     with SignalGuard() as watch, watch.at_once():
         yield
 
 
 def choose_suite(arguments: argparse.Namespace, framework: str) -> Suite:
-    """Return the suite that the options name, or that fits this machine; with a GPU the runs are to use it.
+    """Return the suite that the options name, or the default of this machine; with a GPU the runs use it.
 
-    Raises: ValueError where the options name an engine that does not fit the others.
+    Raises:
+        ValueError: the options do not fit the engine.
     """
     engine_options.check(arguments)
     computes = (arguments.backend or registry.BACKENDS[0]) if framework == "keras" else framework
@@ -89,18 +106,22 @@ def _finds_gpu(framework: str) -> bool:
         return False
     if workers.gpu_usable(framework):
         return True
-    options.say(f"There is a GPU, but the installed {framework} cannot use it, so this runs on the processor.")
+    say(f"There is a GPU, but the installed {framework} cannot use it; running on the CPU.")
     return False
 
 
 def prepare(specs: list[RunSpec], engine: str = "local") -> None:
-    """Make every corpus ready, and see that each model and the device can be had. Raises: ValueError where not."""
+    """Prepare every corpus, and check that each model and device is available.
+
+    Raises:
+        ValueError: a model, its backend or the device is not available.
+    """
     from harness.data.dataset import prepare, remark
     from impls import weights
 
     corpora = {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
     for line in dict.fromkeys(remark(data, found.figures) for data, found in corpora.items()):
-        options.say(line)
+        say(line)
     for spec in specs:
         if spec.recipe is not None:
             registry.find_builder(spec.recipe.family, spec.framework, spec.backend)
@@ -111,27 +132,26 @@ def prepare(specs: list[RunSpec], engine: str = "local") -> None:
         return
     for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in specs):
         if device != "cpu" and not (device.startswith("cuda") and workers.gpu_usable(computes)):
-            allowed = f"cpu, or cuda where there is a GPU that {computes} can use"
-            raise ValueError(f"device {device!r} cannot be had here: allowed is {allowed}")
+            raise ValueError(f"device {device!r} is not available: {computes} sees no such GPU; use --device cpu")
 
 
 def finished(specs: list[RunSpec], results: Path) -> list[RunRecord]:
-    """Return the records of the runs that are there already and need not be run again. Raises: as `standing` does."""
-    return reuse.finished(results, specs, complain=options.warn)
+    """Return the records of the runs that are finished and are not run again. Raises: as `reuse.finished` does."""
+    return reuse.finished(results, specs, complain=warn)
 
 
 @dataclass(frozen=True)
 class Done:
-    """What is there after a set of runs: the records in the order of the set, and how the new ones ended."""
+    """The result of a set of runs: all records in the order of the set, and the outcome of the new ones."""
 
     records: list[RunRecord]
     outcome: local.Outcome
 
     @property
     def code(self) -> int:
-        """The exit code: 0, 1 where a run failed or diverged, 128 + the number of the signal that broke the set off.
+        """The exit code: 0; 1 if a run failed or diverged; 128 + the number of the signal that interrupted the set.
 
-        A pilot that diverged has done its work: it rules out its learning rate.
+        A pilot that diverges is no failure: it rules out its learning rate.
         """
         if self.outcome.signal is not None:
             return 128 + self.outcome.signal
@@ -139,34 +159,34 @@ class Done:
         return 1 if any(status != "completed" for status, _ in ends) else 0
 
     def followed_by(self, later: Done) -> Done:
-        """Return both sets of runs as one, the later after this."""
+        """Return this set of runs and a later one as one set."""
         outcome = local.Outcome([*self.outcome.records, *later.outcome.records], later.outcome.signal)
         return Done([*self.records, *later.records], outcome)
 
 
 def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Namespace) -> Done:
-    """Say how long the missing runs take, run them, and return all records."""
+    """Print how long the missing runs take, run them, and return all records."""
     known = {record.id for record in there}
     missing = [spec for spec in specs if spec.id not in known]
     outcome = local.Outcome()
-    terms = local.RunLimits(
+    limits = local.RunLimits(
         timeout_seconds=arguments.timeout or None,
         silence_seconds=arguments.silence or None,
         retries=arguments.retries,
         checkpoint_seconds=arguments.checkpoint_seconds,
     )
-    settings: dict[str, Any] = {"command": arguments.typed, "note": arguments.note, "terms": terms}
+    settings: dict[str, Any] = {"command": arguments.typed, "note": arguments.note, "terms": limits}
     if missing and arguments.engine != "local":
-        options.say(f"{len(missing)} to run, by {arguments.engine}.")
+        say(f"{len(missing)} to run with {arguments.engine}.")
         outcome = engine_options.execute(missing, arguments, settings)
     elif missing:
         gpus = machine.gpus() if all(spec.device == "cuda" for spec in specs) else []
         jobs = arguments.jobs or jobs_at_once(specs, gpus)
         left = forecast_runs(missing, arguments.results, jobs)
         seconds = left.seconds()
-        options.say(
+        say(
             f"{len(missing)} to run, {jobs} at once: "
-            + ("the time is known after the first updates." if seconds is None else f"about {duration(seconds)}.")
+            + ("time unknown until the first updates." if seconds is None else f"about {duration(seconds)}.")
         )
         outcome = local.execute(
             missing,
@@ -181,15 +201,53 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
     return Done(sorted([*there, *outcome.records], key=lambda record: order.index(record.id)), outcome)
 
 
+def dry_run(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace) -> int:
+    """Print every run with its estimated time and disk space, and the sums. Returns 0."""
+    there = {record.id: record.status for record in finished}
+    missing = [spec for spec in specs if spec.id not in there]
+    gpus = machine.gpus() if all(spec.device == "cuda" for spec in specs) else []
+    jobs = arguments.jobs or jobs_at_once(specs, gpus)
+    forecast = forecast_runs(missing, arguments.results, jobs)
+    sizes = disk_bytes(missing)
+    for spec, name in zip(specs, run_names(specs), strict=True):
+        estimate = forecast.estimates.get(spec.id)
+        time = there.get(spec.id) or duration(estimate.seconds(forecast.done.get(spec.id, 0.0)) if estimate else None)
+        size = f"{sizes[spec.id] / 2**20:,.0f} MiB" if sizes.get(spec.id) else ""
+        say(f"  {name:40}  {time:>12}  {size:>9}  {spec.id}")
+    seconds = forecast.seconds() if missing else 0.0
+    say(
+        f"{len(missing)} of {count(len(specs), 'run')} to run, {jobs} at once: {duration(seconds)}, "
+        f"{sum(sizes.values()) / 2**20:,.0f} MiB in {arguments.results}. Nothing was run."
+    )
+    return 0
+
+
+def disk_bytes(specs: list[RunSpec]) -> dict[str, int]:
+    """Return the estimated size of each run's folder by run id; runs of external builders have none.
+
+    It holds the float32 weights, translations and counts; the checkpoints of unfinished runs are not included.
+    """
+    from harness.data.dataset import prepare
+    from impls import weights
+
+    sizes = {}
+    for spec in specs:
+        if spec.recipe is not None:
+            corpus = prepare(spec.data)
+            parameters = weights.count(spec.recipe, len(corpus.source_words), len(corpus.target_words))
+            sizes[spec.id] = WEIGHT_BYTES * parameters + RUN_BYTES
+    return sizes
+
+
 def jobs_at_once(specs: list[RunSpec], gpus: list[str]) -> int:
-    """Return how many runs go at once where no option says it."""
+    """Return the default number of simultaneous runs."""
     if any(not spec.device.startswith("cpu") for spec in specs):
         return max(1, len(gpus))
     return max(1, machine.cores() // max(spec.threads for spec in specs))
 
 
 def forecast_runs(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
-    """Return how long the runs may take, of each what is left of it; nothing for a device whose speed is not known."""
+    """Return how long the runs take, less what their checkpoints have done; unknown on other devices than the CPU."""
     from harness.data.dataset import prepare
 
     if any(not spec.device.startswith("cpu") for spec in specs):
@@ -204,22 +262,31 @@ def forecast_runs(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
 
 
 def tell(done: Done, specs: list[RunSpec], report: Callable[[], None]) -> int:
-    """Report what runs gave; where a signal broke them off, say what is left instead. Returns the exit code."""
+    """Report the runs, or after a signal print what is left to do. Returns the exit code."""
     if done.outcome.signal is None:
         with breakable():
             report()
         return done.code
     ended = sum(record.status != "interrupted" for record in done.records)
     begun = len(done.records) - ended
-    with contextlib.suppress(OSError):  # the terminal may be gone, and the exit code is to say so
-        options.say(
+    with contextlib.suppress(OSError):  # the terminal may be closed; the exit code matters
+        say(
             f"Interrupted by {signal.Signals(done.outcome.signal).name}: {ended} of {len(specs)} runs are done, "
-            f"{begun} begun, {len(specs) - ended - begun} not. The same command goes on from here."
+            f"{begun} started, {len(specs) - ended - begun} not started. Repeat the command to continue."
         )
     return done.code
 
 
+def say_next_steps(results: Path) -> None:
+    """Print the commands that usually follow."""
+    where = "" if results == run_store.RESULTS else f" --results {results}"
+    say("\nNext:")
+    say(f"  python -m harness list{where}        the runs and their BLEU")
+    say(f"  python -m harness check{where}       whether they are a fair comparison")
+    say(f"  python -m harness compare A B{where} two variants or runs in detail")
+
+
 def say_endings(records: list[RunRecord]) -> None:
-    """Say how each run ended, where there is nothing else to say."""
+    """Print how each run ended, if none completed."""
     for record in records:
-        options.say(f"  {record.id}: {record.status}{': ' * bool(record.reason)}{record.reason}")
+        say(f"  {record.id}: {record.status}{': ' * bool(record.reason)}{record.reason}")

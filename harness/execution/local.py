@@ -139,7 +139,11 @@ class _Crew:
         self.gpus = gpus
         self.results, self.forecast, self.terms, self.runs = results, forecast, terms, len(specs)
         self.stopping = False
-        self.display = Display(stream, names=run_names(specs), overall=self._overall)
+        self.display = Display(
+            stream,
+            names={spec.id: name for spec, name in zip(specs, run_names(specs), strict=True)},
+            overall=self._overall,
+        )
         self.told = told
         self.records = Records(results, told, terms.retries, self.display.line)
         self.waiting = [Task(spec) for spec in specs]

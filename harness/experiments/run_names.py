@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,25 +28,35 @@ def flat_settings(spec: RunSpec) -> dict[str, Any]:
     return settings
 
 
-def run_names(specs: Sequence[RunSpec]) -> dict[str, str]:
-    """Return a short name for each run id: the variant if there are several, what differs, and the seed.
+def run_names(specs: Sequence[RunSpec]) -> list[str]:
+    """Return a short name for each run: what differs from most runs of the variant, and the seed.
 
-    Settings are compared among the runs of one variant, because recipes of different variants differ in many.
+    Settings are compared among the runs of one variant, because recipes of different variants differ in many. The
+    variant is named if there are several, or if nothing differs.
     """
-    flat = {spec.id: flat_settings(spec) for spec in specs}
+    flat = [flat_settings(spec) for spec in specs]
     by_variant: dict[str, list[dict[str, Any]]] = {}
-    for spec in specs:
-        by_variant.setdefault(spec.variant, []).append(flat[spec.id])
-    differing = {variant: _differing(settings) for variant, settings in by_variant.items()}
-    names = {}
-    for spec in specs:
-        own = flat[spec.id]
-        changed = [f"{name.rpartition('.')[2]}={own[name]}" for name in differing[spec.variant] if name in own]
+    for settings in flat:
+        by_variant.setdefault(settings["variant"], []).append(settings)
+    usual = {variant: _usual(same) for variant, same in by_variant.items()}
+    names = []
+    for spec, settings in zip(specs, flat, strict=True):
+        changed = [
+            f"{name.rpartition('.')[2]}={settings[name]}"
+            for name, value in usual[spec.variant].items()
+            if name in settings and canonical_json(settings[name]) != value
+        ]
         variant = [spec.variant] if len(by_variant) > 1 or not changed else []
-        names[spec.id] = short_line(" ".join([*variant, *changed, f"s{spec.seed}"]), longest=100)
+        names.append(short_line(" ".join([*variant, *changed, f"s{spec.seed}"]), longest=100))
     return names
 
 
-def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
-    names = dict.fromkeys(name for own in settings for name in own if name not in _PARTS_OF_NAMES)
-    return [name for name in names if len({canonical_json(own.get(name)) for own in settings}) > 1]
+def _usual(settings: Sequence[dict[str, Any]]) -> dict[str, str | None]:
+    """Return each setting that differs between runs with the value, as JSON, of more than half of them, if any."""
+    usual: dict[str, str | None] = {}
+    for name in dict.fromkeys(name for own in settings for name in own if name not in _PARTS_OF_NAMES):
+        values = Counter(canonical_json(own.get(name)) for own in settings)
+        if len(values) > 1:
+            value, times = values.most_common(1)[0]
+            usual[name] = value if 2 * times > len(settings) else None
+    return usual

@@ -465,7 +465,7 @@ def ends_on(place: Place, number: int) -> None:
         rest = process.stdout.read()
     assert process.returncode == 128 + number
     assert "Traceback" not in rest
-    assert "0 of 3 runs are done, 2 begun, 1 not. The same command goes on from here." in rest
+    assert "0 of 3 runs are done, 2 started, 1 not started. Repeat the command to continue." in rest
     records = run_store.records(place.results)
     assert [record.status for record in records] == ["interrupted"] * 2
     assert all("of 21 updates" in record.reason for record in records)

@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 from record_factory import record
 
 from harness import text as terminal
-from harness.cli import options
+from harness.cli import console
 from harness.cli.main import main
 from harness.processes.progress import Event
 from harness.processes.progress_display import Display
@@ -105,7 +105,7 @@ def test_tables_of_hostile_names_hold_nothing_to_obey(tmp_path: Path, capsys: An
 
 
 def test_a_complaint_is_one_line_whatever_it_tells(capsys: Any) -> None:
-    options.warn("one\ntwo\x1b[2J")
+    console.warn("one\ntwo\x1b[2J")
     assert capsys.readouterr().err == "bakeoff: one two\\u001b[2J\n"
 
 

@@ -16,10 +16,9 @@ from hostile_files import CANARY, CASES, PICKLE, RUN, SECRET, write_valid
 from places import ROOT
 from small_runs import spec
 
-from harness.cli import options
 from harness.data.dataset import prepare
 from harness.storage import run_store
-from harness.training import train
+from harness.training import load, train
 
 SECONDS = 30.0
 MEMORY_BYTES = 3 * 2**30
@@ -103,8 +102,8 @@ def test_a_builder_from_outside_is_imported_where_that_is_allowed(tmp_path: Path
         made = train.run(spec(), tmp_path)
         prepared = prepare(made.spec.data)
         with pytest.raises(ValueError, match="which is not of this program: allowed with --import-builder"):
-            options.stored_model(made, tmp_path, prepared, device="cpu")
-        model = options.stored_model(made, tmp_path, prepared, device="cpu", import_builder=True)
+            load.load_model(made, tmp_path, prepared, device="cpu")
+        model = load.load_model(made, tmp_path, prepared, device="cpu", import_builder=True)
     stored = run_store.load_weights(tmp_path, made.id)
     assert {name: one.tobytes() for name, one in model.weights().items()} == {
         name: one.tobytes() for name, one in stored.items()

@@ -41,7 +41,7 @@ def results(made: Path, tmp_path: Path) -> Path:
 
 
 def lines(results: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, str]:
-    main(["check", "--results", str(results), "--rerun", "1", *options])
+    main(["check", "--results", str(results), "--rerun", "1", "--verbose", *options])
     return {line[:3]: line for line in capsys.readouterr().out.split("\n")}
 
 

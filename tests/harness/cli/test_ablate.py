@@ -183,7 +183,7 @@ def test_a_grid_is_run_reported_and_then_only_what_is_missing(tmp_path: Path, mo
     shown = capsys.readouterr().out
     assert "2 recipes, 1 seed: 2 runs on captions de-en" in shown
     assert "2 to run" in shown
-    assert "are there already" not in shown
+    assert "finished earlier" not in shown
     page, results = Path("reports/local/ablation/index.md"), Path("results/local")
     assert str(page) in shown
     assert "seed noise is unknown" in page.read_text()
@@ -199,7 +199,7 @@ def test_a_grid_is_run_reported_and_then_only_what_is_missing(tmp_path: Path, mo
 
     monkeypatch.setattr("harness.execution.local.execute", watched)
     assert main(line) == 0
-    assert "1 of them is there already and is not run again." in capsys.readouterr().out
+    assert "1 of them finished earlier and are not run again." in capsys.readouterr().out
     assert ran == [found["pre"].id]
     page.unlink()
     assert main(line) == 0

@@ -576,7 +576,7 @@ def test_a_condition_that_cannot_be_told_fails(results: Path, capsys: pytest.Cap
     ("expression", "told"),
     [
         ("bleu_sacer<1", "did you mean 'bleu_sacre'?"),
-        ("bleu_sacre=1", "allowed is FIGURE<NUMBER"),
+        ("bleu_sacre=1", "give METRIC<NUMBER"),
         ("bleu_sacre<nan", "'nan': allowed is a number"),
         ("bleu_sacre<x", "'x': allowed is a number"),
         ("epoch_seconds:worse", "never called significant"),

@@ -198,7 +198,7 @@ def test_other_translations_are_not_rescored(results: Path, capsys: Any) -> None
 
 def test_rescoring_and_sentences_are_two_commands(results: Path, capsys: Any) -> None:
     assert main(["score", "--rescore", "--sentences", "--results", str(results)]) == 2
-    assert "--rescore with --sentences: give one of them" in capsys.readouterr().err
+    assert "give either --rescore or --sentences" in capsys.readouterr().err
 
 
 # The published records ------------------------------------------------------------------------------------------------

@@ -274,11 +274,11 @@ def test_code_travels_with_the_modules_of_variants_from_outside(
 BENCH = ["bench", "--corpus", "captions", "--tokenizer", "whitespace", "--variant", "paper"]
 REFUSED = {
     "--engine rax": "'rax': allowed is local, ray, slurm; did you mean 'ray'?",
-    "--address here:1": "--address with --engine local: allowed is with --engine ray",
-    "--engine slurm --address here:1": "--address with --engine slurm: allowed is with --engine ray",
-    "--engine ray --slurm time=3": "--slurm with --engine ray: allowed is with --engine slurm",
-    "--engine ray --jobs 2": "--jobs 2 with --engine ray: the cluster decides how many go at once",
-    "--engine ray --address ray://here:1": "--address ray://here:1: allowed is HOST:PORT, on a machine of the cluster",
+    "--address here:1": "--address requires --engine ray",
+    "--engine slurm --address here:1": "--address requires --engine ray",
+    "--engine ray --slurm time=3": "--slurm requires --engine slurm",
+    "--engine ray --jobs 2": "--jobs 2 does not apply to --engine ray",
+    "--engine ray --address ray://here:1": "--address ray://here:1: give HOST:PORT",
     "--engine slurm --slurm time": "--slurm time: allowed is KEY=VALUE, such as partition=long",
     "--engine slurm --slurm time=": "--slurm time=: allowed is KEY=VALUE, such as partition=long",
     "--engine ray": "--engine ray: ray is not installed: python -m pip install '.[ray]'",
@@ -327,7 +327,7 @@ def test_a_cluster_chooses_the_accelerator(tmp_path: Path, capsys: pytest.Captur
     pytest.importorskip("ray", reason="needs ray: pip install '.[ray]'")
     words = ["--engine", "ray", "--device", "cuda:1", "--results", str(tmp_path)]
     assert main([*BENCH, *words]) == 2
-    assert "device 'cuda:1' with --engine ray: allowed is cpu, or cuda for any one of them" in capsys.readouterr().err
+    assert "device 'cuda:1' with --engine ray: use cpu or cuda" in capsys.readouterr().err
 
 
 def test_slurm_is_missed_in_a_line(

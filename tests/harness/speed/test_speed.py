@@ -191,7 +191,7 @@ BAD = {
     "speed --part trainig": "did you mean 'training'?",
     "speed --rounds 0": "'0': allowed is a whole number of at least 1",
     "speed --variant learned_position": "did you mean 'learned_positions'?",
-    "speed --backend jax --framework torch": "--backend jax: allowed is with --framework keras",
+    "speed --backend jax --framework torch": "--backend jax requires --framework keras",
     "speed --beam 2000 --corpus captions --tokenizer whitespace --size toy": "beam=2000",
     "speed --timeout soon": "'soon': allowed is a number of seconds",
     "speed --set recipe.dropot=0.3 --corpus captions": "did you mean 'dropout'?",

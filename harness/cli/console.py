@@ -1,0 +1,37 @@
+"""Writes to standard output and standard error, without control characters that a terminal would obey."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from harness import text
+
+LONGEST_WARNING = 1_600
+"""Warnings are cut to this length, because they may quote input of any length. Units: characters."""
+
+
+def say(message: str = "") -> None:
+    """Write one or more lines to standard output.
+
+    Raises:
+        OSError: standard output cannot be written; the error names it.
+    """
+    try:
+        sys.stdout.write(text.printable(message) + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):  # the interpreter would try to flush the rest at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+def warn(message: str) -> None:
+    """Write one line to standard error; a closed standard error is ignored."""
+    line = text.one_line(message)
+    if len(line) > LONGEST_WARNING:
+        line = f"{line[: LONGEST_WARNING // 2]} … {line[-LONGEST_WARNING // 4 :]}"
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"bakeoff: {line}\n")
+        sys.stderr.flush()

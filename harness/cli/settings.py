@@ -1,0 +1,177 @@
+"""`settings`: every setting of a run, its value, the values it accepts, and what it means."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+from harness.cli import options
+from harness.cli.console import say
+from harness.experiments import suites
+from harness.experiments.specs import RunSpec
+from harness.training.load import find_variant
+
+HELP = {
+    "budget": "which table the run belongs to: one training for all variants, or each as its source trains it",
+    "framework": "framework of the model: torch or keras",
+    "backend": "backend of Keras; none in torch",
+    "device": "device that computes, such as cpu or cuda",
+    "precision": "floating point format of training",
+    "cuda_graphs": "experimental: replay training and decoding as CUDA graphs",
+    "threads": "CPU threads",
+    "seed": "seed of initial weights, dropout and the order of batches",
+    "updates": "stop training after this many updates; none: all epochs",
+    "variant": "name of the variant, or package.module:NAME",
+    "recipe": "architecture; none for an external builder, which has its own",
+    "recipe.width": "model width (d_model); hidden size of a GRU",
+    "recipe.embedding_width": "width of word embeddings of a GRU",
+    "recipe.layers": "layers of the encoder, and of the decoder",
+    "recipe.heads": "attention heads",
+    "recipe.head_width": "width of a head; none: width / heads",
+    "recipe.ffn_width": "hidden width of the feed-forward block",
+    "recipe.dropout": "dropout rate",
+    "recipe.attention_dropout": "dropout rate of attention weights; none: dropout",
+    "recipe.activation_dropout": "dropout rate of feed-forward hidden units; none: dropout",
+    "recipe.max_length": "longest sequence that positions cover",
+    "recipe.positions": "position information",
+    "recipe.embedding_scale": "factor of word embeddings",
+    "recipe.embedding_init": "initial distribution of embeddings",
+    "recipe.norm": "normalization layer",
+    "recipe.norm_order": "normalize after (post) or before (pre) each residual block",
+    "recipe.norm_epsilon": "epsilon of the normalization; none: the framework's default",
+    "recipe.ffn": "feed-forward block",
+    "recipe.activation": "activation of the feed-forward block",
+    "recipe.tying": "which embedding and output matrices are one",
+    "training.beta1": "Adam: decay of the mean gradient",
+    "training.beta2": "Adam: decay of the mean squared gradient",
+    "training.epsilon": "Adam: epsilon",
+    "training.schedule": "learning rate schedule",
+    "training.peak_rate": "highest learning rate",
+    "training.warmup_updates": "updates of linear warm-up",
+    "training.clip_norm": "largest gradient norm; none: no clipping",
+    "training.batching": "how sentence pairs form batches",
+    "training.batch_size": "sentence pairs per batch",
+    "training.batch_tokens": "tokens per batch, with batching=tokens",
+    "training.epochs": "passes over the training data",
+    "training.label_smoothing": "label smoothing",
+    "training.teacher_forcing": "share of target tokens fed from the reference (GRU)",
+    "training.averaged_epochs": "average the weights of the last epochs; 0: keep the best epoch",
+    "data.corpus": "corpus",
+    "data.direction": "source and target language",
+    "data.test_split": "test set",
+    "data.tokenizer": "tokenizer",
+    "data.case": "lowercase the text, or keep it",
+    "data.vocabulary": "one vocabulary per language, or a joint one",
+    "data.minimum_frequency": "rarer words become <unk> (word tokenizers)",
+    "data.vocabulary_size": "vocabulary size (SentencePiece)",
+    "data.merges": "merge operations (moses-bpe)",
+    "data.max_length": "longest sentence in tokens, with <sos> and <eos>",
+    "data.training_pairs": "use only the first sentence pairs; none: all",
+    "data.seed": "seed of the embedded corpus and of SentencePiece",
+    "data.files": "paths of the corpus files; set by --train-source and so on",
+    "decoding.beam": "beam width; 1 is greedy search",
+    "decoding.length_penalty": "exponent of the length normalization",
+    "decoding.max_tokens": "longest translation",
+    "decoding.batch_size": "sentences decoded together",
+    "decoding.unknown": "whether translations may contain <unk>",
+    "decoding.length_formula": "formula of the length normalization",
+}
+"""One line for each setting."""
+
+FIXED = ("variant", "budget", "seed")
+"""Settings with options of their own that `--set` does not need."""
+
+ACCEPTED_WIDTH = 42
+"""Longer lists of accepted values push the help of their line to the right."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a run: its dotted name, its value, the values it accepts, and a line of help."""
+
+    name: str
+    value: Any
+    accepted: str
+    help: str
+
+
+def add(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser("settings", help="list every setting that --set changes", description=__doc__)
+    parser.add_argument(
+        "variant", nargs="?", default="learned_positions", help="a variant, or package.module:NAME (learned_positions)"
+    )
+    parser.add_argument(
+        "--suite", choices=list(suites.SUITES), default="standard", help="whose sizes to show (default standard)"
+    )
+    parser.add_argument(
+        "--budget", choices=("controlled", "source"), default="source", help="whose training to show (default source)"
+    )
+    options.add_json(parser, "the settings")
+    options.add_data(parser)
+    options.add_runs(parser)
+    parser.set_defaults(command=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print the settings of a variant. Returns 0."""
+    suite = suites.SUITES[arguments.suite]
+    variant = find_variant(arguments.variant)
+    spec = suites.spec(suite, variant, budget=arguments.budget, seed=0, data=options.data_spec(arguments))
+    rows = list(settings(options.apply(spec, arguments)))
+    if arguments.json:
+        say(json.dumps([dataclasses.asdict(row) for row in rows], indent=1, ensure_ascii=False))
+        return 0
+    say(f"Settings of {variant}, budget {arguments.budget}, suite {suite.name}. Change one with --set FIELD=VALUE.")
+    widths = [max(len(cell) for cell in column) for column in zip(*map(_cells, rows), strict=True)]
+    widths[2] = min(widths[2], ACCEPTED_WIDTH)
+    group = None
+    for row in rows:
+        if row.name.rpartition(".")[0] != group:
+            group = row.name.rpartition(".")[0]
+            say()
+        name, value, accepted = (cell.ljust(width) for cell, width in zip(_cells(row), widths, strict=True))
+        say(f"{name}  {value}  {accepted}  {row.help}")
+    return 0
+
+
+def _cells(row: Setting) -> tuple[str, str, str]:
+    return row.name, _shown(row.value), row.accepted
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def settings(spec: RunSpec) -> Iterator[Setting]:
+    """Yield every setting of a run that `--set` can change: those of the run, then those of its parts."""
+    parts = ("recipe", "training", "data", "decoding")
+    for field in dataclasses.fields(spec):
+        if field.name not in (*parts, *FIXED):
+            yield _setting(spec, field.name, "")
+    for part in parts:
+        value = getattr(spec, part)
+        if dataclasses.is_dataclass(value):
+            for field in dataclasses.fields(value):
+                if field.name not in ("name", "source", "files"):
+                    yield _setting(value, field.name, f"{part}.")
+
+
+def _setting(owner: Any, name: str, prefix: str) -> Setting:
+    hint = typing.get_type_hints(type(owner))[name]
+    return Setting(prefix + name, getattr(owner, name), accepted_values(hint), HELP[prefix + name])
+
+
+def accepted_values(hint: Any) -> str:
+    """Return the values that a type accepts, such as "learned, sinusoidal" or "integer or none"."""
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(accepted_values(kind) for kind in typing.get_args(hint))
+    if typing.get_origin(hint) is Literal:
+        return ", ".join(map(str, typing.get_args(hint)))
+    return {int: "integer", float: "number", str: "text", type(None): "none"}[hint]

@@ -1,0 +1,66 @@
+"""Loads the model of a finished run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from harness.data.dataset import Dataset
+from harness.experiments import suites
+from harness.storage import run_store
+from harness.storage.records import RunRecord
+from impls.contract import Seq2SeqModel
+
+
+def find_variant(name: str) -> str:
+    """Return `name` if it is a variant; modules of package.module:NAME are looked for in the current folder too.
+
+    Raises:
+        ValueError: no variant has this name; the message suggests the closest one.
+    """
+    folder = os.getcwd()
+    if ":" in name and folder not in sys.path:
+        sys.path.insert(0, folder)
+    suites.resolve(name)
+    return name
+
+
+def load_model(
+    record: RunRecord, results: Path, dataset: Dataset, *, device: str, import_builder: bool = False
+) -> Seq2SeqModel:
+    """Build the model of a run and load its stored weights.
+
+    Args:
+        record: the run's record, which may come from an untrusted source.
+        results: the folder of results.
+        dataset: the prepared corpus of the run.
+        device: where the model computes.
+        import_builder: whether code that the record names may be imported and executed.
+
+    Raises:
+        ValueError: the weights are missing or damaged, do not have the shapes of the recipe, or the record names an
+            external builder and `import_builder` is false.
+    """
+    from harness.processes.workers import worker_environment
+    from harness.training.train import build_model
+    from impls.weights import shapes
+
+    spec = replace(record.spec, cuda_graphs="off", device=device)
+    weights = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
+    if spec.recipe is None:
+        if not import_builder:
+            raise ValueError(
+                f"run {record.id}: its model is built by the external code {spec.variant!r}; --import-builder imports "
+                "and executes it"
+            )
+        find_variant(spec.variant)
+    elif {name: array.shape for name, array in weights.items()} != dict(
+        shapes(spec.recipe, len(dataset.source_words), len(dataset.target_words))
+    ):
+        raise ValueError(f"run {record.id}: the shapes of its weights do not fit its recipe and vocabularies")
+    os.environ.update(worker_environment(spec))
+    model = build_model(spec, dataset)
+    model.set_weights(weights)
+    return model
