@@ -33,7 +33,7 @@ class Disagreement:
 
 
 @dataclass(frozen=True)
-class Setting:
+class DifferingSetting:
     """A setting in which sides differ, and each side's value."""
 
     name: str
@@ -93,7 +93,7 @@ def other_words(sides: Sequence[Side]) -> bool:
     return bool(other_vocabulary(_renamed(sides)))
 
 
-def differing(sides: Sequence[Side]) -> list[Setting]:
+def differing(sides: Sequence[Side]) -> list[DifferingSetting]:
     """Return every setting and every version in which the sides are not all alike, those of the recipe first."""
     flat = [[_told(record) for record in side.records] for side in sides]
     names = dict.fromkeys(name for one in flat for own in one for name in own)
@@ -101,7 +101,7 @@ def differing(sides: Sequence[Side]) -> list[Setting]:
     for name in names:
         values = tuple(" / ".join(dict.fromkeys(own.get(name, "–") for own in one)) for one in flat)
         if len(set(values)) > 1:
-            made.append(Setting(name, values))
+            made.append(DifferingSetting(name, values))
     return made
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from harness.analysis import comparability, subsets
 from harness.analysis import comparison_metrics as figures
 from harness.analysis import example_sentences as sentences
-from harness.analysis.comparability import Disagreement, Setting
+from harness.analysis.comparability import DifferingSetting, Disagreement
 from harness.analysis.comparison_metrics import MetricComparison
 from harness.analysis.example_sentences import Ngram, Sentence
 from harness.analysis.metric_registry import MAIN
@@ -51,7 +51,7 @@ class Comparison:
 
     sides: tuple[Side, ...]
     allowed: tuple[Disagreement, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[DifferingSetting, ...]
     figures: tuple[MetricComparison, ...]
     remarks: tuple[str, ...]
     lost: tuple[str, ...]
