@@ -1,4 +1,4 @@
-"""Assertions of the laws, which raise `LawViolated`, and a table model whose search results are worked out by hand."""
+"""Assertions of the laws, which raise `LawViolated`, and a table model with known search results."""
 
 from __future__ import annotations
 
@@ -16,52 +16,54 @@ class LawViolated(Exception):
     """A law does not hold; the message says where and by how much."""
 
 
-def hold(condition: bool, otherwise: str) -> None:
-    """Raise `LawViolated` with the message `otherwise` unless the condition is true."""
+def require(condition: bool, message: str) -> None:
+    """Raise `LawViolated` with the message unless the condition is true."""
     if not condition:
-        raise LawViolated(otherwise)
+        raise LawViolated(message)
 
 
-def close(what: str, found: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float = TOLERANCE) -> None:
-    """Hold that two arrays have one shape and differ by at most `tolerance`."""
-    hold(found.shape == expected.shape, f"{what}: shape {found.shape}, not {expected.shape}")
-    difference = float(np.abs(found - expected).max(initial=0.0))
-    hold(difference <= tolerance, f"{what}: off by {difference:.2g} (tolerance {tolerance:g})")
+def assert_close(what: str, actual: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float = TOLERANCE) -> None:
+    """Require that two arrays have one shape and differ by at most `tolerance`."""
+    require(actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}")
+    difference = float(np.abs(actual - expected).max(initial=0.0))
+    require(difference <= tolerance, f"{what}: off by {difference:.2g} (tolerance {tolerance:g})")
 
 
-def near(what: str, found: float, expected: float, tolerance: float) -> None:
-    """Hold that two numbers differ by at most `tolerance`."""
-    difference = abs(found - expected)
-    hold(difference <= tolerance, f"{what} is {found:.7g}, expected {expected:.7g} (tolerance {tolerance:.2g})")
+def assert_near(what: str, actual: float, expected: float, tolerance: float) -> None:
+    """Require that two numbers differ by at most `tolerance`."""
+    difference = abs(actual - expected)
+    require(difference <= tolerance, f"{what} is {actual:.7g}, expected {expected:.7g} (tolerance {tolerance:.2g})")
 
 
-def same_bits(what: str, found: Arrays, expected: Arrays) -> None:
-    """Hold that two sets of arrays have the same names, types, shapes and bits."""
-    hold(
-        found.keys() == expected.keys(),
-        f"{what}: not the same names: {', '.join(sorted(found.keys() ^ expected.keys()))}",
+def assert_same_bits(what: str, actual: Arrays, expected: Arrays) -> None:
+    """Require that two sets of arrays have the same names, types, shapes and bits."""
+    require(
+        actual.keys() == expected.keys(),
+        f"{what}: not the same names: {', '.join(sorted(actual.keys() ^ expected.keys()))}",
     )
     for name, value in expected.items():
-        same = found[name].dtype == value.dtype and found[name].shape == value.shape
-        hold(same and found[name].tobytes() == value.tobytes(), f"{what}: {name} has other bits")
+        same = actual[name].dtype == value.dtype and actual[name].shape == value.shape
+        require(same and actual[name].tobytes() == value.tobytes(), f"{what}: {name} has other bits")
 
 
-def refused(model: Seq2SeqModel, misfit: Arrays, what: str, name: str) -> None:
-    """Hold that set_weights raises a ValueError that says what is wrong with which tensor."""
+def assert_rejected(model: Seq2SeqModel, misfit: Arrays, what: str, name: str) -> None:
+    """Require that set_weights raises a ValueError that names the tensor."""
     try:
         model.set_weights(misfit)
     except ValueError as error:
-        hold(name in str(error), f"the ValueError for a weight that is {what} does not name {name}: {error}")
+        require(name in str(error), f"the ValueError for a weight that is {what} does not name {name}: {error}")
     else:
         raise LawViolated(f"set_weights accepts a weight that is {what}: {name}")
 
 
-def number(what: str, found: npt.NDArray[Any], shape: tuple[int, ...], kind: type[np.generic] = np.float32) -> None:
-    """Hold that an array has this shape and type and is finite."""
-    hold(isinstance(found, np.ndarray), f"{what} is a {type(found).__name__}, not a NumPy array")
-    hold(found.shape == shape, f"{what} has shape {found.shape}, not {shape}")
-    hold(found.dtype == kind, f"{what} is {found.dtype}, not {np.dtype(kind)}")
-    hold(bool(np.isfinite(found).all()), f"{what} is not finite")
+def assert_array(
+    what: str, array: npt.NDArray[Any], shape: tuple[int, ...], kind: type[np.generic] = np.float32
+) -> None:
+    """Require that an array has this shape and type and is finite."""
+    require(isinstance(array, np.ndarray), f"{what} is a {type(array).__name__}, not a NumPy array")
+    require(array.shape == shape, f"{what} has shape {array.shape}, not {shape}")
+    require(array.dtype == kind, f"{what} is {array.dtype}, not {np.dtype(kind)}")
+    require(bool(np.isfinite(array).all()), f"{what} is not finite")
 
 
 def log_softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -72,7 +74,7 @@ def log_softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def token_nats(logits: npt.NDArray[Any], target_out: Ids) -> npt.NDArray[np.float64]:
-    """Return the negative log-likelihoods [B,T] of target words by logits [B,T,V]; 0 at padding."""
+    """Return the negative log-likelihoods [B,T] of target tokens by logits [B,T,V]; 0 at padding."""
     nats = -np.take_along_axis(log_softmax(logits), target_out[..., None], -1)[..., 0]
     return np.where(target_out == PAD, 0.0, nats)
 
@@ -87,13 +89,13 @@ def objective_nats(logits: npt.NDArray[Any], target_out: Ids, smoothing: float) 
 
 
 class TableModel:
-    """A model of seven words (a, b, c are 4, 5, 6) in which only the source's first word and the last word matter.
+    """A model of seven tokens (a, b, c are 4, 5, 6) that depends on the source's first token and the last token only.
 
     Source `<unk>`: first a 0.5 or b 0.4; after a `<eos>` 0.4; after b c 0.9; after c `<eos>` 0.9. "a" has 0.5 x 0.4 =
     0.2, "b c" 0.4 x 0.9 x 0.9 = 0.324: greedy takes "a", a beam of 2 "b c".
     Source a: first a 0.6 or b 0.39; after a `<eos>` 0.6; the rest as before. "a" has 0.36, "b c" 0.316: "a" is more
     probable, but with the penalty's exponent at 1, log(0.36) / (7 / 6) = -0.876 loses to log(0.316) / (8 / 6) = -0.864.
-    All other words share what is left.
+    All other tokens share the remaining probability.
     """
 
     NEXT = (
@@ -109,8 +111,8 @@ class TableModel:
 
     def step(self, last: Ids, best: int) -> Candidates:
         table = np.empty((len(last), 7), np.float32)
-        for probabilities, row, word in zip(table, self.rows, last, strict=True):
-            known = self.NEXT[row].get(int(word), {})
+        for probabilities, row, token in zip(table, self.rows, last, strict=True):
+            known = self.NEXT[row].get(int(token), {})
             probabilities[:] = (1 - sum(known.values())) / (7 - len(known))
             probabilities[list(known)] = list(known.values())
         tokens = np.argsort(-table, axis=1, kind="stable")[:, :best].astype(np.int32)
@@ -120,5 +122,5 @@ class TableModel:
         self.rows = self.rows[rows]
 
 
-WORKED_BY_HAND = ((1, 0.6, ((4,), (4,))), (2, 0.0, ((5, 6), (4,))), (2, 1.0, ((5, 6), (5, 6))))
-"""Beam, length penalty, and what `TableModel` gives for its two sources."""
+EXPECTED_TRANSLATIONS = ((1, 0.6, ((4,), (4,))), (2, 0.0, ((5, 6), (4,))), (2, 1.0, ((5, 6), (5, 6))))
+"""Beam, length penalty, and the translations of the two sources of `TableModel`, worked out by hand."""

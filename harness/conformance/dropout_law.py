@@ -1,9 +1,9 @@
-"""Dropout, seen from outside: which units an update dropped, at what rate, and that the others were scaled up.
+"""Checks of dropout from outside: which units an update dropped, at which rate, and the scaling of the others.
 
-With one sentence of one word on each side, the gradients of a Transformer or of the GRU of this package show which
-units were dropped: theirs are 0. An evaluation whose weights are multiplied by the same masks must then give the same
-probabilities as the update did. That checks the place, the rate and the scaling of every mask without knowing how a
-model computes it. What holds for every model is checked by the losses of many updates.
+With one sentence of one token on each side, the gradients of a Transformer or of the GRU of this package show which
+units were dropped: their gradients are 0. An evaluation whose weights are multiplied by the same masks must then give
+the probabilities of the update. That checks place, rate and scaling of every mask independently of the implementation.
+For other models, the losses of many updates are compared.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from harness.conformance.assertions import hold, near
+from harness.conformance.assertions import assert_near, require
 from harness.conformance.evaluation_laws import embedding_scale, position_vectors
 from harness.conformance.models_under_test import ModelUnderTest
 from impls.contract import (
@@ -34,26 +34,26 @@ from impls.contract import (
 
 RATE = 0.3
 TRAINING = Training(beta1=0.0, clip_norm=None)
-"""The first moment is then the gradient."""
+"""With these settings the first moment is the gradient."""
 
 SOURCE_WORD = EOS + 1
 LINE = Batch(*(np.array([[word]], np.int32) for word in (SOURCE_WORD, SOS, EOS + 2)))
-"""One word on each side: attention has nothing to choose from, so its weight is 1, or dropped."""
+"""One token on each side, so that the only attention weight is 1, or dropped."""
 
 ZERO = 3e-6
-"""A gradient below this share of the largest is that of a dropped unit, but for rounding."""
+"""A gradient below this share of the largest belongs to a dropped unit."""
 
 SCORES = 2e-3
-"""How far centred log-probabilities of an update may be from those of an evaluation with the same masks."""
+"""Tolerance between centred log-probabilities of an update and of an evaluation with the same masks."""
 
 DEVIATIONS = 5.0
-"""How many standard deviations a share of dropped units may be from its rate."""
+"""Tolerance between a share of dropped units and its rate, in standard deviations."""
 
 Mask = npt.NDArray[np.bool_]
 
 
 def dropout(subject: ModelUnderTest) -> str:
-    """Hold that dropout has its rate, its scaling and its places, and is drawn anew for every unit and update."""
+    """Require the right rate, scaling and places of dropout, drawn independently for every unit and update."""
     if subject.dropout_is_fixed:
         return "dropout not tested: the builder has no argument `dropout`"
     _spread(subject)
@@ -67,7 +67,7 @@ def dropout(subject: ModelUnderTest) -> str:
 
 
 def _spread(subject: ModelUnderTest) -> None:
-    """Hold that a batch of one sentence many times loses what that sentence does, drawn anew for every row."""
+    """Require that copies of a sentence in a batch have independent dropout: the same mean loss, less variance."""
     copies, single_draws, draws = (24, 32, 8) if subject.fast else (64, 64, 12)
     row = subject.realistic_batch(5)
     length = max(2, subject.real.longest // 2)
@@ -76,23 +76,30 @@ def _spread(subject: ModelUnderTest) -> None:
 
     def losses(batch: Batch, updates: int, rate: float) -> npt.NDArray[np.float64]:
         model = subject.perturbed(dropout=rate)
-        found = []
+        values = []
         for _ in range(updates):
             model.train_step(batch, 0.0)
-            found.append(model.take_totals().nats / len(batch.source))
-        return np.array(found)
+            values.append(model.take_totals().nats / len(batch.source))
+        return np.array(values)
 
-    one, all_rows, off = losses(line, single_draws, RATE), losses(many, draws, RATE), losses(many, 2, 0.0)
-    for found, where in ((one, "a sentence"), (all_rows, f"{copies} copies of it")):
-        hold(len(set(found.tolist())) == len(found), f"dropout {RATE}: two updates on {where} have the same loss")
-    hold(off[0] == off[1], "dropout 0: two updates at rate 0 on one batch have different losses")
-    deviation = float(one.std(ddof=1))
+    single_losses, copied_losses, undropped_losses = (
+        losses(line, single_draws, RATE),
+        losses(many, draws, RATE),
+        losses(many, 2, 0.0),
+    )
+    for values, where in ((single_losses, "a sentence"), (copied_losses, f"{copies} copies of it")):
+        require(len(set(values.tolist())) == len(values), f"dropout {RATE}: two updates on {where} have the same loss")
+    require(
+        undropped_losses[0] == undropped_losses[1],
+        "dropout 0: two updates at rate 0 on one batch have different losses",
+    )
+    deviation = float(single_losses.std(ddof=1))
     error = deviation * math.sqrt(1 / single_draws + 1 / (draws * copies))
     what = f"mean loss of {copies} copies of a sentence with dropout {RATE}"
-    near(what, float(all_rows.mean()), float(one.mean()), DEVIATIONS * error)
-    share = float(all_rows.std(ddof=1)) / deviation * math.sqrt(copies)
-    told = f"the loss of {copies} copies of a sentence varies {share:.2g} times as much as with independent dropout"
-    hold(1 / 3 < share < 3, told)
+    assert_near(what, float(copied_losses.mean()), float(single_losses.mean()), DEVIATIONS * error)
+    share = float(copied_losses.std(ddof=1)) / deviation * math.sqrt(copies)
+    reason = f"the loss of {copies} copies of a sentence varies {share:.2g} times as much as with independent dropout"
+    require(1 / 3 < share < 3, reason)
 
 
 # Recipes of this package ----------------------------------------------------------------------------------------------
@@ -100,10 +107,10 @@ def _spread(subject: ModelUnderTest) -> None:
 
 @dataclass
 class Site:
-    """A place where units are dropped: how masks show in the gradients, and how they are put into the weights.
+    """A place of dropout: how to read its mask from gradients, and how to fold it into weights.
 
-    `units` says for each element of the axis which unit it belongs to (heads have several). `gradient` names the
-    tensor whose gradient is 0, along `axis`, where a unit was dropped; `scaled` are multiplied by the mask.
+    `units` maps each element of the axis to its unit (heads have several elements). `gradient` names the tensor whose
+    gradient is 0 along `axis` for a dropped unit; the tensors `scaled` are multiplied by the mask.
     """
 
     kind: str
@@ -117,7 +124,7 @@ class Site:
 
 
 def sites(recipe: TransformerRecipe) -> Iterator[Site]:
-    """Yield the sublayers' places of dropout."""
+    """Yield the places of dropout of all sublayers."""
     width, hidden = np.arange(recipe.width), np.arange(recipe.ffn_width)
     heads = np.repeat(np.arange(recipe.heads), recipe.key_width)
     for side in ("encoder", "decoder"):
@@ -135,13 +142,13 @@ def sites(recipe: TransformerRecipe) -> Iterator[Site]:
 
 
 class MaskReader:
-    """Reads the masks of updates off the gradients, and puts them into weights.
+    """Reads the masks of updates from gradients, and folds them into weights.
 
-    `embedding` [side] are the masks after the embeddings, one for each update.
+    `embedding[side]` are the masks after the embeddings, one for each update.
     """
 
-    def __init__(self, recipe: Recipe, own: Arrays) -> None:
-        self.own = own
+    def __init__(self, recipe: Recipe, weights: Arrays) -> None:
+        self.own = weights
         self.gru = recipe if isinstance(recipe, GruRecipe) else None
         if isinstance(recipe, TorchReferenceRecipe):
             recipe = recipe.as_transformer()
@@ -153,11 +160,11 @@ class MaskReader:
     def read(self, gradients: Arrays) -> None:
         """Add the masks of one update."""
         for site in self.sites:
-            found = np.abs(gradients[site.gradient])
-            if found.ndim > 1:
-                found = found.max(1 - site.axis)
-            found = np.maximum.reduceat(found, np.flatnonzero(np.diff(site.units, prepend=-1)))
-            site.masks.append(found > ZERO * found.max())
+            magnitudes = np.abs(gradients[site.gradient])
+            if magnitudes.ndim > 1:
+                magnitudes = magnitudes.max(1 - site.axis)
+            magnitudes = np.maximum.reduceat(magnitudes, np.flatnonzero(np.diff(site.units, prepend=-1)))
+            site.masks.append(magnitudes > ZERO * magnitudes.max())
         for side, word in (("source", SOURCE_WORD), ("target", SOS)):
             row = gradients[self.table(side)][word].astype(np.float64)
             if self.tying == "all" or (self.tying == "output" and side == "target"):
@@ -169,86 +176,88 @@ class MaskReader:
         return "target.embedding" if self.tying == "all" else f"{side}.embedding"
 
     def _by_output(self, gradients: Arrays, word: int) -> npt.NDArray[np.float64]:
-        """Return what the output layer adds to the gradient of a word's tied embedding."""
+        """Return the output layer's part of the gradient of a token's tied embedding."""
         bias = gradients["output.bias"].astype(np.float64)
         others = bias.copy()
         others[[SOURCE_WORD, SOS, int(LINE.target_out[0, 0])]] = 0
-        largest = int(others.argmax())  # a word that is only in the output layer
+        largest = int(others.argmax())  # a token that occurs only in the output layer
         added: npt.NDArray[np.float64] = gradients["target.embedding"][largest] * (bias[word] / bias[largest])
         return added
 
     def folded(self, update: int) -> Arrays:
-        """Return weights with which an evaluation drops what an update dropped."""
-        found = {name: value.copy() for name, value in self.own.items()}
+        """Return weights with which an evaluation drops the same units as an update."""
+        folded = {name: value.copy() for name, value in self.own.items()}
         for site in self.sites:
             scale = _scale(site.masks[update], site.rate)[site.units]
             for name in site.scaled:
-                found[name] *= scale[:, None] if site.axis == 0 else scale
+                folded[name] *= scale[:, None] if site.axis == 0 else scale
         assert isinstance(self.recipe, TransformerRecipe | GruRecipe)
         for side, word in (("source", SOURCE_WORD), ("target", SOS)):
-            row = found[self.table(side)][word]
+            row = folded[self.table(side)][word]
             scale = _scale(self.embedding[side][update], self.recipe.dropout)
             if isinstance(self.recipe, GruRecipe):
                 row *= scale
                 continue
             vector = position_vectors(self.recipe, self.own, side, 1)[0]
             if self.recipe.positions == "learned":
-                found[f"{side}.positions"][0] *= scale
+                folded[f"{side}.positions"][0] *= scale
                 row *= scale
-            else:  # the vector stays as it is, so the embedding makes up for it
+            else:  # the vector is fixed, so the embedding compensates for it
                 row += (scale - 1) * (row + vector / embedding_scale(self.recipe))
-        return found
+        return folded
 
 
-def _scale(kept: Mask, rate: float) -> Numbers:
-    return (kept / (1 - rate)).astype(np.float32)
+def _scale(mask: Mask, rate: float) -> Numbers:
+    return (mask / (1 - rate)).astype(np.float32)
 
 
 def _masks(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
-    """Hold that updates drop units at the recipe's rates, and compute what evaluations with the same masks do."""
+    """Require that updates drop units at the recipe's rates and agree with evaluations with the same masks."""
     claimed = model.recipe.dropout
-    hold(claimed == RATE, f"recipe.dropout of a model that was built with {RATE} is {claimed}")
-    own = _active(model.weights())
-    model.set_weights(own)
-    masks, updates, compared = MaskReader(model.recipe, own), 12 if subject.fast else 40, 2 if subject.fast else 4
+    require(claimed == RATE, f"recipe.dropout of a model that was built with {RATE} is {claimed}")
+    weights = _active(model.weights())
+    model.set_weights(weights)
+    masks, updates, compared = MaskReader(model.recipe, weights), 12 if subject.fast else 40, 2 if subject.fast else 4
     scores: list[Numbers] = []
     for _ in range(updates):
         model.train_step(LINE, 0.0)
         state = model.training_state()
-        gradients = {name: state[f"first_moment/{name}"] for name in own}
+        gradients = {name: state[f"first_moment/{name}"] for name in weights}
         masks.read(gradients)
         probabilities = gradients["output.bias"].copy()
         probabilities[LINE.target_out[0, 0]] += 1
         scores.append(probabilities)
-    judge = subject.model(dropout=RATE)
+    reference = subject.model(dropout=RATE)
     allowed = np.delete(np.arange(len(scores[0])), [SOURCE_WORD, SOS])  # their embeddings change, and may be tied
     _rates(masks)
     for update in range(compared):
-        judge.set_weights(masks.folded(update))
-        expected = judge.logits(LINE.source, LINE.target_in)[0, 0, allowed].astype(np.float64)
-        found = np.log(np.maximum(scores[update][allowed].astype(np.float64), 1e-30))
-        apart = np.abs(found - found.mean() - expected + expected.mean()).max()
-        told = f"probabilities of an update are {apart:.2g} nats from those of an evaluation that drops the same units"
-        hold(
-            bool(apart <= SCORES),
-            f"{told}: units are dropped elsewhere, or the others are not scaled by 1 / (1 - rate)",
+        reference.set_weights(masks.folded(update))
+        expected = reference.logits(LINE.source, LINE.target_in)[0, 0, allowed].astype(np.float64)
+        actual = np.log(np.maximum(scores[update][allowed].astype(np.float64), 1e-30))
+        difference = np.abs(actual - actual.mean() - expected + expected.mean()).max()
+        reason = (
+            f"probabilities of an update and of an evaluation that drops the same units differ by {difference:.2g} nats"
+        )
+        require(
+            bool(difference <= SCORES),
+            f"{reason}: units are dropped elsewhere, or the others are not scaled by 1 / (1 - rate)",
         )
 
 
-def _active(own: Arrays) -> Arrays:
-    """Return weights with which every hidden unit of a feed-forward is active."""
-    found = dict(own)
-    for name in own:
+def _active(weights: Arrays) -> Arrays:
+    """Return weights with which all hidden units of the feed-forward are active."""
+    changed = dict(weights)
+    for name in weights:
         for part in ("inner", "gate"):
             if name.endswith(f"feed_forward.{part}.bias"):
-                found[name] = own[name] + np.float32(0.5)
+                changed[name] = weights[name] + np.float32(0.5)
             elif name.endswith(f"feed_forward.{part}.kernel"):
-                found[name] = own[name] / np.float32(30)
-    return found
+                changed[name] = weights[name] / np.float32(30)
+    return changed
 
 
 def _rates(masks: MaskReader) -> None:
-    """Hold that the shares of dropped units are the rates, and that no mask is another one's copy."""
+    """Require that the shares of dropped units equal the rates, and that masks are independent."""
     assert isinstance(masks.recipe, TransformerRecipe | GruRecipe)
     kinds: dict[str, tuple[float, list[npt.NDArray[np.bool_]]]] = {}
     for side, found in masks.embedding.items():
@@ -256,15 +265,15 @@ def _rates(masks: MaskReader) -> None:
     for site in masks.sites:
         kinds.setdefault(site.kind, (site.rate, []))[1].append(np.array(site.masks))
     for kind, (rate, found) in kinds.items():
-        _share(f"share of dropped units ({kind})", np.concatenate([~one.ravel() for one in found]), rate)
+        _share(f"share of dropped units ({kind})", np.concatenate([~mask.ravel() for mask in found]), rate)
         same = rate**2 + (1 - rate) ** 2
-        renewed = np.concatenate([(one[1:] == one[:-1]).ravel() for one in found])
+        renewed = np.concatenate([(mask[1:] == mask[:-1]).ravel() for mask in found])
         _share(f"share of units ({kind}) that two updates treat alike", renewed, same)
-        pairs = [(one == two).ravel() for one, two in zip(found, found[1:], strict=False) if one.shape == two.shape]
+        pairs = [(mask == two).ravel() for mask, two in zip(found, found[1:], strict=False) if mask.shape == two.shape]
         if pairs:
             _share(f"share of units ({kind}) that two layers treat alike", np.concatenate(pairs), same)
 
 
-def _share(what: str, found: npt.NDArray[np.bool_], expected: float) -> None:
-    deviation = math.sqrt(expected * (1 - expected) / found.size)
-    near(what, float(found.mean()), expected, DEVIATIONS * deviation + 1e-3)
+def _share(what: str, flags: npt.NDArray[np.bool_], expected: float) -> None:
+    deviation = math.sqrt(expected * (1 - expected) / flags.size)
+    assert_near(what, float(flags.mean()), expected, DEVIATIONS * deviation + 1e-3)

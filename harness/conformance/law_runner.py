@@ -1,9 +1,9 @@
-"""The fourteen laws that every model keeps, whatever its architecture and its framework.
+"""The fourteen laws that every model must obey, whatever its architecture and framework.
 
 A law is a function of a `ModelUnderTest`: it returns a remark (mostly empty) or raises `LawViolated`. `check` runs them
-against anything that builds a `Seq2SeqModel`, `for_variant` against a variant by name. They use NumPy only and reach
-the framework through the model. Each law is tested on a small batch, on which failures are easy to understand, and on
-one of realistic size: 64 sentences of up to 40 ids.
+on anything that builds a `Seq2SeqModel`, `for_variant` on a variant by name. They use only NumPy and the model's
+interface. Each law is tested on a small batch, on which failures are easy to understand, and on a batch of realistic
+size: 64 sentences of up to 40 ids.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class LawResult:
 
     def __str__(self) -> str:
         remark = f" ({self.detail})" if self.detail else ""
-        found = f"ok{remark}" if self.passed else f"FAILED {self.detail}"
-        return f"law {self.number} {self.name}, {self.seconds:.2f} s … {found}"
+        outcome = f"ok{remark}" if self.passed else f"FAILED {self.detail}"
+        return f"law {self.number} {self.name}, {self.seconds:.2f} s … {outcome}"
 
 
 @dataclass(frozen=True)
 class Law:
-    """One line of the table of laws."""
+    """A law with its number and name."""
 
     number: int
     name: str
@@ -56,7 +56,7 @@ _EVALUATION = (
     evaluation_laws.padding,
     evaluation_laws.independence,
     evaluation_laws.caching,
-    evaluation_laws.selection,
+    evaluation_laws.reordering,
 )
 _TRAINING = (
     training_laws.round_trip,
@@ -84,9 +84,9 @@ def check(
 ) -> Iterator[LawResult]:
     """Test models against the laws numbered `laws` (None: all), one result at a time.
 
-    `describe` is what a new process rebuilds the model from, as `for_variant` writes it; without it law 13 resumes in
-    this process and says so. `fast` tests smaller batches and fewer draws. A law that raises is broken, with the
-    exception's first line as the detail.
+    `describe` is JSON from which a new process rebuilds the model, as in `for_variant`; without it law 13 resumes in
+    this process and says so. `fast` uses smaller batches and fewer draws. A law that raises fails, with the first line
+    of the exception as the detail.
     """
     return check_subject(
         ModelUnderTest(build, source_vocabulary_size, target_vocabulary_size, max_length, describe, fast=fast), laws
@@ -101,9 +101,10 @@ def for_variant(
     laws: Collection[int] | None = None,
     fast: bool = False,
 ) -> Iterator[LawResult]:
-    """Test a built-in variant, or one from outside ("package.module:NAME"), at small sizes where it has a recipe.
+    """Test a built-in or an external variant ("package.module:NAME"); recipes get small sizes.
 
-    Raises: ValueError where there is no such variant, or it is neither a recipe nor a function that builds a model.
+    Raises:
+        ValueError: There is no such variant, or it is neither a recipe nor a builder.
     """
     return check_subject(named(variant, framework=framework, device=device, fast=fast), laws)
 

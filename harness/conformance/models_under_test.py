@@ -38,7 +38,7 @@ from impls.contract import (
 )
 
 Build = Callable[[Training, int, float], Seq2SeqModel]
-"""build(training, seed, dropout): a fresh model. External builders without a `dropout` argument ignore the last."""
+"""build(training, seed, dropout) returns a new model. External builders without `dropout` ignore the last one."""
 
 LONGEST = 40
 """Positions of the longest sentences of a realistic batch: about as long as the longest of Multi30k."""
@@ -50,12 +50,12 @@ SIZES = {
     "plain": TRANSFORMER_SIZES,
     "gru": {"width": 64, "embedding_width": 48},
 }
-"""Small sizes for the recipes of each family, with which all laws take seconds."""
+"""Small sizes for the recipes of each family."""
 
 SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE = 37, 41
 DROPOUT = 0.1
 RANDOM = Training(label_smoothing=0.1, teacher_forcing=0.5)
-"""A training with all sources of randomness: dropout and, in recurrent models, teacher forcing."""
+"""Training settings with all sources of randomness: dropout and, in recurrent models, teacher forcing."""
 
 SAVED, TRAINED = 2, 4
 """The number of updates after which the training state is saved, and the number of updates in all."""
@@ -74,7 +74,7 @@ FAST = ModelSize(20, 24)
 
 
 class Probe(NamedTuple):
-    """A batch on which a law is tested, and the words that error messages call it by."""
+    """A batch on which a law is tested, and its description for error messages."""
 
     name: str
     batch: Batch
@@ -82,10 +82,10 @@ class Probe(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelUnderTest:
-    """A way to build models, the sizes they are built for, and how thoroughly they are tested.
+    """A way to build models, their sizes, and whether to test faster.
 
-    `describe` is JSON from which a new process rebuilds the subject. `dropout_is_fixed` is true for a builder from
-    outside that has no `dropout` argument.
+    `describe` is JSON from which a new process rebuilds the model. `dropout_is_fixed` is true for an external builder
+    without a `dropout` argument.
     """
 
     build: Build
@@ -107,10 +107,10 @@ class ModelUnderTest:
         return self.build(training or Training(), seed, dropout)
 
     def perturbed(self, *, training: Training | None = None, seed: int = 0, dropout: float = DROPOUT) -> Seq2SeqModel:
-        """Build a model and move every weight, so that no fault hides behind weights that start at 0 or close to it.
+        """Build a model and perturb every weight, so that weights with initial values near 0 cannot hide faults.
 
         Matrices are halved first, so that the logits of a model without norms stay small enough for a tolerance of
-        1e-5 to be more than rounding.
+        1e-5.
         """
         model = self.model(training=training, seed=seed, dropout=dropout)
         generator = np.random.default_rng(seed)
@@ -124,14 +124,14 @@ class ModelUnderTest:
         return model
 
     def batch(self, seed: int = 0, sentences: int = 5) -> Batch:
-        """Return sentences of different lengths, the longest with room for two more columns of padding."""
+        """Return sentences of different lengths that leave room for two more columns of padding."""
         generator = np.random.default_rng([seed, 1])
         longest = min(7, self.max_length - 4)
         lengths = [longest, *map(int, generator.integers(1, longest, sentences - 1))]
         return self._of_lengths(generator, lengths, list(np.roll(lengths, 1)))
 
     def realistic_batch(self, seed: int = 0) -> Batch:
-        """Return a batch of realistic size: at least a quarter of the sentences of each side are as long as allowed."""
+        """Return a batch of realistic size; at least a quarter of the sentences of each side have maximum length."""
         generator = np.random.default_rng([seed, 2])
         sentences, longest = self.real
         lengths = generator.integers(1, longest - 1, sentences)
@@ -143,7 +143,8 @@ class ModelUnderTest:
         """Return a small batch, on which failures are easy to understand, and one of realistic size."""
         small, real = self.batch(seed), self.realistic_batch(seed)
         return tuple(  # type: ignore[return-value]
-            Probe(f"{len(one.source)} sentences of up to {one.source.shape[1]} ids", one) for one in (small, real)
+            Probe(f"{len(batch.source)} sentences of up to {batch.source.shape[1]} ids", batch)
+            for batch in (small, real)
         )
 
     def _of_lengths(self, generator: np.random.Generator, source: list[int], target: list[int]) -> Batch:
@@ -162,7 +163,7 @@ class ModelUnderTest:
         return model
 
     def resumed(self, saved: Arrays) -> Arrays:
-        """Return the outcome of a fresh model that continues from `saved`."""
+        """Return the outcome of a new model that continues from `saved`."""
         model = self.model(training=RANDOM)
         model.set_training_state(saved)
         return outcome(self.trained(model, range(SAVED, TRAINED)))
@@ -181,7 +182,7 @@ def padded(sentences: list[list[int]]) -> Ids:
 
 
 def _words(generator: np.random.Generator, length: int, words: int) -> list[int]:
-    """Draw words, the unknown word among them."""
+    """Draw tokens, including `<unk>`."""
     return [int(word) if word > EOS else UNK for word in generator.integers(EOS, words, length)]
 
 
@@ -193,9 +194,9 @@ def log_probabilities(subject: ModelUnderTest, decoded: Decoding, last: Ids) -> 
     return table
 
 
-def walk(subject: ModelUnderTest, decoded: Decoding, fed: Ids) -> npt.NDArray[np.float64]:
-    """Return the log-probabilities [B,T,V] of a decoding that is given these words."""
-    return np.stack([log_probabilities(subject, decoded, last) for last in fed.T], 1)
+def decode_stepwise(subject: ModelUnderTest, decoded: Decoding, target_in: Ids) -> npt.NDArray[np.float64]:
+    """Return the log-probabilities [B,T,V] of a decoding that reads these tokens."""
+    return np.stack([log_probabilities(subject, decoded, last) for last in target_in.T], 1)
 
 
 def evaluation(subject: ModelUnderTest, model: Seq2SeqModel, batch: Batch) -> Arrays:
@@ -204,26 +205,27 @@ def evaluation(subject: ModelUnderTest, model: Seq2SeqModel, batch: Batch) -> Ar
         "logits": model.logits(batch.source, batch.target_in),
         "token_nats": model.token_nats(batch),
         "cross_attention": model.cross_attention(batch.source, batch.target_in),
-        "steps": walk(subject, model.begin_decoding(batch.source), batch.target_in),
+        "steps": decode_stepwise(subject, model.begin_decoding(batch.source), batch.target_in),
     }
 
 
 # By name, and in a new process ----------------------------------------------------------------------------------------
 
 
-def dropping(recipe: Recipe, dropout: float) -> Recipe:
-    """Return the recipe with another rate of dropout; with 0 nothing is dropped anywhere."""
+def with_dropout(recipe: Recipe, dropout: float) -> Recipe:
+    """Return the recipe with another dropout rate; 0 switches all dropout off."""
     if dropout == 0 and isinstance(recipe, TransformerRecipe):
         return replace(recipe, dropout=0.0, attention_dropout=None, activation_dropout=None)
     return replace(recipe, dropout=dropout)
 
 
 def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: bool = False) -> ModelUnderTest:
-    """Return a built-in variant, or one from outside ("package.module:NAME"), at small sizes where it is a recipe.
+    """Return a built-in or an external variant ("package.module:NAME"); recipes get small sizes.
 
-    Raises: ValueError where there is no such variant, or it is neither a recipe nor a function that builds a model.
+    Raises:
+        ValueError: There is no such variant, or it is neither a recipe nor a builder.
     """
-    found = registry.load(variant) if ":" in variant else registry.recipe(variant)
+    loaded = registry.load(variant) if ":" in variant else registry.recipe(variant)
     describe = json.dumps({"variant": variant, "framework": framework, "device": device, "fast": fast})
     source_vocabulary_size, target_vocabulary_size, max_length, fixed = (
         SOURCE_VOCABULARY_SIZE,
@@ -231,17 +233,17 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: 
         LONGEST,
         False,
     )
-    if isinstance(found, Recipe):
-        sizes: dict[str, Any] = SIZES[found.family]
-        recipe: Recipe = replace(found, **sizes)
+    if isinstance(loaded, Recipe):
+        sizes: dict[str, Any] = SIZES[loaded.family]
+        recipe: Recipe = replace(loaded, **sizes)
         if getattr(recipe, "tying", "none") == "all":
             target_vocabulary_size = source_vocabulary_size
 
         def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
-            kept, words = dropping(recipe, dropout), (source_vocabulary_size, target_vocabulary_size)
-            return impls.build(kept, *words, training=training, framework=framework, seed=seed, device=device)
+            with_rate, words = with_dropout(recipe, dropout), (source_vocabulary_size, target_vocabulary_size)
+            return impls.build(with_rate, *words, training=training, framework=framework, seed=seed, device=device)
     else:
-        fixed = not _takes_dropout(found)
+        fixed = not _takes_dropout(loaded)
 
         def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
             settings: dict[str, Any] = {} if fixed else {"dropout": dropout}
@@ -278,9 +280,10 @@ def _takes_dropout(builder: Any) -> bool:
 
 
 def resumed_in_new_process(describe: str, saved: Arrays) -> Arrays:
-    """Return what `ModelUnderTest.resumed` gives in a new process with this one's number of threads.
+    """Run `ModelUnderTest.resumed` in a new process with this one's number of threads.
 
-    Raises: RuntimeError with the last line that the process wrote, where it fails.
+    Raises:
+        RuntimeError: The process failed; the message has its last line of output.
     """
     with tempfile.TemporaryDirectory() as folder:
         state, out = Path(folder, "state.npz"), Path(folder, "weights.npz")
@@ -296,7 +299,7 @@ def resumed_in_new_process(describe: str, saved: Arrays) -> Arrays:
 
 
 def threads() -> dict[str, str]:
-    """Return the environment that gives a new process this one's number of threads: torch's, where it is loaded."""
+    """Return environment variables that give a new process torch's number of threads, if torch is loaded."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
@@ -314,7 +317,7 @@ def _read(path: Path) -> Arrays:
 
 
 def _resume(describe: str, state: str, out: str) -> None:
-    """Be the new process."""
+    """Run the new process."""
     _write(Path(out), named(**json.loads(describe)).resumed(_read(Path(state))))
 
 

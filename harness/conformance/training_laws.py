@@ -6,13 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.conformance.assertions import (
-    WORKED_BY_HAND,
+    EXPECTED_TRANSLATIONS,
     TableModel,
-    hold,
+    assert_near,
+    assert_rejected,
+    assert_same_bits,
     log_softmax,
-    near,
-    refused,
-    same_bits,
+    require,
 )
 from harness.conformance.models_under_test import (
     RANDOM,
@@ -29,28 +29,30 @@ from harness.experiments.specs import DecodingSpec
 from impls.contract import EOS, PAD, SOS, UNK, Ids, Seq2SeqModel
 
 TIE = 1e-4
-"""Log-probabilities nearer than this may be in either order."""
+"""Log-probabilities that are closer than this may be in either order."""
 
 
 def round_trip(subject: ModelUnderTest) -> str:
-    """8: weights survive the round trip, are copies, and misfits are refused by name."""
+    """8: weights survive a round trip and are copies, and wrong ones are rejected by name."""
     model, other = subject.perturbed(training=RANDOM), subject.model(seed=1)
     for _, batch in subject.probes():
         model.train_step(batch, 1e-3)
     carried = {name: value.copy() for name, value in model.weights().items()}
     other.set_weights(model.weights())
-    same_bits("weights after the round trip", other.weights(), carried)
+    assert_same_bits("weights after the round trip", other.weights(), carried)
     for name, batch in subject.probes():
-        found, expected = evaluation(subject, other, batch), evaluation(subject, model, batch)
-        same_bits(f"{name} after the round trip", found, expected)
+        actual, expected = evaluation(subject, other, batch), evaluation(subject, model, batch)
+        assert_same_bits(f"{name} after the round trip", actual, expected)
     for value in model.weights().values():
         value += 1
-    same_bits("weights after the caller changed the arrays it was given", model.weights(), carried)
+    assert_same_bits("weights after the caller changed the returned arrays", model.weights(), carried)
     name = next(iter(carried))
-    refused(model, {one: value for one, value in carried.items() if one != name}, "missing", name)
-    refused(model, {**carried, "no.such.weight": np.zeros(1, np.float32)}, "unexpected", "no.such.weight")
-    refused(model, {**carried, name: carried[name][:-1]}, "misshaped", name)
-    same_bits("weights after a refusal", model.weights(), carried)
+    assert_rejected(
+        model, {other_name: value for other_name, value in carried.items() if other_name != name}, "missing", name
+    )
+    assert_rejected(model, {**carried, "no.such.weight": np.zeros(1, np.float32)}, "unexpected", "no.such.weight")
+    assert_rejected(model, {**carried, name: carried[name][:-1]}, "misshaped", name)
+    assert_same_bits("weights after a rejection", model.weights(), carried)
     return ""
 
 
@@ -60,7 +62,7 @@ def standstill(subject: ModelUnderTest) -> str:
     before = model.weights()
     for batch in (subject.batch(0), subject.realistic_batch(1), subject.batch(2)):
         model.train_step(batch, 0.0)
-    same_bits("weights after updates at rate 0", model.weights(), before)
+    assert_same_bits("weights after updates at rate 0", model.weights(), before)
     return ""
 
 
@@ -72,8 +74,8 @@ def learning(subject: ModelUnderTest) -> str:
         for _ in range(updates):
             model.train_step(batch, rate)
         after = float(model.token_nats(batch).sum())
-        told = f"from {before / batch.tokens:.3f} to {after / batch.tokens:.3f} nats per word"
-        hold(after <= least * before, f"{updates} updates on {name}: {told}, expected a share of {least} at most")
+        reason = f"from {before / batch.tokens:.3f} to {after / batch.tokens:.3f} nats per token"
+        require(after <= least * before, f"{updates} updates on {name}: {reason}, expected a share of {least} at most")
     return ""
 
 
@@ -82,46 +84,46 @@ def reproducibility(subject: ModelUnderTest) -> str:
     models = [subject.model(training=RANDOM, seed=seed) for seed in (0, 0, 1)]
     starts = [model.weights() for model in models]
     first, again, other = (subject.trained(model, range(3)).weights() for model in models)
-    same_bits("initial weights of the same seed", starts[1], starts[0])
-    same_bits("weights of the same seed after three updates", again, first)
+    assert_same_bits("initial weights of the same seed", starts[1], starts[0])
+    assert_same_bits("weights of the same seed after three updates", again, first)
     alike = [name for name, value in other.items() if np.array_equal(value, first[name])]
-    hold(not alike, f"two seeds give the same {', '.join(alike)}")
+    require(not alike, f"two seeds give the same {', '.join(alike)}")
     return ""
 
 
 def search(subject: ModelUnderTest) -> str:
-    """12: beam 1 is greedy, and the beam on a table of probabilities is what was worked out by hand."""
+    """12: beam 1 is greedy search, and beam search on a table of probabilities has the known results."""
     model, batch = subject.perturbed(dropout=0.0), subject.batch()
     ties = _long_search(subject, model)
     for _ in range(40):
         model.train_step(batch, 5e-3)  # so that translations differ, and end
     sources = [row[row != PAD] for row in batch.source[::-1]]
-    found = translate(model, sources, DecodingSpec(beam=1, max_tokens=8, batch_size=2, unknown="never"))
-    for source, translation in zip(sources, found.translations, strict=True):
+    decoded = translate(model, sources, DecodingSpec(beam=1, max_tokens=8, batch_size=2, unknown="never"))
+    for source, translation in zip(sources, decoded.translations, strict=True):
         expected, tied = _greedy(model, source, 8)
-        there = translation.tokens[: len(expected)] if tied else translation.tokens
-        hold(there == expected, f"beam 1 gives {translation.tokens}, greedy {expected}")
-    for beam, length_penalty, by_hand in WORKED_BY_HAND:
+        tokens = translation.tokens[: len(expected)] if tied else translation.tokens
+        require(tokens == expected, f"beam 1 gives {translation.tokens}, greedy {expected}")
+    for beam, length_penalty, by_hand in EXPECTED_TRANSLATIONS:
         spec = DecodingSpec(beam=beam, length_penalty=length_penalty, max_tokens=6)
-        table = translate(TableModel(), [np.array([SOS, one, EOS], np.int32) for one in (UNK, 4)], spec)
+        table = translate(TableModel(), [np.array([SOS, token, EOS], np.int32) for token in (UNK, 4)], spec)
         words = tuple(translation.tokens for translation in table.translations)
-        hold(words == by_hand, f"beam {beam} on the table, length penalty {length_penalty}: {words}, not {by_hand}")
-    ties += found.ties
+        require(words == by_hand, f"beam {beam} on the table, length penalty {length_penalty}: {words}, not {by_hand}")
+    ties += decoded.ties
     return f"{ties} ties" if ties else ""
 
 
 def resumption(subject: ModelUnderTest) -> str:
-    """13: training that is saved and resumed in a new process ends with the weights and totals of training straight."""
+    """13: training resumed in a new process ends with the weights and totals of uninterrupted training."""
     straight = outcome(subject.trained(subject.model(training=RANDOM), range(TRAINED)))
     saved = subject.trained(subject.model(training=RANDOM), range(SAVED)).training_state()
     other = subject.model(training=RANDOM)
     other.set_training_state(saved)
-    same_bits("training state after the round trip", other.training_state(), saved)
+    assert_same_bits("training state after the round trip", other.training_state(), saved)
     if subject.describe is None or subject.fast:
         resumed, remark = subject.resumed(saved), "resumed in this process"
     else:
         resumed, remark = resumed_in_new_process(subject.describe, saved), ""
-    same_bits("after resuming", resumed, straight)
+    assert_same_bits("after resuming", resumed, straight)
     return remark
 
 
@@ -129,48 +131,48 @@ def resumption(subject: ModelUnderTest) -> str:
 
 
 def _greedy(model: Seq2SeqModel, source: Ids, most: int) -> tuple[tuple[int, ...], bool]:
-    """Return the most probable next words except `<unk>`, without `<eos>`, and whether a tie ended the search."""
-    fed: list[int] = [SOS]
-    while len(fed) <= most:
-        logits = model.logits(source[None], np.array([fed], np.int32))[0, -1]
+    """Return the greedy tokens except `<unk>`, without `<eos>`, and whether a tie ended the search."""
+    prefix: list[int] = [SOS]
+    while len(prefix) <= most:
+        logits = model.logits(source[None], np.array([prefix], np.int32))[0, -1]
         logits[[UNK, PAD, SOS]] = -np.inf
         second, first = np.argsort(logits)[-2:]
         if logits[first] - logits[second] < TIE:
-            return tuple(fed[1:]), True
+            return tuple(prefix[1:]), True
         if first == EOS:
             break
-        fed.append(int(first))
-    return tuple(fed[1:]), False
+        prefix.append(int(first))
+    return tuple(prefix[1:]), False
 
 
 def _long_search(subject: ModelUnderTest, model: Seq2SeqModel) -> int:
-    """Hold that translations of realistic sentences have the log-probabilities that the logits give; return the ties.
+    """Require that translations of realistic sentences have the logits' log-probabilities; return the number of ties.
 
-    An untrained model rarely ends a sentence, so most translations are as long as they may be.
+    An untrained model rarely ends a sentence, so most translations have the maximum length.
     """
     batch = subject.realistic_batch()
     sources = [row[row != PAD] for row in batch.source]
     most, ties = subject.real.longest - 1, 0
     for beam in (1, 4):
         spec = DecodingSpec(beam=beam, max_tokens=most, batch_size=len(sources) // 2, unknown="allowed")
-        found = translate(model, sources, spec)
-        logs, target = _rescored(model, batch.source, found)
+        decoded = translate(model, sources, spec)
+        logs, target = _rescored(model, batch.source, decoded)
         real = target != PAD
         chosen = np.where(real, np.take_along_axis(logs, target[..., None], -1)[..., 0], 0)
-        for translation, total in zip(found.translations, chosen.sum(1), strict=True):
-            what = f"log-probability of {len(translation.tokens)} words found with beam {beam}"
-            near(what, translation.log_probability, float(total), TIE * len(translation.tokens) + TIE)
+        for translation, total in zip(decoded.translations, chosen.sum(1), strict=True):
+            what = f"log-probability of {len(translation.tokens)} tokens found with beam {beam}"
+            assert_near(what, translation.log_probability, float(total), TIE * len(translation.tokens) + TIE)
         if beam == 1:
             logs[..., [PAD, SOS]] = -np.inf
             behind = np.where(real, logs.max(-1) - chosen, 0)
-            hold(float(behind.max()) <= TIE, f"beam 1 chose a word {behind.max():.2g} nats below the best")
-        ties += found.ties
+            require(float(behind.max()) <= TIE, f"beam 1 chose a token {behind.max():.2g} nats below the best")
+        ties += decoded.ties
     return ties
 
 
-def _rescored(model: Seq2SeqModel, source: Ids, found: Decoded) -> tuple[npt.NDArray[np.float64], Ids]:
-    """Return the log-probabilities [B,T,V] at each position of translations, and their words with any `<eos>` [B,T]."""
-    words = [list(one.tokens) + [EOS] * one.finished for one in found.translations]
-    target = padded([one or [PAD] for one in words])
+def _rescored(model: Seq2SeqModel, source: Ids, decoded: Decoded) -> tuple[npt.NDArray[np.float64], Ids]:
+    """Return the log-probabilities [B,T,V] at each position of translations, and their tokens with `<eos>`, [B,T]."""
+    sentences = [list(translation.tokens) + [EOS] * translation.finished for translation in decoded.translations]
+    target = padded([tokens or [PAD] for tokens in sentences])
     target_in = np.concatenate([np.full((len(target), 1), SOS, np.int32), target[:, :-1]], 1)
     return log_softmax(model.logits(source, target_in)), target

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from harness.conformance.assertions import LawViolated, close
+from harness.conformance.assertions import LawViolated, assert_close
 from harness.conformance.evaluation_laws import changed, cuts, rows_of, trimmed
 from impls.contract import PAD, Batch, Ids, Numbers, Seq2SeqModel
 
@@ -75,15 +75,19 @@ def _check_batch(model: Seq2SeqModel, batch: Batch, turn: int, share: float) -> 
         sums = _logsumexp(logits)
         expected = np.where(real, sums - _at(logits, part.target_out[..., None])[..., 0], 0)
         found = model.token_nats(part)
-        close("law 1 (shapes), token_nats against logits", found, expected, tolerance)
-        close("law 4 (padding), token_nats beside longer sentences", nats[rows, :length], found, tolerance)
+        assert_close("law 1 (shapes), token_nats against logits", found, expected, tolerance)
+        assert_close("law 4 (padding), token_nats beside longer sentences", nats[rows, :length], found, tolerance)
         by_step = _at(logits, tokens[rows, :length]) - sums[..., None]
-        close("law 6 (caching), cached steps against logits", stepped[rows, :length][real], by_step[real], tolerance)
+        assert_close(
+            "law 6 (caching), cached steps against logits", stepped[rows, :length][real], by_step[real], tolerance
+        )
         place = cuts(real.sum(1), turn)[:, None]
         columns = np.arange(length)[None]
         other = model.logits(part.source, changed(part.target_in, real & (columns > place)))
         before = real & (columns <= place)
-        close("law 3 (causality), logits before a change of later words", other[before], logits[before], tolerance)
+        assert_close(
+            "law 3 (causality), logits before a change of later words", other[before], logits[before], tolerance
+        )
 
 
 def _slices(batch: Batch) -> Iterator[npt.NDArray[np.intp]]:

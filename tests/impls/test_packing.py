@@ -22,7 +22,7 @@ from small_models import (
 from torch import nn
 
 import impls
-from harness.conformance.models_under_test import dropping, padded
+from harness.conformance.models_under_test import padded, with_dropout
 from impls.contract import EOS, PAD, SOS, Arrays, Batch, Recipe, Training, TransformerRecipe
 from impls.pytorch import torch_adapter, torch_packing
 from impls.pytorch.cpu_kernels import output_loss
@@ -63,7 +63,7 @@ def random_batch(rows: int = 2 * GROUP_ROWS + 6, *, empty_row: bool = False, see
 def model(recipe: Recipe, training: Training = UNCLIPPED) -> TorchModel:
     """Return a model without dropout whose weights are all away from 0."""
     found = impls.build(
-        dropping(recipe, 0.0), SOURCE_VOCABULARY_SIZE, target_vocabulary_size(recipe), training=training
+        with_dropout(recipe, 0.0), SOURCE_VOCABULARY_SIZE, target_vocabulary_size(recipe), training=training
     )
     assert isinstance(found, TorchModel)
     random = np.random.default_rng(1)

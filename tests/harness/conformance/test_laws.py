@@ -210,12 +210,12 @@ def test_resuming_process_has_same_threads_and_reports_its_error() -> None:
 
 
 def test_assertions_reject_nan_and_compare_signs_of_zero() -> None:
-    from harness.conformance.assertions import close, same_bits
+    from harness.conformance.assertions import assert_close, assert_same_bits
 
     with pytest.raises(LawViolated, match="off by nan"):
-        close("logits", np.array([np.nan]), np.array([np.nan]))
+        assert_close("logits", np.array([np.nan]), np.array([np.nan]))
     with pytest.raises(LawViolated, match="zero has other bits"):
-        same_bits("weights", {"zero": np.array([-0.0])}, {"zero": np.array([0.0])})
+        assert_same_bits("weights", {"zero": np.array([-0.0])}, {"zero": np.array([0.0])})
 
 
 def test_small_batch_has_different_lengths_and_room_for_padding() -> None:

@@ -26,7 +26,7 @@ from small_models import (
 from small_runs import spec
 
 import impls
-from harness.conformance.assertions import same_bits
+from harness.conformance.assertions import assert_same_bits
 from harness.data.batches import training_batches
 from harness.data.dataset import prepare
 from harness.experiments.specs import DataSpec
@@ -76,12 +76,12 @@ def test_right_models_pass_and_keep_their_state(recipe: Any) -> None:
     model.train_step(BATCHES[0], 1e-3)
     before = model.training_state()
     check(model)
-    same_bits("training state after the check", model.training_state(), before)
+    assert_same_bits("training state after the check", model.training_state(), before)
     model.train_step(BATCHES[1], 1e-3)
     undisturbed = build(recipe, dropout=0.1)
     for batch in BATCHES[:2]:
         undisturbed.train_step(batch, 1e-3)
-    same_bits("training state after one more update", model.training_state(), undisturbed.training_state())
+    assert_same_bits("training state after one more update", model.training_state(), undisturbed.training_state())
 
 
 @pytest.mark.parametrize("recipe", [BASE, GRU], ids=["transformer", "gru"])
