@@ -18,6 +18,7 @@ FRAMEWORKS = {"torch", "tensorflow", "jax", "keras"}
 HEAVY = FRAMEWORKS | {"spacy", "matplotlib"}
 
 LAYERS = """
+    api
     cli
     reporting
     audit

@@ -1,0 +1,412 @@
+"""The Python interface: load runs into pandas, compare and report them, train a run, translate with it.
+
+import harness
+
+runs = harness.load("results/local")
+runs.to_pandas()                              # one row per run
+runs.filter(variant="paper").curves()         # one row per epoch
+runs.compare("learned_positions", "paper")    # metrics with intervals and tests
+run = harness.run("paper", corpus="captions", epochs=1)
+harness.translate(run, ["Ein Hund läuft ."])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import html
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.experiments.run_names import flat_settings, run_names
+from harness.experiments.specs import RunSpec
+from harness.storage import run_store
+from harness.storage.records import RunRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from harness.analysis.bench_analysis import BenchAnalysis
+    from harness.analysis.comparison import Comparison
+    from harness.data.dataset import Dataset
+    from impls.contract import Recipe, Seq2SeqModel
+
+COLUMNS = {
+    "run": "the run's id",
+    "name": "a short name: what differs from most runs, and the seed",
+    "variant": "the name of the variant",
+    "budget": "controlled, source, tuned or pilot",
+    "seed": "the seed",
+    "status": "completed, interrupted, failed or diverged",
+    "started": "when training started, UTC",
+    "epochs": "finished epochs",
+    "updates": "finished updates",
+}
+"""The first columns of `Runs.to_pandas`. The settings by their dotted names follow, then every metric of
+`harness.analysis.metric_registry`, in its `stored_unit`: losses in nats per token, BLEU and chrF from 0 to 100, times
+in seconds, memory in bytes."""
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A stored run: its record and the folder of results."""
+
+    record: RunRecord
+    results: Path
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """The metrics of the test set by name."""
+        return self.record.scores
+
+    def curve(self) -> pd.DataFrame:
+        """Return the learning curve, one row per epoch; see `EpochRecord` for the columns."""
+        import pandas as pd
+
+        return pd.DataFrame([dataclasses.asdict(epoch) for epoch in self.record.curve])
+
+    def translate(self, sentences: Sequence[str], *, beam: int | None = None) -> list[str]:
+        """Translate sentences; see `translate`."""
+        return translate(self, sentences, beam=beam)
+
+    def _repr_html_(self) -> str:
+        scores = "".join(
+            f"<tr><td>{html.escape(name)}</td><td>{'–' if value is None else f'{value:.4f}'}</td></tr>"
+            for name, value in self.scores.items()
+        )
+        return f"<p>{html.escape(self.id)}: {html.escape(self.record.status)}</p><table>{scores}</table>"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Stored runs, in the order of their ids."""
+
+    records: tuple[RunRecord, ...]
+    results: Path
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[TrainedRun]:
+        return (TrainedRun(record, self.results) for record in self.records)
+
+    def __getitem__(self, index: int) -> TrainedRun:
+        return TrainedRun(self.records[index], self.results)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a tidy table, one row per run; `COLUMNS` documents its columns. Missing values are NaN."""
+        import pandas as pd
+
+        from harness.analysis.grouping import measure
+        from harness.analysis.metric_registry import METRICS
+
+        names = run_names([record.spec for record in self.records])
+        metrics = [name for name in METRICS if name not in COLUMNS]
+        rows = []
+        for record, name in zip(self.records, names, strict=True):
+            row: dict[str, Any] = {
+                "run": record.id,
+                "name": name,
+                "variant": record.spec.variant,
+                "budget": record.spec.budget,
+                "seed": record.spec.seed,
+                "status": record.status,
+                "started": record.started,
+                "epochs": len(record.curve),
+                "updates": record.curve[-1].updates if record.curve else 0,
+            }
+            settings = {key: value for key, value in flat_settings(record.spec).items() if key not in row}
+            rows.append({**row, **settings, **{metric: measure(record, metric) for metric in metrics}})
+        return pd.DataFrame(rows, columns=None if rows else [*COLUMNS, *metrics])
+
+    def curves(self) -> pd.DataFrame:
+        """Return the learning curves, one row per run and epoch: run, variant, seed and the fields of `EpochRecord`."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {
+                    "run": record.id,
+                    "variant": record.spec.variant,
+                    "seed": record.spec.seed,
+                    **dataclasses.asdict(epoch),
+                }
+                for record in self.records
+                for epoch in record.curve
+            ]
+        )
+
+    def filter(self, condition: Callable[[RunRecord], bool] | None = None, **values: Any) -> Runs:
+        """Return the runs that fulfil every condition.
+
+        Args:
+            condition: a function of a record.
+            **values: a value, or a list of accepted values, of "status", "seed" or a setting; recipe.norm is written
+                norm or recipe__norm.
+
+        Raises:
+            ValueError: no run has a setting of this name.
+        """
+        chosen = [record for record in self.records if condition is None or condition(record)]
+        for name, value in values.items():
+            accepted = value if isinstance(value, list | tuple | set | range) else [value]
+            chosen = [record for record in chosen if self._value(record, name) in accepted]
+        return Runs(tuple(chosen), self.results)
+
+    def _value(self, record: RunRecord, name: str) -> Any:
+        own = {"status": record.status, "seed": record.spec.seed, "id": record.id}
+        if name in own:
+            return own[name]
+        settings = flat_settings(record.spec)
+        dotted = name.replace("__", ".")
+        found = [key for key in settings if key == dotted or key.rpartition(".")[2] == name]
+        if not found and not any(
+            key == dotted or key.rpartition(".")[2] == name
+            for other in self.records
+            for key in flat_settings(other.spec)
+        ):
+            raise ValueError(f"{name}: no run has such a setting; to_pandas() has all of them as columns")
+        if len(found) > 1 and dotted not in found:
+            raise ValueError(f"{name} is ambiguous: {', '.join(key.replace('.', '__') for key in found)}")
+        return settings[dotted if dotted in found else found[0]] if found else None
+
+    @functools.cached_property
+    def analysis(self) -> BenchAnalysis:
+        """The statistics of these runs: tables, intervals, differences and ranks."""
+        from harness.analysis.bench_analysis import analyse_bench
+
+        return analyse_bench(self.records, self.results)
+
+    def leaderboard(self) -> pd.DataFrame:
+        """Return one row per variant and table: mean, interval and ranks of the main metric, best first in each table.
+
+        Tables whose runs are not comparable have no rows; `analysis` says why.
+        """
+        import pandas as pd
+
+        rows = []
+        for table in self.analysis.tables:
+            board = table.main
+            for label in board.ranking if board is not None else []:
+                assert board is not None
+                interval, ranks = board.intervals[label], board.rank_interval(label)
+                rows.append(
+                    {
+                        "table": table.table.heading,
+                        "variant": label,
+                        "metric": board.metric.title,
+                        "mean": interval.mean,
+                        "low": interval.low,
+                        "high": interval.high,
+                        "seeds": interval.n,
+                        "best rank": ranks[0] if ranks else None,
+                        "worst rank": ranks[1] if ranks else None,
+                    }
+                )
+        return pd.DataFrame(rows)
+
+    def compare(self, first: str, second: str, *, allow: Sequence[str] = ()) -> RunComparison:
+        """Compare two variants or runs.
+
+        Args:
+            first: a variant, the id of a run or the beginning of ids; see `compare --help`.
+            second: the one to compare with it.
+            allow: names of differences in settings to accept.
+
+        Raises:
+            ValueError: a name is unknown or ambiguous, or the runs are not comparable.
+        """
+        from harness.analysis import comparability, comparison, selection
+
+        remarks: list[str] = []
+        sides = selection.find([first, second], self.results, complain=remarks.append)
+        allowed = comparability.check(sides, allow, complain=remarks.append)
+        return RunComparison(comparison.compare(sides, allowed, None, examples=0, with_text=False))
+
+    def report(self, folder: str | Path) -> Path:
+        """Write the report of these runs, with pages, plots and CSV files, and return the path of index.html.
+
+        Raises:
+            ValueError: there are no runs.
+        """
+        from harness.cli import report_options
+
+        with contextlib.redirect_stdout(io.StringIO()):
+            failures = report_options.check_records(self.results, self.records)
+            report_options.write(self.records, self.results, Path(folder), failures=failures)
+        return Path(folder) / "index.html"
+
+    def _repr_html_(self) -> str:
+        heading = f"<p>{len(self)} runs in {html.escape(str(self.results))}</p>"
+        mismatches = "".join(
+            f"<p>Not comparable: {html.escape('; '.join(table.mismatches))}</p>"
+            for table in self.analysis.tables
+            if table.mismatches
+        )
+        board = self.leaderboard()
+        return heading + mismatches + ("" if board.empty else board.to_html(index=False, float_format="{:.2f}".format))
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """The metrics of two variants or runs, with their differences."""
+
+    comparison: Comparison
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per metric: both means, the difference with its 95 % interval, p-value and conclusion."""
+        import pandas as pd
+
+        base, other = self.comparison.sides
+        rows = []
+        for metric in self.comparison.figures:
+            difference = metric.difference(other.letter, base.letter)
+            divisor = metric.figure.divisor
+            means = [interval.mean for interval in metric.intervals]
+            ends = (difference.mean, difference.low, difference.high) if difference else (None, None, None)
+            scaled = [None if value is None else value / divisor for value in (*means, *ends)]
+            rows.append(
+                {
+                    "metric": metric.figure.heading,
+                    **dict(zip((base.label, other.label, "difference", "low", "high"), scaled, strict=True)),
+                    "p": difference.p_holm if difference and not metric.unjudged else None,
+                    "conclusion": metric.conclusion(difference).label,
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.comparison.remarks)
+        table: str = self.to_pandas().to_html(index=False, float_format="{:.3f}".format, na_rep="–")
+        return table + remarks
+
+
+def load(folder: str | Path = run_store.RESULTS) -> Runs:
+    """Return the runs in a folder of results. Damaged records are skipped with a warning.
+
+    Raises:
+        ValueError: there is no such folder.
+    """
+    import warnings
+
+    results = Path(folder)
+    if not results.is_dir():
+        raise ValueError(f"{results}: there is no such folder; train some runs with: python -m harness bench")
+    return Runs(tuple(run_store.records(results, complain=lambda line: warnings.warn(line, stacklevel=4))), results)
+
+
+def run(
+    recipe_or_builder: str | Recipe | Callable[..., Seq2SeqModel],
+    *,
+    corpus: str = "captions",
+    epochs: int = 3,
+    seed: int = 0,
+    results: str | Path = run_store.RESULTS,
+    note: str = "",
+    settings: Mapping[str, Any] | None = None,
+) -> TrainedRun:
+    """Train and measure one run in this process, or load it if it is finished already.
+
+    Args:
+        recipe_or_builder: the name of a variant or package.module:NAME, a recipe, or an importable function that builds
+            a model.
+        corpus: "captions", which is embedded and split at white space, or "multi30k".
+        epochs: passes over the training data.
+        seed: seed of weights, dropout and batches.
+        results: the folder in which the run is stored.
+        note: free text for the record.
+        settings: further settings by their dotted names, such as {"recipe.dropout": 0.3, "threads": 1}.
+
+    Raises:
+        ValueError: a setting is not accepted, or the corpus is not available.
+        RunFailed: training failed; the stored record says why.
+    """
+    from harness.processes.workers import worker_environment
+    from harness.storage import locks
+
+    spec = _spec(recipe_or_builder, {"data.corpus": corpus, "training.epochs": epochs, "seed": seed}, settings or {})
+    os.environ.update(worker_environment(spec))
+    from harness.training import train
+
+    folder = Path(results)
+    with locks.hold(folder, spec.id):
+        return TrainedRun(train.run(spec, folder, note=note, command="harness.run"), folder)
+
+
+def _spec(
+    recipe_or_builder: str | Recipe | Callable[..., Seq2SeqModel], basic: Mapping[str, Any], further: Mapping[str, Any]
+) -> RunSpec:
+    from harness.experiments import suites
+    from harness.experiments.overrides import overridden
+    from harness.training.load import find_variant
+    from impls.recipes import TUTORIAL
+
+    variant, recipe, training = "recipe", None, TUTORIAL
+    if isinstance(recipe_or_builder, str):
+        variant = find_variant(recipe_or_builder)
+        recipe, training = suites.resolve(variant)
+    elif dataclasses.is_dataclass(recipe_or_builder):
+        recipe = recipe_or_builder
+        variant = recipe.name or "recipe"
+    elif callable(recipe_or_builder):
+        variant = find_variant(f"{recipe_or_builder.__module__}:{recipe_or_builder.__qualname__}")
+    else:
+        raise ValueError(f"{recipe_or_builder!r} is not a variant's name, a recipe or a function that builds a model")
+    tokenizer = {"data.tokenizer": "whitespace"} if basic["data.corpus"] == "captions" else {}
+    values = {**basic, **tokenizer, **further}
+    spec = RunSpec(variant=variant, recipe=recipe, training=training, budget="source")
+    return overridden(spec, [f"{name}={'none' if value is None else value}" for name, value in values.items()])
+
+
+def translate(
+    run: TrainedRun | str, sentences: Sequence[str], *, beam: int | None = None, device: str = "cpu"
+) -> list[str]:
+    """Translate sentences with the stored weights of a run.
+
+    Args:
+        run: a run, or the id of one in results/local, or the beginning of its id.
+        sentences: one string per sentence.
+        beam: the beam width; None means the run's.
+        device: where the model computes.
+
+    Raises:
+        ValueError: the run is not completed, or its weights or corpus are not available.
+    """
+    from harness.data.dataset import detokenise, encode
+    from harness.evaluation import search
+
+    chosen = (
+        run if isinstance(run, TrainedRun) else TrainedRun(run_store.find(run_store.RESULTS, run), run_store.RESULTS)
+    )
+    record = chosen.record
+    if record.status != "completed":
+        raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can translate")
+    dataset, model = _model(record.id, chosen.results, device)
+    decoding = record.spec.decoding if beam is None else dataclasses.replace(record.spec.decoding, beam=beam)
+    words = [sentence for sentence in sentences if sentence.strip()]
+    if not words:
+        return [""] * len(sentences)
+    decoded = search.translate(model, encode(dataset, words).ids, decoding)
+    tokens = [[dataset.target_words[token] for token in found.tokens] for found in decoded.translations]
+    texts = iter(detokenise(dataset, tokens))
+    return [next(texts) if sentence.strip() else "" for sentence in sentences]
+
+
+@functools.lru_cache(maxsize=4)
+def _model(run_id: str, results: Path, device: str) -> tuple[Dataset, Seq2SeqModel]:
+    """Return the corpus and the model of a run; the last four stay in memory."""
+    from harness.data.dataset import of_run
+    from harness.training.load import load_model
+
+    record = run_store.find(results, run_id)
+    dataset = of_run(record)
+    return dataset, load_model(record, results, dataset, device=device)

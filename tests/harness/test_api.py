@@ -1,0 +1,143 @@
+"""The Python interface: runs as tables, comparisons, reports, training and translation."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import ROOT
+from small_runs import TINY
+
+import harness
+from harness import api
+from harness.storage import run_store
+
+PUBLISHED = ROOT / "results" / "published"
+ABLATION = PUBLISHED / "ablation"
+SETTINGS = {"data.training_pairs": 200, "training.batch_size": 32, "decoding.max_tokens": 5, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def ablation() -> api.Runs:
+    return harness.load(ABLATION)
+
+
+def test_import_and_load_need_no_framework_and_no_plots() -> None:
+    code = (
+        "import sys, harness\n"
+        f"runs = harness.load({str(PUBLISHED)!r})\n"
+        "assert len(runs) == 3\n"
+        "print(sorted({'torch', 'keras', 'tensorflow', 'jax', 'matplotlib', 'pandas', 'spacy'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_unknown_name_of_the_package_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing"):
+        harness.nothing  # noqa: B018
+
+
+def test_load_of_a_missing_folder_names_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nowhere"):
+        harness.load(tmp_path / "nowhere")
+
+
+def test_load_skips_a_damaged_record_with_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "record.json").write_text("{")
+    with pytest.warns(UserWarning, match="record.json"):
+        assert len(harness.load(tmp_path)) == 0
+
+
+def test_to_pandas_has_a_row_per_run_and_the_documented_columns(ablation: api.Runs) -> None:
+    table = ablation.to_pandas()
+    assert len(table) == len(ablation) == 33
+    assert list(table.columns[: len(api.COLUMNS)]) == list(api.COLUMNS)
+    assert set(table["recipe.norm"]) == {"layernorm", "handmade", "rms", "none"}
+    record = ablation[0].record
+    row = table[table["run"] == record.id].iloc[0]
+    assert row["bleu_sacre"] == record.scores["bleu_sacre"]
+    assert row["validation_loss"] == record.curve[-1].validation_loss
+    assert table["name"].is_unique
+
+
+def test_to_pandas_without_runs_has_the_columns(tmp_path: Path) -> None:
+    assert set(api.COLUMNS) <= set(api.Runs((), tmp_path).to_pandas().columns)
+
+
+def test_curves_have_a_row_per_epoch(ablation: api.Runs) -> None:
+    curves = ablation.curves()
+    assert len(curves) == sum(len(run.record.curve) for run in ablation)
+    assert set(ablation[0].curve()["epoch"]) == {1, 2}
+
+
+def test_filter_selects_by_settings_seeds_and_functions(ablation: api.Runs) -> None:
+    assert len(ablation.filter(norm="rms")) == 3
+    assert len(ablation.filter(recipe__norm=["rms", "none"], seed=range(2))) == 4
+    assert len(ablation.filter(lambda record: record.spec.seed == 1)) == 11
+    assert len(ablation.filter(status="failed")) == 0
+
+
+def test_filter_by_an_unknown_or_ambiguous_setting_names_it(ablation: api.Runs) -> None:
+    with pytest.raises(ValueError, match="nrom"):
+        ablation.filter(nrom="rms")
+    with pytest.raises(ValueError, match="max_length is ambiguous"):
+        ablation.filter(max_length=100)
+
+
+def test_leaderboard_has_intervals_and_html() -> None:
+    runs = harness.load(PUBLISHED)
+    board = runs.leaderboard()
+    assert list(board["variant"]) == ["learned_positions"]
+    row = board.iloc[0]
+    assert row["low"] < row["mean"] < row["high"]
+    assert row["seeds"] == 3
+    shown: str = runs._repr_html_()
+    assert "<table" in shown
+    assert "3 runs in" in shown
+
+
+def test_compare_gives_differences_with_intervals(ablation: api.Runs) -> None:
+    one, other = "learned_positions@norm=rms", "learned_positions@positions=alibi"
+    compared = ablation.compare(one, other, allow=["recipe"])
+    table = compared.to_pandas().set_index("metric")
+    row: Any = table.loc["sacreBLEU"]
+    assert row["low"] < row["difference"] < row["high"]
+    assert row["difference"] == pytest.approx(row.iloc[1] - row.iloc[0], abs=0.2)
+    assert 0 < row["p"] <= 1
+    assert "<table" in compared._repr_html_()
+
+
+def test_report_writes_the_page_and_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = harness.load(PUBLISHED)
+    page = runs.report(tmp_path / "report")
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert capsys.readouterr().out == ""
+
+
+def test_run_trains_stores_and_translates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
+    results = tmp_path / "results"
+    recipe = dataclasses.replace(TINY, name="my_recipe")
+    run = harness.run(recipe, epochs=1, results=results, settings=SETTINGS)
+    record = run.record
+    assert record.status == "completed"
+    assert (record.spec.variant, record.spec.data.corpus, record.spec.training.epochs) == ("my_recipe", "captions", 1)
+    assert run_store.load_record(results, run.id) == record
+    assert "bleu_sacre" in run._repr_html_()
+    translations = harness.translate(run, ["Ein Hund läuft .", " ", "Ein Mann"])
+    assert len(translations) == 3
+    assert translations[1] == ""
+    assert harness.run(recipe, epochs=1, results=results, settings=SETTINGS).record == record
+
+
+def test_run_of_something_else_names_what_is_accepted(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="recipe"):
+        harness.run(3, results=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="paper"):
+        harness.run("papr", results=tmp_path)
