@@ -330,7 +330,7 @@ def run(
         ValueError: a setting is not accepted, or the corpus is not available.
         RunFailed: training failed; the stored record says why.
     """
-    from harness.processes.workers import worker_environment
+    from harness.processes.environment_variables import worker_environment
     from harness.storage import locks
 
     spec = _spec(recipe_or_builder, {"data.corpus": corpus, "training.epochs": epochs, "seed": seed}, settings or {})

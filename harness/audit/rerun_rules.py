@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,21 +11,15 @@ from typing import Any
 from harness.audit.rules import AuditReport, Rule, apply_rule
 from harness.audit.run_folder import FileCache, Skipped, StoredRun, read
 from harness.data.batch_digest import WEIGHTS_MARK
-from harness.experiments.serialization import canonical_json, to_json
-from harness.processes.machine import differences
-from harness.processes.workers import ROOT, worker_environment
+from harness.experiments.serialization import to_json
+from harness.processes import json_process
+from harness.processes.environment_variables import worker_environment
+from harness.processes.machine import arithmetic_differences, differences
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 
 LOSS_TOLERANCE = 0.05
 """How far the training loss of the first epoch may be from that of a run made elsewhere. Units: nats per token."""
-
-LIBRARIES = {
-    "torch": ("numpy", "torch"),
-    "tensorflow": ("numpy", "keras", "tensorflow", "tensorflow-cpu"),
-    "jax": ("numpy", "keras", "jax", "jaxlib"),
-}
-"""The libraries on whose versions the bits of trained weights depend, by the framework that computes."""
 
 
 @dataclass(frozen=True)
@@ -133,21 +123,12 @@ def _updates(record: RunRecord, *, whole_epoch: bool) -> int:
 
 
 def _elsewhere(record: RunRecord, here: dict[str, Any]) -> str:
-    """Return what of a run's environment is not as it is here, and may change the bits of its weights; or nothing."""
+    """Return the differences between a run's environment and this one that may change its weights, or nothing."""
     there = record.environment
-    libraries = LIBRARIES.get(record.spec.computes, tuple(there.get("versions") or {}))
-    sides = [
-        {
-            "machine": {name: (one.get("machine") or {}).get(name) for name in ("processor", "gpu")},
-            "versions": {name: (one.get("versions") or {}).get(name) for name in libraries},
-            "commit": one.get("commit") or {},
-        }
-        for one in (there, here)
-    ]
-    found = [
-        f"{name} {value}" for part in differences(sides[0], sides[1]).values() for name, value in sorted(part.items())
-    ]
-    if (here.get("commit") or {}).get("dirty") and not found:
+    found = arithmetic_differences(there, here, record.spec.computes)
+    commits = [environment.get("commit") or {} for environment in (there, here)]
+    found += [f"commit {name} {value}" for name, value in sorted(differences(*commits).items())]
+    if commits[1].get("dirty") and not found:
         found.append("the files of its commit, and those here differ from it")
     if there.get("earlier_processes"):
         found.append("processes that differed in their environment")
@@ -157,18 +138,11 @@ def _elsewhere(record: RunRecord, here: dict[str, Any]) -> str:
 def _rerun(stored: StoredRun, updates: int) -> Rerun:
     """Train a run again in a process of its own."""
     spec, files = stored.known.spec, stored.known.fingerprints.get("files") or {}
-    paths: Sequence[str] = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, **worker_environment(spec), "PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run(
-        [sys.executable, "-m", "harness.audit.rerun_worker"],
-        input=canonical_json({"spec": to_json(spec), "updates": updates, "files": files}) + "\n",
-        capture_output=True,
-        env=environment,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
-    if done.returncode:
-        said = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
-        return Rerun(stored, {}, f"cannot be trained here: {said}")
-    return Rerun(stored, json.loads(done.stdout))
+    arguments = {"spec": to_json(spec), "updates": updates, "digests": files}
+    try:
+        answer = json_process.request_once(
+            "harness.audit.rerun_worker", "retrain", arguments, environment=worker_environment(spec)
+        )
+    except (json_process.ProcessFailed, json_process.RequestRefused) as error:
+        return Rerun(stored, {}, f"cannot be trained here: {error}")
+    return Rerun(stored, answer)

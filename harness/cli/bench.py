@@ -11,7 +11,7 @@ from harness.cli.console import say
 from harness.experiments import suites
 from harness.experiments.specs import Budget, DataSpec, RunSpec
 from harness.experiments.suites import Suite
-from harness.processes import workers
+from harness.processes import machine
 from harness.storage.records import RunRecord
 from harness.training import load
 from impls import registry
@@ -112,7 +112,7 @@ def _pairs(variants: list[str], suite: Suite, arguments: argparse.Namespace) -> 
 def _unusable(framework: str, backend: str | None, device: str | None) -> str:
     """Return why a framework is not available: it is not installed or cannot use the GPU; empty if it is."""
     reason = registry.missing(framework, backend)
-    if not reason and (device or "").startswith("cuda") and not workers.gpu_usable(backend or framework):
+    if not reason and (device or "").startswith("cuda") and not machine.gpu_usable(backend or framework):
         return f"{backend or framework!r} cannot use the GPU here"
     return reason
 

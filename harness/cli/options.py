@@ -116,6 +116,12 @@ def add_checkpoints(parser: argparse.ArgumentParser) -> None:
         help=f"time between checkpoints, from which an interrupted run resumes (default "
         f"{checkpoint_files.SECONDS:.0f}; 0: only at the end of each epoch)",
     )
+    parser.add_argument(
+        "--resume-anyway",
+        action="store_true",
+        help="resume runs whose checkpoints were written with another processor, library version or setting that "
+        "changes the last digits of results; their records say so",
+    )
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:

@@ -62,16 +62,21 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _by_hand(arguments: argparse.Namespace, watch: SignalGuard) -> int:
-    with watch.at_once():
+    with watch.interruptible():
         spec = _spec(arguments)
         _pin(spec, is_program=arguments.is_program)
-    with watch.at_once():
-        there = reuse.finished(arguments.results, [spec], complain=warn)
+    with watch.interruptible():
+        there = reuse.reusable_records(arguments.results, [spec], complain=warn)
     if there:
         say(f"{spec.id}: already {there[0].status}; remove its folder to run it again")
         return _show(there[0], arguments.results)
     display = Display(sys.stderr, names={spec.id: run_names([spec])[0]})
-    origin = {"command": arguments.typed, "note": arguments.note, "checkpoint_seconds": arguments.checkpoint_seconds}
+    origin = {
+        "command": arguments.typed,
+        "note": arguments.note,
+        "checkpoint_seconds": arguments.checkpoint_seconds,
+        "resume_anyway": arguments.resume_anyway,
+    }
     try:
         record = _run(spec, arguments.results, display, watch, origin)
     finally:
@@ -83,9 +88,9 @@ def _run(spec: RunSpec, results: Path, progress: Progress, watch: SignalGuard, o
     """Train and measure with the lock of the run held; `origin` are further arguments of `train.run`."""
     with locks.hold(results, spec.id):
         try:
-            with watch.at_once():
+            with watch.interruptible():
                 from harness.training import train
-            return train.run(spec, results, progress=progress, watch=watch, **origin)
+            return train.run(spec, results, progress=progress, guard=watch, **origin)
         except Interrupted as error:
             known = {"note": origin["note"], "command": origin["command"]}
             reason = f"{error} before its training"
@@ -108,21 +113,22 @@ def _spec(arguments: argparse.Namespace) -> RunSpec:
 def _child(arguments: argparse.Namespace, watch: SignalGuard) -> int:
     """Run the spec in a line of standard input; events go to standard output, everything else to standard error.
 
-    The line is JSON: `spec`; `command`, `note` and `checkpoint_seconds` as the options of those names; and `follow`,
-    true if the run ends when its standard input is closed.
+    The line is JSON: `spec`; `command`, `note`, `checkpoint_seconds` and `resume_anyway` as the options of those names;
+    and `follow`, true if the run ends when its standard input is closed.
     """
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
-    with watch.at_once():
+    with watch.interruptible():
         try:
             given = json.loads(sys.stdin.readline())
             spec = spec_from_json(given["spec"])
             origin: dict[str, Any] = {"command": str(given.get("command", "")), "note": str(given.get("note", ""))}
+            origin["resume_anyway"] = given.get("resume_anyway") is True
             origin["checkpoint_seconds"] = float(given.get("checkpoint_seconds", arguments.checkpoint_seconds))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"--spec -: standard input holds no run: {error}") from error
     if given.get("follow"):
-        parent_watchdog.follow_parent()
+        parent_watchdog.exit_with_parent()
     os.environ.update(_environment(spec))
 
     def report(event: Event) -> None:
@@ -132,7 +138,7 @@ def _child(arguments: argparse.Namespace, watch: SignalGuard) -> int:
         try:
             events.write(to_line(event))
         except BrokenPipeError:
-            watch.note(signal.SIGTERM)  # the parent process is gone
+            watch.receive(signal.SIGTERM)  # the parent process is gone
 
     try:
         record = _run(spec, arguments.results, report, watch, origin)
@@ -162,12 +168,12 @@ def _show(record: RunRecord, results: Path, watch: SignalGuard | None = None) ->
 
 def _exit_code(record: RunRecord, watch: SignalGuard | None) -> int:
     if record.status == "interrupted":
-        return 128 + (signal.SIGINT if watch is None or watch.noted is None else watch.noted)
+        return 128 + (signal.SIGINT if watch is None or watch.received is None else watch.received)
     return 0 if record.status == "completed" else 1
 
 
 def _environment(spec: RunSpec) -> dict[str, str]:
-    from harness.processes.workers import worker_environment
+    from harness.processes.environment_variables import worker_environment
 
     return worker_environment(spec)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import tempfile
 import typing
@@ -16,7 +15,7 @@ from harness.cli.console import say, warn
 from harness.experiments import specs, suites
 from harness.experiments.overrides import overridden
 from harness.experiments.specs import DataSpec, RunSpec
-from harness.processes import machine, workers
+from harness.processes import machine
 from harness.processes.progress_display import Display
 from harness.processes.signals import Interrupted, SignalGuard
 from harness.speed import plan as plans
@@ -122,7 +121,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.document is not None:
         return _again(arguments)
     with SignalGuard() as watch:
-        with watch.at_once():
+        with watch.interruptible():
             plan, prepared = _plan(arguments)
             _announce(plan)
         with tempfile.TemporaryDirectory(prefix="bakeoff-speed-") as folder:
@@ -175,7 +174,7 @@ def _measure(
     document, path = _stored(measurement, arguments.results)
     say(f"stored: {path}")
     _show_page(document, arguments.reports)
-    return 1 if measurement.crew.lost else 0
+    return 1 if measurement.scheduler.lost else 0
 
 
 def _stored(measurement: Measurement, results: Path, reason: str = "") -> tuple[SpeedDocument, Path]:
@@ -374,7 +373,7 @@ def _given(
 
 def _check_devices(found: list[RunSpec]) -> None:
     for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in found):
-        if device != "cpu" and not (device.startswith("cuda") and workers.gpu_usable(computes)):
+        if device != "cpu" and not (device.startswith("cuda") and machine.gpu_usable(computes)):
             allowed = f"cpu, or cuda where there is a GPU that {computes} can use"
             raise ValueError(f"device {device!r} cannot be had here: allowed is {allowed}")
 
@@ -385,7 +384,7 @@ def _announce(plan: MeasurementPlan) -> None:
         f"Size {plan.size.name} ({plan.size.purpose}): {len(plan.jobs)} subjects, {plan.rounds} rounds, "
         f"{spec.threads} threads, {spec.device}, {spec.precision}{', CUDA graphs' * (spec.cuda_graphs == 'on')}."
     )
-    needed, there = plan.size.gigabytes * len(plan.jobs), (machine.memory_bytes() or math.inf) / 1e9
+    needed, there = plan.size.gigabytes * len(plan.jobs), machine.memory_bytes() / 1e9
     if needed > there:
         warn(
             f"{len(plan.jobs)} subjects at once need about {needed:.0f} GB of memory and this machine has "

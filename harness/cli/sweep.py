@@ -19,7 +19,7 @@ from harness.experiments import suites
 from harness.experiments.run_names import run_names
 from harness.experiments.specs import RunSpec
 from harness.experiments.suites import Suite
-from harness.processes import machine, workers
+from harness.processes import machine
 from harness.processes.progress import duration
 from harness.processes.signals import SignalGuard
 from harness.storage import run_store
@@ -83,7 +83,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 @contextlib.contextmanager
 def breakable() -> Iterator[None]:
     """Let a signal interrupt the block anywhere: it prepares runs or reports them."""
-    with SignalGuard() as watch, watch.at_once():
+    with SignalGuard() as watch, watch.interruptible():
         yield
 
 
@@ -104,7 +104,7 @@ def choose_suite(arguments: argparse.Namespace, framework: str) -> Suite:
 def _finds_gpu(framework: str) -> bool:
     if not machine.gpus():
         return False
-    if workers.gpu_usable(framework):
+    if machine.gpu_usable(framework):
         return True
     say(f"There is a GPU, but the installed {framework} cannot use it; running on the CPU.")
     return False
@@ -131,13 +131,13 @@ def prepare(specs: list[RunSpec], engine: str = "local") -> None:
         engine_options.check_devices(specs, engine)
         return
     for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in specs):
-        if device != "cpu" and not (device.startswith("cuda") and workers.gpu_usable(computes)):
+        if device != "cpu" and not (device.startswith("cuda") and machine.gpu_usable(computes)):
             raise ValueError(f"device {device!r} is not available: {computes} sees no such GPU; use --device cpu")
 
 
 def finished(specs: list[RunSpec], results: Path) -> list[RunRecord]:
-    """Return the records of the runs that are finished and are not run again. Raises: as `reuse.finished` does."""
-    return reuse.finished(results, specs, complain=warn)
+    """Return the records of the finished runs, which are not run again. Raises: as `reuse.reusable_records` does."""
+    return reuse.reusable_records(results, specs, complain=warn)
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,7 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
         silence_seconds=arguments.silence or None,
         retries=arguments.retries,
         checkpoint_seconds=arguments.checkpoint_seconds,
+        resume_anyway=arguments.resume_anyway,
     )
     settings: dict[str, Any] = {"command": arguments.typed, "note": arguments.note, "terms": limits}
     if missing and arguments.engine != "local":

@@ -1,7 +1,7 @@
 """Models under test: built on demand, with small and realistic batches, and a new process that resumes their training.
 
-`python -m harness.conformance.models_under_test SUBJECT STATE OUT` is that process: it rebuilds the model, loads the
-training state, continues training and writes the resulting weights and totals.
+Run as a module, this file is that process: it rebuilds the model, loads the training state, continues training and
+writes the resulting weights and totals.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 import impls
+from harness.processes import json_process
 from impls import registry
 from impls.contract import (
     EOS,
@@ -288,13 +288,17 @@ def resumed_in_new_process(describe: str, saved: Arrays) -> Arrays:
     with tempfile.TemporaryDirectory() as folder:
         state, out = Path(folder, "state.npz"), Path(folder, "weights.npz")
         _write(state, saved)
-        environment = {**os.environ, **threads()}
-        paths = [path or os.curdir for path in sys.path]
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
-        command = [sys.executable, "-m", "harness.conformance.models_under_test", describe, str(state), str(out)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"the new process failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+        paths = os.pathsep.join(path or os.curdir for path in sys.path)
+        arguments = {"describe": describe, "state": str(state), "out": str(out)}
+        try:
+            json_process.request_once(
+                "harness.conformance.models_under_test",
+                "resume",
+                arguments,
+                environment={**threads(), "PYTHONPATH": paths},
+            )
+        except (json_process.ProcessFailed, json_process.RequestRefused) as error:
+            raise RuntimeError(f"the new process failed: {error}") from error
         return _read(out)
 
 
@@ -317,9 +321,9 @@ def _read(path: Path) -> Arrays:
 
 
 def _resume(describe: str, state: str, out: str) -> None:
-    """Run the new process."""
+    """Continue the training of a stored state; this runs in the new process."""
     _write(Path(out), named(**json.loads(describe)).resumed(_read(Path(state))))
 
 
 if __name__ == "__main__":
-    _resume(*sys.argv[1:])
+    json_process.serve({"resume": _resume})

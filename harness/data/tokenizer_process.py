@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from harness.data import tokenizers
+from harness.processes import json_process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,27 +57,12 @@ def train_bpe(sides: Sequence[tuple[str, Sequence[str]]], *, merges: int, case: 
 
 
 def _in_a_process(request: dict[str, Any]) -> Any:
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "harness.data.tokenizer_process"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-    ) as process:
-        try:
-            answer, complaint = process.communicate(json.dumps(request).encode())
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode or not answer:
-        last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
-        raise RuntimeError(f"the process that tokenises ended with status {process.returncode}: {last}")
-    found = json.loads(answer)
-    if "refused" in found:
-        raise ValueError(found["refused"])
-    return found["answer"]
+    try:
+        return json_process.request_once(
+            "harness.data.tokenizer_process", "answer", {"request": request}, safe_path=True
+        )
+    except json_process.ProcessFailed as error:
+        raise RuntimeError(f"the process that tokenises: {error}") from error
 
 
 def _answer(request: dict[str, Any]) -> Any:
@@ -103,17 +85,10 @@ def _tokens(job: TokenizerJob) -> list[list[str]]:
 
 
 def main() -> None:
-    """Answer the request on standard input, on standard output: JSON, with nothing a library prints in between."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    # spaCy imports torch where it is there, for what a rule tokenizer never does: that takes longer than all else here.
+    """Answer requests; nothing that a library prints gets into the answers."""
+    # spaCy imports torch if it is installed. Rule-based tokenizers never use it, and the import takes longer than them.
     sys.modules["torch"] = None  # type: ignore[assignment]
-    try:
-        found = {"answer": _answer(json.loads(sys.stdin.buffer.read()))}
-    except ValueError as error:
-        found = {"refused": str(error)}
-    with answers:
-        json.dump(found, answers)
+    json_process.serve({"answer": _answer})
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ class RunLimits:
     retries: int = 1
     grace_seconds: float = GRACE_SECONDS
     checkpoint_seconds: float | None = None
+    resume_anyway: bool = False
 
 
 @dataclass
@@ -91,14 +92,14 @@ def execute(
     check_descriptors(jobs)
     told = {"command": command, "note": note}
     crew = _Crew(specs, results, stream, forecast or Forecast({}, jobs), terms or RunLimits(), told, gpus)
-    with SignalGuard(last=crew.kill) as watch:
+    with SignalGuard(on_second_interrupt=crew.kill) as watch:
         try:
-            while crew.busy and watch.noted is None:
+            while crew.busy and watch.received is None:
                 crew.start(jobs)
                 crew.attend()
         finally:
             if crew.busy:
-                crew.outcome.signal = watch.noted
+                crew.outcome.signal = watch.received
             crew.stop()
             crew.display.close()
     return crew.outcome
@@ -184,7 +185,13 @@ class _Crew:
             self.display.line(f"{run}: {there.status} by another process")
             self._close(there)
             return
-        payload = Payload(spec=task.spec, checkpoint_seconds=self.terms.checkpoint_seconds, **self.told)
+        terms = self.terms
+        payload = Payload(
+            spec=task.spec,
+            checkpoint_seconds=terms.checkpoint_seconds,
+            resume_anyway=terms.resume_anyway,
+            **self.told,
+        )
         printed = logs.size(run_store.log_path(self.results, run))
         killed, now = exit_status.out_of_memory_kills(), time.monotonic()
         gpu = self._gpu(task.spec)

@@ -63,11 +63,11 @@ def execute(
         gang.say(_welcome(ray, specs))
         gang.corpora = {data: ray.put(corpus) for data, corpus in corpora.items()}
         gang.elsewhere = list(specs)
-        while (gang.elsewhere or gang.tasks) and watch.noted is None:
+        while (gang.elsewhere or gang.tasks) and watch.received is None:
             gang.start()
             gang.attend()
         if gang.elsewhere or gang.tasks:
-            gang.outcome.signal = watch.noted
+            gang.outcome.signal = watch.received
             gang.stop()
         return gang.outcome
 

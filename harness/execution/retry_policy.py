@@ -61,7 +61,7 @@ class Records:
         """
         task, run = one.task, one.task.spec.id
         record, retried = self.stored(run), len(task.lost) < self.retries and not last
-        ended = exit_status.words(code, out_of_memory=exit_status.out_of_memory_kills() > one.out_of_memory_kills)
+        ended = exit_status.describe(code, out_of_memory=exit_status.out_of_memory_kills() > one.out_of_memory_kills)
         if record is not None and record.status in run_store.FINISHED:
             if code:
                 self.say(f"{run}: {ended}, after its record was written")

@@ -23,7 +23,7 @@ from harness.execution.engines import library
 from harness.execution.local import Outcome
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import RunSpec, spec_from_json
-from harness.processes import workers
+from harness.processes import json_process
 from harness.processes.signals import SignalGuard
 from harness.storage import files, locks, logs, run_store
 from harness.storage.records import RunRecord, Status
@@ -61,11 +61,11 @@ def execute(
     with _importable():
         queue.submit(specs, dict(parameters))
     with SignalGuard() as watch:
-        while queue.jobs and watch.noted is None:
+        while queue.jobs and watch.received is None:
             queue.attend()
             time.sleep(POLL_SECONDS)
     if queue.jobs:
-        queue.outcome.signal = watch.noted
+        queue.outcome.signal = watch.received
         queue.stop()
     return queue.outcome
 
@@ -246,7 +246,7 @@ def _parameters(given: Mapping[str, str]) -> dict[str, Any]:
 def _importable() -> Iterator[None]:
     """Let jobs, which inherit this environment, find this package and what this process finds beside it."""
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(workers.ROOT), os.getcwd(), *filter(None, [before])])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(json_process.ROOT), os.getcwd(), *filter(None, [before])])
     try:
         yield
     finally:

@@ -3,9 +3,9 @@
 Input: a `RunSpec` or another command, and environment variables.
 Output: progress events and an exit status.
 
-- `workers.Worker` is the process of one run.
+- `json_process.JsonProcess` is a process that answers requests; `workers.Worker` is the process of one run.
 - `signals.SignalGuard` delivers SIGINT, SIGTERM and SIGHUP at safe points.
-- `machine` records versions, commit, CPU, GPU and load.
+- `machine` returns versions, commit, CPU, GPU and load.
 
 Called by `harness.execution`, `harness.speed` and `harness.training`.
 """

@@ -1,4 +1,4 @@
-"""What a record says of the place a run was made in: versions, commit, machine, memory, and digests of tensors."""
+"""Facts about the environment of a run: versions, commit, machine, memory, and digests of tensors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from harness.experiments.specs import RunSpec
 from impls.contract import Arrays
@@ -33,25 +35,46 @@ PACKAGES = (
     "spacy",
     "subword-nmt",
 )
-PINNED = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MALLOC_MMAP_MAX_",
-    "MALLOC_TRIM_THRESHOLD_",
-    "TF_NUM_INTRAOP_THREADS",
-    "TF_NUM_INTEROP_THREADS",
-    "TF_DETERMINISTIC_OPS",
-    "NPROC",
+VARIABLES = ("GLIBC_TUNABLES", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "NPROC")
+VARIABLE_PREFIXES = (
+    *("MKL_", "OMP_", "GOMP_", "KMP_", "ATEN_", "ONEDNN_", "DNNL_", "OPENBLAS_"),
+    *("TF_", "XLA_", "CUBLAS_", "NVIDIA_", "TORCH_", "KERAS_"),
+)
+"""Environment variables that can change a result or its speed: these names, and all that start with a prefix."""
+
+ARITHMETIC_VARIABLES = (
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+    "GLIBC_TUNABLES",
+    "NVIDIA_TF32_OVERRIDE",
+    "TF_ENABLE_ONEDNN_OPTS",
     "XLA_FLAGS",
 )
+"""Environment variables that select instructions or algorithms, and so change the last digits of results."""
+
+LIBRARIES = {
+    "torch": ("numpy", "torch"),
+    "tensorflow": ("numpy", "keras", "tensorflow", "tensorflow-cpu"),
+    "jax": ("numpy", "keras", "jax", "jaxlib"),
+}
+"""The packages whose versions can change the bits of trained weights, by the framework that computes."""
+
 REPOSITORY = Path(__file__).resolve().parents[2]
+GPU_QUESTIONS = {
+    "torch": "import torch, sys; sys.exit(not torch.cuda.is_available())",
+    "tensorflow": "import tensorflow, sys; sys.exit(not tensorflow.config.list_physical_devices('GPU'))",
+    "jax": "import jax, sys; sys.exit(all(device.platform != 'gpu' for device in jax.devices()))",
+}
 COMMIT = "BAKEOFF_COMMIT"
-"""The environment variable that tells code which was sent to another machine without its repository what it is."""
+"""The environment variable with the commit of code that was sent to another machine without its repository."""
 
 
 def environment(spec: RunSpec) -> dict[str, Any]:
-    """Return where and with what `spec` is run; a figure that cannot be had is None."""
+    """Return the environment that a run is executed in. A fact that is not available is None."""
     return {
         "python": platform.python_version(),
         "versions": versions(),
@@ -62,38 +85,95 @@ def environment(spec: RunSpec) -> dict[str, Any]:
         "device": spec.device,
         "precision": spec.precision,
         "threads": spec.threads,
-        "variables": {name: os.environ[name] for name in PINNED if name in os.environ},
+        "variables": variables(),
     }
 
 
+def variables() -> dict[str, str]:
+    """Return the environment variables that are set and can change a result or its speed."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name in VARIABLES or name.startswith(VARIABLE_PREFIXES)
+    }
+
+
+def torch_arithmetic() -> dict[str, str | None]:
+    """Return how torch computes on this CPU, or nothing if this process has not imported torch.
+
+    Returns:
+        `cpu_capability` (the vector instructions of its own kernels), `matmul_precision`, and the versions of `onednn`
+        and `mkl` that it was built with; None for one that it was built without.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    build = torch.__config__.show()
+    patterns = {"onednn": r"MKL-DNN v([\w.]+)", "mkl": r"Math Kernel Library Version ([\w.]+)"}
+    libraries = {name: re.search(pattern, build) for name, pattern in patterns.items()}
+    return {
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        **{name: match and match[1] for name, match in libraries.items()},
+    }
+
+
+def arithmetic_differences(earlier: dict[str, Any], now: dict[str, Any], computes: str) -> list[str]:
+    """Return the differences between two environments that can change the bits of trained weights.
+
+    Facts that one of the environments does not have, because an older version wrote it, are not compared.
+
+    Args:
+        earlier: The environment of a stored run or checkpoint.
+        now: The environment to compare with.
+        computes: The framework that computes.
+
+    Returns:
+        One line for each difference, such as "torch 2.9.0 (now 2.10.0)".
+    """
+    parts = {
+        "machine": ("processor", "gpu"),
+        "versions": LIBRARIES.get(computes, PACKAGES),
+        "variables": ARITHMETIC_VARIABLES,
+        "torch": ("cpu_capability", "matmul_precision", "onednn", "mkl"),
+    }
+    lines = []
+    for part, names in parts.items():
+        old, new = earlier.get(part), now.get(part)
+        if isinstance(old, dict) and isinstance(new, dict):
+            pairs = ((name, old.get(name), new.get(name)) for name in names)
+            lines += [f"{name} {was} (now {is_now})" for name, was, is_now in pairs if was != is_now]
+    return lines
+
+
 def differences(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return what of an earlier environment is not as it is now: the old values, None for what it was without."""
-    found: dict[str, Any] = {}
+    """Return the values of an earlier environment that have changed since; None for those that it did not have."""
+    changed: dict[str, Any] = {}
     for name in sorted({*earlier, *now}):
         old, new = earlier.get(name), now.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
             inner = differences(old, new)
-            found |= {name: inner} if inner else {}
+            changed |= {name: inner} if inner else {}
         elif old != new:
-            found[name] = old
-    return found
+            changed[name] = old
+    return changed
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the installed packages that can change a figure."""
-    found = {}
+    """Return the versions of the installed packages that can change a result."""
+    installed = {}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def commit() -> dict[str, Any] | None:
-    """Return the commit of this checkout and whether tracked files differ from it; None outside a checkout.
+    """Return the commit of this checkout and whether tracked files differ from it.
 
-    Outside one, BAKEOFF_COMMIT says it where this code was sent from a checkout.
+    Outside a checkout this is the value of BAKEOFF_COMMIT, which code that was sent from one has; otherwise None.
     """
     if not (REPOSITORY / ".git").exists():
         return _sent_commit()
@@ -104,15 +184,15 @@ def commit() -> dict[str, Any] | None:
 
 def _sent_commit() -> dict[str, Any] | None:
     try:
-        found = json.loads(os.environ.get(COMMIT, ""))
-        return {"digest": str(found["digest"]), "dirty": bool(found["dirty"])}
+        sent = json.loads(os.environ.get(COMMIT, ""))
+        return {"digest": str(sent["digest"]), "dirty": bool(sent["dirty"])}
     except (ValueError, TypeError, KeyError):
         return None
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
-    """Return the processor, its cores, the memory, the system and, where it is used, the GPU."""
-    found: dict[str, Any] = {
+    """Return the processor, its cores, the memory, the operating system and, for a CUDA device, the GPU."""
+    facts: dict[str, Any] = {
         "processor": _processor(),
         "cores": cores(),
         "memory_bytes": memory_bytes(),
@@ -121,36 +201,47 @@ def machine(device: str = "cpu") -> dict[str, Any]:
     if device.startswith("cuda"):
         number = device.partition(":")[2]
         first = int(number) if number.isdecimal() else 0
-        chosen = [f"--id={one}" for one in gpus()[first : first + 1]]
-        found["gpu"] = _output("nvidia-smi", *chosen, "--query-gpu=name", "--format=csv,noheader") if chosen else None
-    return found
+        chosen = [f"--id={gpu}" for gpu in gpus()[first : first + 1]]
+        facts["gpu"] = _output("nvidia-smi", *chosen, "--query-gpu=name", "--format=csv,noheader") if chosen else None
+    return facts
 
 
 def cores() -> int:
-    """Return the number of processor cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def load_average() -> list[float]:
-    """Return this machine's one-minute load average, or an empty list where the system does not provide it."""
-    return [os.getloadavg()[0]] if hasattr(os, "getloadavg") else []
+def load_average() -> float:
+    """Return the load average of the last minute."""
+    return psutil.getloadavg()[0]
+
+
+def gpu_usable(computes: str) -> bool:
+    """Return whether a framework can use a GPU on this machine. It is imported in another process."""
+    question = GPU_QUESTIONS.get(computes)
+    if question is None:
+        return False
+    try:
+        return subprocess.run([sys.executable, "-c", question], capture_output=True, timeout=120).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
 
 
 def gpus() -> list[str]:
-    """Return the words that name the NVIDIA GPUs this process may use in CUDA_VISIBLE_DEVICES; asks no framework."""
+    """Return the NVIDIA GPUs that this process may use, as in CUDA_VISIBLE_DEVICES. No framework is imported."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
-        # Of a list, CUDA sees what stands before the first word that names none; -1 is what people write for none.
-        return list(itertools.takewhile(lambda one: one and one != "-1", map(str.strip, given.split(","))))
+        # CUDA ignores everything after the first invalid entry; -1 is the usual one.
+        return list(itertools.takewhile(lambda gpu: gpu and gpu != "-1", map(str.strip, given.split(","))))
     return (_output("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader") or "").split()
 
 
 def peak_memory_bytes() -> int | None:
-    """Return the most resident memory that this process has had; None where the system does not say.
+    """Return the peak resident memory of this process; None if the system does not report it.
 
-    Linux: VmHWM, because the maximum of `resource` is inherited from the process that started this one.
+    On Linux this is VmHWM, because `resource` reports a maximum that is inherited from the parent process.
     """
     status = Path("/proc/self/status")
     if status.is_file():
@@ -161,13 +252,13 @@ def peak_memory_bytes() -> int | None:
         import resource
     except ImportError:
         return None
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def array_digests(arrays: Arrays) -> dict[str, str]:
-    """Return each tensor's shape and the SHA-256 of its float32 numbers, row by row: "256x512:ab12..."."""
-    return {name: _array_digest(np.asarray(one)) for name, one in sorted(arrays.items())}
+    """Return the shape and the SHA-256 of the float32 values of each tensor, in row-major order: "256x512:ab12..."."""
+    return {name: _array_digest(np.asarray(array)) for name, array in sorted(arrays.items())}
 
 
 def _array_digest(array: Any) -> str:
@@ -176,7 +267,7 @@ def _array_digest(array: Any) -> str:
 
 
 def _output(*command: str) -> str | None:
-    """Return what a command prints, or None where it is missing, fails or hangs."""
+    """Return the output of a command, or None if it is missing, fails or does not end within 20 seconds."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -193,9 +284,6 @@ def _processor() -> str | None:
     return platform.processor() or platform.machine() or None
 
 
-def memory_bytes() -> int | None:
-    """Return this machine's memory; None where the system does not say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
+def memory_bytes() -> int:
+    """Return the size of this machine's memory."""
+    return int(psutil.virtual_memory().total)

@@ -1,4 +1,4 @@
-"""A run's process outlives nobody: it ends in order once whoever started it is gone, however that went."""
+"""Shuts a worker process down cleanly when its parent process is gone."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import threading
 import time
 
 GRACE_SECONDS = 60.0
-"""How long a process has, from then on, to write its checkpoint and end by itself."""
+"""The time that a process has to write its checkpoint and exit before it is killed."""
 
 
-def follow_parent(grace_seconds: float = GRACE_SECONDS) -> None:
-    """Take the end of standard input for SIGTERM: its other end is held by whoever started this process.
+def exit_with_parent(grace_seconds: float = GRACE_SECONDS) -> None:
+    """Treat the end of standard input, whose other end the parent holds, as SIGTERM.
 
-    Nothing else reads it from here on. A process that has not ended `grace_seconds` later is killed, its children too.
+    Nothing else may read standard input afterwards. A process that is still running `grace_seconds` later is killed
+    together with its children.
     """
-    lifeline = os.dup(0)
-    with open(os.devnull, "rb") as nothing:
-        os.dup2(nothing.fileno(), 0)  # children would else inherit it, and wait for words that never come
-    threading.Thread(target=_watch, args=(lifeline, grace_seconds), daemon=True).start()
+    pipe = os.dup(0)
+    with open(os.devnull, "rb") as null_device:
+        os.dup2(null_device.fileno(), 0)  # otherwise children would inherit the pipe
+    threading.Thread(target=_watch, args=(pipe, grace_seconds), daemon=True).start()
 
 
-def _watch(lifeline: int, grace_seconds: float) -> None:
-    while os.read(lifeline, 4096):
+def _watch(pipe: int, grace_seconds: float) -> None:
+    while os.read(pipe, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(grace_seconds)

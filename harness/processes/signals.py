@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP: noted when they come, obeyed where the work under way can stop whole."""
+"""SIGINT, SIGTERM and SIGHUP: recorded when they arrive, acted on where the work can stop safely."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-ASKED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""The signals that ask a process to end. Where one was ignored at the start (nohup) it stays ignored."""
+HANDLED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""The signals that ask a process to exit. One that was ignored at the start (nohup) stays ignored."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked this process to end. `number` is the signal's."""
+    """A signal asked this process to exit. `number` is the number of the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
@@ -24,92 +24,97 @@ class Interrupted(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """What a process that obeys ends with: 128 + the signal's number."""
+        """The exit code of a process that was interrupted: 128 + the number of the signal."""
         return 128 + self.number
 
 
 class SignalGuard:
-    """Takes the signals while it is entered, in the main thread; elsewhere, and not entered, it notes nothing itself.
+    """Handles the signals while its context is active. It does so in the main thread only.
 
-        with Watch() as watch:
+        with SignalGuard() as guard:
             for batch in batches:
-                watch.check()           # raises Interrupted here, and not in the middle of an update
+                guard.check()           # raises Interrupted here, not in the middle of an update
                 model.train_step(...)
 
-    Ctrl-C after any signal ends the process at once, also in the middle of C code that takes long: `last` is called
-    first, in another thread, and may kill what must not be left behind.
+    Ctrl-C after any signal ends the process immediately, even in the middle of C code that runs for long.
+
+    Args:
+        on_second_interrupt: Called before that, in another thread; it may kill child processes.
+
+    Attributes:
+        received: The number of the first signal; None if there was none.
     """
 
-    def __init__(self, last: Callable[[], None] | None = None) -> None:
-        self.noted: int | None = None
-        self._last, self._raises, self._heard = last, False, 0
-        self._before: dict[int, Any] = {}
-        self._told: socket.socket | None = None
-        self._wakeup = -1
+    def __init__(self, on_second_interrupt: Callable[[], None] | None = None) -> None:
+        self.received: int | None = None
+        self._on_second_interrupt, self._raises, self._count = on_second_interrupt, False, 0
+        self._handlers_before: dict[int, Any] = {}
+        self._wakeup_socket: socket.socket | None = None
+        self._wakeup_before = -1
 
     def __enter__(self) -> SignalGuard:
         if threading.current_thread() is not threading.main_thread():
             return self
-        heard, self._told = socket.socketpair()
-        self._told.setblocking(False)
-        # Python calls a handler only between two of its own instructions; a thread reads of every signal as it comes.
-        self._wakeup = signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
-        threading.Thread(target=self._listen, args=(heard,), daemon=True).start()
-        for number in ASKED:
+        listener, self._wakeup_socket = socket.socketpair()
+        self._wakeup_socket.setblocking(False)
+        # Python calls handlers only between two of its own instructions; a thread learns of each signal immediately.
+        self._wakeup_before = signal.set_wakeup_fd(self._wakeup_socket.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._listen, args=(listener,), daemon=True).start()
+        for number in HANDLED:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._take)
+                self._handlers_before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._told is None:
+        if self._wakeup_socket is None:
             return
-        for number, handler in self._before.items():
+        for number, handler in self._handlers_before.items():
             signal.signal(number, handler)
-        signal.set_wakeup_fd(self._wakeup)
-        self._told.close()
-        self._told = None
+        signal.set_wakeup_fd(self._wakeup_before)
+        self._wakeup_socket.close()
+        self._wakeup_socket = None
 
-    def note(self, number: int) -> None:
-        """Take it that this signal came; the first one counts."""
-        if self.noted is None:
-            self.noted = number
+    def receive(self, number: int) -> None:
+        """Act as if this signal had arrived. Only the first one counts."""
+        if self.received is None:
+            self.received = number
 
     def check(self) -> None:
-        """Raise `Interrupted` where a signal came."""
-        if self.noted is not None:
-            raise Interrupted(self.noted)
+        """Raise `Interrupted` if a signal has arrived."""
+        if self.received is not None:
+            raise Interrupted(self.received)
 
     @contextlib.contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Let a signal raise `Interrupted` wherever it finds the block, which must be one to break off anywhere."""
+    def interruptible(self) -> Iterator[None]:
+        """Let a signal raise `Interrupted` anywhere in a block, which must be safe to interrupt anywhere."""
         self._raises = True
         try:
             self.check()
             yield
         except Exception:
-            self.check()  # a library may have made something else of the signal
+            self.check()  # a library may have turned the interruption into another exception
             raise
         finally:
             self._raises = False
         self.check()
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
-        self.note(number)
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.receive(number)
         if self._raises:
             self._raises = False
             self.check()
 
-    def _listen(self, heard: socket.socket) -> None:
-        """Read the numbers of the signals that come, until the other end is closed."""
-        with heard:
-            while came := heard.recv(1):
-                number = came[0]
-                if number not in self._before:
+    def _listen(self, listener: socket.socket) -> None:
+        """Read the numbers of signals as they arrive, until the other socket is closed."""
+        with listener:
+            while received := listener.recv(1):
+                number = received[0]
+                if number not in self._handlers_before:
                     continue
-                self._heard += 1
-                if self._heard > 1 and number == signal.SIGINT:
+                self._count += 1
+                if self._count > 1 and number == signal.SIGINT:
                     try:
-                        if self._last is not None:
-                            self._last()
+                        if self._on_second_interrupt is not None:
+                            self._on_second_interrupt()
                     finally:
                         os._exit(128 + number)

@@ -1,4 +1,7 @@
-"""The machine's rate of matrix products: those of a recipe's kernels at the timed batches' sizes, and nothing else."""
+"""The measured matmul peak: the rate at which this machine computes a recipe's matrix products and nothing else.
+
+MFU (model FLOPs utilisation) is the rate of a model's updates over this peak.
+"""
 
 from __future__ import annotations
 
@@ -17,47 +20,53 @@ Multiply = Callable[[], object]
 
 
 class Products:
-    """Every kernel's product of a recipe over some batches: y = x w, and the gradients dy wᵀ and xᵀ dy.
+    """The product of every kernel of a recipe over some batches: y = x w, and the gradients dy wᵀ and xᵀ dy.
 
-    There are as many rows as the batch has real tokens. Results go to memory that is there already, alike products
-    share theirs, and kernels lie as a framework's linear layer keeps them, [outputs, inputs]: nothing that a model
-    does could be faster.
+    A product has one row for each real token of the batch. Results are written to preallocated memory, products of the
+    same size share it, and kernels are stored as [outputs, inputs], as in a linear layer: no model can be faster.
+
+    Args:
+        recipe: The recipe whose kernels are multiplied.
+        words: The sizes of the source and the target vocabulary.
+        batches: The batches whose real tokens are counted.
+        device: The device of torch.
+        precision: The number format of torch.
     """
 
     def __init__(
         self, recipe: Recipe, words: tuple[int, int], batches: Sequence[Batch], device: str, precision: Precision
     ) -> None:
         self.products = products(recipe, words)
-        counted = [count_tokens([batch]) for batch in batches]
-        self.operations = PASSES * sum(one.operations(each) for each in counted for one in self.products)
+        counts = [count_tokens([batch]) for batch in batches]
+        self.operations = PASSES * sum(product.operations(count) for count in counts for product in self.products)
         self._work: list[Multiply] = []
-        sizes = {one.name: [each.rows(one.rows) for each in counted] for one in self.products}
-        make = _with_torch if library() == "torch" else _with_numpy
-        for one in self.products:
-            self._work += make(one, sizes[one.name], device, precision)
+        multiplications = _with_torch if library() == "torch" else _with_numpy
+        for product in self.products:
+            rows = [count.rows(product.rows) for count in counts]
+            self._work += multiplications(product, rows, device, precision)
         if device.startswith("cuda") and library() == "torch":
             self._work = [_captured(self._work, device)]
 
     def multiply(self) -> None:
-        """Compute all of them once."""
-        for one in self._work:
-            one()
+        """Compute every product once."""
+        for multiply in self._work:
+            multiply()
 
 
 def library() -> str:
-    """Return what multiplies here: "torch", or "numpy" where that is not installed."""
+    """Return the library that multiplies: "torch", or "numpy" if torch is not installed."""
     return "torch" if importlib.util.find_spec("torch") is not None else "numpy"
 
 
-def described(device: str, precision: Precision) -> str:
-    """Return what multiplies here, with its version, number format and device."""
+def library_description(device: str, precision: Precision) -> str:
+    """Return the library that multiplies, with its version, number format and device."""
     name = library()
-    of = f"{precision}, {device}" if name == "torch" else "float32, cpu"
-    return f"{name} {importlib.metadata.version(name)}, {of}"
+    settings = f"{precision}, {device}" if name == "torch" else "float32, cpu"
+    return f"{name} {importlib.metadata.version(name)}, {settings}"
 
 
 def synchronize(device: str) -> None:
-    """Return when the device has finished."""
+    """Wait until the device has finished."""
     if device.startswith("cuda") and library() == "torch":
         import torch
 
@@ -78,23 +87,23 @@ def _with_torch(product: Product, rows: Sequence[int], device: str, precision: P
     )
     y, dx, dw = torch.empty_like(dy), torch.empty_like(x), torch.empty_like(w)
 
-    def one(count: int) -> None:
+    def multiply(count: int) -> None:
         with torch.inference_mode():
             for _ in range(product.count):
                 torch.mm(x[:count], w.t(), out=y[:count])
                 torch.mm(dy[:count], w, out=dx[:count])
                 torch.mm(dy[:count].t(), x[:count], out=dw)
 
-    return [lambda count=count: one(count) for count in rows]  # type: ignore[misc]
+    return [lambda count=count: multiply(count) for count in rows]  # type: ignore[misc]
 
 
 def _captured(work: Sequence[Multiply], device: str) -> Multiply:
-    """Return what does all of it in one order to the GPU, which else waits longer for its orders than they take."""
+    """Return a function that replays all products as one CUDA graph: launching each takes longer than running it."""
     from torch import cuda
 
     def everything() -> None:
-        for one in work:
-            one()
+        for multiply in work:
+            multiply()
 
     with cuda.device(device):
         stream = cuda.Stream()  # type: ignore[no-untyped-call]
@@ -105,8 +114,8 @@ def _captured(work: Sequence[Multiply], device: str) -> Multiply:
         graph = cuda.CUDAGraph()
         with cuda.graph(graph):
             everything()
-    found: Multiply = graph.replay
-    return found
+    replay: Multiply = graph.replay
+    return replay
 
 
 def _with_numpy(product: Product, rows: Sequence[int], device: str, precision: Precision) -> list[Multiply]:
@@ -118,10 +127,10 @@ def _with_numpy(product: Product, rows: Sequence[int], device: str, precision: P
     )
     y, dx, dw = np.empty_like(dy), np.empty_like(x), np.empty_like(w)
 
-    def one(count: int) -> None:
+    def multiply(count: int) -> None:
         for _ in range(product.count):
             np.matmul(x[:count], w.T, out=y[:count])
             np.matmul(dy[:count], w, out=dx[:count])
             np.matmul(dy[:count].T, x[:count], out=dw)
 
-    return [lambda count=count: one(count) for count in rows]  # type: ignore[misc]
+    return [lambda count=count: multiply(count) for count in rows]  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What is measured of whom: amounts, subjects and measures, as data that goes to the subjects' processes as JSON."""
+"""The plan of a measurement as data: amounts, measures, and the job of each model's process."""
 
 from __future__ import annotations
 
@@ -11,32 +11,42 @@ from impls.contract import GruRecipe, Recipe, TorchReferenceRecipe
 Part = Literal["training", "evaluation", "decoding", "breakdown", "scaling"]
 PARTS: tuple[Part, ...] = get_args(Part)
 USING_WEIGHTS: frozenset[Part] = frozenset(("evaluation", "decoding", "scaling"))
-"""Parts for which the models have trained weights."""
+"""The parts that need trained weights."""
 
 Measure = Literal[
     "training", "loop", "evaluation", "greedy", "beam", "single_greedy", "single_beam", "breakdown", "products"
 ]
-"""What one call times. "loop" is training as the harness's own loop drives it; "single" is one sentence at a time;
-"products" are those of the kernels of one recipe."""
+"""What one call times. "loop" is training with the harness's own loop; "single" is one sentence at a time; "products"
+are the matrix products of one recipe's kernels."""
 
 WAYS: tuple[tuple[Measure, ...], ...] = (("greedy", "single_greedy"), ("beam", "single_beam"))
-"""Ways to translate that are timed in the same rounds."""
+"""Groups of decodings that are timed in the same rounds."""
 
 DECODINGS: tuple[Measure, ...] = ("greedy", "beam", "single_greedy", "single_beam")
+SINGLE: tuple[Measure, ...] = ("single_greedy", "single_beam")
+BEAM: tuple[Measure, ...] = ("beam", "single_beam")
 ONE_BY_ONE = ("plain",)
-"""Baselines that translate one sentence at a time whatever the batch: only the single sentences are given to them."""
+"""Baselines that translate one sentence at a time in any case; only the single sentences are given to them."""
 
 BASELINE = "plain"
-"""The baseline that every ratio of speed of the table is to."""
+"""The baseline of the ratios in the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Amounts:
-    """The amounts of a measurement; `suite` gives the models' size and which variants there are in Keras.
+    """The amounts of a measurement.
 
-    `updates` are timed in a round, of as many batches; `validation_batches` None are all; `sentences` None is the whole
-    test set, and `decoding_rounds` is how often each way to translate is timed. `width` None is the suite's.
-    `gigabytes` is about what a subject's process keeps in memory until all are measured.
+    Attributes:
+        suite: The suite that the models' sizes and the Keras variants are taken from.
+        rounds: Samples of every measure but decodings, of which there are `decoding_rounds`.
+        updates: Updates of one round, each on another batch.
+        validation_batches: None for all.
+        sentences: Test sentences to translate in batches; None for all.
+        single_sentences: Test sentences to translate one at a time.
+        learning_updates: Updates that give the weights to translate with.
+        profiled_updates: Updates that are profiled.
+        gigabytes: About the memory that one process keeps until all models have been measured.
+        width: None for the suite's.
     """
 
     name: str
@@ -110,18 +120,23 @@ SIZES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
-    """Batches of random words in place of the corpus: `length` tokens on each side, no padding."""
+    """Batches of random tokens: `length` tokens on each side, no padding."""
 
     length: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelJob:
-    """All that the process of one subject is told at its start.
+    """What the process of one model needs to know. The amounts are as in `Amounts`.
 
-    `library` is the framework, or a baseline's library. `baseline` is empty for a variant. With `products` the process
-    has no model: it multiplies the kernels of these runs' recipes. `weights` is a safetensors file of canonical
-    weights; empty: the initial ones. Amounts are as in `Amounts`.
+    Attributes:
+        name: A unique name.
+        library: The framework, or the package that a baseline is built on.
+        baseline: The name of the baseline; empty for a variant.
+        products: If not empty, there is no model: the process multiplies the kernels of these runs' recipes.
+        weights: A safetensors file of canonical weights; empty for the initial weights.
+        beam: The width of beam search, besides greedy search.
+        synthetic: Random batches instead of the corpus.
     """
 
     name: str
@@ -140,12 +155,12 @@ class ModelJob:
 
     @property
     def kind(self) -> Literal["variant", "peer"]:
-        """Whose models it is about."""
+        """Whether the model is a variant of this package or a baseline."""
         return "peer" if self.baseline else "variant"
 
 
 def same_weights(recipe: Recipe | None, variant: str) -> Recipe | str:
-    """Return what two subjects share that can have the same weights: the recipe's function, or an outsider's name."""
+    """Return a key that is equal for models that can share weights: the recipe, or the name of an external variant."""
     if recipe is None:
         return variant
     if isinstance(recipe, TorchReferenceRecipe):

@@ -89,9 +89,12 @@ def breakdown(model: OwnModel, batches: Sequence[Batch], prepared: Dataset) -> d
     """
     count = len(batches)
     synchronize = model.synchronize
-    timing.seconds(model.updates(batches), synchronize)
+    timing.seconds(model.bare_updates(batches), synchronize)
     turns = [
-        (timing.seconds(model.updates(batches), synchronize), timing.seconds(model.driven(count), synchronize))
+        (
+            timing.seconds(model.bare_updates(batches), synchronize),
+            timing.seconds(model.full_updates(count), synchronize),
+        )
         for _ in range(TURNS)
     ]
     bare, more = median(one for one, _ in turns), median(other - one for one, other in turns)
@@ -112,7 +115,7 @@ def breakdown(model: OwnModel, batches: Sequence[Batch], prepared: Dataset) -> d
     captured = model.job.spec.cuda_graphs == "on"  # then there is one launch and no operator
     if model.job.spec.framework != "torch" or captured or not hasattr(module, "modules"):
         return found
-    profiled, seconds, calls = _profiled(module, model.updates(batches), synchronize)
+    profiled, seconds, calls = _profiled(module, model.bare_updates(batches), synchronize)
     groups = {group: [one / count, calls[group]] for group, one in seconds.items()}
     return {**found, "profiled_seconds": profiled / count, "groups": groups}
 

@@ -1,4 +1,4 @@
-"""How the cost of an update and of translating grows along one axis at a time, each size in a process of its own."""
+"""How the cost of updates and of translation grows along one axis at a time. Each size has its own process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.speed.timing import Samples
 ROUNDS = 3
 UPDATES = 2
 BATCH, LENGTH = 64, 16
-"""Sentences and tokens a side of an update where another axis is followed."""
+"""Sentences of an update, and tokens of each side, while another axis varies."""
 
 SIZES: dict[str, dict[Axis, tuple[int, ...]]] = {
     "tutorial": {
@@ -45,12 +45,21 @@ SIZES: dict[str, dict[Axis, tuple[int, ...]]] = {
 """The sizes along each axis, by the name of a measurement's size."""
 
 DECODED = {"tutorial": 256, "quick": 64, "toy": 8}
-"""How many sentences are translated at each size."""
+"""The number of sentences translated at each size."""
 
 
 @dataclass(frozen=True)
 class ScalingAxis:
-    """An axis to follow: a job for each size, and what is fixed."""
+    """One axis: a job for each size, and the settings that stay fixed.
+
+    Attributes:
+        axis: What varies.
+        measure: What is timed.
+        jobs: The sizes and their jobs.
+        fixed: The other settings.
+        base: The name of the model.
+        reason: Why there are no jobs.
+    """
 
     axis: Axis
     measure: Measure
@@ -61,7 +70,7 @@ class ScalingAxis:
 
 
 def axes(base: ModelJob, size: str, weights: str) -> list[ScalingAxis]:
-    """Return what is to be followed for a job; `weights` is a file of trained ones to translate with, or nothing."""
+    """Return all axes for a job; `weights` is a file of trained weights to translate with, or empty."""
     spec, sizes = base.spec, SIZES[size]
     updates = UPDATES if size != "toy" else 1
 
@@ -72,7 +81,7 @@ def axes(base: ModelJob, size: str, weights: str) -> list[ScalingAxis]:
                        weights="", synthetic=synthetic)  # fmt: skip
 
     fixed = {"batch_size": float(BATCH), "length": float(LENGTH), "threads": float(spec.threads)}
-    made: dict[Axis, Callable[[int], ModelJob]] = {
+    jobs_of: dict[Axis, Callable[[int], ModelJob]] = {
         "batch_size": lambda value: at(spec, rows=value),
         "length": lambda value: at(spec, length=value),
         "threads": lambda value: at(replace(spec, threads=value)),
@@ -80,16 +89,15 @@ def axes(base: ModelJob, size: str, weights: str) -> list[ScalingAxis]:
     recipe = spec.recipe
     if recipe is not None:
         fixed["width"] = float(recipe.width)
-        made["width"] = lambda value: at(replace(spec, recipe=reduced(recipe, value)))
+        jobs_of["width"] = lambda value: at(replace(spec, recipe=reduced(recipe, value)))
     longest = getattr(recipe, "max_length", 10**9)
-    found = []
-    for axis, make in made.items():
-        values = [one for one in sizes[axis] if _possible(axis, one, longest)]
-        jobs = tuple((value, replace(make(value), name=f"{axis} {value}")) for value in values)
-        found.append(
-            ScalingAxis(axis, "training", jobs, {name: one for name, one in fixed.items() if name != axis}, base.name)
-        )
-    return [*found, _decoding(base, size, weights)]
+    result = []
+    for axis, job_of in jobs_of.items():
+        values = [value for value in sizes[axis] if _possible(axis, value, longest)]
+        jobs = tuple((value, replace(job_of(value), name=f"{axis} {value}")) for value in values)
+        others = {name: value for name, value in fixed.items() if name != axis}
+        result.append(ScalingAxis(axis, "training", jobs, others, base.name))
+    return [*result, _decoding(base, size, weights)]
 
 
 def _possible(axis: Axis, value: int, longest: int) -> bool:
@@ -116,31 +124,33 @@ def _decoding(base: ModelJob, size: str, weights: str) -> ScalingAxis:
     return ScalingAxis("decoding_batch_size", "greedy", jobs if weights else (), fixed, base.name, reason)
 
 
-def follow(line: ScalingAxis, crew: RoundRobin) -> Scaling:
-    """Time every size of an axis in turns and fit how the cost grows; the processes are ended."""
+def measure_axis(axis: ScalingAxis, scheduler: RoundRobin) -> Scaling:
+    """Time every size of an axis in turns, end the processes, and fit the exponent of the cost."""
     try:
-        for _, job in line.jobs:
-            crew.start(job)
-        crew.run(
-            f"scaling with {line.axis.replace('_', ' ')}",
-            [TimedTask(job.name, line.measure) for _, job in line.jobs],
+        for _, job in axis.jobs:
+            scheduler.start(job)
+        scheduler.run(
+            f"scaling with {axis.axis.replace('_', ' ')}",
+            [TimedTask(job.name, axis.measure) for _, job in axis.jobs],
             ROUNDS,
         )
     finally:
-        crew.end()
+        scheduler.close()
     points = []
-    for size, job in line.jobs:
-        values = crew.samples(job.name, line.measure)
+    for size, job in axis.jobs:
+        values = scheduler.samples(job.name, axis.measure)
         if not values:
             continue
-        facts = crew.series[TimedTask(job.name, line.measure)].facts
-        each = 1 if line.measure == "greedy" else job.updates
+        facts = scheduler.series[TimedTask(job.name, axis.measure)].facts
+        updates = 1 if axis.measure == "greedy" else job.updates
         length = job.synthetic.length if job.synthetic else 0
         tokens = facts.get("words") or 2 * length * job.spec.training.batch_size
-        points.append(Point(size=float(size), seconds=Samples.of([one / each for one in values]), tokens=tokens))
-    reason = line.reason or "; ".join(f"{name}: {why}" for name, why in crew.lost.items())
-    found = Scaling(axis=line.axis, subject=line.base, fixed=line.fixed, points=tuple(points), reason=reason)
+        points.append(
+            Point(size=float(size), seconds=Samples.of([seconds / updates for seconds in values]), tokens=tokens)
+        )
+    reason = axis.reason or "; ".join(f"{name}: {why}" for name, why in scheduler.lost.items())
+    measured = Scaling(axis=axis.axis, subject=axis.base, fixed=axis.fixed, points=tuple(points), reason=reason)
     if len(points) < 2:
-        return replace(found, reason=reason or f"{len(points)} sizes can be had here: two are needed for a fit")
-    fit = timing.growth([one.size for one in points], [one.seconds.median for one in points])
-    return replace(found, exponent=fit.exponent, standard_error=fit.standard_error)
+        return replace(measured, reason=reason or f"{len(points)} sizes are possible on this machine; a fit needs two")
+    fit = timing.growth([point.size for point in points], [point.seconds.median for point in points])
+    return replace(measured, exponent=fit.exponent, standard_error=fit.standard_error)

@@ -1,4 +1,4 @@
-"""Lets subjects take turns: warms each up, then times all of them round by round, and keeps the samples."""
+"""Runs the timed models in turns: warms each one up, then times all of them round by round, and keeps the samples."""
 
 from __future__ import annotations
 
@@ -8,32 +8,57 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.experiments.serialization import to_json
+from harness.processes.environment_variables import worker_environment
+from harness.processes.json_process import JsonProcess, ProcessFailed, RequestRefused
 from harness.speed import timing
-from harness.speed.companion import JsonProcess, Lost, Refused
 from harness.speed.plan import Measure, ModelJob
 
 
 @dataclass(frozen=True)
 class TimedTask:
-    """What a subject does in each round; `of` is the number of a recipe where the measure is of several."""
+    """What one model does in every round.
 
-    subject: str
+    Attributes:
+        model: The name of the model.
+        measure: What is timed.
+        index: The number of the recipe, for a measure that exists for several recipes.
+    """
+
+    model: str
     measure: Measure
-    of: int = 0
+    index: int = 0
+
+    @property
+    def label(self) -> str:
+        """The measure in words."""
+        return self.measure.replace("_", " ")
 
 
 @dataclass
 class TaskSamples:
-    """What a turn has given so far: what it said when it was warmed up, and a sample of each round."""
+    """The facts that the warm-up of a task returned, and the seconds of each round so far."""
 
     facts: dict[str, Any]
     values: list[float] = field(default_factory=list)
 
 
 class RoundRobin:
-    """The processes of all subjects, of which one works at a time.
+    """The processes of all models, of which one works at a time.
 
-    `say` is given a line worth showing; `check` may raise while anything is waited for.
+    Args:
+        folder: Where the processes write their logs.
+        say: Shows a line.
+        check: Called while an answer is awaited; may raise, as for a signal.
+        timeout_seconds: The most that one answer may take; None for no limit.
+
+    Attributes:
+        processes: By name of the model, also those that have ended.
+        facts: What each process reported when it started.
+        lost: Why a model failed, by its name.
+        declined: Why a baseline cannot be built, by its name.
+        refused: Why a model does not do a task.
+        series: The samples of each task.
     """
 
     def __init__(
@@ -45,7 +70,7 @@ class RoundRobin:
         timeout_seconds: float | None,
     ) -> None:
         self._folder, self.say, self.check, self._timeout = folder, say, check, timeout_seconds
-        self.companions: dict[str, JsonProcess] = {}
+        self.processes: dict[str, JsonProcess] = {}
         self.facts: dict[str, dict[str, Any]] = {}
         self.lost: dict[str, str] = {}
         self.declined: dict[str, str] = {}
@@ -53,91 +78,98 @@ class RoundRobin:
         self.series: dict[TimedTask, TaskSamples] = {}
 
     def start(self, job: ModelJob) -> bool:
-        """Start the process of a subject; return whether it is ready. A baseline may decline, which loses nothing."""
-        log = self._folder / f"{len(self.companions) + len(self.lost) + len(self.declined)}.log"
+        """Start the process of a model and return whether it is ready. A baseline may decline a recipe."""
+        log = self._folder / f"{len(self.processes) + len(self.lost) + len(self.declined)}.log"
         began = time.perf_counter()
         try:
-            companion = JsonProcess(job, log, self.check, self._timeout)
-            self.companions[job.name] = companion
-            facts = companion.start()
-        except Refused as error:
-            self.companions.pop(job.name).end()
+            process = JsonProcess(
+                "harness.speed.worker",
+                environment=worker_environment(job.spec),
+                log=log,
+                check=self.check,
+                timeout_seconds=self._timeout,
+            )
+            self.processes[job.name] = process
+            facts = process.request("start", job=to_json(job))
+        except RequestRefused as error:
+            self.processes.pop(job.name).close()
             if not job.baseline:
                 self._lose(job.name, error)
                 return False
             self.declined[job.name] = str(error)
             self.say(f"{job.name} is left out: {error}")
             return False
-        except Lost as error:
+        except ProcessFailed as error:
             self._lose(job.name, error)
             return False
         self.facts[job.name] = {**facts, "start_seconds": time.perf_counter() - began}
         return True
 
-    def ask(self, subject: str, do: str, **told: Any) -> dict[str, Any] | None:
-        """Let a subject do something; return its answer, or None where it is lost by then, which is said."""
-        companion = self.companions.get(subject)
-        if companion is None or subject in self.lost:
+    def request(self, model: str, command: str, **arguments: Any) -> dict[str, Any] | None:
+        """Return the answer of a model's process, or None if the model is lost. A loss is shown."""
+        process = self.processes.get(model)
+        if process is None or model in self.lost:
             return None
         try:
-            return companion.ask(do, **told)
-        except (Lost, Refused) as error:
-            self._lose(subject, error)
+            answer: dict[str, Any] = process.request(command, **arguments)
+        except (ProcessFailed, RequestRefused) as error:
+            self._lose(model, error)
             return None
+        return answer
 
-    def _warm(self, title: str, turn: TimedTask) -> None:
-        """Warm a turn up; one that its subject refuses is left out, and the subject goes on."""
-        self.say(f"{title}: {turn.subject} warms up ({turn.measure.replace('_', ' ')})")
-        companion = self.companions.get(turn.subject)
-        if companion is None or turn.subject in self.lost:
+    def _warm_up(self, title: str, task: TimedTask) -> None:
+        """Warm a task up. A task that is refused is left out, and the model goes on with others."""
+        self.say(f"{title}: {task.model} warms up ({task.label})")
+        process = self.processes.get(task.model)
+        if process is None or task.model in self.lost:
             return
         try:
-            self.series[turn] = TaskSamples(companion.ask("warm", measure=turn.measure, of=turn.of))
-        except Refused as error:
-            self.refused[turn] = str(error)
-            self.say(f"{title}: {turn.subject} is left out of this: {error}")
-        except Lost as error:
-            self._lose(turn.subject, error)
+            self.series[task] = TaskSamples(process.request("warm_up", measure=task.measure, index=task.index))
+        except RequestRefused as error:
+            self.refused[task] = str(error)
+            self.say(f"{title}: {task.model} is left out of this: {error}")
+        except ProcessFailed as error:
+            self._lose(task.model, error)
 
-    def _lose(self, subject: str, error: Exception) -> None:
-        self.lost[subject] = str(error)
-        self.say(f"{subject}: failed and is left out from here on: {error}")
-        if subject in self.companions:
-            self.companions[subject].end()
+    def _lose(self, model: str, error: Exception) -> None:
+        self.lost[model] = str(error)
+        self.say(f"{model}: failed and is left out from here on: {error}")
+        self.close(model)
 
-    def run(self, title: str, turns: Sequence[TimedTask], rounds: int) -> None:
-        """Warm every turn up, then time all of them in turns."""
-        for turn in turns:
-            self._warm(title, turn)
-        warm = [turn for turn in turns if turn in self.series]
+    def run(self, title: str, tasks: Sequence[TimedTask], rounds: int) -> None:
+        """Warm every task up, then time all of them in turns."""
+        for task in tasks:
+            self._warm_up(title, task)
+        warm = [task for task in tasks if task in self.series]
         shown: list[str] = []
-        for number, turn in timing.interleaved(warm, rounds):
-            answer = self.ask(turn.subject, "time", measure=turn.measure, of=turn.of)
+        for number, task in timing.interleaved(warm, rounds):
+            answer = self.request(task.model, "time", measure=task.measure, index=task.index)
             if answer is not None:
-                self.series[turn].values.append(answer["seconds"])
-                shown.append(f"{turn.subject} {turn.measure.replace('_', ' ')} {answer['seconds']:.3g} s")
-            if turn == self._last(warm, number):
+                self.series[task].values.append(answer["seconds"])
+                shown.append(f"{task.model} {task.label} {answer['seconds']:.3g} s")
+            if task == self._last(warm, number):
                 self.say(f"{title}: round {number + 1} of {rounds}: {', '.join(shown)}")
                 shown = []
 
     @staticmethod
-    def _last(turns: Sequence[TimedTask], number: int) -> TimedTask:
-        return turns[number % len(turns) - 1]
+    def _last(tasks: Sequence[TimedTask], number: int) -> TimedTask:
+        """Return the last task of a round: each round starts with another one."""
+        return tasks[number % len(tasks) - 1]
 
-    def samples(self, subject: str, measure: Measure, of: int = 0) -> list[float]:
-        """Return the seconds of a turn so far, none where it never was."""
-        found = self.series.get(TimedTask(subject, measure, of))
-        return [] if found is None else found.values
+    def samples(self, model: str, measure: Measure, index: int = 0) -> list[float]:
+        """Return the seconds of a task so far; empty if it was never timed."""
+        series = self.series.get(TimedTask(model, measure, index))
+        return [] if series is None else series.values
 
-    def idle_share(self, subject: str) -> float | None:
-        """Return the share of its waiting in which a subject's process worked; None where it has not waited."""
-        companion = self.companions.get(subject)
-        if companion is None or not companion.idle_seconds > 0:
+    def idle_share(self, model: str) -> float | None:
+        """Return CPU seconds over seconds while a process waited for its turn; None if it has not waited."""
+        process = self.processes.get(model)
+        if process is None or not process.idle_seconds > 0:
             return None
-        return companion.idle_cpu_seconds / companion.idle_seconds
+        return process.idle_cpu_seconds / process.idle_seconds
 
-    def end(self, *subjects: str) -> None:
-        """End the processes of these subjects, of all where none is named."""
-        for name in subjects or tuple(self.companions):
-            if name in self.companions:
-                self.companions[name].end()
+    def close(self, *models: str) -> None:
+        """End the processes of these models, or all processes."""
+        for name in models or tuple(self.processes):
+            if name in self.processes:
+                self.processes[name].close()

@@ -1,27 +1,20 @@
-"""The process of one subject: hears in lines of JSON what to do, and answers each with a line when it is done.
+"""The process of one timed model: answers the requests of `harness.speed.scheduler`.
 
-    {"do": "start", "job": …}                          prepare the data and build; answers with what the subject is
-    {"do": "learn", "updates": 200, "path": …}         train so long and store the weights
-    {"do": "load", "path": …}                          have these weights
-    {"do": "warm", "measure": "greedy", "of": 0}       do it once, not timed: peak memory, and what it gives
-    {"do": "time", "measure": "greedy", "of": 0}       do it once, timed
+    start    job              prepare the data and build the model; returns facts about it
+    train    updates, path    train for that many updates and store the weights
+    load     path             use stored weights
+    warm_up  measure, index   do a task once, not timed; returns peak memory, and what was computed
+    time     measure, index   do a task once, timed
+    profile                   how an update spends its time
 
-What it refuses, a ValueError, or fails in, anything else, is answered in a line that says why.
-Between two lines it waits: nothing of it runs while another subject is timed, which `idle_seconds` shows.
+Between two requests the process waits and computes nothing, so that it does not disturb the model that is timed then.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
-import os
-import queue
-import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -32,97 +25,101 @@ from harness.data.dataset import prepare
 from harness.experiments.serialization import canonical_json, from_json
 from harness.experiments.specs import DecodingSpec
 from harness.processes import machine
+from harness.processes.json_process import serve
 from harness.speed import memory, timing
-from harness.speed.matmul_peak import Products, described, synchronize
+from harness.speed.matmul_peak import Products, library_description, synchronize
 from harness.speed.models import BaselineModel, OwnModel
-from harness.speed.plan import DECODINGS, ModelJob
-from harness.speed.workload import material
+from harness.speed.plan import BEAM, DECODINGS, SINGLE, Measure, ModelJob
+from harness.speed.workload import build_workload
 from harness.storage import tensors
-from impls.contract import Batch
+from impls.contract import Batch, Ids
 
 
 class Bench:
-    """One subject ready to be timed."""
+    """One model, or the matrix products of some recipes, ready to be timed."""
 
     def __init__(self, job: ModelJob) -> None:
         self.job = job
-        self.prepared = prepare(job.spec.data)
-        self.material = material(job, self.prepared)
+        self.dataset = prepare(job.spec.data)
+        self.workload = build_workload(job, self.dataset)
         self._products: dict[int, Products] = {}
         self._first_seconds: float | None = None
         self.model: OwnModel | BaselineModel | None = None
         if not job.products:
-            self.model = BaselineModel(job, self.prepared) if job.baseline else OwnModel(job, self.prepared)
+            self.model = BaselineModel(job, self.dataset) if job.baseline else OwnModel(job, self.dataset)
             if job.weights and isinstance(self.model, OwnModel):
-                self.model.take(tensors.read(Path(job.weights)))
+                self.model.use_weights(tensors.read(Path(job.weights)))
 
     def facts(self) -> dict[str, Any]:
-        """Return what the driver has to know of it."""
-        found: dict[str, Any] = {
-            "environment": {name: os.environ[name] for name in machine.PINNED if name in os.environ}
-        }
+        """Return the environment, and the library or the size and abilities of the model."""
+        environment = {"environment": machine.variables()}
         if self.model is None:
-            return {**found, "library": described(self.job.spec.device, self.job.spec.precision)}
-        can = {"train": self.model.can_train, "translate": self.model.can_translate}
-        return {**found, "parameters": self.model.parameters, "can": {**can, "evaluate": self.model.can_evaluate}}
+            return {**environment, "library": library_description(self.job.spec.device, self.job.spec.precision)}
+        can = {
+            "train": self.model.can_train,
+            "translate": self.model.can_translate,
+            "evaluate": self.model.can_evaluate,
+        }
+        return {**environment, "parameters": self.model.parameters, "can": can}
 
-    # What it is asked to do -------------------------------------------------------------------------------------------
+    # Requests ---------------------------------------------------------------------------------------------------------
 
-    def learn(self, updates: int, path: str) -> dict[str, Any]:
-        """Train on the first batches of the first epochs, and store the weights that it gives."""
+    def train(self, updates: int, path: str) -> dict[str, Any]:
+        """Train on the first batches of the first epochs and store the weights."""
         assert isinstance(self.model, OwnModel)
         self._first_update()
-        self.model.ready()
+        self.model.restore_weights()
         spec, epoch = self.job.spec, 0
         batches: list[Batch] = []
         while len(batches) < updates:
-            more = training_batches(self.prepared.train, spec.training, seed=spec.seed, epoch=epoch)
+            more = training_batches(self.dataset.train, spec.training, seed=spec.seed, epoch=epoch)
             batches += islice(more, updates - len(batches))
             epoch += 1
-        return {"sha256": tensors.write(Path(path), self.model.learn(batches))}
+        return {"sha256": tensors.write(Path(path), self.model.train(batches))}
 
     def load(self, path: str) -> dict[str, Any]:
-        """Have these weights from now on."""
+        """Use stored weights from now on."""
         assert self.model is not None
-        self.model.take(tensors.read(Path(path)))
+        self.model.use_weights(tensors.read(Path(path)))
         return {}
 
-    def warm(self, measure: str, of: int) -> dict[str, Any]:
-        """Do what is to be timed once, and say how much memory it took and what it gave."""
-        first: dict[str, Any] = {}
-        self._ready(measure)
-        resets = memory.forget_peak()
-        memory.forget_device_peak()
+    def warm_up(self, measure: Measure, index: int) -> dict[str, Any]:
+        """Do a task once; return its peak memory and its results."""
+        facts: dict[str, Any] = {}
+        self._make_ready(measure)
+        resets = memory.reset_peak()
+        memory.reset_device_peak()
         began = time.perf_counter()
         if measure == "training":
-            first["first_update_seconds"] = self._first_update()
-        gave = self._work(measure, of)()
+            facts["first_update_seconds"] = self._first_update()
+        result = self._work(measure, index)()
         self._synchronize()
-        took = time.perf_counter() - began
-        found = {**first, "warmup_seconds": took, **(gave if isinstance(gave, dict) else {})}
-        found["peak_memory_bytes"] = memory.peak() if resets else None
-        found["device_memory_bytes"] = memory.device_peak()
+        facts["warmup_seconds"] = time.perf_counter() - began
+        if isinstance(result, dict):
+            facts |= result
+        facts["peak_memory_bytes"] = machine.peak_memory_bytes() if resets else None
+        facts["device_memory_bytes"] = memory.device_peak()
         if self.model is not None:
-            found["compilation_seconds"] = self.model.compilation_seconds
-        return found
+            facts["compilation_seconds"] = self.model.compilation_seconds
+        return facts
 
-    def time(self, measure: str, of: int) -> dict[str, Any]:
-        """Do it once, timed."""
-        self._ready(measure)
-        return {"seconds": timing.seconds(self._work(measure, of), self._synchronize)}
+    def time(self, measure: Measure, index: int) -> dict[str, Any]:
+        """Do a task once and return its seconds."""
+        self._make_ready(measure)
+        return {"seconds": timing.seconds(self._work(measure, index), self._synchronize)}
 
-    def breakdown(self) -> dict[str, Any]:
-        """Say what an update spends its time on."""
+    def profile(self) -> dict[str, Any]:
+        """Return how an update spends its time."""
         from harness.speed.profile import breakdown
 
         assert isinstance(self.model, OwnModel)
-        return breakdown(self.model, self.material.training[: self.job.profiled_updates], self.prepared)
+        return breakdown(self.model, self.workload.training[: self.job.profiled_updates], self.dataset)
 
     # ------------------------------------------------------------------------------------------------------------------
 
-    def _ready(self, measure: str) -> None:
+    def _make_ready(self, measure: Measure) -> None:
         if self.model is not None and measure not in ("training", "loop"):
-            self.model.ready()
+            self.model.restore_weights()
 
     def _synchronize(self) -> None:
         if self.model is None:
@@ -131,99 +128,73 @@ class Bench:
             self.model.synchronize()
 
     def _first_update(self) -> float:
-        """Return the seconds of this process's very first update, which is made where there was none yet."""
+        """Return the seconds of the first update of this process, which is done now if there was none yet."""
         assert self.model is not None
         if self._first_seconds is None:
-            first = self.model.updates(self.material.training[:1])
+            first = self.model.bare_updates(self.workload.training[:1])
             self._first_seconds = timing.seconds(first, self.model.synchronize)
         return self._first_seconds
 
-    def _work(self, measure: str, of: int) -> Callable[[], object]:
-        """Return the work that a measure names; what it gives is told once, when it is warmed up."""
-        model, there = self.model, self.material
+    def _work(self, measure: Measure, index: int) -> Callable[[], object]:
+        """Return the function that is timed. What it returns is reported after the warm-up only."""
+        model, workload = self.model, self.workload
         if measure == "products":
-            return self._products_of(of).multiply
+            return self._products_of(index).multiply
         assert model is not None
         if measure == "training":
-            return model.updates(there.training)
+            return model.bare_updates(workload.training)
         if measure in DECODINGS:
-            sources = there.single if measure.startswith("single") else there.sentences
+            sources = workload.single if measure in SINGLE else workload.sentences
             return lambda: self._translate(measure, sources)
         assert isinstance(model, OwnModel)
         if measure == "loop":
-            return model.driven(len(there.training))
+            return model.full_updates(len(workload.training))
         assert measure == "evaluation", measure
-        return lambda: {"nats_per_token": model.evaluation(there.validation)}
+        return lambda: {"nats_per_token": model.evaluate(workload.validation)}
 
-    def _translate(self, measure: str, sources: Any) -> dict[str, Any]:
+    def _translate(self, measure: Measure, sources: Sequence[Ids]) -> dict[str, Any]:
         assert self.model is not None
-        found = self.model.translation(sources, decoding_spec(self.job, measure))
+        translations = self.model.translate(sources, decoding_spec(self.job, measure))
         return {
-            "words": sum(map(len, found.tokens)),
-            "unfinished": found.unfinished,
-            "digest": hashlib.sha256(canonical_json(found.tokens).encode()).hexdigest(),
-            "translations": found.tokens,
+            "words": sum(map(len, translations.tokens)),
+            "unfinished": translations.unfinished,
+            "digest": hashlib.sha256(canonical_json(translations.tokens).encode()).hexdigest(),
+            "translations": translations.tokens,
         }
 
-    def _products_of(self, of: int) -> Products:
-        if of not in self._products:
-            spec = self.job.products[of]
+    def _products_of(self, index: int) -> Products:
+        if index not in self._products:
+            spec = self.job.products[index]
             assert spec.recipe is not None
-            words = len(self.prepared.source_words), len(self.prepared.target_words)
-            self._products = {of: Products(spec.recipe, words, self.material.training, spec.device, spec.precision)}
-        return self._products[of]
+            words = len(self.dataset.source_words), len(self.dataset.target_words)
+            products = Products(spec.recipe, words, self.workload.training, spec.device, spec.precision)
+            self._products = {index: products}
+        return self._products[index]
 
 
-def decoding_spec(job: ModelJob, measure: str) -> DecodingSpec:
+def decoding_spec(job: ModelJob, measure: Measure) -> DecodingSpec:
     """Return how a measure translates."""
     return replace(
         job.spec.decoding,
-        beam=job.beam if measure.endswith("beam") else 1,
-        batch_size=1 if measure.startswith("single") else job.spec.decoding.batch_size,
+        beam=job.beam if measure in BEAM else 1,
+        batch_size=1 if measure in SINGLE else job.spec.decoding.batch_size,
     )
 
 
-# The conversation -----------------------------------------------------------------------------------------------------
+def main() -> None:
+    """Answer requests; the first one is "start"."""
+    benches: list[Bench] = []
 
+    def start(job: dict[str, Any]) -> dict[str, Any]:
+        benches[:] = [Bench(from_json(ModelJob, job, "job"))]
+        return benches[0].facts()
 
-def converse() -> None:
-    """Answer every line of standard input until it ends, and with it whoever asked."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)  # what anything prints is no answer
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(lines,), daemon=True).start()
-    bench: Bench | None = None
-    while True:
-        waits, works = time.perf_counter(), time.process_time()
-        told = json.loads(lines.get())
-        idle = {"idle_seconds": time.perf_counter() - waits, "idle_cpu_seconds": time.process_time() - works}
-        do = told.pop("do")
-        try:
-            if do == "start":
-                bench = Bench(from_json(ModelJob, told["job"], "job"))
-                answer = bench.facts()
-            else:
-                assert bench is not None, "the first line starts"
-                answer = getattr(bench, do)(**told)
-        except Exception as error:
-            traceback.print_exc()
-            told = " ".join(str(error).split())[:500]
-            answer = (
-                {"refused": told} if isinstance(error, ValueError) else {"failed": f"{type(error).__name__}: {told}"}
-            )
-        try:
-            answers.write(json.dumps({**answer, **idle}, allow_nan=False) + "\n")
-        except BrokenPipeError:
-            return
+    def bound(method: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+        return lambda **arguments: method(benches[0], **arguments)
 
-
-def _listen(lines: queue.SimpleQueue[str]) -> None:
-    """Pass on lines; end this process, in the middle of anything, when whoever writes them is gone."""
-    with contextlib.suppress(OSError):
-        for line in sys.stdin:
-            lines.put(line)
-    os._exit(0)
+    methods = (Bench.train, Bench.load, Bench.warm_up, Bench.time, Bench.profile)
+    serve({"start": start, **{method.__name__: bound(method) for method in methods}})
 
 
 if __name__ == "__main__":
-    converse()
+    main()

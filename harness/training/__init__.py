@@ -3,7 +3,7 @@
 Input: a `RunSpec` and a results folder.
 Output: a `RunRecord`, weights, translations and per-sentence scores.
 
-- `train.run` executes a spec, resuming from a checkpoint if there is one.
+- `train.run` executes a spec, resuming from a checkpoint if there is one; `loop.TrainingLoop` does the updates.
 - `checkpoint.TrainingState` is everything needed to resume exactly.
 - `self_check` tests a model on real batches before it is trained.
 

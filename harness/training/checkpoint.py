@@ -1,4 +1,4 @@
-"""What a run has come to, and how an interrupted one goes on from there bit for bit."""
+"""The state of a training run, and its exact resume from a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,41 +6,61 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
 from harness.data.batch_digest import ConsumedBatches
 from harness.experiments.serialization import to_json
-from harness.processes.machine import differences
-from harness.storage import checkpoint_files, files, tensors
+from harness.experiments.specs import RunSpec
+from harness.processes.machine import arithmetic_differences, differences
+from harness.storage import checkpoint_files, files, run_store, tensors
 from harness.storage.records import EpochRecord, epochs_from_json
 from impls.contract import Arrays, Seq2SeqModel, Totals
 
 LARGEST_SHARE = 3
-"""A checkpoint has at most so many times the bytes of the model's state: that, and the kept weights in float64."""
+"""The most bytes of a checkpoint per byte of the model's state: the state, and the kept weights in float64."""
 
 
 class EarlierProcesses(TypedDict):
-    """An environment that a run had up to an update."""
+    """The environment of a run up to an update, and whether `--resume-anyway` was needed to leave it."""
 
     until_update: int
     environment: dict[str, Any]
+    resumed_anyway: NotRequired[bool]
+
+
+class ResumeRefused(ValueError):
+    """A checkpoint was written in an environment whose arithmetic differs from this one."""
 
 
 @dataclass
 class TrainingState:
-    """What a run has come to after an update.
+    """The state of a run after an update.
 
-    `data` is the digest of all ids: the position in other data would be none. `batches` records what the model was
-    trained on; `weights_after` holds digests of the weights by the number of updates after which they were taken.
-    `epochs` are those that are complete, validation included. Of the one under way there are `tokens`, the seconds its
-    updates took, and once these are done the `totals` that were taken from the model; until then the model has them.
-    `kept` are the weights of the best epoch so far, or the float64 sum of those of the `chosen` epochs where these are
-    averaged. `steady_…` leave out the first update of each process, which allocates, and those that compile.
-    `total_seconds` are those of all its processes. `load_averages` are the machine's one-minute load averages at each
-    epoch's end. `environment` is that of the last process, `earlier` are those before it, each up to an update; a
-    checkpoint of an older version has neither.
+    Attributes:
+        started: When the run was first started.
+        data: The digest of all ids. A checkpoint is of no use with other data.
+        epochs: Number of complete epochs, validation included.
+        batches: What the model has been trained on.
+        weights_after: Digests of the weights, by the number of updates after which they were taken.
+        updates: Number of updates.
+        tokens: Target tokens of the current epoch so far.
+        training_seconds: Seconds of the updates of the current epoch so far.
+        totals: Totals of the current epoch once its updates are done; until then the model has them.
+        curve: The complete epochs.
+        chosen: The epochs that `kept` is made of.
+        kept: The weights of the best epoch so far, or the float64 sum of those of the `chosen` epochs.
+        best_loss: The best validation loss so far.
+        first_update_seconds: Seconds of the first update of the first process.
+        steady_updates, steady_tokens, steady_seconds: Without the first update of each process, which allocates, and
+            without updates that compile.
+        total_seconds: Seconds of all processes of the run.
+        load_averages: The machine's one-minute load average at the end of each epoch.
+        resumed_after_epochs, resumed_after_updates: Where each later process started.
+        checkpoint_fallbacks: A line for each checkpoint that could not be used.
+        environment: That of the last process; a checkpoint of an older version has none.
+        earlier: The environments before it.
     """
 
     started: str
@@ -70,23 +90,32 @@ class TrainingState:
 
     @property
     def earlier_processes(self) -> list[dict[str, Any]]:
-        """What the environments of earlier processes had that the last one's has not, and up to which update."""
-        found = ((one["until_update"], differences(one["environment"], self.environment)) for one in self.earlier)
-        return [{"until_update": until, **different} for until, different in found if different]
+        """The values that earlier environments had and the last one does not, and up to which update."""
+        entries = []
+        for earlier in self.earlier:
+            changed = differences(earlier["environment"], self.environment)
+            if earlier.get("resumed_anyway"):
+                changed["resumed_anyway"] = True
+            if changed:
+                entries.append({"until_update": earlier["until_update"], **changed})
+        return entries
 
-    def move(self, environment: dict[str, Any]) -> None:
-        """Note that the run goes on in this environment."""
+    def move(self, environment: dict[str, Any], *, resumed_anyway: bool) -> None:
+        """Continue in this environment."""
         if self.environment and self.environment != environment:
-            self.earlier.append({"until_update": self.updates, "environment": self.environment})
+            entry: EarlierProcesses = {"until_update": self.updates, "environment": self.environment}
+            if resumed_anyway:
+                entry["resumed_anyway"] = True
+            self.earlier.append(entry)
         self.environment = environment
 
 
 def save(results: Path, run_id: str, state: TrainingState, model: Seq2SeqModel) -> None:
-    """Store all that an exact resume needs."""
-    arrays = {f"state/{name}": one for name, one in model.training_state().items()}
-    arrays |= {f"kept/{name}": one for name, one in state.kept.items()}
+    """Store everything that an exact resume needs."""
+    arrays = {f"state/{name}": array for name, array in model.training_state().items()}
+    arrays |= {f"kept/{name}": array for name, array in state.kept.items()}
     if state.totals is not None:
-        arrays |= {f"totals/{name}": np.array(one) for name, one in vars(state.totals).items()}
+        arrays |= {f"totals/{name}": np.array(total) for name, total in vars(state.totals).items()}
     notes = {name: value for name, value in vars(state).items() if name not in ("kept", "totals")}
     notes["curve"] = to_json(state.curve)
     notes["batches"] = to_json(state.batches)
@@ -94,13 +123,44 @@ def save(results: Path, run_id: str, state: TrainingState, model: Seq2SeqModel) 
     checkpoint_files.save(results, run_id, arrays, notes)
 
 
-def load(
-    results: Path, run_id: str, model: Seq2SeqModel, now: TrainingState, complain: Callable[[str], None]
-) -> TrainingState | None:
-    """Put a stored state into `model` and return the rest of it; None where there is none that is whole and fits.
+def check_environment(results: Path, spec: RunSpec, environment: dict[str, Any]) -> None:
+    """Check that a run can be resumed in this environment with the same arithmetic, if it has a checkpoint.
 
-    `now` is what a run begins with: it has the digest of all ids, and the environment of this process. `complain` is
-    told in a line of each checkpoint that is not.
+    Raises:
+        ResumeRefused: The newest checkpoint was written with another processor, library version or setting that
+            changes results.
+    """
+    stored = checkpoint_files.notes(results, spec.id).get("environment")
+    changes = arithmetic_differences(stored, environment, spec.computes) if isinstance(stored, dict) else []
+    if changes:
+        raise ResumeRefused(
+            f"run {spec.id}: its checkpoint was written with {', '.join(changes)}: the rest of the run would compute "
+            f"differently; resume it where it was interrupted, remove {run_store.run_folder(results, spec.id)} to "
+            "start it again, or accept the difference with --resume-anyway"
+        )
+
+
+def load(
+    results: Path,
+    spec: RunSpec,
+    model: Seq2SeqModel,
+    new: TrainingState,
+    complain: Callable[[str], None],
+    *,
+    resume_anyway: bool = False,
+) -> TrainingState | None:
+    """Load the newest usable checkpoint into `model`.
+
+    Args:
+        results: The folder of results.
+        spec: The run.
+        model: Receives the stored training state.
+        new: The state of a run that starts now, with the digest of the data and the environment of this process.
+        complain: Receives a line for each checkpoint that cannot be used.
+        resume_anyway: Also use a checkpoint that was written with another arithmetic.
+
+    Returns:
+        The rest of the stored state; None if there is no usable checkpoint.
     """
     fallbacks: list[str] = []
 
@@ -110,15 +170,18 @@ def load(
 
     def restore(arrays: Arrays, notes: dict[str, Any]) -> TrainingState:
         state = _state(arrays, notes)
-        if state.data != now.data:
+        if state.data != new.data:
             raise ValueError("a checkpoint is of other data: the files of the corpus have changed since")
+        changes = arithmetic_differences(state.environment, new.environment, spec.computes)
+        if changes and not resume_anyway:
+            raise ValueError(f"a checkpoint was written with {', '.join(changes)}")
         model.set_training_state(_part(arrays, "state/"))
+        state.move(new.environment, resumed_anyway=bool(changes))
         return state
 
-    most = _most_bytes(model) if checkpoint_files.exists(results, run_id) else 0
-    state = checkpoint_files.load(results, run_id, restore, note, most=most)
+    limit = _most_bytes(model) if checkpoint_files.exists(results, spec.id) else 0
+    state = checkpoint_files.load(results, spec.id, restore, note, most=limit)
     if state is not None:
-        state.move(now.environment)
         state.resumed_after_epochs.append(state.epochs)
         state.resumed_after_updates.append(state.updates)
         state.checkpoint_fallbacks += fallbacks
@@ -126,14 +189,14 @@ def load(
 
 
 def updates_done(results: Path, run_id: str) -> int:
-    """Return after how many updates a run goes on, as its newest whole manifest says; 0 where it begins."""
-    done = checkpoint_files.notes(results, run_id).get("updates")
-    return done if type(done) is int and done > 0 else 0
+    """Return the number of updates in the newest readable checkpoint of a run; 0 if it has none."""
+    updates = checkpoint_files.notes(results, run_id).get("updates")
+    return updates if type(updates) is int and updates > 0 else 0
 
 
 def _most_bytes(model: Seq2SeqModel) -> int:
-    """Return what no checkpoint of a model is larger than, and a stranger's may not be."""
-    state = sum(one.nbytes for one in model.training_state().values())
+    """Return an upper bound for the size of a model's checkpoint, so that a foreign file cannot exhaust memory."""
+    state = sum(array.nbytes for array in model.training_state().values())
     return max(files.FILE_BYTES, LARGEST_SHARE * state + tensors.HEADER_BYTES)
 
 
@@ -142,11 +205,12 @@ def _state(arrays: Arrays, notes: dict[str, Any]) -> TrainingState:
         best = math.inf if notes["best_loss"] is None else notes["best_loss"]
         notes = notes | {"curve": epochs_from_json(notes["curve"]), "best_loss": best}
         notes["batches"] = ConsumedBatches(**notes["batches"])
-        totals = {name: one.item() for name, one in _part(arrays, "totals/").items()}
+        totals = {name: array.item() for name, array in _part(arrays, "totals/").items()}
         return TrainingState(**notes, kept=_part(arrays, "kept/"), totals=Totals(**totals) if totals else None)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"its checkpoint is of another version ({error})") from error
+        raise ValueError(f"a checkpoint was written by another version of this program ({error})") from error
 
 
 def _part(arrays: Arrays, prefix: str) -> Arrays:
-    return {name.removeprefix(prefix): one for name, one in arrays.items() if name.startswith(prefix)}
+    """Return the arrays whose names have a prefix, without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

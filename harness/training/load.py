@@ -43,7 +43,7 @@ def load_model(
         ValueError: the weights are missing or damaged, do not have the shapes of the recipe, or the record names an
             external builder and `import_builder` is false.
     """
-    from harness.processes.workers import worker_environment
+    from harness.processes.environment_variables import worker_environment
     from harness.training.train import build_model
     from impls.weights import shapes
 

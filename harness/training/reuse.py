@@ -10,7 +10,7 @@ from harness.storage import run_store
 from harness.storage.records import RunRecord
 
 
-def finished(
+def reusable_records(
     results: Path, specs: Sequence[RunSpec], *, complain: Callable[[str], None] | None = None
 ) -> list[RunRecord]:
     """Return the records of the runs that have ended; `complain` is told in a line of each that is damaged.

@@ -1,4 +1,4 @@
-"""How fast a run trains: its first update and what compiles apart, and nothing but updates counted."""
+"""Measures the throughput of a training run, without its first update and without compilation."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from impls.contract import Compiling, Seq2SeqModel
 
 
 class ThroughputMeter:
-    """Times the updates of one process and adds them to the run's `TrainingState` where it stops, as at a checkpoint.
+    """Times the updates of one process and adds them to a `TrainingState` whenever the clock stops.
 
-    The first update of the process ends with the device synchronised; from there on updates are steady, but for those
-    that compile. `updates`, `tokens` and `seconds` are of the steady ones since the last start.
+    The first update of the process ends with the device synchronised. All later updates count as steady, except those
+    that compile.
+
+    Attributes:
+        updates: Number of steady updates since the last start.
+        tokens: Number of target tokens in them.
     """
 
     def __init__(self, state: TrainingState, model: Seq2SeqModel) -> None:
         self._state, self._model = state, model
-        self._warm = self._runs = False
+        self._warm = self._running = False
         self._began = self._steady = self._compiling = self._compiled = 0.0
         self.updates = self.tokens = 0
 
@@ -25,10 +29,10 @@ class ThroughputMeter:
         """Start the clock."""
         self._began = self._steady = time.perf_counter()
         self._compiling, self._compiled = 0.0, self._compilation_seconds()
-        self._runs, self.updates, self.tokens = True, 0, 0
+        self._running, self.updates, self.tokens = True, 0, 0
 
-    def note(self, tokens: int) -> None:
-        """Count an update of so many target words that was just enqueued."""
+    def add_update(self, tokens: int) -> None:
+        """Count an update of `tokens` target tokens that was just enqueued."""
         compiled = self._compilation_seconds() - self._compiled
         self._compiled += compiled
         if not self._warm:
@@ -43,12 +47,12 @@ class ThroughputMeter:
 
     @property
     def seconds(self) -> float:
-        """The seconds since the last start, or since the first update, without those that were spent compiling."""
-        return self._seconds(time.perf_counter()) if self._runs else 0.0
+        """Seconds since the last start or the first update, without compilation; 0 while the clock is stopped."""
+        return self._seconds(time.perf_counter()) if self._running else 0.0
 
     def stop(self) -> None:
-        """Stop the clock; the device has finished by now."""
-        if not self._runs:
+        """Stop the clock and add the times to the state. The device must be synchronised."""
+        if not self._running:
             return
         state, now = self._state, time.perf_counter()
         state.training_seconds += now - self._began
@@ -56,7 +60,7 @@ class ThroughputMeter:
             state.steady_updates += self.updates
             state.steady_tokens += self.tokens
             state.steady_seconds += self._seconds(now)
-        self._runs, self.updates, self.tokens = False, 0, 0
+        self._running, self.updates, self.tokens = False, 0, 0
 
     def _seconds(self, now: float) -> float:
         return now - self._steady - self._compiling

@@ -16,7 +16,7 @@ from harness.execution import local
 from harness.execution.eta import Forecast
 from harness.execution.retry_policy import Running, Task
 from harness.processes import machine
-from harness.processes.workers import worker_environment
+from harness.processes.environment_variables import worker_environment
 from harness.storage import run_store
 
 NVIDIA_SMI = """#!/bin/sh

@@ -27,7 +27,7 @@ from harness.execution import local
 from harness.execution.local import Outcome, RunLimits
 from harness.execution.retry_policy import LOST_PROCESSES
 from harness.experiments.specs import RunSpec
-from harness.processes import exit_status, workers
+from harness.processes import exit_status, json_process
 from harness.storage import locks, logs, run_store
 from harness.storage.records import RunRecord
 
@@ -185,13 +185,13 @@ def segfaults(place: Place) -> None:
 def leaves_without_a_record(place: Place) -> None:
     record = place.one("leaving")
     assert record.status == "failed"
-    assert record.reason.startswith("its process ended with code 0 and left no whole record; its log ends: epoch 1/3")
+    assert record.reason.startswith("its process ended with code 0 and left no complete record; its log ends: epoch")
 
 
 def leaves_half_a_record(place: Place) -> None:
     record = place.one("scribbling")
     assert record.status == "failed"
-    assert "left no whole record" in record.reason
+    assert "left no complete record" in record.reason
 
 
 def fails_anew(place: Place) -> None:
@@ -226,8 +226,8 @@ def floods_its_log(place: Place) -> None:
 def is_killed(place: Place) -> None:
     record = place.one("signalled", terms=replace(QUICK, retries=2))
     assert record.status == "failed"
-    assert record.reason.startswith("killed by SIGKILL; the system does that when memory runs out; lost before it: 2")
-    assert record.environment[LOST_PROCESSES] == ["killed by SIGKILL; the system does that when memory runs out"] * 2
+    assert record.reason.startswith("killed by SIGKILL; often because memory is exhausted; lost before it: 2")
+    assert record.environment[LOST_PROCESSES] == ["killed by SIGKILL; often because memory is exhausted"] * 2
     assert place.trained()["Signalled-0"] == 3
     assert "it goes on from its last checkpoint (retry 2 of 2)" in place.shown.getvalue()
 
@@ -235,7 +235,7 @@ def is_killed(place: Place) -> None:
 def is_killed_once(place: Place) -> None:
     record = place.one("killed_once")
     assert record.status == "completed"
-    assert record.environment[LOST_PROCESSES] == ["killed by SIGKILL; the system does that when memory runs out"]
+    assert record.environment[LOST_PROCESSES] == ["killed by SIGKILL; often because memory is exhausted"]
     assert "goes on after update 7 of 21" in place.shown.getvalue()
     (straight,) = place.execute([faulty("sound")]).records
     assert record.scores == straight.scores
@@ -263,7 +263,7 @@ def is_killed_for_its_memory(place: Place) -> None:
     place.patch.setattr(exit_status, "_counters", lambda: [counter])
     record = place.one("killed_for_memory", terms=replace(QUICK, retries=0))
     assert record.status == "failed"
-    assert record.reason.startswith("killed by SIGKILL: memory ran out, says the system")
+    assert record.reason.startswith("killed by SIGKILL: out of memory (the kernel's OOM killer)")
 
 
 def hangs(place: Place) -> None:
@@ -303,7 +303,7 @@ def cannot_be_started(place: Place) -> None:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return popen(*arguments, **settings)  # type: ignore[call-overload]
 
-    place.patch.setattr(workers.subprocess, "Popen", refuse)
+    place.patch.setattr(json_process.subprocess, "Popen", refuse)
     outcome = place.execute([faulty("sound"), faulty("sound", seed=1)])
     assert [record.status for record in outcome.records] == ["failed", "completed"]
     assert "could not be started: [Errno 11] Resource temporarily unavailable" in outcome.records[0].reason
@@ -336,7 +336,7 @@ def opens_too_many_files(place: Place) -> None:
 
 def leaks_nothing(place: Place) -> None:
     """200 runs, whose process is a program that ends at once."""
-    place.patch.setattr(workers.sys, "executable", "/bin/false")
+    place.patch.setattr(json_process.sys, "executable", "/bin/false")
     place.execute([faulty("sound", seed=1000)])
     before = len(os.listdir("/proc/self/fd"))
     outcome = place.execute([faulty("sound", seed=seed) for seed in range(200)], jobs=8)
@@ -551,7 +551,7 @@ import signal, subprocess, sys, time
 from harness.processes import parent_watchdog
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-parent_watchdog.follow_parent(grace_seconds=1.0)
+parent_watchdog.exit_with_parent(grace_seconds=1.0)
 print(child.pid, flush=True)
 time.sleep(600)
 """

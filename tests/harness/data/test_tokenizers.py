@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 import sys
 from typing import Any, get_args
 
@@ -23,6 +22,7 @@ from harness.data.tokenizers import (
     train_sentencepiece,
 )
 from harness.experiments import specs
+from harness.processes.json_process import JsonProcess
 from impls.contract import SPECIAL_TOKENS
 
 SENTENCES = (
@@ -261,19 +261,19 @@ def test_a_refusal_crosses_from_the_other_process_in_one_line() -> None:
 
 def test_a_process_that_dies_is_no_silent_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(RuntimeError, match="the process that tokenises ended with status 1"):
+    with pytest.raises(RuntimeError, match="the process that tokenises: its process ended with code 1"):
         cut("whitespace", "en", "a")
 
 
 def test_an_interruption_ends_the_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
 
-    def interrupt(process: Any, *_: object) -> None:
-        started.append(process)
-        assert process.poll() is None
+    def interrupt(process: JsonProcess) -> str:
+        started.append(process._process)
+        assert process._process.poll() is None
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(subprocess.Popen, "communicate", interrupt)
+    monkeypatch.setattr(JsonProcess, "_next_line", interrupt)
     with pytest.raises(KeyboardInterrupt):
         cut("whitespace", "en", "a")
     assert started[0].wait(timeout=5) != 0

@@ -368,5 +368,5 @@ def test_what_is_not_a_number_is_refused(beam: int) -> None:
 
         def reorder(self, rows: np.ndarray) -> None: ...
 
-    with pytest.raises(ValueError, match="not numbers: its weights have diverged"):
+    with pytest.raises(ValueError, match="is NaN: its weights have diverged"):
         translate(Diverged(), [source(A)], DecodingSpec(beam=beam))

@@ -172,9 +172,9 @@ def interrupt(one: RunSpec, results: Path, *, after_epochs: int) -> None:
 
         def progress(event: Event) -> None:
             if f"epoch {after_epochs}/" in event.remark:
-                watch.note(signal.SIGTERM)
+                watch.receive(signal.SIGTERM)
 
-        record = train.run(one, results, progress=progress, watch=watch)
+        record = train.run(one, results, progress=progress, guard=watch)
     assert (record.status, len(record.curve)) == ("interrupted", after_epochs)
 
 

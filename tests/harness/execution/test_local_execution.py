@@ -21,7 +21,7 @@ from harness.execution.eta import Estimate, Forecast
 from harness.execution.retry_policy import LOST_PROCESSES, Records, Running, Task
 from harness.experiments import suites
 from harness.experiments.specs import DataSpec, RunSpec
-from harness.processes import workers
+from harness.processes import environment_variables
 from harness.processes.progress import Event, describe, duration, from_line, to_line
 from harness.storage import checkpoint_files, run_store
 from harness.storage.records import RunRecord
@@ -65,7 +65,7 @@ def test_a_run_has_its_environment(tmp_path: Path) -> None:
     record = local.execute([one], tmp_path, jobs=1, stream=io.StringIO()).records[0]
     variables = record.environment["variables"]
     assert variables["OMP_NUM_THREADS"] == variables["MKL_NUM_THREADS"] == "3"
-    assert variables["MALLOC_MMAP_MAX_"] == workers.worker_environment(one)["MALLOC_MMAP_MAX_"]
+    assert variables["MALLOC_MMAP_MAX_"] == environment_variables.worker_environment(one)["MALLOC_MMAP_MAX_"]
 
 
 class Judged:

@@ -28,7 +28,7 @@ from harness.processes.progress import Event
 from harness.processes.signals import Interrupted, SignalGuard
 from harness.storage import checkpoint_files, run_store
 from harness.storage.records import RunRecord
-from harness.training import train
+from harness.training import run_progress, train
 
 CASES = [(phase, name) for phase in PHASES for name in NUMBERS]
 SAMPLE = {
@@ -159,11 +159,11 @@ def test_a_checkpoint_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch
 
     def tell(event: Event) -> None:
         if event.updates:
-            watch.note(signal.SIGTERM)
+            watch.receive(signal.SIGTERM)
 
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     monkeypatch.setattr(checkpoint_files, "save", refuse)
-    record = train.run(spec(), tmp_path, progress=tell, watch=watch)
+    record = train.run(spec(), tmp_path, progress=tell, guard=watch)
     assert record.status == "interrupted"
     assert re.fullmatch("interrupted by SIGTERM after 1 of 21 updates; OSError: .*No space left.*", record.reason)
 
@@ -207,7 +207,7 @@ def _heard() -> Any:
 def test_a_signal_is_noted_and_raised_where_it_is_asked_for(number: int) -> None:
     with SignalGuard() as watch:
         os.kill(os.getpid(), number)
-        assert watch.noted == number
+        assert watch.received == number
         with pytest.raises(Interrupted, match=f"interrupted by {signal.Signals(number).name}") as caught:
             watch.check()
     assert (caught.value.number, caught.value.exit_code) == (number, 128 + number)
@@ -218,7 +218,7 @@ def test_the_first_signal_counts() -> None:
     with SignalGuard() as watch:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGHUP)
-        assert watch.noted == signal.SIGTERM
+        assert watch.received == signal.SIGTERM
 
 
 def test_a_signal_raises_at_once_in_a_block_that_may_be_broken_off() -> None:
@@ -226,7 +226,7 @@ def test_a_signal_raises_at_once_in_a_block_that_may_be_broken_off() -> None:
     with SignalGuard() as watch:
         for number in (signal.SIGTERM, 0):
             try:
-                with watch.at_once():
+                with watch.interruptible():
                     os.kill(os.getpid(), number)
                     reached.append(number)
             except Interrupted:
@@ -237,7 +237,12 @@ def test_a_signal_raises_at_once_in_a_block_that_may_be_broken_off() -> None:
 
 
 def test_a_signal_that_a_library_swallows_is_raised_at_the_end_of_the_block() -> None:
-    with SignalGuard() as watch, pytest.raises(Interrupted), watch.at_once(), contextlib.suppress(KeyboardInterrupt):
+    with (
+        SignalGuard() as watch,
+        pytest.raises(Interrupted),
+        watch.interruptible(),
+        contextlib.suppress(KeyboardInterrupt),
+    ):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -249,9 +254,9 @@ def test_a_signal_that_a_library_makes_another_error_of_is_raised_as_what_it_is(
             raise RuntimeError("cannot be imported") from error
 
     with SignalGuard() as watch:
-        with pytest.raises(RuntimeError, match="its own"), watch.at_once():
+        with pytest.raises(RuntimeError, match="its own"), watch.interruptible():
             raise RuntimeError("its own")
-        with pytest.raises(Interrupted), watch.at_once():
+        with pytest.raises(Interrupted), watch.interruptible():
             importing()
 
 
@@ -260,7 +265,7 @@ def test_an_ignored_signal_is_not_noted() -> None:
     with SignalGuard() as watch:
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         os.kill(os.getpid(), signal.SIGHUP)
-        assert watch.noted is None
+        assert watch.received is None
 
 
 def test_another_thread_watches_without_taking_signals() -> None:
@@ -269,8 +274,8 @@ def test_another_thread_watches_without_taking_signals() -> None:
     def watching() -> None:
         with SignalGuard() as watch:
             found.append(signal.getsignal(signal.SIGTERM))
-            watch.note(signal.SIGTERM)
-            found.append(watch.noted)
+            watch.receive(signal.SIGTERM)
+            found.append(watch.received)
 
     thread = threading.Thread(target=watching)
     thread.start()

@@ -18,19 +18,16 @@ from places import ROOT
 
 from harness.cli import speed
 from harness.cli.main import main, parser
-from harness.experiments.specs import DataSpec, DecodingSpec, RunSpec
 from harness.processes import machine
 from harness.speed import document_store
-from harness.speed.companion import JsonProcess, Lost, Refused
 from harness.speed.measurement import Measurement
-from harness.speed.plan import ModelJob
 from harness.speed.speed_document import SpeedDocument
 from harness.speed.timing import Samples
 from harness.speed.worker import Bench
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from impls import flops, registry
-from impls.contract import Training, TransformerRecipe
+from impls.contract import TransformerRecipe
 
 TINY = ["--corpus", "captions", "--tokenizer", "whitespace", "--set", "data.training_pairs=208", "--threads", "1"]
 TOY = ["speed", "--size", "toy", *TINY]
@@ -216,74 +213,11 @@ def test_bad_input_is_one_line(
 # One process ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def companion(tmp_path: Path) -> Iterator[JsonProcess]:
-    """Yield a process that multiplies matrices: it needs no model, and so begins soon."""
-    spec = RunSpec(
-        variant="learned_positions",
-        recipe=TransformerRecipe(width=8, layers=1, heads=2, ffn_width=8),
-        training=Training(batch_size=4),
-        data=DataSpec(corpus="captions", tokenizer="whitespace", training_pairs=50),
-        decoding=DecodingSpec(max_tokens=5),
-        threads=1,
-    )
-    job = ModelJob(
-        name="products",
-        spec=spec,
-        products=(spec,),
-        updates=1,
-        validation_batches=1,
-        sentences=1,
-        single_sentences=1,
-        beam=2,
-        profiled_updates=1,
-    )
-    found = JsonProcess(job, tmp_path / "log", lambda: None, 60.0)
-    yield found
-    found.end()
-
-
-def test_a_process_that_is_killed_is_lost_with_its_last_lines(companion: JsonProcess) -> None:
-    facts = companion.start()
-    assert facts["environment"]["OMP_NUM_THREADS"] == "1"
-    companion._log.write_text("first\nlast words\n", encoding="utf-8")
-    os.kill(companion._process.pid, signal.SIGKILL)
-    with pytest.raises(Lost, match=r"killed by SIGKILL; .* memory runs out: first \| last words"):
-        companion.ask("time", measure="products", of=0)
-
-
-def test_a_process_says_what_it_refuses_and_what_it_fails_in_and_goes_on(companion: JsonProcess) -> None:
-    companion.start()
-    with pytest.raises(Refused, match="job.nowhere: unknown field"):
-        companion.ask("start", job={"nowhere": 1})
-    with pytest.raises(Lost, match="IndexError"):
-        companion.ask("warm", measure="products", of=7)
-    assert companion.ask("warm", measure="products", of=0)["warmup_seconds"] > 0
-    assert companion.ask("time", measure="products", of=0)["seconds"] > 0
-
-
-def test_a_process_that_says_nothing_is_given_up(companion: JsonProcess) -> None:
-    companion.start()
-    companion._timeout = 0.3
-    os.kill(companion._process.pid, signal.SIGSTOP)
-    with pytest.raises(Lost, match="no answer within 0 s"):
-        companion.ask("time", measure="products", of=0)
-    assert companion._process.poll() is not None
-
-
-def test_a_process_ends_with_whoever_started_it(companion: JsonProcess) -> None:
-    companion.start()
-    assert companion._process.stdin is not None
-    companion._process.stdin.close()
-    assert companion._process.wait(timeout=20) == 0
-
-
-@pytest.mark.parametrize(("gigabytes", "warned"), [(0.9, True), (1.1, False), (None, False)])
+@pytest.mark.parametrize(("gigabytes", "warned"), [(0.9, True), (1.1, False)])
 def test_more_subjects_than_the_memory_holds_are_warned_of(
-    gigabytes: float | None, warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gigabytes: float, warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    memory = None if gigabytes is None else int(gigabytes * 1e9)
-    monkeypatch.setattr(machine, "memory_bytes", lambda: memory)
+    monkeypatch.setattr(machine, "memory_bytes", lambda: int(gigabytes * 1e9))
     words = [*TOY, "--variant", "paper", "--baseline", "plain"]
     plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
     speed._announce(plan)
@@ -346,9 +280,9 @@ def test_ways_to_translate_that_are_compared_share_their_rounds(
     monkeypatch.setattr(found, "_can", lambda job, what: True)
     runs: list[set[tuple[str, str]]] = []
     monkeypatch.setattr(
-        found.crew, "run", lambda title, turns, rounds: runs.append({(t.subject, t.measure) for t in turns})
+        found.scheduler, "run", lambda title, turns, rounds: runs.append({(t.model, t.measure) for t in turns})
     )
-    found._decoding()
+    found._measure_decoding()
     for way in ("greedy", "beam"):
         assert any({("learned_positions/torch", way), ("plain", f"single_{way}")} <= run for run in runs)
     assert not any(("plain", way) in run for run in runs for way in ("greedy", "beam"))
@@ -358,10 +292,10 @@ def test_the_first_update_is_the_process_s_very_first(tmp_path: Path) -> None:
     words = [*TOY, "--variant", "learned_positions", "--baseline", "none"]
     plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
     bench = Bench(plan.jobs[0])
-    bench.learn(2, str(tmp_path / "weights.safetensors"))
+    bench.train(2, str(tmp_path / "weights.safetensors"))
     first = bench._first_seconds
     assert first is not None
-    assert bench.warm("training", 0)["first_update_seconds"] == first
+    assert bench.warm_up("training", 0)["first_update_seconds"] == first
 
 
 # All of it ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from small_runs import TINY, spec
 from harness.data.dataset import prepare
 from harness.evaluation.evaluate import ATTENDED
 from harness.evaluation.evaluate import test_attention as attention_of
-from harness.processes.workers import worker_environment
+from harness.processes.environment_variables import worker_environment
 from harness.storage import run_store
 from harness.training import train
 from harness.training.train import build_model

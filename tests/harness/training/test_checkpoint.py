@@ -22,7 +22,7 @@ from harness.processes.signals import SignalGuard
 from harness.reporting import provenance
 from harness.storage import checkpoint_files, files, run_store, tensors
 from harness.storage.records import RunRecord
-from harness.training import checkpoint, train
+from harness.training import checkpoint, run_progress, train
 from impls import registry
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(2.5), "c": np.array(True)}
@@ -140,18 +140,18 @@ class Signaller:
     def __call__(self, event: Event) -> None:
         self.remarks += [event.remark] * bool(event.remark)
         if event.stage == "training" and event.updates in self.updates and not event.remark:
-            self.watch.note(15)
+            self.watch.receive(15)
 
 
 def interrupted(run: RunSpec, results: Path, update: int, **settings: Any) -> RunRecord:
     told = Signaller(update)
-    record = train.run(run, results, progress=told, watch=told.watch, **settings)
+    record = train.run(run, results, progress=told, guard=told.watch, **settings)
     assert record.reason == f"interrupted by SIGTERM after {update} of {record.spec.training.epochs * 7} updates"
     return record
 
 
 def test_a_signal_loses_no_update(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     run = spec()
     record = train.run(run, tmp_path / "straight")
     for update in (1, 6, 7, 8, 20, 21):
@@ -173,12 +173,12 @@ def test_validation_that_is_broken_off_is_repeated_alone(
 
     def tell(event: Event) -> None:
         if event.stage == "validating" and event.updates == 14:
-            watch.note(2)
+            watch.receive(2)
 
-    record = train.run(run, tmp_path, progress=tell, watch=watch)
+    record = train.run(run, tmp_path, progress=tell, guard=watch)
     assert (len(record.curve), record.reason) == (1, "interrupted by SIGINT after 14 of 21 updates")
     updates: list[int] = []
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     whole = train.run(run, tmp_path, progress=lambda event: updates.append(event.updates))
     assert min(one for one in updates if one) == 14
     assert whole.environment["resumed_after_updates"] == [14]
@@ -382,7 +382,7 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_generation(tmp_path: Path)
 def test_a_damaged_checkpoint_is_said_and_the_older_one_used(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     run = tiny("learned_positions")
     train.run(run, tmp_path / "straight")
     interrupted(run, tmp_path, 10, checkpoint_seconds=1e-9)
@@ -401,12 +401,12 @@ def test_a_damaged_checkpoint_is_said_and_the_older_one_used(
 def test_a_record_says_where_earlier_processes_were_different(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     run, cores = spec(), evidence.cores()
     machine = evidence.machine()
     for update, others, versions in (
-        (2, cores + 6, {"numpy": "1.0"}),
-        (9, cores + 6, {"numpy": "1.0"}),
+        (2, cores + 6, {"sacrebleu": "1.0"}),
+        (9, cores + 6, {"sacrebleu": "1.0"}),
         (16, cores, {}),
     ):
         with monkeypatch.context() as patch:
@@ -414,27 +414,74 @@ def test_a_record_says_where_earlier_processes_were_different(
             here = {**evidence.versions(), **versions}
             patch.setattr(evidence, "machine", lambda device, found=found: found)
             patch.setattr(evidence, "versions", lambda here=here: here)
-            patch.setenv("XLA_FLAGS", "--odd")
+            patch.setenv("OMP_PROC_BIND", "true")
             assert interrupted(run, tmp_path, update).environment["machine"]["cores"] == others
     whole = train.run(run, tmp_path)
     assert whole.environment["machine"]["cores"] == cores
-    odd = {"variables": {"XLA_FLAGS": "--odd"}}
+    odd = {"variables": {"OMP_PROC_BIND": "true"}}
     assert whole.environment["earlier_processes"] == [
-        {"until_update": 9, "machine": {"cores": cores + 6}, "versions": {"numpy": "1.0"}, **odd},
+        {"until_update": 9, "machine": {"cores": cores + 6}, "versions": {"sacrebleu": "1.0"}, **odd},
         {"until_update": 16, **odd},
     ]
     assert run_store.load_record(tmp_path, run.id) == whole
     told = dict(provenance.environment([whole]))["earlier_processes"]
     assert told.startswith(f"until_update 9 machine cores {cores + 6} ")
-    assert told.endswith("until_update 16 variables XLA_FLAGS --odd")
+    assert told.endswith("until_update 16 variables OMP_PROC_BIND true")
     undisturbed = replace(whole, environment={**whole.environment, "earlier_processes": []})
     assert "earlier_processes" not in dict(provenance.environment([undisturbed]))
+
+
+OTHER_ARITHMETIC = {
+    "MKL_CBWR=COMPATIBLE": lambda patch: patch.setenv("MKL_CBWR", "COMPATIBLE"),
+    "MKL_ENABLE_INSTRUCTIONS=SSE4_2": lambda patch: patch.setenv("MKL_ENABLE_INSTRUCTIONS", "SSE4_2"),
+    "ATEN_CPU_CAPABILITY=default": lambda patch: patch.setenv("ATEN_CPU_CAPABILITY", "default"),
+    "ONEDNN_MAX_CPU_ISA=SSE41": lambda patch: patch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41"),
+    "cpu_capability=AVX": lambda patch: patch.setattr(evidence, "torch_arithmetic", lambda: {"cpu_capability": "AVX"}),
+    "numpy=1.0": lambda patch: patch.setattr(evidence, "versions", lambda: {"numpy": "1.0"}),
+    "processor=another": lambda patch: patch.setattr(evidence, "machine", lambda _: {"processor": "another"}),
+}
+
+
+@pytest.mark.parametrize("planted", OTHER_ARITHMETIC)
+def test_resume_with_other_arithmetic_is_refused_unless_forced(
+    planted: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+    name, _, value = planted.partition("=")
+    run = spec()
+    monkeypatch.setattr(evidence, "torch_arithmetic", lambda: {"cpu_capability": "AVX512"})
+    with monkeypatch.context() as patch:
+        OTHER_ARITHMETIC[planted](patch)
+        interrupted(run, tmp_path, 10)
+    before = sorted(path.name for path in (tmp_path / run.id).iterdir())
+    with pytest.raises(checkpoint.ResumeRefused, match=rf"{name} {value} \(now .*--resume-anyway") as caught:
+        train.run(run, tmp_path)
+    assert "\n" not in str(caught.value)
+    assert sorted(path.name for path in (tmp_path / run.id).iterdir()) == before
+    whole = train.run(run, tmp_path, resume_anyway=True)
+    assert whole.environment["resumed_after_updates"] == [10]
+    (earlier,) = whole.environment["earlier_processes"]
+    assert (earlier["until_update"], earlier["resumed_anyway"]) == (10, True)
+
+
+def test_resume_in_the_same_environment_is_not_refused(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    run = tiny("learned_positions")
+    interrupted(run, tmp_path, 10)
+    whole = train.run(run, tmp_path)
+    assert whole.environment["resumed_after_updates"] == [10]
+    assert whole.environment["earlier_processes"] == []
+    assert whole.environment["variables"]["MKL_CBWR"] == "COMPATIBLE"
+    assert whole.environment["torch"]["cpu_capability"]
 
 
 def test_a_checkpoint_of_a_version_that_knew_no_environments_serves(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     run, save = spec(), checkpoint_files.save
 
     def older(results: Path, run_id: str, state: Any, notes: Any) -> None:
@@ -452,7 +499,7 @@ def test_a_checkpoint_of_a_version_that_knew_no_environments_serves(
 def test_a_checkpoint_may_be_as_large_as_its_model_needs(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
 
     class Large:
         def training_state(self) -> Any:
@@ -470,14 +517,14 @@ def test_a_checkpoint_may_be_as_large_as_its_model_needs(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "_most_bytes", lambda model: 99)
         told = Signaller(10)
-        train.run(run, tmp_path, progress=told, watch=told.watch)
+        train.run(run, tmp_path, progress=told, guard=told.watch)
     assert any("allowed is at most 99" in remark for remark in told.remarks)
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_starts_anew_and_says_so(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     run = spec()
     train.run(run, tmp_path / "straight")
     interrupted(run, tmp_path, 16)
@@ -493,7 +540,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_starts_anew_and_says_so(
 
 
 def test_a_checkpoint_without_totals_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     run, save = tiny("learned_positions"), checkpoint_files.save
 
     def older(results: Path, run_id: str, state: Any, notes: Any) -> None:
@@ -508,7 +555,7 @@ def test_a_checkpoint_without_totals_is_refused(cache: Path, tmp_path: Path, mon
 
 
 def test_a_checkpoint_of_other_data_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     paths = [tmp_path / f"{split}.tsv" for split in ("train", "validation", "test")]
     files = FileSpec(train_source=str(paths[0]), validation_source=str(paths[1]), test_source=str(paths[2]))
     run = spec(data=DataSpec(corpus="files", files=files, tokenizer="whitespace", minimum_frequency=1))

@@ -19,7 +19,7 @@ from harness.experiments.specs import RunSpec
 from harness.processes.progress import Event
 from harness.processes.signals import SignalGuard
 from harness.storage import files, run_store
-from harness.training import train
+from harness.training import run_progress, train
 from impls import registry
 from impls.contract import SOS, Arrays, Batch, Totals
 
@@ -143,7 +143,7 @@ def test_there_are_nine_cases() -> None:
 
 
 def test_what_is_not_finite_survives_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     run, name = run_of(VARIANT, "a moment is NaN"), "a moment is NaN"
     with monkeypatch.context() as patch:
         plant_in(patch, name)
@@ -152,9 +152,9 @@ def test_what_is_not_finite_survives_a_checkpoint(tmp_path: Path, monkeypatch: p
 
         def tell(event: Event) -> None:
             if event.stage == "training" and event.updates == 5:
-                watch.note(15)
+                watch.receive(15)
 
-        broken = train.run(run, tmp_path, progress=tell, watch=watch)
+        broken = train.run(run, tmp_path, progress=tell, guard=watch)
     assert broken.reason == "interrupted by SIGTERM after 5 of 14 updates"
     assert generations(tmp_path, run)[0]["updates"] == 5
     resumed = train.run(run, tmp_path)

@@ -45,7 +45,7 @@ def test_a_run_whose_files_are_the_same_stands(made: tuple[Path, RunRecord], tmp
     results, record = made
     assert train.run(record.spec, results) == record
     other = spec("counting_model:build_compiling", data=record.spec.data)
-    assert reuse.finished(results, [other, record.spec]) == [record]
+    assert reuse.reusable_records(results, [other, record.spec]) == [record]
 
 
 @pytest.mark.parametrize("name", ["train_source", "validation_target", "test_target"])

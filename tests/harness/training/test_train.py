@@ -14,6 +14,7 @@ from counting_model import COMPILING_SECONDS
 from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
 
 from harness.data.batch_digest import expected_batches, weights_digest
+from harness.data.batches import evaluation_batches
 from harness.data.dataset import prepare
 from harness.evaluation.evaluate import test_scores as scores_of
 from harness.experiments.specs import RunSpec
@@ -22,7 +23,7 @@ from harness.processes.progress import Event
 from harness.storage import run_store
 from harness.storage.files import file_digest
 from harness.storage.records import RunRecord
-from harness.training import train
+from harness.training import loop, run_progress, train
 from impls.contract import Training
 
 TORCH = spec("learned_positions", TINY)
@@ -125,8 +126,8 @@ def test_the_stored_weights_are_those_of_the_best_epoch(straight: tuple[Path, Ru
     prepared = prepare(TORCH.data)
     model = train.build_model(TORCH, prepared)
     model.set_weights(run_store.load_weights(results, TORCH.id))
-    nats = [model.token_nats(batch).sum() for batch, _ in train.evaluation_batches(prepared.validation)]
-    words = sum(batch.tokens for batch, _ in train.evaluation_batches(prepared.validation))
+    nats = [model.token_nats(batch).sum() for batch, _ in evaluation_batches(prepared.validation)]
+    words = sum(batch.tokens for batch, _ in evaluation_batches(prepared.validation))
     best = record.curve[record.chosen_epochs[0] - 1]
     assert sum(nats) / words == pytest.approx(best.validation_loss, rel=1e-5)
 
@@ -149,7 +150,7 @@ def test_the_same_seed_gives_the_same_run(straight: tuple[Path, RunRecord], tmp_
 
 @pytest.mark.parametrize(("one", "epoch"), [(spec(), 1), (TORCH, 2), (spec(), 3)])
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: Any, one: RunSpec, epoch: int) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     record = train.run(one, tmp_path / "straight")
     broken = train.run(one, tmp_path, progress=Interrupter(epoch))
     assert broken.status == "interrupted"
@@ -170,7 +171,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: Any
 
 
 def test_the_record_of_an_earlier_process_goes_where_a_run_begins_again(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     one = spec()
     assert train.run(one, tmp_path, progress=Interrupter(2)).status == "interrupted"
     there: list[bool] = []
@@ -186,16 +187,16 @@ def test_the_record_of_an_earlier_process_goes_where_a_run_begins_again(tmp_path
 
 @pytest.mark.parametrize("fault", ["repeated", "skipped"])
 def test_a_batch_repeated_or_skipped_on_resume_changes_the_digest(tmp_path: Path, monkeypatch: Any, fault: str) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     straight = train.run(spec(), tmp_path / "straight")
     assert train.run(spec(), tmp_path, progress=Interrupter(2)).status == "interrupted"
-    batches = train.training_batches
+    batches = loop.training_batches
 
     def shifted(*arguments: Any, skip: int = 0, **settings: Any) -> Any:
         epoch = list(batches(*arguments, **settings))[skip:]
         return [epoch[0], *epoch[:-1]] if fault == "repeated" else [*epoch[1:], epoch[0]]
 
-    monkeypatch.setattr(train, "training_batches", shifted)
+    monkeypatch.setattr(loop, "training_batches", shifted)
     resumed = train.run(spec(), tmp_path)
     assert resumed.fingerprints["batches"]["7"] == straight.fingerprints["batches"]["7"]
     assert resumed.fingerprints["batches"]["14"] != straight.fingerprints["batches"]["14"]
@@ -211,7 +212,7 @@ def test_a_digest_of_the_weights_is_kept_after_update_50(tmp_path: Path) -> None
 
 
 def test_averaging_is_the_mean_of_the_last_epochs_and_resumes(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
 
     def weights(epochs: int, averaged: int, *, interrupted: bool = False) -> Any:
         one = spec(training=Training(batch_size=32, epochs=epochs, averaged_epochs=averaged))
@@ -227,7 +228,7 @@ def test_averaging_is_the_mean_of_the_last_epochs_and_resumes(tmp_path: Path, mo
 
 
 def test_a_damaged_checkpoint_is_said_and_not_used(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     train.run(spec(), tmp_path, progress=Interrupter(2))
     (tmp_path / spec().id / "checkpoint-1.safetensors").write_bytes(b"half")
     events: list[Event] = []
@@ -289,7 +290,7 @@ def test_a_builder_from_outside_runs(tmp_path: Path) -> None:
 
 
 def test_events_tell_how_far_a_run_is(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(train, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     events: list[Event] = []
     train.run(spec(), tmp_path, progress=events.append)
     stages = [event.stage for event in events]

@@ -1,0 +1,41 @@
+"""The environment variables that the process of a run is started with: threads, allocator, Keras backend, GPU."""
+
+from __future__ import annotations
+
+import os
+
+from harness.experiments.specs import RunSpec
+
+
+def worker_environment(spec: RunSpec) -> dict[str, str]:
+    """Return the environment variables that the process of a run needs before it starts."""
+    threads = str(spec.threads)
+    variables = {
+        # Every library uses the same number of threads: with 1 or 2 the last digits of a gradient differ.
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        # By default glibc maps every large tensor anew and unmaps it afterwards, which costs page faults.
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    }
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # Waiting threads of GNU OpenMP, which torch uses, spin for milliseconds by default. On a busy machine they take
+        # the CPU from the threads that work, and an update takes several times as long. With this number of iterations
+        # an update on an idle machine is as fast as by default; with OMP_WAIT_POLICY=passive it takes a third longer.
+        variables["GOMP_SPINCOUNT"] = os.environ.get("GOMP_SPINCOUNT", "10000")
+    if spec.backend is not None:
+        variables["KERAS_BACKEND"] = spec.backend
+    if spec.backend == "tensorflow":
+        variables |= {"TF_NUM_INTRAOP_THREADS": threads, "TF_NUM_INTEROP_THREADS": "1", "TF_DETERMINISTIC_OPS": "1"}
+    if spec.backend == "jax":
+        variables["NPROC"] = threads  # the size of XLA's thread pool
+    if spec.device.startswith("cuda"):
+        # cuBLAS is deterministic only with a fixed workspace.
+        variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        # By default the first process reserves most of a GPU's memory, and others cannot share the GPU.
+        if spec.backend == "tensorflow":
+            variables["TF_FORCE_GPU_ALLOW_GROWTH"] = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+        if spec.backend == "jax":
+            variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    return variables

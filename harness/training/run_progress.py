@@ -1,0 +1,81 @@
+"""Reports how far a run is and estimates the time that it still needs."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from harness.processes.progress import Event, Progress, Stage
+from harness.training.loop import TrainingLoop
+
+EVENT_SECONDS = 0.5
+"""The shortest time between two events without a remark."""
+
+TRANSLATION_VALIDATIONS = 8
+"""One greedy translation of the test set takes about as long as 8 validations. Used only to estimate the time left."""
+
+
+class RunProgress:
+    """Reports the state of a training loop as events. It measures nothing and waits for nothing.
+
+    Args:
+        loop: The loop to report on.
+        report: Receives the events.
+    """
+
+    def __init__(self, loop: TrainingLoop, report: Progress) -> None:
+        self._loop, self._report = loop, report
+        self._reported = 0.0
+        self._translation_began = 0.0
+
+    def start_translation(self) -> None:
+        """Report that the test set is being translated."""
+        self._translation_began = time.perf_counter()
+        self.report("translating", now=True)
+
+    def translated(self, sentences: int) -> None:
+        """Report that this number of test sentences has been translated."""
+        elapsed = time.perf_counter() - self._translation_began
+        remaining = len(self._loop.dataset.test) - sentences
+        self.report("translating", remaining_seconds=elapsed * remaining / sentences)
+
+    def report(
+        self, stage: Stage, *, remaining_seconds: float | None = None, now: bool = False, remark: str = ""
+    ) -> None:
+        """Report where the run is, unless it was reported less than `EVENT_SECONDS` ago.
+
+        Args:
+            stage: What the run is doing.
+            remaining_seconds: The time left; None to estimate it from the throughput so far.
+            now: Report in any case. An event with a remark is always reported.
+            remark: A line for the log.
+        """
+        moment = time.perf_counter()
+        if not (now or remark) and moment - self._reported < EVENT_SECONDS:
+            return
+        self._reported = moment
+        loop, state, throughput = self._loop, self._loop.state, self._loop.throughput
+        tokens, elapsed = state.steady_tokens + throughput.tokens, state.steady_seconds + throughput.seconds
+        estimate = self._estimate(state.steady_updates + throughput.updates, elapsed)
+        event = Event(
+            run=loop.spec.id,
+            stage=stage,
+            epoch=min(state.epochs + (not remark), loop.epochs),
+            epochs=loop.epochs,
+            updates=state.updates,
+            all_updates=loop.updates,
+            tokens_per_second=tokens / elapsed if elapsed > 0 and tokens > 0 else None,
+            remaining_seconds=estimate if remaining_seconds is None else remaining_seconds,
+            remark=remark,
+        )
+        self._report(event)
+
+    def _estimate(self, updates: int, elapsed: float) -> float | None:
+        """Return the seconds left for updates, validations and the translation; None before the second update."""
+        loop, state = self._loop, self._loop.state
+        if updates < 1 or elapsed <= 0:
+            return None
+        update = elapsed / updates
+        validation = state.curve[-1].validation_seconds if state.curve else update * len(loop.validation_batches) / 3
+        translation = TRANSLATION_VALIDATIONS * math.sqrt(loop.spec.decoding.beam)
+        return (loop.updates - state.updates) * update + validation * (loop.epochs - state.epochs + translation)

@@ -1,0 +1,67 @@
+"""How an update's time is divided among groups of operators."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.speed import assemble, profile
+
+
+def event(name: str, microseconds: float, parent: Any = None, number: int = -1) -> SimpleNamespace:
+    return SimpleNamespace(name=name, cpu_parent=parent, sequence_nr=number, self_cpu_time_total=microseconds)
+
+
+def test_grouped_assigns_operators_by_name_parent_or_forward_twin() -> None:
+    update = event("speed::update", 1000)
+    attention = event("speed::SelfAttention", 500, update)
+    dropout = event("speed::Dropout", 7, attention)
+    backward = event(f"{profile.BACKWARD}MulBackward0", 0, update, number=12)
+    step = event("Optimizer.step#Adam.step", 0, update)
+    seconds, calls = profile.grouped(
+        [
+            update,
+            attention,
+            dropout,
+            event("aten::addmm", 1, attention),
+            event("aten::bmm", 2, attention),
+            event("aten::copy_", 4, attention),
+            event("aten::mul", 8, dropout, number=12),
+            backward,
+            event("aten::mul", 16, backward, number=12),
+            event("aten::_log_softmax", 32, update),
+            event("aten::native_layer_norm", 64, update),
+            event("aten::_fused_adam_", 128, step),
+            event("aten::copy_", 256, step),
+            event("aten::_foreach_norm", 512, update),
+            event("aten::add", 1024, update),
+            event("aten::embedding_dense_backward", 2048, update),
+        ]
+    )
+    assert {name: round(1e6 * one) for name, one in seconds.items() if one} == {
+        "matrix products": 1,
+        "attention": 2 + 4,
+        "dropout": 7 + 8 + 16,
+        "softmax and loss": 32,
+        "norm and activation": 64,
+        "optimiser": 128 + 256,
+        "clipping": 512,
+        "copies and other": 1024,
+        "embedding": 2048,
+    }
+    assert calls["dropout"] == 2
+
+
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_breakdown_shares_add_up_to_one(framework: str) -> None:
+    told = {"updates": 2, "bare_seconds": 0.6, "data_seconds": 0.3, "harness_seconds": 0.1}
+    if framework == "torch":
+        told |= {"profiled_seconds": 0.9, "groups": {"attention": [0.2, 5], "interpreter": [0.7, 0]}}
+    found = assemble._breakdown(told)
+    assert found is not None
+    shares = {one.group: one.share for one in found.shares}
+    inside = {"attention": 0.6 * 2 / 9, "interpreter": 0.6 * 7 / 9} if framework == "torch" else {"compute": 0.6}
+    assert shares == pytest.approx({**inside, "data": 0.3, "harness": 0.1})
+    assert found.overhead_ratio == (pytest.approx(1.5) if framework == "torch" else None)

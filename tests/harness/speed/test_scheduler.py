@@ -1,0 +1,45 @@
+"""Models take turns; a model that fails is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planted_processes import Planted, scheduler_of
+
+from harness.speed.scheduler import TaskSamples, TimedTask
+
+
+def test_run_with_a_dying_process_continues_with_the_others(tmp_path: Path) -> None:
+    found, said = scheduler_of(
+        tmp_path, first=Planted({"training": [1.0]}, dies_after=1), second=Planted({"training": [2.0, 3.0, 4.0]})
+    )
+    found.run("training", [TimedTask("first", "training"), TimedTask("second", "training")], 3)
+    assert found.samples("first", "training") == [1.0]
+    assert found.samples("second", "training") == [2.0, 3.0, 4.0]
+    assert found.lost == {"first": "its process ended with code -9: it wrote nothing"}
+    assert found.processes["first"].closed  # type: ignore[attr-defined]
+    assert sum("code -9" in line for line in said) == 1
+    assert [line.partition(" of 3")[0] for line in said if "round" in line] == [
+        f"training: round {n}" for n in (1, 2, 3)
+    ]
+
+
+def test_run_with_a_refused_task_keeps_the_other_tasks(tmp_path: Path) -> None:
+    found, _ = scheduler_of(tmp_path, peer=Planted({"greedy": [1.0]}, refuses="beam"))
+    for measure in ("beam", "greedy"):
+        found.run("decoding", [TimedTask("peer", measure)], 1)  # type: ignore[arg-type]
+    assert found.refused == {TimedTask("peer", "beam"): "it has no beam"}
+    assert (found.samples("peer", "greedy"), found.lost) == ([1.0], {})
+
+
+def test_idle_share_is_cpu_seconds_over_seconds(tmp_path: Path) -> None:
+    found, _ = scheduler_of(tmp_path, one=Planted({}))
+    assert found.idle_share("one") == 0.05
+    assert found.idle_share("another") is None
+
+
+def test_samples_before_timing_are_empty(tmp_path: Path) -> None:
+    found, _ = scheduler_of(tmp_path)
+    assert found.samples("nobody", "training") == []
+    found.series[TimedTask("somebody", "training")] = TaskSamples({})
+    assert found.samples("somebody", "training") == []
