@@ -5,11 +5,14 @@ from __future__ import annotations
 import configparser
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from places import ROOT
 
+import harness
 from harness.cli.main import parser
 from harness.experiments.suites import SUITES, VARIANTS
 from impls import registry, weights
@@ -67,3 +70,17 @@ def test_readme_variants_are_those_of_the_registry() -> None:
 
 def test_readme_names_every_suite() -> None:
     assert all(f"| `{name}`" in README for name in SUITES)
+
+
+def test_readme_python_runs_as_far_as_it_needs_no_training() -> None:
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "import harness" in block]
+    lines = [line for line in code.split("\n") if "harness.run" not in line and "harness.translate" not in line]
+    assert len(lines) > 4
+    variants = {run.record.spec.variant for run in harness.load(ROOT / "results" / "published")}
+    if "paper" not in variants:
+        lines = [line for line in lines if "compare" not in line]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines) + "\nprint(len(runs))"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0
