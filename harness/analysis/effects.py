@@ -33,11 +33,11 @@ class Method:
     def __post_init__(self) -> None:
         for name, least in (("resamples", 2), ("trials", 1), ("seed", 0)):
             if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)!r}: allowed is a whole number of at least {least}")
+                raise ValueError(f"{name}={getattr(self, name)!r} must be a whole number of at least {least}")
         if not 0 < self.confidence < 1:
-            raise ValueError(f"confidence={self.confidence!r}: allowed is a number between 0 and 1")
+            raise ValueError(f"confidence={self.confidence!r} must be between 0 and 1")
         if self.correction not in get_args(Correction):
-            raise ValueError(f"correction={self.correction!r}: allowed is {', '.join(get_args(Correction))}")
+            raise ValueError(f"correction={self.correction!r} must be one of {', '.join(get_args(Correction))}")
 
 
 METHOD = Method()
@@ -62,15 +62,13 @@ class Evidence:
 
     def __post_init__(self) -> None:
         if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"{self.label}: seeds={self.seeds!r}: allowed is each seed once")
+            raise ValueError(f"{self.label}: seeds={self.seeds!r} has a seed twice")
         if len(self.figures) != len(self.seeds):
-            raise ValueError(
-                f"{self.label}: {len(self.figures)} figures for {len(self.seeds)} seeds: allowed is as many"
-            )
+            raise ValueError(f"{self.label}: {len(self.figures)} values for {len(self.seeds)} seeds")
         if self.sums is not None and (self.sums.ndim != 3 or len(self.sums) != len(self.seeds) or not self.sums.size):
             raise ValueError(
-                f"{self.label}: sums of the shape {self.sums.shape} for {len(self.seeds)} seeds: "
-                "allowed is seeds, sentences, statistics"
+                f"{self.label}: sums of shape {self.sums.shape} for {len(self.seeds)} seeds; "
+                "expected seeds, sentences, statistics"
             )
 
     @property

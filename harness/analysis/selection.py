@@ -1,4 +1,4 @@
-"""Which runs are compared: sides named by variant, by run or by file, each one row of runs over seeds."""
+"""Selects the runs to compare: sides named by variant, run or file, each with its runs over seeds."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ MOST_ROWS = 12
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A record and the folder that its other files lie in."""
+    """A record and the folder of the run's other files."""
 
     record: RunRecord
     folder: Path
 
     @functools.cached_property
     def sentences(self) -> Arrays | None:
-        """What each test sentence adds to the scores; None where that is not stored.
+        """The statistics of each test sentence; None if they are not stored.
 
-        Raises: ValueError for a damaged file.
+        Raises:
+            ValueError: the file is damaged.
         """
         results, name = self.folder.parent, self.folder.name
         if not run_store.has_sentences(results, name):
@@ -43,9 +44,10 @@ class Run:
 
     @functools.cached_property
     def hypotheses(self) -> list[run_store.Hypothesis] | None:
-        """The translations in the order of the test set; None where they are not stored.
+        """The translations in the order of the test set; None if they are not stored.
 
-        Raises: ValueError for a damaged file.
+        Raises:
+            ValueError: the file is damaged.
         """
         if not (self.folder / run_store.HYPOTHESES).is_file():
             return None
@@ -55,7 +57,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One side of a comparison: the letter that tables have for it, what it is, and its runs by seed."""
+    """One side of a comparison: its letter in tables, its label, and its runs by seed."""
 
     letter: str
     label: str
@@ -67,12 +69,12 @@ class Side:
 
     @property
     def ended(self) -> tuple[Run, ...]:
-        """The runs that came to an end: the completed and the diverged ones."""
+        """The completed and the diverged runs."""
         return tuple(run for run in self.runs if run.record.status in run_store.FINISHED)
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds of the runs that came to an end."""
+        """The seeds of the completed and the diverged runs."""
         return tuple(run.record.spec.seed for run in self.ended)
 
     @property
@@ -82,15 +84,19 @@ class Side:
 
 
 def find(words: Sequence[str], results: Path, *, complain: Callable[[str], None]) -> tuple[Side, ...]:
-    """Return the sides that `words` name, the one that all others are held against first.
+    """Return the sides that `words` name; the first is the one that the others are compared with.
 
-    A word is a path of a run's folder or of its record.json; or a variant, a run's id, or how ids begin, in `results`,
-    where "@" and settings may follow that choose among its rows: "paper@budget=source,seed=0".
+    Args:
+        words: each the path of a run's folder or record.json; or a variant, a run's id or the beginning of ids in
+            `results`, optionally followed by "@" and settings that select a row: "paper@budget=source,seed=0".
+        results: the folder of results.
+        complain: is called with a line about each damaged record.
 
-    Raises: ValueError where a word names no run, or runs that are not one row over seeds, or where two sides are one.
+    Raises:
+        ValueError: a word names no run, or runs of several rows, or two words name the same runs.
     """
     if len(words) < 2:
-        raise ValueError(f"{' '.join(words)!r} alone: allowed is two sides or more")
+        raise ValueError(f"{' '.join(words)!r} is one side; give two or more")
 
     @functools.cache
     def known() -> list[Run]:
@@ -102,7 +108,7 @@ def find(words: Sequence[str], results: Path, *, complain: Callable[[str], None]
     for word, runs in zip(words, chosen, strict=True):
         places = tuple(str(run.folder.resolve()) for run in runs)
         if places in seen:
-            raise ValueError(f"sides {seen[places]!r} and {word!r} are the same runs: allowed is different ones")
+            raise ValueError(f"sides {seen[places]!r} and {word!r} name the same runs")
         seen[places] = word
     labels = _labels(chosen)
     return tuple(Side(_letter(place), *one) for place, one in enumerate(zip(labels, chosen, strict=True)))
@@ -126,11 +132,11 @@ def setting(value: Any) -> str:
 
 
 def _file(word: str) -> tuple[Run, ...] | None:
-    """Return the run that a path names, or None where the word is no path."""
+    """Return the run that a path names; None if the word is no path."""
     path = Path(word)
     folder = path if path.is_dir() else path.parent
     if path.is_file() and path.name != run_store.RECORD:
-        raise ValueError(f"side {word!r}: allowed is a {run_store.RECORD} or the folder that holds one")
+        raise ValueError(f"side {word!r} is neither a {run_store.RECORD} nor the folder of one")
     if not (path.exists() and (folder / run_store.RECORD).is_file()):
         if path.name == run_store.RECORD or os.sep in word.partition("@")[0]:
             raise ValueError(f"side {word!r}: there is no {run_store.RECORD}")
@@ -156,26 +162,26 @@ def _row(word: str, known: Sequence[Run], results: Path) -> tuple[Run, ...]:
         ways = _ways(name, [row.records[0].spec for row in made])
         more = f" and {len(ways) - MOST_ROWS} more" if len(ways) > MOST_ROWS else ""
         raise ValueError(
-            f"side {word!r}: these are {len(made)} rows of runs: allowed is one: "
+            f"side {word!r} matches {len(made)} rows of runs; choose one: "
             f"{', '.join(repr(one) for one in ways[:MOST_ROWS])}{more}"
         )
     return tuple(sorted(found, key=lambda run: run.record.spec.seed))
 
 
 def _narrowed(word: str, found: Sequence[Run], choice: str) -> list[Run]:
-    """Return the runs that have a setting, written FIELD=VALUE; a field's last word will do where it is one field's."""
+    """Return the runs with a setting, FIELD=VALUE; the last part of a field's name is enough if it is unique."""
     name, equals, value = (part.strip() for part in choice.partition("="))
     known = list(dict.fromkeys(key for run in found for key in settings(run.record.spec)))
     fields = [key for key in known if key == name] or [key for key in known if key.rpartition(".")[2] == name]
     if not equals or len(fields) != 1:
         near = did_you_mean(name, [*known, *(key.rpartition(".")[2] for key in known)])
         hint = f" ({', '.join(fields)})" if fields and equals else near
-        raise ValueError(f"side {word!r}: {choice!r}: allowed is FIELD=VALUE with one field{hint}")
+        raise ValueError(f"side {word!r}: {choice!r} is not FIELD=VALUE with one field{hint}")
     (field,) = fields
     kept = [run for run in found if _is(settings(run.record.spec).get(field), value)]
     if not kept:
         there = dict.fromkeys(setting(settings(run.record.spec).get(field)) for run in found)
-        raise ValueError(f"side {word!r}: {choice!r}: allowed is {', '.join(there)}")
+        raise ValueError(f"side {word!r}: {choice!r} matches no run; the values are {', '.join(there)}")
     return kept
 
 
@@ -189,7 +195,7 @@ def _is(value: Any, text: str) -> bool:
 
 
 def _ways(name: str, specs: Sequence[RunSpec]) -> list[str]:
-    """Return for each row words that name it alone: with as few settings as will do."""
+    """Return the shortest word that selects each row alone."""
     flat = [
         {key: setting(one) for key, one in settings(replace(spec, seed=0)).items() if key not in UNTOLD}
         for spec in specs
@@ -214,7 +220,7 @@ def _short(field: str, names: Sequence[str]) -> str:
 
 
 def _labels(chosen: Sequence[tuple[Run, ...]]) -> list[str]:
-    """Return each side's variant with the settings that tell it from the other sides, or with its seeds."""
+    """Return the label of each side: its variant and the settings that distinguish it, or its seeds."""
     first = [replace(runs[0].record, id=str(place)) for place, runs in enumerate(chosen)]
     label_of = {record.id: row.label for row in rows(first) for record in row.records}
     labels = [label_of[str(place)] for place in range(len(chosen))]

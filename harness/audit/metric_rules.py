@@ -182,7 +182,7 @@ def decoding(stored: StoredRun) -> Iterator[str]:
     counted = ("ties", "unfinished", "unknown_tokens")
     for name in counted if is_current(stored) else counted[:2]:
         if record.decode.get(name, -1) < 0:
-            yield f"{name}={record.decode.get(name)}: allowed is a count"
+            yield f"{name}={record.decode.get(name)} is not a count"
     if record.decode.get("unfinished", 0) > record.sizes.get("test_pairs", math.inf):
         yield f"{record.decode['unfinished']} unfinished of {record.sizes['test_pairs']:,.0f} translations"
 

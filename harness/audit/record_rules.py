@@ -127,13 +127,13 @@ def digests(stored: StoredRun) -> Iterator[str]:
         yield from (f"no digest of {name}" for name in ("files", "weights", *expected) if not found.get(name))
     for name, value in found.items():
         if isinstance(value, str) and not _SHA_256.fullmatch(value):
-            yield f"{name}={value!r}: allowed is a SHA-256"
+            yield f"{name}={value!r} is not a SHA-256"
     for name, value in (found.get("files") or {}).items():
         if not _SHA_256.fullmatch(value):
-            yield f"files.{name}={value!r}: allowed is a SHA-256"
+            yield f"files.{name}={value!r} is not a SHA-256"
     for name, value in (found.get("weights") or {}).items():
         if not _TENSOR.fullmatch(value):
-            yield f"weights.{name}={value!r}: allowed is a shape, a colon and a SHA-256"
+            yield f"weights.{name}={value!r} is not a shape, a colon and a SHA-256"
 
 
 def environment(stored: StoredRun) -> Iterator[str]:
@@ -169,9 +169,9 @@ def commit(stored: StoredRun) -> Iterator[str]:
     if not found:
         yield "no commit: the code it was made with cannot be found again"
     elif not isinstance(found.get("digest"), str) or not _COMMIT.fullmatch(found["digest"]):
-        yield f"commit.digest={found.get('digest')!r}: allowed is a commit's digest"
+        yield f"commit.digest={found.get('digest')!r} is not the digest of a commit"
     elif not isinstance(found.get("dirty"), bool):
-        yield f"commit.dirty={found.get('dirty')!r}: allowed is true or false"
+        yield f"commit.dirty={found.get('dirty')!r} must be true or false"
 
 
 def updates_per_epoch(record: RunRecord) -> int:
@@ -192,7 +192,7 @@ def sizes(stored: StoredRun) -> Iterator[str]:
         least, most = (0, 1) if name.endswith("_rate") else (0, math.inf)
         whole = most > 1 and not name.endswith("_rms")
         if not least <= value <= most or (whole and value % 1):
-            yield f"{name}={value!r}: allowed is {'a share' if most == 1 else 'a whole number'}"
+            yield f"{name}={value!r} is not {'a share' if most == 1 else 'a whole number'}"
     if not equal(found.get("source_words"), found.get("target_words")) and data.vocabulary == "joint":
         yield f"{found.get('source_words')} and {found.get('target_words')} words in one joint vocabulary"
     kept = found.get("train_pairs", 0) + found.get("train_left_out", 0)

@@ -175,7 +175,7 @@ def _misfits(record: RunRecord) -> Iterator[str]:
     for name in ("machine", "commit"):
         value = record.environment.get(name)
         if value is not None and not isinstance(value, dict):
-            yield f"environment.{name}={brief(value)}: allowed is what stands there, by name"
+            yield f"environment.{name}={brief(value)} must be an object"
     for name, number in [*record.sizes.items(), *record.speed.items()]:
         if number < 0:
-            yield f"{name}={number!r}: allowed is a number of at least 0"
+            yield f"{name}={number!r} must be a number of at least 0"

@@ -40,20 +40,18 @@ def read(text: str) -> Condition:
         raise ValueError(f"--fail-on {text!r}: {FORMS}")
     name, worse, sign, written = found.groups()
     if name not in COMPARISON:
-        hint = did_you_mean(name, COMPARISON) or f"; the figures are {', '.join(COMPARISON)}"
-        raise ValueError(f"--fail-on {text!r}: there is no figure {name!r}{hint}")
+        hint = did_you_mean(name, COMPARISON) or f"; the metrics are {', '.join(COMPARISON)}"
+        raise ValueError(f"--fail-on {text!r}: there is no metric {name!r}{hint}")
     if worse:
         if COMPARISON[name].kind == "cost":
-            raise ValueError(
-                f"--fail-on {text!r}: {name} is never called significant: allowed is {name}<NUMBER or >NUMBER"
-            )
+            raise ValueError(f"--fail-on {text!r}: {name} is not tested for significance; use {name}<NUMBER or >NUMBER")
         return Condition(text, name, "worse")
     try:
         number = float(written)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"--fail-on {text!r}: {written!r}: allowed is a number")
+        raise ValueError(f"--fail-on {text!r}: {written!r} is not a finite number")
     return Condition(text, name, "<" if sign == "<" else ">", number)
 
 

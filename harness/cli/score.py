@@ -154,7 +154,7 @@ def _write_sentences(
 
     results: Path = arguments.results
     if differences:
-        raise ValueError(f"run {record.id}: --sentences: allowed is a run whose scores agree")
+        raise ValueError(f"run {record.id}: --sentences needs a run whose scores agree")
     there = {
         "sentences": run_store.has_sentences(results, record.id),
         "attention": run_store.has_attention(results, record.id),
@@ -175,7 +175,7 @@ def _write_sentences(
     if not _is_perplexity(record, nats):
         raise ValueError(
             f"run {record.id}: its weights give test_perplexity={evaluation.perplexity:.6f} here, the record says "
-            f"{record.scores.get('test_perplexity')}: allowed is a difference of {OTHER_MACHINE:.0e} of it"
+            f"{record.scores.get('test_perplexity')}; they may differ by a share of {OTHER_MACHINE:.0e}"
         )
     if "sentences" in missing:
         digest = run_store.save_sentences(results, record.id, {**nats, **statistics})

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import options
+from harness.cli import options, sweep
 from harness.cli.console import say, warn
 from harness.experiments import specs, suites
 from harness.experiments.overrides import overridden
@@ -39,46 +39,48 @@ def add(commands: Any) -> None:
     """Describe the command."""
     from impls import registry
 
-    parser = commands.add_parser("speed", help="measure how fast everything is", description=__doc__)
+    parser = commands.add_parser("speed", help="measure speed and memory", description=__doc__)
     parser.add_argument(
-        "--variant", action="append", help="a variant, or package.module:NAME; may be given several times"
+        "--variant", action="append", help="a variant, or package.module:NAME; repeatable (default: the size's)"
     )
     parser.add_argument(
         "--baseline",
         action="append",
         choices=[*registry.baseline_names(), NO_BASELINE],
-        help="what to measure beside them; may be given several times (all that are installed)",
+        help="a baseline to measure too; repeatable (default: all that are installed)",
     )
-    parser.add_argument(
-        "--part", action="append", choices=PARTS, help="what to measure; may be given several times (all)"
-    )
+    parser.add_argument("--part", action="append", choices=PARTS, help="a part to measure; repeatable (default: all)")
     purposes = "; ".join(f"{one.name}: {one.purpose}" for one in SIZES.values())
-    parser.add_argument("--size", choices=list(SIZES), default="tutorial", help=f"{purposes} (tutorial)")
-    parser.add_argument("--rounds", type=options.positive, help="samples of each figure (the size's)")
+    parser.add_argument("--size", choices=list(SIZES), default="tutorial", help=f"{purposes} (default tutorial)")
+    parser.add_argument(
+        "--rounds", type=options.positive, metavar="N", help="samples of each measure (default: the size's)"
+    )
     parser.add_argument(
         "--weights",
         action="append",
         metavar="RUN",
         default=[],
-        help="translate with the weights of a completed run: its folder, or the first letters of its id in --results; "
-        "may be given several times (else each recipe is first trained for a while)",
+        help="translate with the weights of a completed run: its folder, or the beginning of its id; repeatable "
+        "(default: each recipe is first trained briefly)",
     )
-    parser.add_argument("--beam", type=options.positive, default=5, help="the beam that is timed beside greedy (5)")
+    parser.add_argument(
+        "--beam", type=options.positive, default=5, metavar="WIDTH", help="beam width to time beside greedy (default 5)"
+    )
     parser.add_argument(
         "--timeout",
         type=options.seconds,
         default=TIMEOUT_SECONDS,
         metavar="SECONDS",
-        help=f"a subject without an answer for so long is given up ({TIMEOUT_SECONDS:.0f}; 0: never)",
+        help=f"give up a model that does not answer for this long (default {TIMEOUT_SECONDS:.0f}; 0: never)",
     )
-    parser.add_argument("--note", default="", help="free text for the document")
-    parser.add_argument("--reports", type=Path, default=options.REPORTS, help=f"({options.REPORTS})")
+    parser.add_argument("--note", default="", metavar="TEXT", help="free text for the document (default none)")
+    options.add_reports(parser)
     parser.add_argument(
         "--from",
         type=Path,
         dest="document",
         metavar="DOCUMENT",
-        help="make the page of a stored document again and measure nothing",
+        help="write the page of a stored document, measure nothing (default: measure)",
     )
     _add_runs(parser)
     options.add_data(parser)
@@ -93,30 +95,36 @@ def _defaults(parser: argparse.ArgumentParser) -> dict[str, Any]:
 
 def _add_runs(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("models")
-    group.add_argument("--threads", type=options.positive, help="processor threads of a subject (2)")
-    group.add_argument("--device", help="cpu, cuda, or another word of the framework's")
-    group.add_argument("--precision", choices=typing.get_args(specs.Precision))
+    group.add_argument("--threads", type=options.positive, help="CPU threads per model (default 2)")
+    group.add_argument("--device", help="cpu, cuda, or another device of the framework (default cpu)")
+    group.add_argument("--precision", choices=typing.get_args(specs.Precision), help="(default float32)")
     options.add_cuda_graphs(group)
     frameworks = sorted({framework for _, framework in registry.BUILDERS}, reverse=True)
-    several = "may be given several times"
     group.add_argument(
         "--framework",
         choices=frameworks,
         action="append",
-        help=f"{several} (torch, and without --variant what the size has in Keras)",
+        help="repeatable (default torch; without --variant also the size's Keras variants)",
     )
     group.add_argument(
-        "--backend", choices=registry.BACKENDS, action="append", help=f"what Keras runs on; {several} (tensorflow)"
+        "--backend",
+        choices=registry.BACKENDS,
+        action="append",
+        help="backend of Keras; repeatable (default tensorflow)",
     )
     group.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", help="any setting, such as recipe.dropout=0.3"
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="change any setting, such as recipe.dropout=0.3; repeatable",
     )
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Measure what the options name, store the document and show its table and its page; or only the page, again.
+    """Measure what the options name, store the document, print its table and write its page.
 
-    Returns 0, 1 where a subject failed, 128 + the number of the signal that broke it off.
+    Returns 0, 1 if a model failed, or 128 + the number of the signal that interrupted it.
     """
     if arguments.document is not None:
         return _again(arguments)
@@ -135,7 +143,7 @@ def _again(arguments: argparse.Namespace) -> int:
     for name, default in arguments.measuring.items():
         if getattr(arguments, name) != default:
             option = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{option} with --from, which measures nothing: allowed is one or the other")
+            raise ValueError(f"{option} with --from: --from measures nothing, so give one or the other")
     _write_page(document_store.load(arguments.document), arguments.reports)
     return 0
 
@@ -206,7 +214,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
         if spec.recipe is not None:
             registry.find_builder(spec.recipe.family, spec.framework, spec.backend)
             weights.shapes(spec.recipe, len(prepared.source_words), len(prepared.target_words))
-    _check_devices(found)
+    sweep.check_devices(found)
     jobs = [_job(arguments, size, spec, place.name, spec.framework) for place, spec in zip(places, found, strict=True)]
     base = next((job for job in jobs if job.spec.variant == DEFAULT_BASE), jobs[0])
     plan = MeasurementPlan(
@@ -260,7 +268,7 @@ def _places(arguments: argparse.Namespace, size: Amounts, absent: list[Unavailab
                 elif suites.has(variant, framework) or (nowhere and framework == frameworks[0]):
                     found.append(place)
     if not found:
-        raise ValueError(f"no framework can be used here: {absent[0].reason}")
+        raise ValueError(f"no framework is available: {absent[0].reason}")
     return found
 
 
@@ -283,7 +291,7 @@ def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, place: P
     settings, beam = [f"{name}={value}" for name, value in changes.items() if value is not None], spec.decoding.beam
     spec = overridden(spec, [*settings, *arguments.set])
     if spec.decoding.beam != beam:
-        raise ValueError(f"decoding.beam={spec.decoding.beam}: allowed is --beam")
+        raise ValueError(f"decoding.beam={spec.decoding.beam}: use --beam for the beam width")
     spec.id  # noqa: B018  a number that JSON cannot hold shows here
     replace(spec.decoding, beam=arguments.beam)  # one that is too large is refused before anything is started
     return spec
@@ -339,7 +347,7 @@ def _chosen_baselines(arguments: argparse.Namespace) -> list[str]:
         return chosen
     if len(chosen) > 1:
         named = next(one for one in chosen if one != NO_BASELINE)
-        raise ValueError(f"--baseline {NO_BASELINE} with --baseline {named}: allowed is one or the other")
+        raise ValueError(f"--baseline {NO_BASELINE} with --baseline {named}: give one or the other")
     return []
 
 
@@ -349,7 +357,7 @@ def _given(
     """Return the weights of the runs that --weights names. Raises: ValueError where they fit no model measured here."""
     found: dict[Recipe | str, tuple[Arrays, str]] = {}
     if arguments.weights and not USING_WEIGHTS & set(arguments.part or PARTS):
-        raise ValueError(f"--weights with --part {arguments.part[0]}, which uses none: allowed is one or the other")
+        raise ValueError(f"--weights with --part {arguments.part[0]}, which uses no weights")
     keys = {plans.same_weights(job.spec.recipe, job.spec.variant) for job in jobs}
     for name in arguments.weights:
         path = Path(name)
@@ -357,25 +365,15 @@ def _given(
         record = run_store.find(results, prefix)
         key = plans.same_weights(record.spec.recipe, record.spec.variant)
         if key not in keys:
-            raise ValueError(
-                f"--weights {name}: run {record.id} is of another recipe: allowed is one that is measured here"
-            )
+            raise ValueError(f"--weights {name}: run {record.id} has a recipe that is not measured here")
         if key in found:
-            raise ValueError(f"--weights {name}: {found[key][1]} has the same recipe: allowed is one run of a recipe")
+            raise ValueError(f"--weights {name}: {found[key][1]} has the same recipe; give one run per recipe")
         for side in ("source_vocabulary", "target_vocabulary"):
             if record.fingerprints.get(side) != prepared.digests[side]:
-                raise ValueError(f"--weights {name}: run {record.id} has another {side.replace('_', ' ')}: allowed is "
-                                 "a run on the data that is measured on")  # fmt: skip
+                raise ValueError(f"--weights {name}: run {record.id} has another {side.replace('_', ' ')}")
         arrays = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
         found[key] = arrays, f"run {record.id}"
     return found
-
-
-def _check_devices(found: list[RunSpec]) -> None:
-    for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in found):
-        if device != "cpu" and not (device.startswith("cuda") and machine.gpu_usable(computes)):
-            allowed = f"cpu, or cuda where there is a GPU that {computes} can use"
-            raise ValueError(f"device {device!r} cannot be had here: allowed is {allowed}")
 
 
 def _announce(plan: MeasurementPlan) -> None:

@@ -130,6 +130,11 @@ def prepare(specs: list[RunSpec], engine: str = "local") -> None:
     if engine != "local":
         engine_options.check_devices(specs, engine)
         return
+    check_devices(specs)
+
+
+def check_devices(specs: list[RunSpec]) -> None:
+    """Raise ValueError if the device of a run is not available on this machine."""
     for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in specs):
         if device != "cpu" and not (device.startswith("cuda") and machine.gpu_usable(computes)):
             raise ValueError(f"device {device!r} is not available: {computes} sees no such GPU; use --device cpu")

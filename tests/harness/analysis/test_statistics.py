@@ -510,11 +510,11 @@ def test_bands_end_where_a_run_does_and_one_run_has_none() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"resamples": 1}, "resamples=1: allowed is a whole number of at least 2"),
-        ({"trials": 0}, "trials=0: allowed is a whole number of at least 1"),
-        ({"seed": -1}, "seed=-1: allowed is a whole number of at least 0"),
-        ({"confidence": 1.0}, "confidence=1.0: allowed is a number between 0 and 1"),
-        ({"correction": "some"}, "correction='some': allowed is holm, none"),
+        ({"resamples": 1}, "resamples=1 must be a whole number of at least 2"),
+        ({"trials": 0}, "trials=0 must be a whole number of at least 1"),
+        ({"seed": -1}, "seed=-1 must be a whole number of at least 0"),
+        ({"confidence": 1.0}, "confidence=1.0 must be between 0 and 1"),
+        ({"correction": "some"}, "correction='some' must be one of holm, none"),
     ],
 )
 def test_a_method_out_of_range_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -523,11 +523,11 @@ def test_a_method_out_of_range_is_refused(settings: dict[str, Any], message: str
 
 
 def test_evidence_that_does_not_fit_together_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"a: seeds=\(1, 1\): allowed is each seed once"):
+    with pytest.raises(ValueError, match=r"a: seeds=\(1, 1\) has a seed twice"):
         Evidence("a", (1, 1), (1.0, 2.0))
-    with pytest.raises(ValueError, match="a: 1 figures for 2 seeds: allowed is as many"):
+    with pytest.raises(ValueError, match="a: 1 values for 2 seeds"):
         Evidence("a", (1, 2), (1.0,))
-    with pytest.raises(ValueError, match=r"a: sums of the shape \(2, 3\) for 2 seeds: allowed is seeds, sentences"):
+    with pytest.raises(ValueError, match=r"a: sums of shape \(2, 3\) for 2 seeds; expected seeds, sentences"):
         Evidence("a", (1, 2), (1.0, 2.0), np.ones((2, 3)))
     with pytest.raises(ValueError, match="label 'a' names several rows: give each row its own label"):
         compare_all([figures("a", 1.0), figures("a", 1.0)])

@@ -184,17 +184,17 @@ def with_environment(text: str) -> list[Path]:
 BAD = {
     "speed --size toi": "did you mean 'toy'?",
     "speed --baseline plane": "did you mean 'plain'?",
-    "speed --baseline none --baseline plain": "allowed is one or the other",
+    "speed --baseline none --baseline plain": "give one or the other",
     "speed --part trainig": "did you mean 'training'?",
-    "speed --rounds 0": "'0': allowed is a whole number of at least 1",
+    "speed --rounds 0": "'0' is not a whole number of at least 1",
     "speed --variant learned_position": "did you mean 'learned_positions'?",
     "speed --backend jax --framework torch": "--backend jax requires --framework keras",
     "speed --beam 2000 --corpus captions --tokenizer whitespace --size toy": "beam=2000",
-    "speed --timeout soon": "'soon': allowed is a number of seconds",
+    "speed --timeout soon": "'soon' is not a number of seconds",
     "speed --set recipe.dropot=0.3 --corpus captions": "did you mean 'dropout'?",
     "speed --corpus captions --tokenizer whitespace --weights nothing": "run 'nothing': there is none in",
     "speed --corpus captions --tokenizer whitespace --variant torch_reference --framework keras": "torch_reference",
-    "speed --corpus captions --tokenizer whitespace --device tpu": "device 'tpu' cannot be had",
+    "speed --corpus captions --tokenizer whitespace --device tpu": "device 'tpu' is not available",
 }
 
 
@@ -245,7 +245,7 @@ def test_a_baseline_that_cannot_have_the_recipe_is_left_out(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--set", "decoding.beam=3"], "decoding.beam=3: allowed is --beam"),
+        (["--set", "decoding.beam=3"], "decoding.beam=3: use --beam"),
         (["--weights", "x", "--part", "training"], "--weights with --part training, which uses none"),
     ],
 )
@@ -267,7 +267,7 @@ def test_two_runs_of_one_recipe_are_refused(
     monkeypatch.setattr(run_store, "load_weights", lambda *_: {})
     assert main([*words, "--weights", "first", "--weights", "second", "--results", str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert "--weights second: run first has the same recipe: allowed is one run of a recipe" in error
+    assert "--weights second: run first has the same recipe; give one run per recipe" in error
     assert not list(tmp_path.iterdir())
 
 
