@@ -104,11 +104,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         a signal that interrupted it.
     """
     if arguments is None:
+        _reopen_closed_streams()
         _escape_unencodable_output()
     code = _run(arguments)
     if arguments is None:
         _flush_output()
     return code
+
+
+def _reopen_closed_streams() -> None:
+    """Open closed standard streams (`2>&-`) on the null device, so that no other file gets their descriptor."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is that of the stream
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
 
 
 def _escape_unencodable_output() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import re
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,28 @@ REDIRECTS = 5
 RETRIED = (429, 500, 502, 503, 504)
 
 
+def public_url(url: str) -> str:
+    """Return a URL without user, password, query and fragment, which may be secrets."""
+    parts = urllib.parse.urlsplit(url)
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def file_url(address: str, name: str) -> str:
+    """Return the URL of a file below an address, with the query of the address."""
+    parts = urllib.parse.urlsplit(address)
+    return urllib.parse.urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
+
+
+def without_secrets(message: str, url: str) -> str:
+    """Return an error message about a URL without the user, password and query of the URL."""
+    parts = urllib.parse.urlsplit(url)
+    user = parts.netloc.rpartition("@")[0]
+    for secret in (user, parts.query, *user.split(":", 1)):
+        for form in (secret, urllib.parse.unquote(secret)):
+            message = message.replace(form, "...") if form else message
+    return message
+
+
 class NoAnswer(ValueError):
     """An address that need not be asked for another file."""
 
@@ -32,7 +55,7 @@ class CutShort(ValueError):
 class Download:
     """Files from several addresses, of which each is as good as another.
 
-    `reasons`: address -> why the last file that was asked of it did not come.
+    `reasons`: public URL of an address -> why the last file that was requested from it did not arrive.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
@@ -57,15 +80,15 @@ class Download:
             cut_short = []
             for address in asked:
                 try:
-                    return check(self._body(address + name))
+                    return check(self._body(file_url(address, name)))
                 except CutShort as error:
                     cut_short.append(address)
-                    self.reasons[address] = str(error)
+                    self.reasons[public_url(address)] = str(error)
                 except NoAnswer as error:
                     self._addresses.remove(address)
-                    self.reasons[address] = str(error)
+                    self.reasons[public_url(address)] = str(error)
                 except ValueError as error:
-                    self.reasons[address] = one_line(error)
+                    self.reasons[public_url(address)] = one_line(error)
             asked = cut_short
         return None
 
@@ -112,7 +135,7 @@ class Transfer:
         try:
             self._receive()
         except BaseException as error:
-            self.error = _plain(error)
+            self.error = _plain(error, self.url)
         self.done.set()
 
     def _receive(self) -> None:
@@ -135,17 +158,17 @@ class Transfer:
                     return
 
 
-def _plain(error: BaseException) -> BaseException:
-    """Return what an error of the libraries means here."""
+def _plain(error: BaseException, url: str) -> BaseException:
+    """Return the exception of this module for one of a library, without the secrets of the URL."""
     import requests
     import urllib3
 
     if isinstance(error, requests.ConnectionError):
-        return NoAnswer(f"no connection ({one_line(error)})")
+        return NoAnswer(f"no connection ({without_secrets(one_line(error), url)})")
     if isinstance(error, urllib3.exceptions.HTTPError):
-        return CutShort(f"broken off ({one_line(error)})")
+        return CutShort(f"broken off ({without_secrets(one_line(error), url)})")
     if isinstance(error, requests.RequestException | OSError):
-        return ValueError(one_line(error))
+        return ValueError(without_secrets(one_line(error), url))
     return error
 
 

@@ -129,7 +129,7 @@ def _from_cache(name: str) -> bytes:
 
 def _addresses() -> tuple[str, ...]:
     chosen = os.environ.get("BAKEOFF_MULTI30K_URLS", "").replace(",", " ").split()
-    return tuple(one.rstrip("/") + "/" for one in chosen) or ADDRESSES
+    return tuple(downloading.file_url(address, "") for address in chosen) or ADDRESSES
 
 
 def _download(missing: Sequence[str]) -> dict[str, bytes]:

@@ -265,6 +265,22 @@ def test_no_network_is_said_soon(
     assert "Offline: put the files" in error
 
 
+def test_secrets_of_an_address_are_in_no_message(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    secret = closed_port().replace("http://", "http://somebody:s%20cret@").rstrip("/") + "/files?token=hidden"
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", secret)
+    assert main(["data", "--corpus", "multi30k"]) == 2
+    error = capsys.readouterr().err
+    for word in ("somebody", "cret", "token", "hidden"):
+        assert word not in error
+    assert "/files/" in error
+
+
+def test_public_url_has_no_secrets_and_file_url_keeps_the_query() -> None:
+    url = "https://user:pass@host:8443/a/b?token=x#part"
+    assert download.public_url(url) == "https://host:8443/a/b"
+    assert download.file_url(url.replace("#part", ""), "name.gz") == "https://user:pass@host:8443/a/b/name.gz?token=x"
+
+
 def test_all_files_together_have_a_limit(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     """A server that is slow but not too slow for each of its files is given up too."""
     monkeypatch.setattr(download, "TOTAL_SECONDS", 1.5)
