@@ -3,6 +3,8 @@
 Letters used throughout the repository: B sentences, S source positions, T target positions, V target vocabulary size,
 D width, H heads, K head width, F feed-forward width. All arrays that cross this boundary are NumPy arrays: ids are
 int32, numbers float32. Masks are boolean, true means visible; their variables are named `visible`.
+
+Recipes and `Training` raise ValueError for a value that is not accepted; the message names the field.
 """
 
 from __future__ import annotations
@@ -22,8 +24,6 @@ UNK, PAD, SOS, EOS = range(4)
 LARGEST_COUNT = 65_536
 """Upper bound for any size in a recipe, so that an untrusted record cannot exhaust memory."""
 
-
-# Recipes --------------------------------------------------------------------------------------------------------------
 
 Positions = Literal["learned", "sinusoidal", "rotary", "alibi", "none"]
 EmbeddingScale = Literal["sqrt_width", "none"]
@@ -80,9 +80,6 @@ class TransformerRecipe:
     Annotated Transformer), "normal" (standard deviation 1, as torch.nn.Embedding), or "width" (normal, standard
     deviation width ** -0.5, as in fairseq). With "width" and embedding_scale="sqrt_width" the scaled word embeddings
     have unit variance.
-
-    Raises:
-        ValueError: A field has a value that is not accepted; the message names the field.
     """
 
     family: ClassVar[str] = "transformer"
@@ -152,11 +149,7 @@ class TransformerRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class GruRecipe:
-    """An encoder-decoder GRU with additive attention (Bahdanau, Cho and Bengio 2015).
-
-    Raises:
-        ValueError: A field has a value that is not accepted; the message names the field.
-    """
+    """An encoder-decoder GRU with additive attention (Bahdanau, Cho and Bengio 2015)."""
 
     family: ClassVar[str] = "gru"
 
@@ -176,9 +169,6 @@ class TorchReferenceRecipe:
     """torch.nn's own Transformer layers.
 
     Learned positions, scaled embeddings, post-norm, ReLU and an untied output projection; only sizes are fields.
-
-    Raises:
-        ValueError: A field has a value that is not accepted; the message names the field.
     """
 
     family: ClassVar[str] = "torch_reference"
@@ -223,15 +213,10 @@ class Training:
     always do. `averaged_epochs` 0 keeps the epoch with the lowest validation loss; n averages the weights of the last
     n epochs.
 
-    `batching` is how sentence pairs are batched, anew in every epoch:
-
-    - "random": shuffled and cut into batches of `batch_size` pairs, as the tutorials' iterator does.
-    - "length": batches of `batch_size` pairs of similar length.
-    - "tokens": as many pairs of similar length as fit into `batch_tokens`, which counts pairs times the longer side of
-      the longest pair, as fairseq does. `batch_size` is not used.
-
-    Raises:
-        ValueError: A field has a value that is not accepted; the message names the field.
+    `batching` is how sentence pairs are batched, anew in every epoch. "random" shuffles them into batches of
+    `batch_size` pairs, "length" makes batches of `batch_size` pairs of similar length, and "tokens" makes batches of
+    similar length with at most `batch_tokens`, which counts pairs times the longer side of the longest pair, as in
+    fairseq.
     """
 
     beta1: float = 0.9
@@ -276,9 +261,6 @@ class Training:
         return np.random.default_rng([seed, update]).random(positions) < self.teacher_forcing
 
 
-# Batches and results -------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Batch:
     """Sentences padded on the right with PAD.
@@ -313,15 +295,11 @@ class Totals:
 
 
 NO_TOTALS = Totals(objective_nats=0.0, nats=0.0, tokens=0, updates=0, largest_gradient_norm=0.0, finite=True)
-"""The totals of zero updates."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The N best next tokens of each row, best first.
-
-    Shapes: log_probabilities [B,N] float32 (natural logarithms over the whole vocabulary), tokens [B,N] int32.
-    """
+    """The N best next tokens of each row, best first: natural log-probabilities over the vocabulary, and ids."""
 
     log_probabilities: Numbers
     tokens: Ids
@@ -358,8 +336,8 @@ class Seq2SeqModel(Protocol):
     Loss, perplexity and search are computed outside, once for every model. All methods but `train_step` work in
     evaluation mode (no dropout), and do not change the model's random state.
 
-    Two models of the same recipe, seed and data start from the same weights and see the same batches. Their dropout
-    masks are the same only within one framework, so a difference between frameworks includes the noise of dropout.
+    Models of the same recipe, seed and data start from the same weights and see the same batches. Dropout masks differ
+    between frameworks.
     """
 
     @property
@@ -407,11 +385,7 @@ class Seq2SeqModel(Protocol):
 
 @dataclass(frozen=True)
 class Compilation:
-    """The compilations so far of a framework that compiles.
-
-    `backend` is the framework that computes; `jit_compile` is whether XLA compiles. `seconds` sums the first call of
-    each compiled function, including its run.
-    """
+    """The compilations so far: the framework, whether by XLA, their number, and the time of their first calls."""
 
     backend: str
     jit_compile: bool

@@ -175,9 +175,6 @@ def reordering(subject: ModelUnderTest) -> str:
     return ""
 
 
-# Law 1 ----------------------------------------------------------------------------------------------------------------
-
-
 def _evaluation_shapes(subject: ModelUnderTest, model: Seq2SeqModel, probe: Probe) -> Numbers:
     """Require the contract's shapes and types of evaluation results; return the logits."""
     batch = probe.batch
@@ -242,9 +239,6 @@ def _weight_shapes(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
         require(name in state, f"training_state has no {name}")
 
 
-# Law 3 ----------------------------------------------------------------------------------------------------------------
-
-
 def cuts(lengths: npt.NDArray[np.intp], turn: int) -> _Places:
     """Return a position below its length for each sentence; over all turns, the positions cover every column."""
     order = np.argsort(-lengths, kind="stable")
@@ -273,12 +267,15 @@ def _real_causality(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
         assert_close(f"logits of {name} before a change of later words", changed_logits[before], logits[before])
         replaced_logits = model.logits(batch.source, changed(batch.target_in, columns == position))
         blind = _unmoved(replaced_logits, logits, columns == position)
-        require(not len(blind), f"logits of {name} do not depend on target_in at position {_first(position, blind)}")
+        require(
+            not len(blind), f"logits of {name} do not depend on target_in at position {position[blind].min(initial=0)}"
+        )
         position = cuts((batch.source != PAD).sum(1), turn)[:, None]
         changed_logits = model.logits(changed(batch.source, source_columns == position), batch.target_in)
         blind = _unmoved(changed_logits, logits, real)
         require(
-            not len(blind), f"logits of {name} do not depend on the source word at position {_first(position, blind)}"
+            not len(blind),
+            f"logits of {name} do not depend on the source word at position {position[blind].min(initial=0)}",
         )
 
 
@@ -286,10 +283,6 @@ def _unmoved(changed_logits: Numbers, logits: Numbers, where: npt.NDArray[np.boo
     """Return the sentences in which no logit at these positions changed by more than the tolerance."""
     moved = np.where(where, np.abs(changed_logits - logits).max(-1), 0).max(1)
     return np.flatnonzero(moved <= TOLERANCE)
-
-
-def _first(positions: _Places, rows: _Places) -> int:
-    return int(positions[rows].min(initial=2**31))
 
 
 def _positions(subject: ModelUnderTest) -> None:
@@ -333,9 +326,6 @@ def position_vectors(
 def embedding_scale(recipe: TransformerRecipe) -> float:
     """Return the recipe's scale of embeddings."""
     return math.sqrt(recipe.width) if recipe.embedding_scale == "sqrt_width" else 1.0
-
-
-# Laws 4 to 7 ----------------------------------------------------------------------------------------------------------
 
 
 def _widened(ids: Ids, columns: int) -> Ids:

@@ -12,13 +12,7 @@ import torch
 from graph_models import LONGEST, ROWS, VARIANTS, Orders, PlayedGpu, called, meta, model, needs_gpu, recipe, training
 from small_models import SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, one_thread
 
-import impls
-from harness.cli import main as program
 from harness.conformance.models_under_test import padded
-from harness.experiments.overrides import overridden, override
-from harness.experiments.serialization import to_json
-from harness.experiments.specs import RunSpec, spec_from_json
-from impls import registry
 from impls.contract import EOS, PAD, SOS, Arrays, Batch
 from impls.pytorch import cuda_graph_training
 from impls.pytorch.cuda_graph_training import LENGTH_STEP, BatchShape, GraphModel, Graphs, padded_shape
@@ -344,79 +338,6 @@ def test_only_so_many_shapes_are_captured(gpu: PlayedGpu, monkeypatch: pytest.Mo
     called = gpu.log.count("update") - len(gpu.graphs)
     assert called > 0
     assert gpu.log.count("replay") + called == len(given)
-
-
-# What is refused, and what a run says of itself -----------------------------------------------------------------------
-
-
-def run(variant: str = "learned_positions", **changes: Any) -> RunSpec:
-    return RunSpec(variant=variant, recipe=registry.recipe(variant), **changes)
-
-
-@pytest.mark.parametrize(
-    ("variant", "changes", "named"),
-    [
-        ("learned_positions", {}, "device='cpu'"),
-        ("learned_positions", {"framework": "keras", "device": "cuda"}, "framework='keras'"),
-        ("bahdanau_gru", {"device": "cuda"}, "variant='bahdanau_gru'"),
-        ("torch_reference", {"device": "cuda:1"}, "variant='torch_reference'"),
-        ("bahdanau_gru", {"device": "mps"}, "device='mps' and variant='bahdanau_gru'"),
-    ],
-)
-def test_what_cannot_be_captured_is_refused(variant: str, changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=f"cuda_graphs='on' with {named}: allowed is framework='torch', a device that"):
-        run(variant, cuda_graphs="on", **changes)
-
-
-def test_an_outsiders_builder_is_refused() -> None:
-    with pytest.raises(ValueError, match="with variant='mine:NAME': allowed is"):
-        RunSpec(variant="mine:NAME", recipe=None, device="cuda", cuda_graphs="on")
-
-
-def test_other_words_are_refused_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match="cuda_graphs='onn': allowed is off, on; did you mean 'on'"):
-        override(run(device="cuda"), "cuda_graphs=onn")
-
-
-@pytest.mark.parametrize(
-    ("variant", "allowed"), [("learned_positions", "needs a CUDA device"), ("torch_reference", "")]
-)
-def test_models_that_cannot_be_captured_are_not_built(variant: str, allowed: str) -> None:
-    with pytest.raises(ValueError, match=f"cuda_graphs=True .*{allowed}"):
-        impls.build(registry.recipe(variant), SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, cuda_graphs=True)
-
-
-def test_an_id_tells_graphs_only_where_there_are_some() -> None:
-    plain = run(device="cuda")
-    graphs = replace(plain, cuda_graphs="on")
-    assert graphs.id != plain.id
-    assert to_json(graphs)["cuda_graphs"] == "on"
-    assert spec_from_json(to_json(graphs)) == graphs
-    older = {name: value for name, value in to_json(plain).items() if name != "cuda_graphs"}
-    assert spec_from_json(older) == plain
-
-
-def test_settings_may_stand_in_any_order() -> None:
-    for settings in (["cuda_graphs=on", "device=cuda"], ["device=cuda", " cuda_graphs = on"]):
-        assert overridden(run(), settings) == run(device="cuda", cuda_graphs="on")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["run", "paper", "--cuda-graphs", "on"],
-        ["run", "bahdanau_gru", "--set", "cuda_graphs=on", "--device", "cuda"],
-        ["bench", "--variant", "paper", "--cuda-graphs", "on", "--device", "cpu"],
-        ["ablate", "--cuda-graphs", "on", "--device", "cpu", "--field", "norm"],
-        ["speed", "--variant", "torch_reference", "--device", "cuda", "--cuda-graphs", "on"],
-    ],
-    ids=lambda arguments: arguments[0],
-)
-def test_the_command_line_refuses_in_a_line(arguments: list[str], tmp_path: Any, capsys: Any) -> None:
-    assert program.main([*arguments, "--corpus", "captions", "--results", str(tmp_path)]) == 2
-    (line,) = capsys.readouterr().err.strip().split("\n")
-    assert line.startswith("bakeoff: cuda_graphs='on' with ")
-    assert not list(tmp_path.iterdir())
 
 
 # With a GPU -----------------------------------------------------------------------------------------------------------

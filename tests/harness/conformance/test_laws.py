@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faults import FAULTS, SEARCHES, planted
-from realistic_faults import LATE_SEARCHES, REALISTIC
+from faults import planted
+from realistic_training_faults import REALISTIC, REALISTIC_SEARCHES
 from small_models import (
     BASE,
     GRU,
@@ -27,6 +27,7 @@ from small_models import (
     one_thread,
     subject,
 )
+from training_faults import FAULTS, SEARCHES
 from update_faults import UPDATES
 
 import impls
@@ -149,7 +150,7 @@ def test_every_law_has_a_fault() -> None:
     assert len({fault.__name__ for _, fault in REALISTIC_FAULTS}) == len(REALISTIC_FAULTS) > 80
 
 
-@pytest.mark.parametrize("search", SEARCHES + LATE_SEARCHES, ids=lambda search: search.__name__)
+@pytest.mark.parametrize("search", SEARCHES + REALISTIC_SEARCHES, ids=lambda search: search.__name__)
 def test_law_12_detects_wrong_searches(search: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_laws, "translate", search)
     (result,) = results(BASE, numbers={12})
