@@ -24,7 +24,6 @@ UNK, PAD, SOS, EOS = range(4)
 LARGEST_COUNT = 65_536
 """Upper bound for any size in a recipe, so that an untrusted record cannot exhaust memory."""
 
-
 Positions = Literal["learned", "sinusoidal", "rotary", "alibi", "none"]
 EmbeddingScale = Literal["sqrt_width", "none"]
 EmbeddingInit = Literal["xavier", "normal", "width"]
