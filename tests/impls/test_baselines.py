@@ -75,7 +75,7 @@ def build(name: str, recipe: Any = SMALL, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", registry.baseline_names())
-def test_a_baseline_says_what_it_needs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_baseline_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     package = registry.BASELINES[name].packages[-1]
     monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == package else True)
     reason = registry.missing_baseline(name)
@@ -84,13 +84,13 @@ def test_a_baseline_says_what_it_needs(name: str, monkeypatch: pytest.MonkeyPatc
         registry.build_baseline(name, SMALL, *SIZES, training=TRAINING, weights={})
 
 
-def test_an_unknown_baseline_is_refused_with_the_nearest_name() -> None:
+def test_baseline_unknown_name_suggests_nearest() -> None:
     with pytest.raises(ValueError, match=r"no baseline 'mariam'; did you mean 'marian'\? \(known: plain, "):
         registry.missing_baseline("mariam")
 
 
 @pytest.mark.parametrize(("name", "trains"), [("plain", 1), ("nn_transformer", 1), ("marian", 1), ("ctranslate2", 0)])
-def test_baselines_are_what_they_promise(name: str, trains: int) -> None:
+def test_baseline_implements_its_protocol(name: str, trains: int) -> None:
     baseline = build(name)
     assert baseline.name == name
     assert isinstance(baseline, Decodes)
@@ -99,7 +99,7 @@ def test_baselines_are_what_they_promise(name: str, trains: int) -> None:
 
 
 @pytest.mark.parametrize("name", registry.baseline_names())
-def test_weights_that_do_not_fit_are_refused(name: str) -> None:
+def test_baseline_wrong_weights_raise(name: str) -> None:
     weights = canonical.initial(SMALL, *SIZES, 0)
     weights["output.bias"] = weights["output.bias"][1:]
     with pytest.raises(ValueError, match="output.bias has shape"):
@@ -108,7 +108,7 @@ def test_weights_that_do_not_fit_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
 @pytest.mark.parametrize("field", TUTORIAL)
-def test_a_recipe_that_a_torch_baseline_cannot_be_is_refused(name: str, field: str) -> None:
+def test_torch_baseline_unsupported_recipe_raises(name: str, field: str) -> None:
     other = {
         "positions": "rotary",
         "norm": "rms",
@@ -122,21 +122,21 @@ def test_a_recipe_that_a_torch_baseline_cannot_be_is_refused(name: str, field: s
 
 
 @pytest.mark.parametrize("changes", [{"positions": "rotary"}, {"positions": "alibi"}, {"norm": "none"}])
-def test_a_recipe_that_ctranslate2_cannot_compute_is_refused(changes: dict[str, str]) -> None:
+def test_ctranslate2_unsupported_recipe_raises(changes: dict[str, str]) -> None:
     ((field, word),) = changes.items()
     with pytest.raises(ValueError, match=f"baseline 'ctranslate2' with {field}='{word}': it implements only "):
         build("ctranslate2", replace(SMALL, **changes), weights={})
 
 
 @pytest.mark.parametrize("name", registry.baseline_names())
-def test_other_families_and_head_widths_are_refused(name: str) -> None:
+def test_baseline_other_family_or_head_width_raises(name: str) -> None:
     with pytest.raises(ValueError, match="implements Transformers, not the 'gru' recipe"):
         build(name, GRU, weights={})
     with pytest.raises(ValueError, match=r"head_width=6: it needs head_width = width / heads"):
         build(name, replace(SMALL, head_width=6), weights={})
 
 
-def test_what_the_loop_and_marian_cannot_do_is_refused() -> None:
+def test_baseline_label_smoothing_or_norm_epsilon_raises() -> None:
     with pytest.raises(ValueError, match=r"label_smoothing=0.1: baselines train without it"):
         build("plain", training=Training(label_smoothing=0.1))
     with pytest.raises(ValueError, match=r"'marian' with norm_epsilon=0.1: the library has only 1e-05"):
@@ -144,7 +144,7 @@ def test_what_the_loop_and_marian_cannot_do_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", registry.baseline_names())
-def test_a_device_that_is_not_there_is_refused_in_one_line(name: str) -> None:
+def test_baseline_unavailable_device_raises_in_one_line(name: str) -> None:
     with pytest.raises(ValueError, match=r"^device 'cuda:99' is not available: .+$"):
         build(name, device="cuda:99")
 
@@ -157,7 +157,7 @@ def losses(baseline: Any, batches: list[Batch], rate: float = TRAINING.peak_rate
 
 
 @pytest.mark.parametrize("recipe", [SMALL, replace(SINUSOIDAL, norm_epsilon=0.01)])
-def test_a_hundred_losses_are_ours(recipe: Any) -> None:
+def test_baseline_losses_equal_ours(recipe: Any) -> None:
     training = replace(TRAINING, clip_norm=1.5, epsilon=STEADY_EPSILON)
     batches, weights = random_batches(10) * 10, decided(recipe)
     expected = our_updates(recipe, SIZES, batches, weights, training)
@@ -168,7 +168,7 @@ def test_a_hundred_losses_are_ours(recipe: Any) -> None:
         np.testing.assert_allclose(found, expected.losses, rtol=1e-5, err_msg=name)
 
 
-def test_a_small_change_of_one_weight_would_be_noticed() -> None:
+def test_changed_weight_changes_losses() -> None:
     batches, weights = random_batches(3) * 3, canonical.initial(SMALL, *SIZES, 0)
     expected = losses(build("plain", weights=weights), batches)
     changed = {name: value.copy() for name, value in weights.items()}
@@ -177,13 +177,13 @@ def test_a_small_change_of_one_weight_would_be_noticed() -> None:
     assert not np.allclose(found, expected, rtol=1e-5, atol=0)
 
 
-def test_the_reference_s_recipe_is_a_transformer_s() -> None:
+def test_torch_reference_recipe_is_accepted_as_transformer() -> None:
     recipes = (replace(REFERENCE, dropout=0.0), SMALL)
     first, second = (losses(build("plain", recipe), random_batches(2)) for recipe in recipes)
     assert first == second
 
 
-def test_marian_s_loss_is_ours_and_falls() -> None:
+def test_marian_loss_equals_ours_and_falls() -> None:
     """Its output bias and its position vectors do not learn, so only the first loss is the same number."""
     batches, weights = random_batches(4) * 10, canonical.initial(SMALL, *SIZES, 0)
     expected = our_updates(SMALL, SIZES, batches, weights, TRAINING).losses
@@ -193,7 +193,7 @@ def test_marian_s_loss_is_ours_and_falls() -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
-def test_dropout_is_at_work_in_training_alone(name: str) -> None:
+def test_baseline_dropout_acts_in_training_only(name: str) -> None:
     batch, weights = random_batches(1), perturbed(SMALL)
     dropped = build(name, replace(SMALL, dropout=0.3), weights=weights)
     assert len(set(losses(dropped, batch * 3, 0.0))) == 3
@@ -205,7 +205,7 @@ def test_dropout_is_at_work_in_training_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
-def test_dropout_stands_where_ours_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_baseline_dropout_has_our_places(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the embedding, on attention weights, inside the feed-forward and before each residual sum."""
     import torch
 
@@ -229,7 +229,7 @@ def test_dropout_stands_where_ours_does(name: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_a_hundred_losses_are_ours_at_the_tutorial_s_size(multi30k_folder: Any) -> None:
+def test_baseline_losses_equal_ours_on_multi30k(multi30k_folder: Any) -> None:
     prepared = prepare(DataSpec(corpus="multi30k"))
     recipe, sizes = replace(LEARNED_POSITIONS, dropout=0.0), (len(prepared.source_words), len(prepared.target_words))
     weights = canonical.initial(recipe, *sizes, 0)
@@ -256,7 +256,7 @@ def translated(
 
 
 @pytest.mark.parametrize("name", registry.baseline_names())
-def test_greedy_translations_are_ours(name: str, taught: Taught) -> None:
+def test_baseline_greedy_translations_equal_ours(name: str, taught: Taught) -> None:
     needs(name)
     expected = taught.ours()
     assert len({tuple(one) for one in expected}) > len(expected) / 2, (
@@ -266,7 +266,7 @@ def test_greedy_translations_are_ours(name: str, taught: Taught) -> None:
 
 
 @pytest.mark.parametrize("name", registry.baseline_names())
-def test_translations_are_cut_where_ours_are(name: str, taught: Taught) -> None:
+def test_baseline_translations_stop_at_max_tokens(name: str, taught: Taught) -> None:
     needs(name)
     expected = taught.ours(max_tokens=3)
     assert expected != taught.ours()
@@ -275,9 +275,7 @@ def test_translations_are_cut_where_ours_are(name: str, taught: Taught) -> None:
 
 @pytest.mark.parametrize("unknown", ["never", "allowed"])
 @pytest.mark.parametrize("name", registry.baseline_names())
-def test_padding_and_start_are_never_chosen_and_unknown_where_it_is_allowed(
-    name: str, unknown: Any, taught: Taught
-) -> None:
+def test_baseline_never_chooses_suppressed_tokens(name: str, unknown: Any, taught: Taught) -> None:
     needs(name)
     weights = taught.weights
     weights["output.bias"][[PAD, SOS]] += 100
@@ -289,7 +287,7 @@ def test_padding_and_start_are_never_chosen_and_unknown_where_it_is_allowed(
 
 
 @pytest.mark.parametrize("name", registry.baseline_names())
-def test_a_sentence_that_is_nothing_and_no_sentence(name: str, taught: Taught) -> None:
+def test_baseline_translates_empty_inputs(name: str, taught: Taught) -> None:
     needs(name)
     empty = replace(taught, sources=[np.array([SOS, 3], np.int32)])
     weights = taught.weights
@@ -299,7 +297,7 @@ def test_a_sentence_that_is_nothing_and_no_sentence(name: str, taught: Taught) -
 
 
 @pytest.mark.parametrize("name", registry.baseline_names())
-def test_more_positions_than_there_are_is_refused(name: str) -> None:
+def test_baseline_too_many_positions_raises(name: str) -> None:
     baseline, long = build(name), np.array([SOS, *[5] * SMALL.max_length, 3], np.int32)
     with pytest.raises(
         ValueError, match=f"sources with {SMALL.max_length + 2} positions .*max_length={SMALL.max_length}"
@@ -312,7 +310,7 @@ def test_more_positions_than_there_are_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONVERTED)
-def test_every_recipe_that_ctranslate2_can_compute_is_converted(name: str) -> None:
+def test_ctranslate2_converts_supported_recipes(name: str) -> None:
     needs("ctranslate2")
     recipe = replace(CONVERTED[name], dropout=0.0)
     sizes, weights = (SOURCE_VOCABULARY_SIZE, target_vocabulary_size(recipe)), perturbed(recipe)
@@ -324,14 +322,14 @@ def test_every_recipe_that_ctranslate2_can_compute_is_converted(name: str) -> No
     assert translated(baseline, sources, max_tokens=12) == expected
 
 
-def test_one_sentence_at_a_time_finds_our_beams(taught: Taught) -> None:
+def test_plain_baseline_beams_equal_ours(taught: Taught) -> None:
     some = replace(taught, sources=taught.sources[:12])
     assert some.ours(beam=5) != some.ours()
     assert translated(some.baseline("plain"), some.sources, beam=5) == some.ours(beam=5)
     assert translated(some.baseline("plain"), some.sources, beam=3, max_tokens=3) == some.ours(beam=3, max_tokens=3)
 
 
-def test_ctranslate2_s_beams_are_its_rule_over_our_probabilities(taught: Taught) -> None:
+def test_ctranslate2_beams_follow_its_rule(taught: Taught) -> None:
     needs("ctranslate2")
     some = taught.sources[:12]
     for beam, most in ((5, 20), (3, 3)):
@@ -340,13 +338,13 @@ def test_ctranslate2_s_beams_are_its_rule_over_our_probabilities(taught: Taught)
 
 
 @pytest.mark.parametrize("name", ["marian", "ctranslate2"])
-def test_a_library_s_beams_are_worth_more_than_greedy_and_mostly_ours(name: str, taught: Taught) -> None:
+def test_library_beams_score_above_greedy(name: str, taught: Taught) -> None:
     needs(name)
     found, ours = translated(taught.baseline(name), taught.sources, beam=5), taught.ours(beam=5)
     assert worth(taught, found).sum() > worth(taught, taught.ours()).sum()
     assert np.mean([one == other for one, other in zip(found, ours, strict=True)]) > 0.7
 
 
-def test_the_library_without_a_beam_says_so(taught: Taught) -> None:
+def test_nn_transformer_beam_raises(taught: Taught) -> None:
     with pytest.raises(ValueError, match=r"beam=5: the library has no beam search"):
         translated(taught.baseline("nn_transformer"), taught.sources, beam=5)

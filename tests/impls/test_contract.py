@@ -41,20 +41,20 @@ def reject(kind: Any, accepted: str, name: str, **settings: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), WORDS)
-def test_every_choice_refuses_a_foreign_word(kind: Any, name: str) -> None:
+def test_choice_unknown_value_raises(kind: Any, name: str) -> None:
     accepted = " or ".join(map(repr, get_args(get_type_hints(kind)[name])))
     for word in ("no such word", "", None, True):
         reject(kind, accepted, name, **{name: word})
 
 
 @pytest.mark.parametrize(("kind", "name"), COUNTS)
-def test_counts_are_whole_and_at_least_1(kind: Any, name: str) -> None:
+def test_count_not_a_positive_integer_raises(kind: Any, name: str) -> None:
     for value in (0, -1, 2.0, True, "2"):
         reject(kind, COUNT, name, **{name: value})
 
 
 @pytest.mark.parametrize(("kind", "name"), RATES)
-def test_rates_lie_from_0_to_below_1(kind: Any, name: str) -> None:
+def test_rate_outside_0_to_1_raises(kind: Any, name: str) -> None:
     for value in (-0.1, 1, 1.0, float("nan"), True, "0.1"):
         reject(kind, RATE, name, **{name: value})
     assert getattr(kind(**{name: 0}), name) == 0
@@ -107,7 +107,7 @@ def test_rates_lie_from_0_to_below_1(kind: Any, name: str) -> None:
         (Training, "averaged_epochs", "a whole number from 0 to epochs=10", {"averaged_epochs": -1}),
     ],
 )
-def test_every_other_limit_is_refused_by_name(kind: Any, name: str, allowed: str, settings: dict[str, Any]) -> None:
+def test_setting_out_of_range_raises(kind: Any, name: str, allowed: str, settings: dict[str, Any]) -> None:
     reject(kind, allowed, name, **settings)
 
 
@@ -123,7 +123,7 @@ def test_settings_are_frozen_and_keyword_only(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", SETTINGS[:3])
-def test_name_and_source_do_not_tell_recipes_apart(kind: Any) -> None:
+def test_name_and_source_do_not_affect_equality(kind: Any) -> None:
     assert kind(name="a", source="b") == kind()
     assert hash(kind(name="a", source="b")) == hash(kind())
     assert kind(dropout=0.25) != kind()
@@ -140,17 +140,17 @@ def test_derived_sizes() -> None:
     assert changed.as_transformer() == Recipe(width=64, heads=2, layers=1, ffn_width=8, dropout=0.0, max_length=9)
 
 
-def test_special_words_have_their_ids() -> None:
+def test_special_tokens_have_their_ids() -> None:
     assert (UNK, PAD, SOS, EOS) == (0, 1, 2, 3)
     assert SPECIAL_TOKENS == ("<unk>", "<pad>", "<sos>", "<eos>")
 
 
-def test_a_batch_counts_its_words_without_padding() -> None:
+def test_batch_tokens_excludes_padding() -> None:
     target_out = np.array([[5, EOS, PAD], [6, 7, EOS]], np.int32)
     assert Batch(target_out, target_out, target_out).tokens == 5
 
 
-def test_mask_depend_on_seed_and_update_alone() -> None:
+def test_teacher_forcing_mask_depends_on_seed_and_update_only() -> None:
     training = Training(teacher_forcing=0.5)
     mask = training.teacher_forcing_mask(0, 1, 1_000)
     assert mask.dtype == bool
@@ -166,7 +166,7 @@ def test_mask_depend_on_seed_and_update_alone() -> None:
 # Variants by name -----------------------------------------------------------------------------------------------------
 
 
-def test_every_variant_is_named_as_it_is_registered_and_says_what_it_follows() -> None:
+def test_variant_has_registered_name_and_source() -> None:
     assert registry.names() == tuple(RECIPES) == tuple(TRAININGS)
     for name in registry.names():
         assert registry.recipe(name).name == name
@@ -183,24 +183,24 @@ def test_every_variant_is_named_as_it_is_registered_and_says_what_it_follows() -
         ("impls.recipes:Zzzzz", "'impls.recipes:Zzzzz': impls.recipes has no 'Zzzzz'"),
     ],
 )
-def test_paths_that_name_nothing_are_refused(path: str, message: str) -> None:
+def test_load_wrong_path_raises(path: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         registry.load(path)
     assert registry.load("impls.recipes:LEARNED_POSITIONS") is LEARNED_POSITIONS
 
 
-def test_unknown_variants_are_refused_with_the_nearest() -> None:
+def test_unknown_variant_suggests_nearest() -> None:
     for find in (registry.recipe, registry.training):
         with pytest.raises(ValueError, match="there is no variant 'papper'; did you mean 'paper'"):
             find("papper")
 
 
-def test_unknown_frameworks_are_refused() -> None:
+def test_unknown_framework_raises() -> None:
     with pytest.raises(ValueError, match="framework 'abacus' has no 'gru': use"):
         impls.build(GruRecipe(), 10, 10, framework="abacus")
 
 
-def test_a_framework_that_is_not_installed_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_framework_names_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"'torch' is not installed: python -m pip install '\.\[torch\]'"):
         impls.build(GruRecipe(), 10, 10)
@@ -214,7 +214,7 @@ def test_build_unknown_device_or_precision_raises() -> None:
         impls.build(recipe, 10, 10, device="abacus")
 
 
-def test_choices_of_a_variant_are_all_closed() -> None:
+def test_recipe_choices_are_literals() -> None:
     """No setting is free text but the name and the source."""
     for kind in SETTINGS:
         for name, hint in get_type_hints(kind).items():

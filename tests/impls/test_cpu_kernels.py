@@ -52,7 +52,7 @@ def packed_operands(kind: str, dropped: bool) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("kind", ["source", "target", "cross"])
-def test_attention_has_the_gradients_of_its_values(kind: str, dropped: bool) -> None:
+def test_attend_packed_gradients_pass_gradcheck(kind: str, dropped: bool) -> None:
     *projections, groups, biases, keep_mask = packed_operands(kind, dropped)
     given = [one for one in projections if one is not None]
 
@@ -64,7 +64,7 @@ def test_attention_has_the_gradients_of_its_values(kind: str, dropped: bool) -> 
 
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("kind", ["source", "target", "cross"])
-def test_attention_equals_the_plain_formula(kind: str, dropped: bool, plain: Callable[[], None]) -> None:
+def test_attend_packed_equals_plain_formula(kind: str, dropped: bool, plain: Callable[[], None]) -> None:
     operands = packed_operands(kind, dropped)
     fast = attend_packed(*operands)
     plain()
@@ -72,7 +72,7 @@ def test_attention_equals_the_plain_formula(kind: str, dropped: bool, plain: Cal
 
 
 @pytest.mark.parametrize("served", [True, False])
-def test_large_scores_and_rows_that_see_nothing_stay_finite(served: bool, plain: Callable[[], None]) -> None:
+def test_attend_packed_large_or_masked_scores_stay_finite(served: bool, plain: Callable[[], None]) -> None:
     if not served:
         plain()
     projected, memory, groups, biases, keep_mask = packed_operands("cross", dropped=False)
@@ -83,9 +83,7 @@ def test_large_scores_and_rows_that_see_nothing_stay_finite(served: bool, plain:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("rows", [5, 2 * LOSS_ROWS + 3])
-def test_the_loss_of_the_output_layer_equals_the_plain_formula(
-    smoothing: float, rows: int, plain: Callable[[], None]
-) -> None:
+def test_output_loss_equals_plain_formula(smoothing: float, rows: int, plain: Callable[[], None]) -> None:
     operands = [drawn(rows, 4), drawn(9, 4), drawn(9)]
     target = torch.arange(rows) % 9
     fast, nats = output_loss(*operands, target, smoothing)
@@ -100,26 +98,26 @@ def test_the_loss_of_the_output_layer_equals_the_plain_formula(
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_has_the_gradients_of_its_values(smoothing: float) -> None:
+def test_output_loss_gradients_pass_gradcheck(smoothing: float) -> None:
     target = torch.tensor([3, 1, 8, 8, 0])
     operands = (drawn(5, 4), drawn(9, 4), drawn(9))
     assert torch.autograd.gradcheck(lambda *given: output_loss(*given, target, smoothing)[0], operands)
 
 
-def test_a_loss_over_no_words_is_0() -> None:
+def test_output_loss_without_tokens_is_0() -> None:
     features = drawn(0, 4)
     objective, nats = output_loss(features, drawn(9, 4), drawn(9), torch.zeros(0, dtype=torch.long), 0.1)
     objective.backward()
     assert (objective.item(), nats.item(), features.grad.shape) == (0, 0, (0, 4))
 
 
-def test_what_is_kept_is_added_with_its_gradients() -> None:
+def test_add_masked_gradients_pass_gradcheck() -> None:
     keep_mask = torch.tensor([[0, 1.25, 1.25], [1.25, 0, 0]], dtype=DOUBLE)
     assert torch.autograd.gradcheck(lambda x, added: add_masked(x, added, keep_mask), (drawn(2, 3), drawn(2, 3)))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_dropout_keeps_the_share_it_says_independently_of_the_place(rate: float) -> None:
+def test_dropout_keep_mask_has_rate_and_is_independent(rate: float) -> None:
     noise = DropoutSource(torch.device("cpu"))
     noise.restart(0, 1)
     dropout = Dropout(rate, noise)
@@ -135,7 +133,7 @@ def test_dropout_keeps_the_share_it_says_independently_of_the_place(rate: float)
     assert dropout(x).unique().tolist() == [0, pytest.approx(1 / (1 - rate))]
 
 
-def test_dropout_onto_a_residual_drops_what_it_drops_alone() -> None:
+def test_dropout_onto_residual_equals_separate_sum() -> None:
     noise = DropoutSource(torch.device("cpu"))
     dropout, x, residual = Dropout(0.3, noise), torch.rand(50, 7), torch.rand(50, 7)
     noise.restart(5, 2)
@@ -148,7 +146,7 @@ def test_dropout_onto_a_residual_drops_what_it_drops_alone() -> None:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_100_updates_have_the_losses_of_the_plain_formulas(dropout: float, plain: Callable[[], None]) -> None:
+def test_cpu_kernels_losses_equal_plain_formulas(dropout: float, plain: Callable[[], None]) -> None:
     """With dropout the units that are dropped are the same, too."""
     found = []
     for _ in range(2):
@@ -168,7 +166,7 @@ def test_100_updates_have_the_losses_of_the_plain_formulas(dropout: float, plain
 
 
 @pytest.mark.parametrize("variant", [name for name in registry.names() if name != "paper_base"])
-def test_mixed_precision_trains_and_its_probabilities_add_up_to_1(variant: str) -> None:
+def test_mixed_precision_trains_and_normalises(variant: str) -> None:
     """In bfloat16 the plain formulas run; the logarithms of probabilities are taken in float32 all the same."""
     words, curves = vocabularies(registry.recipe(variant)), []
     for precision in ("float32", "bfloat16"):
@@ -203,7 +201,7 @@ def batch(seed: int) -> Batch:
     return Batch(source, target_in, target[:, 1:])
 
 
-def test_every_torch_variant_but_the_plain_one_takes_its_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_variants_except_plain_use_output_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     loss = cpu_kernels._OutputLoss.apply
     monkeypatch.setattr(cpu_kernels._OutputLoss, "apply", lambda *given: seen.append("loss") or loss(*given))

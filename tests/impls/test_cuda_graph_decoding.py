@@ -122,7 +122,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     [*(recipe(one) for one in VARIANTS), *(recipe(**one) for one in OTHERS)],
     ids=[*VARIANTS, "rotary", "alibi", "none"],
 )
-def test_translations_are_those_without(of: TransformerRecipe, beam: int, steps: list[Any]) -> None:
+def test_graph_decoding_translations_equal_plain(of: TransformerRecipe, beam: int, steps: list[Any]) -> None:
     plain, fixed = map(Ending, pair(of))
     expected = translate(plain, sources(), search(beam))
     same(translate(fixed, sources(), search(beam)), expected)
@@ -131,7 +131,7 @@ def test_translations_are_those_without(of: TransformerRecipe, beam: int, steps:
     assert {one.best for one in steps} == {beam + SPARE_CANDIDATES}
 
 
-def test_rows_may_be_chosen_in_any_way(steps: list[Any]) -> None:
+def test_graph_decoding_any_reordering_equals_plain(steps: list[Any]) -> None:
     """Dropped, repeated, reordered, twice between two steps, among one source's; and more candidates or fewer."""
     plain, fixed = pair(recipe())
     source = padded([one.tolist() for one in sources(6)])
@@ -164,7 +164,7 @@ def test_rows_may_be_chosen_in_any_way(steps: list[Any]) -> None:
     assert len(steps) == len(choices) - 1  # all but the first
 
 
-def test_two_decodings_at_once_do_not_meet(steps: list[Any]) -> None:
+def test_graph_decoding_two_at_once_are_independent(steps: list[Any]) -> None:
     """The memory of a shape goes from one to the other and back; what the first had found is not written over."""
     plain, fixed = pair(recipe())
     given = [padded([one.tolist() for one in sources(4, seed)]) for seed in (1, 2)]
@@ -182,7 +182,7 @@ def test_two_decodings_at_once_do_not_meet(steps: list[Any]) -> None:
     assert len(set(steps)) == 1
 
 
-def test_numbers_that_were_left_behind_are_not_read() -> None:
+def test_graph_decoding_ignores_stale_memory() -> None:
     """Weights that have diverged leave what is no number in the memory; other weights do not meet it."""
     plain, fixed = pair(recipe())
     weights = fixed.weights()
@@ -199,7 +199,7 @@ def test_numbers_that_were_left_behind_are_not_read() -> None:
         equal(found.step(last, 3), expected.step(last, 3))
 
 
-def test_past_the_longest_is_refused_like_without() -> None:
+def test_graph_decoding_beyond_max_length_raises() -> None:
     _, fixed = pair(recipe())
     decoding, last = fixed.begin_decoding(padded([[SOS, 5, EOS]])), np.array([7], dtype=np.int32)
     for _ in range(LONGEST):
@@ -208,7 +208,7 @@ def test_past_the_longest_is_refused_like_without() -> None:
         decoding.step(last, 3)
 
 
-def test_only_so_many_shapes_get_memory(monkeypatch: pytest.MonkeyPatch, steps: list[Any]) -> None:
+def test_graph_decoding_beyond_max_shapes_runs_plain(monkeypatch: pytest.MonkeyPatch, steps: list[Any]) -> None:
     plain, fixed = pair(recipe())
     expected = translate(plain, sources(), search(3))
     translate(fixed, sources(), search(3))
@@ -221,7 +221,7 @@ def test_only_so_many_shapes_get_memory(monkeypatch: pytest.MonkeyPatch, steps: 
     assert 0 < len(steps) < all_steps
 
 
-def test_training_goes_on_between_translations() -> None:
+def test_graph_decoding_sees_updated_weights() -> None:
     """Weights change where they are, so what was prepared before serves after."""
     plain, fixed = pair(recipe())
     rows = padded([[SOS, 5, 6, EOS]] * ROWS)
@@ -232,7 +232,7 @@ def test_training_goes_on_between_translations() -> None:
     same(translate(fixed, sources(), search(1)), translate(plain, sources(), search(1)), 1e-3)
 
 
-def test_a_step_is_orders_to_the_device_alone() -> None:
+def test_graph_decoding_step_never_waits_for_device() -> None:
     """On a device without memory, torch's "meta", whatever needs a number of it or from outside of it would be seen."""
     for of in (*(recipe(one) for one in VARIANTS), *(recipe(**one) for one in OTHERS)):
         found = meta(of, training())
@@ -254,7 +254,7 @@ def test_a_step_is_orders_to_the_device_alone() -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_replays_find_what_calls_find(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_decoding_replay_equals_call(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the bit: a capture changes nothing that is remembered, and each shape is captured once."""
     _, uncaptured = pair(recipe())
     _, replayed = pair(recipe())
@@ -273,7 +273,7 @@ def test_replays_find_what_calls_find(beam: int, monkeypatch: pytest.MonkeyPatch
 @needs_gpu
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("beam", [1, 3])
-def test_replays_find_what_calls_find_on_a_gpu(beam: int, precision: str) -> None:
+def test_graph_decoding_replay_equals_call_on_gpu(beam: int, precision: str) -> None:
     _, uncaptured = pair(recipe(), device="cuda", precision=precision)
     _, replayed = pair(recipe(), device="cuda", precision=precision)
     uncaptured._steps = CapturedSteps(uncaptured, LONGEST, called)
@@ -285,7 +285,7 @@ def test_replays_find_what_calls_find_on_a_gpu(beam: int, precision: str) -> Non
 
 @needs_gpu
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_translations_are_those_without_on_a_gpu(variant: str) -> None:
+def test_graph_decoding_translations_equal_plain_on_gpu(variant: str) -> None:
     plain, replayed = map(Ending, pair(recipe(variant), device="cuda"))
     for beam in (1, 3):
         # Convolutions multiply in TensorFloat-32 there.

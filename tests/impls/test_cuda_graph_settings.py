@@ -30,17 +30,17 @@ def run(variant: str = "learned_positions", **changes: Any) -> RunSpec:
         ("bahdanau_gru", {"device": "mps"}, "device='mps' and variant='bahdanau_gru'"),
     ],
 )
-def test_what_cannot_be_captured_is_refused(variant: str, changes: dict[str, Any], named: str) -> None:
+def test_cuda_graphs_unsupported_run_raises(variant: str, changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=f"cuda_graphs='on' with {named}: allowed is framework='torch', a device that"):
         run(variant, cuda_graphs="on", **changes)
 
 
-def test_an_outsiders_builder_is_refused() -> None:
+def test_cuda_graphs_external_builder_raises() -> None:
     with pytest.raises(ValueError, match="with variant='mine:NAME': allowed is"):
         RunSpec(variant="mine:NAME", recipe=None, device="cuda", cuda_graphs="on")
 
 
-def test_other_words_are_refused_with_the_nearest() -> None:
+def test_cuda_graphs_unknown_value_suggests_nearest() -> None:
     with pytest.raises(ValueError, match="cuda_graphs='onn': allowed is off, on; did you mean 'on'"):
         override(run(device="cuda"), "cuda_graphs=onn")
 
@@ -48,12 +48,12 @@ def test_other_words_are_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("variant", "allowed"), [("learned_positions", "needs a CUDA device"), ("torch_reference", "")]
 )
-def test_models_that_cannot_be_captured_are_not_built(variant: str, allowed: str) -> None:
+def test_cuda_graphs_unsupported_model_is_not_built(variant: str, allowed: str) -> None:
     with pytest.raises(ValueError, match=f"cuda_graphs=True .*{allowed}"):
         impls.build(registry.recipe(variant), SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, cuda_graphs=True)
 
 
-def test_an_id_tells_graphs_only_where_there_are_some() -> None:
+def test_cuda_graphs_change_run_id_only_if_on() -> None:
     plain = run(device="cuda")
     graphs = replace(plain, cuda_graphs="on")
     assert graphs.id != plain.id
@@ -63,7 +63,7 @@ def test_an_id_tells_graphs_only_where_there_are_some() -> None:
     assert spec_from_json(older) == plain
 
 
-def test_settings_may_stand_in_any_order() -> None:
+def test_cuda_graphs_settings_in_any_order() -> None:
     for settings in (["cuda_graphs=on", "device=cuda"], ["device=cuda", " cuda_graphs = on"]):
         assert overridden(run(), settings) == run(device="cuda", cuda_graphs="on")
 
@@ -79,7 +79,7 @@ def test_settings_may_stand_in_any_order() -> None:
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_the_command_line_refuses_in_a_line(arguments: list[str], tmp_path: Any, capsys: Any) -> None:
+def test_cuda_graphs_command_line_error_is_one_line(arguments: list[str], tmp_path: Any, capsys: Any) -> None:
     assert program.main([*arguments, "--corpus", "captions", "--results", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.strip().split("\n")
     assert line.startswith("bakeoff: cuda_graphs='on' with ")

@@ -68,7 +68,7 @@ def equal(one: Arrays, other: Arrays) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_padded_updates_are_the_plain_ones(variant: str) -> None:
+def test_padded_update_equals_plain(variant: str) -> None:
     """20 updates of many shapes: losses, norms, weights and moments; with smoothing and clipping where they are on."""
     given, trained = batches(), training(variant)
     plain, static = (model(kind, recipe(variant), trained) for kind in (TorchModel, GraphModel))
@@ -87,13 +87,13 @@ def test_padded_updates_are_the_plain_ones(variant: str) -> None:
 
 @pytest.mark.parametrize("changes", [{"positions": "rotary", "norm": "rms", "norm_order": "pre", "ffn": "gated"},
                                      {"positions": "alibi", "tying": "output", "activation": "silu"}])  # fmt: skip
-def test_padded_updates_are_the_plain_ones_in_other_words_of_a_recipe(changes: dict[str, Any]) -> None:
+def test_padded_update_equals_plain_for_other_recipes(changes: dict[str, Any]) -> None:
     given, trained = batches(6), training(label_smoothing=0.1)
     plain, static = (model(kind, recipe(**changes), trained) for kind in (TorchModel, GraphModel))
     np.testing.assert_allclose(curve(static, given), curve(plain, given), rtol=ROUNDING)
 
 
-def test_sums_over_several_updates_are_the_plain_ones() -> None:
+def test_padded_totals_equal_plain() -> None:
     plain, static = (model(kind, recipe(), training()) for kind in (TorchModel, GraphModel))
     for one in batches(5):
         plain.train_step(one, RATE)
@@ -105,7 +105,7 @@ def test_sums_over_several_updates_are_the_plain_ones() -> None:
     assert static.take_totals().updates == 0
 
 
-def test_a_loss_that_is_not_finite_is_told() -> None:
+def test_padded_loss_not_finite_is_reported() -> None:
     static = model(GraphModel, recipe(), training())
     weights = static.weights()
     static.set_weights({**weights, "output.bias": np.full_like(weights["output.bias"], np.nan)})
@@ -114,7 +114,7 @@ def test_a_loss_that_is_not_finite_is_told() -> None:
 
 
 @pytest.mark.parametrize("variant", ["learned_positions", "paper"])
-def test_padding_changes_nothing(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_content_does_not_matter(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One update with twice the rows and the longest lengths; PAD's own vector and the last positions get nothing."""
     given = batch(3, rows=3)
     found = []
@@ -135,7 +135,7 @@ def test_padding_changes_nothing(variant: str, monkeypatch: pytest.MonkeyPatch) 
         assert not wide["first_moment/source.positions"][given.source.shape[1] :].any()
 
 
-def test_a_batch_of_padding_alone_changes_no_sum_and_no_weight() -> None:
+def test_padded_batch_of_only_padding_changes_nothing() -> None:
     static = model(GraphModel, recipe(), training())
     before = static.weights()
     nothing = np.full((2, 3), PAD, np.int32)
@@ -145,7 +145,7 @@ def test_a_batch_of_padding_alone_changes_no_sum_and_no_weight() -> None:
     equal(static.weights(), before)
 
 
-def test_shapes_are_few_and_hold_the_batch() -> None:
+def test_padded_shapes_are_few_and_large_enough() -> None:
     assert padded_shape(batch(2), ROWS, LONGEST) == BatchShape(ROWS, 8, 8)
     shapes = {padded_shape(batch(number), ROWS, LONGEST) for number in range(200)}
     assert len(shapes) <= (LONGEST // LENGTH_STEP + 1) ** 2
@@ -158,7 +158,7 @@ def test_shapes_are_few_and_hold_the_batch() -> None:
             assert whole % LENGTH_STEP == 0 or whole == LONGEST
 
 
-def test_dropout_depends_on_seed_and_update_alone() -> None:
+def test_padded_dropout_depends_on_seed_and_update_only() -> None:
     """Whatever was computed before, another shape among it, update 3 of a seed drops the same units."""
     trained = training()
     state = model(GraphModel, recipe(dropout=0.3), trained).training_state() | {"updates": np.array(2)}
@@ -175,7 +175,7 @@ def test_dropout_depends_on_seed_and_update_alone() -> None:
     assert curve(other, [batch(5)]) != outcomes[0][0]
 
 
-def test_a_resume_in_mid_epoch_ends_with_the_same_bits() -> None:
+def test_graph_model_resume_in_mid_epoch_is_bit_identical() -> None:
     given = batches(8)
     straight, first = (model(GraphModel, recipe("paper", 0.2), training("paper")) for _ in range(2))
     for one in given:
@@ -191,7 +191,7 @@ def test_a_resume_in_mid_epoch_ends_with_the_same_bits() -> None:
     assert second.take_totals() == straight.take_totals()
 
 
-def test_a_plain_model_goes_on_from_a_captured_one_and_back() -> None:
+def test_graph_and_plain_model_exchange_training_state() -> None:
     given = batches(6)
     straight, static = model(TorchModel, recipe(), training()), model(GraphModel, recipe(), training())
     expected = curve(straight, given)
@@ -210,7 +210,7 @@ def places(found: TorchModel) -> list[int]:
     return [one.data_ptr() for one in (*found._parameters, *state, found._sums, found._largest, found._finite)]
 
 
-def test_nothing_that_a_graph_points_to_moves() -> None:
+def test_graph_model_tensors_stay_in_place() -> None:
     static = model(GraphModel, recipe(), training())
     before = places(static)
     curve(static, batches(3))
@@ -230,7 +230,7 @@ class DrawnNowhere:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_an_update_is_orders_to_the_device_alone(variant: str) -> None:
+def test_graph_update_never_waits_for_device(variant: str) -> None:
     """On a device without memory, torch's "meta", whatever needs a number of it or from outside of it would be seen."""
     static = meta(recipe(variant, 0.1), training(variant))
     static._optimiser = torch.optim.Adam(static._parameters, fused=True)
@@ -249,7 +249,7 @@ def test_an_update_is_orders_to_the_device_alone(variant: str) -> None:
     assert len(orders.given) > 500
 
 
-def test_an_order_that_needs_the_host_is_noticed() -> None:
+def test_host_access_in_update_is_detected() -> None:
     with Orders() as orders, pytest.raises(RuntimeError, match="meta"):
         torch.ones(2, device="meta").sum().item()
     with Orders() as copied:
@@ -278,7 +278,7 @@ def shapes(given: Sequence[Batch]) -> set[BatchShape]:
     return {padded_shape(one, ROWS, LONGEST) for one in given}
 
 
-def test_replays_are_the_updates_to_the_bit(gpu: PlayedGpu) -> None:
+def test_replayed_updates_are_bit_identical(gpu: PlayedGpu) -> None:
     """Warm-up changes nothing, numbers are drawn anew before each replay, and inputs are there before it."""
     given = batches(12) * 2
     static, replayed = model(GraphModel, recipe(dropout=0.3), training()), captured()
@@ -291,7 +291,7 @@ def test_replays_are_the_updates_to_the_bit(gpu: PlayedGpu) -> None:
     assert gpu.log[:3] == ["synchronize", "update", "replay"]
 
 
-def test_a_shape_is_captured_once_with_the_generator_and_in_shared_memory(gpu: PlayedGpu) -> None:
+def test_shape_is_captured_once_in_shared_memory(gpu: PlayedGpu) -> None:
     given = batches(12) * 2
     replayed = captured()
     curve(replayed, given)
@@ -304,7 +304,7 @@ def test_a_shape_is_captured_once_with_the_generator_and_in_shared_memory(gpu: P
     assert told.seconds > 0
 
 
-def test_capturing_changes_no_state(gpu: PlayedGpu) -> None:
+def test_capture_restores_state(gpu: PlayedGpu) -> None:
     replayed = captured()
     curve(replayed, [batch(1)])
     replayed.train_step(batch(1), RATE)
@@ -315,7 +315,7 @@ def test_capturing_changes_no_state(gpu: PlayedGpu) -> None:
     equal(replayed.training_state(), before)
 
 
-def test_what_is_restored_after_a_capture_is_still_replayed(gpu: PlayedGpu) -> None:
+def test_replay_after_restoring_state_works(gpu: PlayedGpu) -> None:
     """A checkpoint that is loaded reaches graphs that were captured before: resume, and the best epoch's weights."""
     given = batches(5)
     replayed = captured()
@@ -327,7 +327,7 @@ def test_what_is_restored_after_a_capture_is_still_replayed(gpu: PlayedGpu) -> N
     assert len(gpu.graphs) == graphs
 
 
-def test_only_so_many_shapes_are_captured(gpu: PlayedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_beyond_max_graphs_run_directly(gpu: PlayedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graph_training, "MOST_GRAPHS", 2)
     given = batches(12)
     static, replayed = model(GraphModel, recipe(dropout=0.3), training()), captured()
@@ -345,7 +345,7 @@ def test_only_so_many_shapes_are_captured(gpu: PlayedGpu, monkeypatch: pytest.Mo
 
 @needs_gpu
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_captured_updates_are_the_plain_ones_on_a_gpu(variant: str) -> None:
+def test_captured_updates_equal_plain_on_gpu(variant: str) -> None:
     given, trained = batches(), training(variant)
     plain, static = (model(kind, recipe(variant), trained, device="cuda") for kind in (TorchModel, GraphModel))
     # Convolutions multiply in TensorFloat-32 there.
@@ -356,7 +356,7 @@ def test_captured_updates_are_the_plain_ones_on_a_gpu(variant: str) -> None:
 
 @needs_gpu
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_replays_are_the_updates_on_a_gpu(precision: str) -> None:
+def test_replayed_updates_equal_direct_ones_on_gpu(precision: str) -> None:
     """With dropout: a replay draws the numbers of its seed and update, and a warm-up leaves nothing behind."""
     given = batches() * 2
     settings: dict[str, Any] = {"device": "cuda", "precision": precision}
@@ -367,7 +367,7 @@ def test_replays_are_the_updates_on_a_gpu(precision: str) -> None:
 
 
 @needs_gpu
-def test_a_captured_update_that_is_there_waits_for_nothing() -> None:
+def test_replayed_update_never_waits_on_gpu() -> None:
     static = model(GraphModel, recipe(dropout=0.3), training(), device="cuda")
     given = batches(8)
     curve(static, given)

@@ -17,18 +17,18 @@ from impls.recipes import TRAININGS
 PAPER = Training(schedule="inverse_sqrt", peak_rate=1e-3, warmup_updates=1_000)
 
 
-def test_a_constant_rate_is_constant() -> None:
+def test_constant_schedule_is_constant() -> None:
     training = Training(peak_rate=5e-4)
     assert {schedules.learning_rate(training, update) for update in (1, 2, 999, 10**6)} == {5e-4}
 
 
-def test_a_constant_rate_warms_up_in_a_straight_line() -> None:
+def test_constant_schedule_warms_up_linearly() -> None:
     training = Training(peak_rate=2e-3, warmup_updates=4)
     rates = [schedules.learning_rate(training, update) for update in (1, 2, 3, 4, 5, 100)]
     assert rates == pytest.approx([5e-4, 1e-3, 1.5e-3, 2e-3, 2e-3, 2e-3])
 
 
-def test_the_inverse_square_root_is_equation_3_of_vaswani_et_al() -> None:
+def test_inverse_sqrt_schedule_equals_vaswani_equation_3() -> None:
     width, warmup = 256, 1_267
     training = Training(schedule="inverse_sqrt", peak_rate=(width * warmup) ** -0.5, warmup_updates=warmup)
     for update in (1, 17, warmup - 1, warmup, warmup + 1, 5_000):
@@ -37,24 +37,24 @@ def test_the_inverse_square_root_is_equation_3_of_vaswani_et_al() -> None:
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_no_source_exceeds_its_peak_and_each_reaches_it(name: str) -> None:
+def test_schedule_reaches_and_never_exceeds_peak(name: str) -> None:
     training = TRAININGS[name]
     rates = [schedules.learning_rate(training, update) for update in range(1, 2_000)]
     assert max(rates) == pytest.approx(training.peak_rate, rel=1e-12)
     assert rates.index(max(rates)) + 1 == max(training.warmup_updates, 1)
 
 
-def test_a_peak_of_zero_stays_zero() -> None:
+def test_schedule_with_peak_0_is_0() -> None:
     assert schedules.learning_rate(replace(PAPER, peak_rate=0.0), 3) == 0.0
 
 
 @pytest.mark.parametrize("update", [0, -1])
-def test_updates_count_from_one(update: int) -> None:
+def test_learning_rate_update_below_1_raises(update: int) -> None:
     with pytest.raises(ValueError, match=rf"update={update}: allowed is a whole number of at least 1"):
         schedules.learning_rate(PAPER, update)
 
 
-def test_sinusoids_are_the_formula_with_sine_and_cosine_interleaved() -> None:
+def test_sinusoids_interleave_sine_and_cosine() -> None:
     table = formulas.sinusoids(7, 6)
     assert table.shape == (7, 6)
     for position in range(7):
@@ -64,7 +64,7 @@ def test_sinusoids_are_the_formula_with_sine_and_cosine_interleaved() -> None:
             assert table[position, 2 * pair + 1] == pytest.approx(math.cos(angle), abs=1e-15)
 
 
-def test_a_shift_of_positions_is_a_rotation() -> None:
+def test_sinusoids_shift_is_rotation() -> None:
     table = formulas.sinusoids(50, 8)
     products = table @ table.T
     assert np.diag(products, 5) == pytest.approx(products[0, 5])
@@ -78,12 +78,12 @@ def test_a_shift_of_positions_is_a_rotation() -> None:
         (-1, 4, "positions=-1: expected a whole number of at least 0"),
     ],
 )
-def test_bad_sizes_of_sinusoids_are_named(positions: int, width: int, message: str) -> None:
+def test_sinusoids_wrong_size_raises(positions: int, width: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         formulas.sinusoids(positions, width)
 
 
-def test_activations_at_points_worked_by_hand() -> None:
+def test_activation_known_values() -> None:
     assert formulas.activation("relu", [-2.0, 0.0, 3.0]).tolist() == [0, 0, 3]
     assert formulas.activation("gelu", [-1.0, 0.0, 1.0]) == pytest.approx([-0.15865525393, 0, 0.84134474607])
     assert formulas.activation("silu", [-1.0, 0.0, 1.0]) == pytest.approx([-1 / (1 + math.e), 0, math.e / (1 + math.e)])
@@ -91,26 +91,26 @@ def test_activations_at_points_worked_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", get_args(Activation))
-def test_derivatives_are_the_slopes_of_the_activations(name: str) -> None:
+def test_activation_derivative_equals_slope(name: str) -> None:
     x, step = np.linspace(-5, 5, 100), 1e-6  # an even count: 0, where relu has no slope, is not among them
     slopes = (formulas.activation(name, x + step) - formulas.activation(name, x - step)) / (2 * step)
     assert formulas.activation_derivative(name, x) == pytest.approx(slopes, abs=1e-8)
 
 
 @pytest.mark.parametrize("name", get_args(Activation))
-def test_activations_stay_finite_far_out(name: str) -> None:
+def test_activation_large_input_stays_finite(name: str) -> None:
     x = np.array([-1e4, 1e4])
     assert np.isfinite(formulas.activation(name, x)).all()
     assert np.isfinite(formulas.activation_derivative(name, x)).all()
 
 
 @pytest.mark.parametrize("function", [formulas.activation, formulas.activation_derivative])
-def test_an_unknown_activation_is_named(function: object) -> None:
+def test_unknown_activation_raises(function: object) -> None:
     with pytest.raises(ValueError, match="activation='mish': expected one of relu, gelu, silu, tanh"):
         function("mish", 0.0)  # type: ignore[operator]
 
 
-def test_masks_follow_their_rule_cell_by_cell() -> None:
+def test_masks_follow_rule() -> None:
     sources, targets = [2, 4, 1], [3, 1, 2]
     found = formulas.masks(sources, targets)
     assert (found.encoder.shape, found.decoder.shape, found.cross.shape) == ((3, 4), (3, 3, 3), (3, 3, 4))
@@ -123,13 +123,13 @@ def test_masks_follow_their_rule_cell_by_cell() -> None:
                 assert found.decoder[sentence, query, key] == (key <= query and key < target)
 
 
-def test_every_query_sees_something() -> None:
+def test_masks_every_query_sees_a_key() -> None:
     found = formulas.masks([1, 5], [6, 1])
     assert found.decoder.any(-1).all()
     assert found.cross.any(-1).all()
 
 
 @pytest.mark.parametrize(("sources", "targets"), [([1, 2], [1]), ([], []), ([0], [1]), ([1.5], [1]), ([[1]], [[1]])])
-def test_bad_lengths_are_refused(sources: list[object], targets: list[object]) -> None:
+def test_masks_wrong_lengths_raise(sources: list[object], targets: list[object]) -> None:
     with pytest.raises(ValueError, match="expected two equally long lists of whole numbers of at least 1"):
         formulas.masks(sources, targets)  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ def visible(words: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_gpus_are_those_that_cuda_would_see(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_respect_cuda_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.gpus() == ["GPU-one", "GPU-two"]
     assert visible("1", monkeypatch) == ["1"]
     assert visible(" 2, 0 ", monkeypatch) == ["2", "0"]
@@ -55,14 +55,14 @@ def test_gpus_are_those_that_cuda_would_see(monkeypatch: pytest.MonkeyPatch) -> 
     assert visible("-1", monkeypatch) == visible("", monkeypatch) == []
 
 
-def test_without_the_driver_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gpus_without_driver_are_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert machine.gpus() == []
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_a_record_names_the_gpu_that_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_names_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     first, other = "The first GPU", "The other GPU"
     assert [machine.machine(device)["gpu"] for device in ("cuda", "cuda:0", "cuda:1")] == [first, first, other]
     assert machine.machine("cuda:one")["gpu"] == first  # the framework says what is wrong with that word
@@ -84,7 +84,7 @@ def test_a_record_names_the_gpu_that_was_used(monkeypatch: pytest.MonkeyPatch) -
         ("cpu", None, 5, []),
     ],
 )
-def test_as_many_runs_go_at_once_as_there_are_gpus(
+def test_jobs_default_to_number_of_gpus(
     device: str, visible: str | None, jobs: int, gpus: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if visible is not None:
@@ -115,14 +115,14 @@ def seen(tmp_path: Path, device: str, **settings: Any) -> list[str]:
         ("cpu", ["GPU-one", "GPU-two"], ["sees all"] * 4),
     ],
 )
-def test_each_run_sees_the_least_busy_gpu(
+def test_run_gets_least_busy_gpu(
     device: str, gpus: list[str], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert seen(tmp_path, device, gpus=gpus) == expected
 
 
-def test_a_gpu_whose_run_has_ended_is_free_again(tmp_path: Path) -> None:
+def test_gpu_is_freed_after_run(tmp_path: Path) -> None:
     gpus = ["GPU-one", "GPU-two"]
     crew = local._Crew([], tmp_path, io.StringIO(), Forecast({}, 2), local.RunLimits(), {}, gpus)
     worker: Any = None
@@ -134,7 +134,7 @@ def test_a_gpu_whose_run_has_ended_is_free_again(tmp_path: Path) -> None:
     assert crew._gpu(run) == "GPU-two"
 
 
-def test_keras_leaves_memory_of_a_gpu_to_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keras_does_not_preallocate_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
     keras = {"framework": "keras", "device": "cuda"}
     assert worker_environment(spec(backend="tensorflow", **keras))["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"

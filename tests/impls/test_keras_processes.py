@@ -121,7 +121,7 @@ def runs(folder: Path) -> Runs:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_a_training_process_holds_one_framework(name: str, runs: Runs) -> None:
+def test_training_process_loads_one_framework(name: str, runs: Runs) -> None:
     done = runs[name]
     assert done.code == 0, done.error
     wanted = {"torch"} if name == "torch" else {"keras", name.removeprefix("keras-")}
@@ -130,7 +130,7 @@ def test_a_training_process_holds_one_framework(name: str, runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_the_record_says_what_computed_and_what_compiling_cost(name: str, runs: Runs) -> None:
+def test_record_has_framework_and_compilation_time(name: str, runs: Runs) -> None:
     (record,) = runs[name].records
     assert record.status == "completed"
     assert record.environment["framework"] == ("torch" if name == "torch" else "keras")
@@ -146,7 +146,7 @@ def test_the_record_says_what_computed_and_what_compiling_cost(name: str, runs: 
 
 
 @pytest.mark.parametrize("name", [name for name in CHOICES if name != "torch"])
-def test_keras_is_given_what_torch_is_given(name: str, runs: Runs) -> None:
+def test_keras_and_torch_train_on_same_inputs(name: str, runs: Runs) -> None:
     (record,), (torch_s,) = runs[name].records, runs["torch"].records
     for given in ("files", "source_vocabulary", "target_vocabulary", "tokenised", "stream", "weights"):
         assert record.fingerprints[given] == torch_s.fingerprints[given], given
@@ -157,7 +157,7 @@ def test_keras_is_given_what_torch_is_given(name: str, runs: Runs) -> None:
     assert record.id != torch_s.id
 
 
-def test_bench_compares_both_frameworks_and_none_of_its_processes_holds_two(folder: Path) -> None:
+def test_bench_with_both_frameworks_separates_processes(folder: Path) -> None:
     words = ("--variant", "learned_positions", "--framework", "torch", "--framework", "keras", "--seed", "0")
     done = command(folder / "bench", "bench", "--suite", "quick", *words, *SMALL, "--results", "results")
     assert done.code == 0, done.error
@@ -180,7 +180,7 @@ def test_bench_compares_both_frameworks_and_none_of_its_processes_holds_two(fold
         ("keras-torch", "torch"),
     ],
 )
-def test_what_is_missing_is_named_with_what_installs_it(name: str, hidden: str, tmp_path: Path) -> None:
+def test_missing_package_names_install_command(name: str, hidden: str, tmp_path: Path) -> None:
     done = run(tmp_path / "run", name, (hidden,))
     assert done.code == 2
     assert done.error.count("\n") == 1
@@ -194,7 +194,7 @@ def test_what_is_missing_is_named_with_what_installs_it(name: str, hidden: str, 
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in ("jax", "keras-torch"))) for name in CHOICES],
 )
-def test_nothing_else_is_needed(name: str, folder: Path) -> None:
+def test_framework_trains_without_the_others(name: str, folder: Path) -> None:
     """A framework trains where no other is installed."""
     needed = {"torch"} if name == "torch" else {"keras", name.removeprefix("keras-")}
     hidden = tuple(sorted((COMPUTES | {"keras"}) - needed))
@@ -203,7 +203,7 @@ def test_nothing_else_is_needed(name: str, folder: Path) -> None:
     assert [record.status for record in done.records] == ["completed"]
 
 
-def test_what_needs_no_framework_works_without_any(tmp_path: Path, runs: Runs) -> None:
+def test_commands_without_training_need_no_framework(tmp_path: Path, runs: Runs) -> None:
     hidden = tuple(sorted(COMPUTES | {"keras"}))
     assert runs["torch"].records
     results = str(runs.folder / "torch" / "results")

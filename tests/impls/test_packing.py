@@ -116,7 +116,7 @@ def differences(of: TorchModel, batch: Batch) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_packed_losses_and_gradients_are_the_padded_ones(name: str) -> None:
+def test_packed_losses_and_gradients_equal_padded(name: str) -> None:
     nats, gradients = differences(model(RECIPES[name]), random_batch())
     # Without norms the activations grow from layer to layer, and rounding with them.
     close = 10 * CLOSE if getattr(RECIPES[name], "norm", "") == "none" else CLOSE
@@ -133,7 +133,7 @@ COMBINED = [
 
 
 @pytest.mark.parametrize("recipe", COMBINED, ids=lambda one: f"{one.positions}-{one.norm}-{one.norm_order}-{one.ffn}")
-def test_packed_features_are_the_padded_ones_in_double_precision(recipe: TransformerRecipe) -> None:
+def test_packed_features_equal_padded_in_double_precision(recipe: TransformerRecipe) -> None:
     """Without the rounding of float32, so that any difference is one of formulas; with gradients of every weight."""
     of, batch = model(recipe), random_batch(GROUP_ROWS + 3)
     module = of.module.double().eval()
@@ -153,7 +153,7 @@ def test_packed_features_are_the_padded_ones_in_double_precision(recipe: Transfo
 
 
 @pytest.mark.parametrize("recipe", [BASE, GRU, REFERENCE], ids=["transformer", "gru", "torch_reference"])
-def test_rows_of_padding_and_of_one_word_change_nothing(recipe: Recipe) -> None:
+def test_packed_rows_of_padding_change_nothing(recipe: Recipe) -> None:
     of, bare, more = model(recipe), random_batch(30), random_batch(30, empty_row=True)
     assert (bare.target_in[:, 1] == PAD).any(), "there is a sentence of one word, <sos>"
     found = of.token_nats(more)
@@ -165,7 +165,7 @@ def test_rows_of_padding_and_of_one_word_change_nothing(recipe: Recipe) -> None:
 
 
 @pytest.mark.parametrize("recipe", [BASE, GRU, REFERENCE], ids=["transformer", "gru", "torch_reference"])
-def test_one_sentence_and_padding_alone(recipe: Recipe) -> None:
+def test_packed_batch_of_one_sentence_or_only_padding(recipe: Recipe) -> None:
     one = Batch(*(ids[5:6] for ids in vars(random_batch()).values()))
     of = model(recipe)
     np.testing.assert_allclose(of.token_nats(one), padded_nats(of, one), atol=1e-5)
@@ -178,7 +178,7 @@ def test_one_sentence_and_padding_alone(recipe: Recipe) -> None:
 
 
 @pytest.mark.parametrize("recipe", [BASE, REFERENCE], ids=["transformer", "torch_reference"])
-def test_the_size_of_the_groups_changes_nothing_but_rounding(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_size_changes_only_rounding(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     batch, found = random_batch(), []
     for rows in (1, 7, GROUP_ROWS, 500):
         monkeypatch.setattr(torch_adapter, "GROUP_ROWS", rows)
@@ -188,7 +188,7 @@ def test_the_size_of_the_groups_changes_nothing_but_rounding(recipe: Recipe, mon
             np.testing.assert_allclose(other[name], gradient, atol=CLOSE, err_msg=name)
 
 
-def test_words_whose_next_word_is_not_to_be_predicted_are_left_out_of_the_loss() -> None:
+def test_packed_loss_excludes_positions_without_target() -> None:
     batch = random_batch(9)
     batch.target_out[2, 0] = batch.target_out[3, 4] = PAD
     for recipe in (BASE, GRU, REFERENCE):
@@ -201,7 +201,7 @@ def test_words_whose_next_word_is_not_to_be_predicted_are_left_out_of_the_loss()
 
 
 @pytest.mark.parametrize("recipe", [BASE, replace(BASE, ffn="conv1d", norm="handmade")])
-def test_products_norms_and_dropout_see_real_words_alone(recipe: TransformerRecipe) -> None:
+def test_packed_layers_see_real_positions_only(recipe: TransformerRecipe) -> None:
     of, batch = model(recipe), random_batch()
     source, target = int((batch.source != PAD).sum()), int((batch.target_in != PAD).sum())
     seen: set[int] = set()
@@ -218,7 +218,7 @@ def test_products_norms_and_dropout_see_real_words_alone(recipe: TransformerReci
     assert {source, target} <= seen
 
 
-def test_the_decoder_of_the_gru_drops_sentences_that_have_ended() -> None:
+def test_gru_decoder_drops_finished_sentences() -> None:
     of, batch = model(GRU), random_batch()
     steps: list[int] = []
     of.module.decoder_hidden.register_forward_pre_hook(lambda module, inputs: steps.append(len(inputs[0])))
@@ -227,7 +227,7 @@ def test_the_decoder_of_the_gru_drops_sentences_that_have_ended() -> None:
     assert steps == sorted(steps, reverse=True)
 
 
-def test_random_batches_pad_attention_little() -> None:
+def test_random_batches_have_little_attention_padding() -> None:
     batch = random_batch(4 * GROUP_ROWS)
     packing = pack(batch, heads=1, group_rows=GROUP_ROWS, to_device=torch.from_numpy)
     scores = sum(group.shape[0] * group.shape[2] * group.shape[3] for group in packing.cross_groups)
@@ -237,7 +237,7 @@ def test_random_batches_pad_attention_little() -> None:
 # Layouts --------------------------------------------------------------------------------------------------------------
 
 
-def test_packed_words_and_positions_are_those_of_the_batch() -> None:
+def test_packed_tokens_and_positions_equal_batch() -> None:
     batch = random_batch()
     packing = pack(batch, heads=2, group_rows=GROUP_ROWS, to_device=torch.from_numpy)
     assert np.array_equal(np.sort(packing.indices), np.flatnonzero(batch.target_in != PAD))
@@ -294,7 +294,7 @@ PLANTED: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_wrong_index_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_wrong_index_is_detected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = torch_packing.pack
     monkeypatch.setattr(torch_adapter, "pack", lambda *given, **settings: PLANTED[fault](right(*given, **settings)))
     nats, gradients = differences(model(BASE), random_batch())
@@ -302,7 +302,7 @@ def test_a_wrong_index_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("fault", ["words", "sizes", "lengths"])
-def test_a_wrong_layout_of_the_gru_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gru_packing_wrong_layout_is_detected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(batch: Batch, **settings: Any) -> Any:
         found = pack_by_position(batch, **settings)
         if fault == "sizes":
@@ -322,7 +322,7 @@ def test_a_wrong_layout_of_the_gru_is_noticed(fault: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("kind", ["packed", "graphs"])
-def test_each_place_has_the_dropout_rate_of_its_own(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_rates_per_place(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = replace(BASE, dropout=0.1, attention_dropout=0.2, activation_dropout=0.3)
     drawn: list[tuple[int, float]] = []
     kept = DropoutSource.keep_mask
@@ -354,7 +354,7 @@ def test_each_place_has_the_dropout_rate_of_its_own(kind: str, monkeypatch: pyte
     assert count == [2 + 5 * recipe.layers, 3 * recipe.layers, 2 * recipe.layers]
 
 
-def test_without_rates_of_their_own_all_places_have_the_same() -> None:
+def test_dropout_rates_default_to_dropout() -> None:
     recipe = replace(BASE, dropout=0.25)
     of = impls.build(recipe, SOURCE_VOCABULARY_SIZE, SOURCE_VOCABULARY_SIZE)
     assert isinstance(of, TorchModel)
@@ -362,7 +362,7 @@ def test_without_rates_of_their_own_all_places_have_the_same() -> None:
     assert replace(REFERENCE, dropout=0.25).as_transformer().attention_rate == 0.25
 
 
-def test_a_rate_of_0_at_one_place_leaves_the_others() -> None:
+def test_dropout_rate_0_at_one_place_keeps_others() -> None:
     """The same update with dropout at one place alone differs from that without any, and from the other places'."""
     found = []
     for rates in ((0, None, None), (0.3, 0, 0), (0, 0.3, None), (0, None, 0.3)):

@@ -50,13 +50,13 @@ def difference(model: Seq2SeqModel, weights: Arrays, batch: Batch) -> float:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_logits_are_the_reference_s(name: str) -> None:
+def test_logits_equal_numpy_reference(name: str) -> None:
     model = perturbed(RECIPES[name])
     assert difference(model, model.weights(), subject(RECIPES[name]).batch()) < 1e-5
 
 
 @pytest.mark.parametrize("recipe", [BASE, REFERENCE, GRU, replace(BASE, ffn="gated", norm="rms", tying="output")])
-def test_an_error_of_a_thousandth_in_one_weight_is_noticed(recipe: Recipe) -> None:
+def test_relative_error_of_a_thousandth_in_one_weight_fails(recipe: Recipe) -> None:
     model, batch = perturbed(recipe), subject(recipe).batch()
     if recipe is GRU:  # livelier, or the encoder hardly reaches the logits
         model.set_weights({name: 3 * value for name, value in model.weights().items()})
@@ -81,7 +81,7 @@ def test_an_error_of_a_thousandth_in_one_weight_is_noticed(recipe: Recipe) -> No
     ],
     ids=["torch_reference = learned_positions", "plain = learned_positions", "conv1d = linear", "handmade = layernorm"],
 )
-def test_two_ways_to_write_the_same_function_agree(first: Recipe, second: Recipe) -> None:
+def test_equivalent_recipes_agree(first: Recipe, second: Recipe) -> None:
     one, other, batch = perturbed(first), build(second), subject(first).batch()
     assert one.weights().keys() == other.weights().keys()
     other.set_weights(one.weights())
@@ -92,7 +92,7 @@ def test_two_ways_to_write_the_same_function_agree(first: Recipe, second: Recipe
     assert np.abs(np.moveaxis(found - expected, 3, 1)[real]).max() < 1e-5
 
 
-def test_epsilon_is_part_of_the_norm() -> None:
+def test_norm_epsilon_changes_logits() -> None:
     one, other, batch = perturbed(BASE), build(replace(BASE, norm_epsilon=0.1)), subject(BASE).batch()
     other.set_weights(one.weights())
     assert difference(other, one.weights(), batch) < 1e-5
@@ -104,7 +104,7 @@ def test_epsilon_is_part_of_the_norm() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40), st.integers(0, 2**32 - 1))
-def test_rotary_keeps_norms_and_sees_distances_alone(first: int, second: int, moved: int, seed: int) -> None:
+def test_rotary_keeps_norms_and_depends_on_distance(first: int, second: int, moved: int, seed: int) -> None:
     import torch
 
     from impls.pytorch.attention import rotate
@@ -121,7 +121,7 @@ def test_rotary_keeps_norms_and_sees_distances_alone(first: int, second: int, mo
 @pytest.mark.parametrize(
     ("positions", "moves"), [("none", False), ("rotary", True), ("alibi", True), ("learned", True)]
 )
-def test_positions_are_what_tells_orders_apart(positions: Any, moves: bool) -> None:
+def test_only_positions_distinguish_word_order(positions: Any, moves: bool) -> None:
     model = perturbed(replace(BASE, positions=positions))
     there = np.array([[SOS, 5, 6, 7, EOS]], np.int32)
     back = np.array([[SOS, 7, 6, 5, EOS]], np.int32)
@@ -130,7 +130,7 @@ def test_positions_are_what_tells_orders_apart(positions: Any, moves: bool) -> N
     assert apart > 1e-3 if moves else apart < 1e-5
 
 
-def test_alibi_slopes_are_those_of_the_paper() -> None:
+def test_alibi_slopes_equal_paper() -> None:
     import torch
 
     from impls.pytorch.attention import linear_biases
@@ -188,7 +188,7 @@ def gradient(model: Seq2SeqModel, batch: Batch, training: Training) -> Arrays:
         "gru teacher_forced",
     ],
 )
-def test_gradients_are_the_finite_differences_of_the_reference(recipe: Recipe, training: Training) -> None:
+def test_gradients_equal_finite_differences_of_reference(recipe: Recipe, training: Training) -> None:
     model, batch = perturbed(recipe, training), subject(recipe).batch(sentences=2)
     weights = {name: value.astype(np.float64) for name, value in model.weights().items()}
     teacher_forced = training.teacher_forcing_mask(0, 1, batch.target_in.shape[1]).tolist()
@@ -211,7 +211,7 @@ def _slope(function: Any, weights: Arrays, name: str, place: Any, step: float = 
     return (values[0] - values[1]) / (2 * step)
 
 
-def test_coins_feed_the_model_its_own_words_from_the_second_position_on() -> None:
+def test_teacher_forcing_0_feeds_own_tokens() -> None:
     """The mask of the first update decides what the decoder reads; it changes the loss as the reference says."""
     training = Training(teacher_forcing=0.0)
     model, batch = perturbed(GRU, training), subject(GRU).batch()
@@ -224,7 +224,7 @@ def test_coins_feed_the_model_its_own_words_from_the_second_position_on() -> Non
 
 
 @pytest.mark.parametrize("coefficients", [{}, {"beta1": 0.8, "beta2": 0.98, "epsilon": 1e-3}])
-def test_updates_are_adam_s(coefficients: dict[str, float]) -> None:
+def test_updates_equal_adam(coefficients: dict[str, float]) -> None:
     training = Training(clip_norm=None, **coefficients)
     model, batches = perturbed(BASE, training), [subject(BASE).batch(seed) for seed in range(3)]
     start, gradients = model.weights(), []
@@ -242,7 +242,7 @@ def test_updates_are_adam_s(coefficients: dict[str, float]) -> None:
         assert np.abs(found - expected)[real].max(initial=0) < 2e-6, name
 
 
-def test_clipping_scales_all_gradients_to_the_norm() -> None:
+def test_clipping_scales_all_gradients_to_norm() -> None:
     batch = subject(BASE).batch()
     free = gradient(perturbed(BASE, UNCLIPPED), batch, UNCLIPPED)
     norm = float(np.sqrt(sum((value.astype(np.float64) ** 2).sum() for value in free.values())))
@@ -255,7 +255,7 @@ def test_clipping_scales_all_gradients_to_the_norm() -> None:
             assert clipped[name] == pytest.approx(scale * value, rel=1e-4, abs=1e-8), name
 
 
-def test_a_tied_embedding_learns_from_all_its_uses() -> None:
+def test_tied_embedding_gradient_sums_all_uses() -> None:
     """The gradient of a tied tensor is the sum of what its uses would get apart."""
     batch = subject(replace(BASE, tying="all")).batch()
     tied = perturbed(replace(BASE, tying="all"), UNCLIPPED)

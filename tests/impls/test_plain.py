@@ -49,14 +49,14 @@ def losses(model: Seq2SeqModel, updates: int = 100) -> list[tuple[float, float, 
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_its_losses_are_those_of_learned_positions(smoothing: float) -> None:
+def test_plain_losses_equal_learned_positions(smoothing: float) -> None:
     chosen = replace(STEADY, label_smoothing=smoothing)
     found, expected = (losses(built(recipe, chosen)) for recipe in (PLAIN, BASE))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert expected[-1][1] < 0.8 * expected[0][1]
 
 
-def test_a_small_change_of_one_weight_would_be_noticed() -> None:
+def test_changed_weight_changes_losses() -> None:
     model, other = built(PLAIN), built(PLAIN)
     weights = other.weights()
     weights["encoder.0.self.value.kernel"][3, 3] += 1e-3
@@ -64,7 +64,7 @@ def test_a_small_change_of_one_weight_would_be_noticed() -> None:
     assert not np.allclose(losses(model), losses(other), rtol=1e-5, atol=0)
 
 
-def test_nothing_in_it_is_optimised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_uses_no_optimised_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     """It uses none of the operations that make our skeleton fast, and computes logits at padding too."""
     import torch
 
@@ -95,7 +95,7 @@ def test_nothing_in_it_is_optimised(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model._optimiser.defaults["fused"] is None  # type: ignore[attr-defined]
 
 
-def test_its_run_is_that_of_learned_positions_but_for_the_architecture(tmp_path: Path, cache: Path) -> None:
+def test_plain_run_differs_from_learned_positions_in_architecture_only(tmp_path: Path, cache: Path) -> None:
     sizes = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16}
     records = [
         training.run(spec(name, replace(registry.recipe(name), **sizes), updates=9), tmp_path)
@@ -107,7 +107,7 @@ def test_its_run_is_that_of_learned_positions_but_for_the_architecture(tmp_path:
     assert records[0].fingerprints["trained_weights"] != records[1].fingerprints["trained_weights"]
 
 
-def test_it_has_the_settings_of_learned_positions_and_is_in_no_suite() -> None:
+def test_plain_has_settings_of_learned_positions_and_is_in_no_suite() -> None:
     recipe = registry.recipe("plain")
     assert registry.training("plain") == registry.training("learned_positions") == TUTORIAL
     assert recipe.as_transformer() == LEARNED_POSITIONS  # type: ignore[union-attr]
@@ -118,7 +118,7 @@ def test_it_has_the_settings_of_learned_positions_and_is_in_no_suite() -> None:
     assert run.id != spec("plain", registry.recipe("torch_reference")).id
 
 
-def test_other_frameworks_and_graphs_are_refused() -> None:
+def test_plain_other_framework_or_graphs_raise() -> None:
     with pytest.raises(ValueError, match="framework 'keras' has no 'plain'"):
         impls.build(PLAIN, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, framework="keras")
     with pytest.raises(ValueError, match="cuda_graphs"):

@@ -14,7 +14,7 @@ from impls.contract import TransformerRecipe
 from impls.weights import count
 
 
-def test_its_run_has_the_vocabulary_and_the_search_of_its_source() -> None:
+def test_tuned_run_has_vocabulary_and_search_of_source() -> None:
     run = suites.spec(suites.SUITES["standard"], "tuned", budget="source", seed=0, data=DataSpec())
     assert (run.data.tokenizer, run.data.vocabulary, run.data.merges) == ("moses-bpe", "joint", 10_000)
     assert (run.data.case, run.decoding.beam, run.training) == ("lower", 5, registry.training("tuned"))
@@ -26,7 +26,7 @@ def test_its_run_has_the_vocabulary_and_the_search_of_its_source() -> None:
 
 
 @pytest.mark.slow
-def test_its_joint_vocabulary_is_as_large_as_the_published_one(
+def test_tuned_joint_vocabulary_has_published_size(
     multi30k_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wu et al. 2021 report 9,708 pieces."""
@@ -40,7 +40,7 @@ def test_its_joint_vocabulary_is_as_large_as_the_published_one(
     assert count(run.recipe, len(found.source_words), len(found.target_words)) == 8_029_435
 
 
-def test_it_learns_captions_with_its_own_data(tmp_path: Path, cache: Path) -> None:
+def test_tuned_learns_captions(tmp_path: Path, cache: Path) -> None:
     """A few updates at a small size, with everything else as its source has it."""
     from dataclasses import replace
 

@@ -22,11 +22,11 @@ from impls.weights import count, embedding_rms, expected_embedding_rms, initial,
     ("recipe", "parameters"),
     [(LEARNED_POSITIONS, 9_038_341), (TORCH_REFERENCE, 9_038_341), (BAHDANAU_GRU, 20_518_405)],
 )
-def test_parameters_at_multi30k_s_vocabularies(recipe: Recipe, parameters: int) -> None:
+def test_parameters_at_multi30k_vocabularies(recipe: Recipe, parameters: int) -> None:
     assert count(recipe, 7_853, 5_893) == parameters
 
 
-def test_shapes_of_the_base() -> None:
+def test_shapes_of_base_recipe() -> None:
     found = shapes(BASE, 37, 41)
     assert found["source.embedding"] == (37, 32)
     assert found["target.embedding"] == (41, 32)
@@ -40,7 +40,7 @@ def test_shapes_of_the_base() -> None:
     assert sum(name.endswith(".kernel") for name in found) == 2 * 6 + 2 * 10 + 1
 
 
-def test_shapes_of_the_gru() -> None:
+def test_shapes_of_gru() -> None:
     found = shapes(GruRecipe(embedding_width=5, width=3), 37, 41)
     assert found["encoder.backward.input.kernel"] == (5, 9)
     assert found["encoder.backward.hidden.kernel"] == (3, 9)
@@ -75,21 +75,21 @@ def test_shapes_of_the_gru() -> None:
         ),
     ],
 )
-def test_a_word_changes_these_tensors_alone(field: str, word: str, gone: set[str], new: set[str]) -> None:
+def test_choice_changes_expected_tensors_only(field: str, word: str, gone: set[str], new: set[str]) -> None:
     before, after = shapes(BASE, 37, 41), shapes(replace(BASE, **{field: word}), 37, 41)
     assert before.keys() - after.keys() == gone
     assert after.keys() - before.keys() == new
     assert {name: after[name] for name in before.keys() & after.keys()} == {n: before[n] for n in before.keys() - gone}
 
 
-def test_norms_have_the_tensors_they_use() -> None:
+def test_norms_have_expected_tensors() -> None:
     assert not [name for name in shapes(replace(BASE, norm="none"), 37, 41) if ".norm." in name]
     rms = [name for name in shapes(replace(BASE, norm="rms"), 37, 41) if ".norm." in name]
     assert rms
     assert all(name.endswith(".scale") for name in rms)
 
 
-def test_one_joint_embedding_counts_once() -> None:
+def test_joint_embedding_counts_once() -> None:
     free, tied = shapes(BASE, 37, 37), shapes(replace(BASE, tying="all"), 37, 37)
     assert free.keys() - tied.keys() == {"source.embedding", "output.kernel"}
     assert count(BASE, 37, 37) - count(replace(BASE, tying="all"), 37, 37) == 2 * 37 * 32
@@ -99,12 +99,12 @@ def test_one_joint_embedding_counts_once() -> None:
         shapes(replace(BASE, tying="all"), 37, 41)
 
 
-def test_torch_reference_has_the_tensors_of_its_twin() -> None:
+def test_torch_reference_has_tensors_of_learned_positions() -> None:
     assert shapes(REFERENCE, 37, 41) == shapes(REFERENCE.as_transformer(), 37, 41) == shapes(BASE, 37, 41)
 
 
 @pytest.mark.parametrize("name", all_recipes())
-def test_recipes_start_equal_in_every_tensor_they_share(name: str) -> None:
+def test_recipes_share_initial_tensors(name: str) -> None:
     recipe = all_recipes()[name]
     twin = GRU if isinstance(recipe, GruRecipe) else BASE
     own, base = initial(recipe, 37, 37, seed=3), initial(twin, 37, 37, seed=3)
@@ -119,7 +119,7 @@ def test_recipes_start_equal_in_every_tensor_they_share(name: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", [BASE, GRU], ids=["transformer", "gru"])
-def test_seeds_and_names_give_other_numbers(recipe: Recipe) -> None:
+def test_initial_weights_depend_on_seed_and_name(recipe: Recipe) -> None:
     first, again, other = (initial(recipe, 37, 37, seed=seed) for seed in (0, 0, 1))
     drawn = [name for name in first if name.endswith((".kernel", ".embedding", ".positions"))]
     for name in drawn:
@@ -128,7 +128,7 @@ def test_seeds_and_names_give_other_numbers(recipe: Recipe) -> None:
     assert len({first[name].tobytes() for name in drawn}) == len(drawn)
 
 
-def test_width_embeddings_have_unit_variance_once_scaled() -> None:
+def test_width_embeddings_have_unit_variance_after_scaling() -> None:
     recipe = TransformerRecipe(width=64, layers=1, heads=4, embedding_init="width")
     drawn = initial(recipe, 500, 700, seed=0)
     for name in ("source.embedding", "target.embedding", "source.positions"):
@@ -147,7 +147,7 @@ def test_transformer_matrices_are_xavier_uniform() -> None:
             assert (value == (1 if name.endswith(".scale") else 0)).all(), name
 
 
-def test_normal_embeddings_have_deviation_1_and_gru_matrices_a_hundredth() -> None:
+def test_initial_deviations_of_embeddings_and_gru() -> None:
     recipe = TransformerRecipe(width=128, layers=1, heads=4, ffn_width=256, embedding_init="normal")
     found = initial(recipe, 500, 700, seed=0)
     for name in ("source.embedding", "target.embedding", "source.positions"):
@@ -159,7 +159,7 @@ def test_normal_embeddings_have_deviation_1_and_gru_matrices_a_hundredth() -> No
 
 
 @pytest.mark.parametrize("name", all_recipes())
-def test_rms_of_embeddings_is_what_the_initial_values_give_on_average(name: str) -> None:
+def test_expected_embedding_rms_equals_average(name: str) -> None:
     recipe = all_recipes()[name]
     tables = {name: one for name, one in initial(recipe, 700, 700, seed=0).items() if not name.endswith("kernel")}
     measured, expected = embedding_rms(recipe, tables), expected_embedding_rms(recipe, 700, 700)
@@ -177,7 +177,7 @@ def test_rms_of_embeddings_is_what_the_initial_values_give_on_average(name: str)
         ("none", 0),
     ],
 )
-def test_rms_of_positions_by_kind(positions: Any, expected: float) -> None:
+def test_position_rms_by_kind(positions: Any, expected: float) -> None:
     recipe = replace(BASE, positions=positions)
     found = embedding_rms(recipe, initial(recipe, 37, 41, seed=0))["position_rms"]
     assert found == pytest.approx(expected, rel=0.05)
@@ -187,7 +187,7 @@ def test_rms_of_positions_by_kind(positions: Any, expected: float) -> None:
 
 @pytest.mark.parametrize("scale", ["sqrt_width", "none"])
 @pytest.mark.parametrize("tying", ["none", "all"])
-def test_rms_of_embeddings_is_that_of_the_vectors_the_model_adds(scale: Any, tying: Any) -> None:
+def test_embedding_rms_equals_added_vectors(scale: Any, tying: Any) -> None:
     torch = pytest.importorskip("torch")
     recipe = replace(BASE, positions="none", embedding_scale=scale, tying=tying, dropout=0.0)
     drawn = initial(recipe, 41, 41, seed=0)
@@ -200,5 +200,5 @@ def test_rms_of_embeddings_is_that_of_the_vectors_the_model_adds(scale: Any, tyi
     assert found == pytest.approx(np.sqrt(np.square(added).mean()), rel=1e-6)
 
 
-def test_rms_without_a_recipe_is_empty() -> None:
+def test_embedding_rms_without_recipe_is_empty() -> None:
     assert embedding_rms(None, {"anything": np.ones(3, np.float32)}) == {}

@@ -70,7 +70,7 @@ def check(model: Seq2SeqModel, batches: list[Batch] = BATCHES, precision: str = 
 
 
 @pytest.mark.parametrize("recipe", FAMILIES.values(), ids=FAMILIES)
-def test_right_models_pass_and_keep_their_state(recipe: Any) -> None:
+def test_self_check_correct_model_passes_and_keeps_state(recipe: Any) -> None:
     model = build(recipe, dropout=0.1)
     check(model)
     model.train_step(BATCHES[0], 1e-3)
@@ -85,28 +85,28 @@ def test_right_models_pass_and_keep_their_state(recipe: Any) -> None:
 
 
 @pytest.mark.parametrize("recipe", [BASE, GRU], ids=["transformer", "gru"])
-def test_right_models_pass_in_bfloat16(recipe: Any) -> None:
+def test_self_check_correct_model_passes_in_bfloat16(recipe: Any) -> None:
     check(
         impls.build(recipe, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, precision="bfloat16"), precision="bfloat16"
     )
 
 
 @pytest.mark.parametrize(("law", "fault"), FAULTS, ids=[fault.__name__ for _, fault in FAULTS])
-def test_faults_are_found_in_models_with_their_first_weights(law: str, fault: type[Fault]) -> None:
+def test_self_check_detects_faults_at_initial_weights(law: str, fault: type[Fault]) -> None:
     model = fault(build(BASE), Training(), 0, 0.0)
     # A fault of the logits alone also shows in law 1: token_nats, which compute on packed rows, are then others.
     with pytest.raises(SelfCheckFailed, match=rf"self-check before training: ({law}|law 1) "):
         check(model)  # type: ignore[arg-type]
 
 
-def test_numbers_that_are_not_finite_are_left_to_training() -> None:
+def test_self_check_ignores_non_finite_weights() -> None:
     model = build(BASE)
     model.set_weights({name: one * np.float32(np.nan) for name, one in model.weights().items()})
     check(model)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_sentences_are_dealt_so_that_lengths_are_mixed(count: int) -> None:
+def test_self_check_batches_mix_lengths(count: int) -> None:
     short, long = (Batch(*(np.full((4, width), 5, np.int32) for _ in range(3))) for width in (3, 9))
     batches = [short, long, short][:count]
     found = dealt(batches)
@@ -123,9 +123,7 @@ class _Late(planted.UnnormalisedBeyondTwelve):
             return super().found(candidates)
 
 
-def test_a_run_with_a_faulty_model_ends_before_its_first_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_with_faulty_model_fails_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = train.build_model
     monkeypatch.setattr(train, "build_model", lambda *given: _Late(right(*given), Training(), 0, 0.0))
     run = spec("counting_model:build")
@@ -139,7 +137,7 @@ def test_a_run_with_a_faulty_model_ends_before_its_first_update(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["learned_positions", "bahdanau_gru"])
-def test_the_check_costs_less_than_a_fiftieth_of_ten_epochs(variant: str, multi30k_folder: Path) -> None:
+def test_self_check_costs_less_than_2_percent_of_training(variant: str, multi30k_folder: Path) -> None:
     prepared, settings = prepare(DataSpec(corpus="multi30k")), Training()
     words = len(prepared.source_words), len(prepared.target_words)
     model = impls.build(registry.recipe(variant), *words, training=settings)
