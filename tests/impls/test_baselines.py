@@ -164,8 +164,8 @@ def test_baseline_losses_equal_ours(recipe: Any) -> None:
     assert expected.losses[-1] < 0.9 * expected.losses[0]
     assert min(expected.norms) < 1.5 < max(expected.norms), "clipping is at work in some updates and not in others"
     for name in ("plain", "nn_transformer"):
-        found = losses(build(name, recipe, training=training, weights=weights), batches)
-        np.testing.assert_allclose(found, expected.losses, rtol=1e-5, err_msg=name)
+        actual = losses(build(name, recipe, training=training, weights=weights), batches)
+        np.testing.assert_allclose(actual, expected.losses, rtol=1e-5, err_msg=name)
 
 
 def test_changed_weight_changes_losses() -> None:
@@ -173,8 +173,8 @@ def test_changed_weight_changes_losses() -> None:
     expected = losses(build("plain", weights=weights), batches)
     changed = {name: value.copy() for name, value in weights.items()}
     changed["encoder.0.self.value.kernel"][3, 3] += 1e-3
-    found = losses(build("plain", weights=changed), batches)
-    assert not np.allclose(found, expected, rtol=1e-5, atol=0)
+    actual = losses(build("plain", weights=changed), batches)
+    assert not np.allclose(actual, expected, rtol=1e-5, atol=0)
 
 
 def test_torch_reference_recipe_is_accepted_as_transformer() -> None:
@@ -187,9 +187,9 @@ def test_marian_loss_equals_ours_and_falls() -> None:
     """Its output bias and its position vectors do not learn, so only the first loss is the same number."""
     batches, weights = random_batches(4) * 10, canonical.initial(SMALL, *SIZES, 0)
     expected = our_updates(SMALL, SIZES, batches, weights, TRAINING).losses
-    found = losses(build("marian", weights=weights), batches)
-    assert found[0] == pytest.approx(expected[0], rel=1e-5)
-    assert found[-1] == pytest.approx(expected[-1], rel=0.1)
+    actual = losses(build("marian", weights=weights), batches)
+    assert actual[0] == pytest.approx(expected[0], rel=1e-5)
+    assert actual[-1] == pytest.approx(expected[-1], rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
@@ -200,8 +200,8 @@ def test_baseline_dropout_acts_in_training_only(name: str) -> None:
     kept = build(name, weights=weights)
     assert len(set(losses(kept, batch * 3, 0.0))) == 1
     sources = [np.array([SOS, 5, 6, 7, 3], np.int32)]
-    asked = {"beam": 1, "batch_size": 1, "max_tokens": 10, "suppressed": SUPPRESSED}
-    assert dropped.translate(sources, **asked) == kept.translate(sources, **asked)
+    requested = {"beam": 1, "batch_size": 1, "max_tokens": 10, "suppressed": SUPPRESSED}
+    assert dropped.translate(sources, **requested) == kept.translate(sources, **requested)
 
 
 @pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
@@ -240,8 +240,8 @@ def test_baseline_losses_equal_ours_on_multi30k(multi30k_folder: Any) -> None:
     expected = our_updates(recipe, sizes, batches, weights, training).losses
     for name in ("plain", "nn_transformer"):
         baseline: Any = registry.build_baseline(name, recipe, *sizes, training=training, weights=weights)
-        found = losses(baseline, batches, training.peak_rate)
-        np.testing.assert_allclose(found, expected, rtol=1e-4, err_msg=name)
+        actual = losses(baseline, batches, training.peak_rate)
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, err_msg=name)
 
 
 # Decoding -------------------------------------------------------------------------------------------------------------
@@ -250,9 +250,9 @@ def test_baseline_losses_equal_ours_on_multi30k(multi30k_folder: Any) -> None:
 def translated(
     baseline: Any, sources: list[Ids], *, beam: int = 1, max_tokens: int = 20, never: Sequence[int] = SUPPRESSED
 ) -> list[list[int]]:
-    asked = {"beam": beam, "batch_size": 16, "max_tokens": max_tokens, "suppressed": never}
-    found: list[list[int]] = baseline.translate(sources, **asked)
-    return found
+    requested = {"beam": beam, "batch_size": 16, "max_tokens": max_tokens, "suppressed": never}
+    result: list[list[int]] = baseline.translate(sources, **requested)
+    return result
 
 
 @pytest.mark.parametrize("name", registry.baseline_names())
@@ -340,9 +340,9 @@ def test_ctranslate2_beams_follow_its_rule(taught: Taught) -> None:
 @pytest.mark.parametrize("name", ["marian", "ctranslate2"])
 def test_library_beams_score_above_greedy(name: str, taught: Taught) -> None:
     needs(name)
-    found, ours = translated(taught.baseline(name), taught.sources, beam=5), taught.ours(beam=5)
-    assert worth(taught, found).sum() > worth(taught, taught.ours()).sum()
-    assert np.mean([one == other for one, other in zip(found, ours, strict=True)]) > 0.7
+    result, ours = translated(taught.baseline(name), taught.sources, beam=5), taught.ours(beam=5)
+    assert worth(taught, result).sum() > worth(taught, taught.ours()).sum()
+    assert np.mean([one == other for one, other in zip(result, ours, strict=True)]) > 0.7
 
 
 def test_nn_transformer_beam_raises(taught: Taught) -> None:

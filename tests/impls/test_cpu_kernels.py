@@ -148,7 +148,7 @@ def test_dropout_onto_residual_equals_separate_sum() -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_cpu_kernels_losses_equal_plain_formulas(dropout: float, plain: Callable[[], None]) -> None:
     """With dropout the units that are dropped are the same, too."""
-    found = []
+    result = []
     for _ in range(2):
         recipe = TransformerRecipe(
             name="small", width=32, heads=4, ffn_width=48, layers=2, dropout=dropout, max_length=20
@@ -159,10 +159,10 @@ def test_cpu_kernels_losses_equal_plain_formulas(dropout: float, plain: Callable
             model.train_step(batch(update), 1e-4)
             totals = model.take_totals()
             losses.append((totals.objective_nats / totals.tokens, totals.nats / totals.tokens))
-        found.append(losses)
+        result.append(losses)
         plain()
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
-    assert found[0][-1][1] < found[0][0][1] - 0.2
+    np.testing.assert_allclose(result[0], result[1], rtol=1e-5)
+    assert result[0][-1][1] < result[0][0][1] - 0.2
 
 
 @pytest.mark.parametrize("variant", [name for name in registry.names() if name != "paper_base"])

@@ -54,8 +54,8 @@ def pair(of: TransformerRecipe, **settings: Any) -> tuple[TorchModel, GraphModel
     plain, fixed = (model(kind, of, training(), **settings) for kind in (TorchModel, GraphModel))
     random = np.random.default_rng(5)
     weights = {name: one + random.normal(0, 0.2, one.shape).astype(np.float32) for name, one in plain.weights().items()}
-    for found in (plain, fixed):
-        found.set_weights(weights)
+    for result in (plain, fixed):
+        result.set_weights(weights)
     assert isinstance(fixed, GraphModel)
     return plain, fixed
 
@@ -77,9 +77,9 @@ class EndingDecoding:
 
     def step(self, last: Ids, best: int) -> Candidates:
         self.left = self.left - 1
-        found = self.decoding.step(last, best)
-        found.tokens[self.left < 0, 0] = EOS
-        return found
+        result = self.decoding.step(last, best)
+        result.tokens[self.left < 0, 0] = EOS
+        return result
 
     def reorder(self, rows: Rows) -> None:
         self.left = self.left[rows]
@@ -136,7 +136,7 @@ def test_graph_decoding_any_reordering_equals_plain(steps: list[Any]) -> None:
     plain, fixed = pair(recipe())
     source = padded([one.tolist() for one in sources(6)])
     random = np.random.default_rng(2)
-    expected, found = plain.begin_decoding(source), fixed.begin_decoding(source)
+    expected, actual = plain.begin_decoding(source), fixed.begin_decoding(source)
     rows = len(source)
     doubled, swapped = [0, 0, 2, 2, 5, 5], [1, 0, 3, 2, 5, 4]
     choices: list[tuple[int, list[list[int]]]] = [
@@ -155,9 +155,9 @@ def test_graph_decoding_any_reordering_equals_plain(steps: list[Any]) -> None:
     ]
     for best, chosen in choices:
         last = random.integers(EOS + 1, SOURCE_VOCABULARY_SIZE, rows).astype(np.int32)
-        equal(found.step(last, best), expected.step(last, best))
+        equal(actual.step(last, best), expected.step(last, best))
         for one in chosen:
-            for decoding in (expected, found):
+            for decoding in (expected, actual):
                 decoding.reorder(np.array(one, dtype=np.intp))
             rows = len(one)
     assert rows == 0
@@ -170,14 +170,14 @@ def test_graph_decoding_two_at_once_are_independent(steps: list[Any]) -> None:
     given = [padded([one.tolist() for one in sources(4, seed)]) for seed in (1, 2)]
     width = min(one.shape[1] for one in given)
     expected = [plain.begin_decoding(one[:, :width]) for one in given]
-    found = [fixed.begin_decoding(one[:, :width]) for one in given]
+    actual = [fixed.begin_decoding(one[:, :width]) for one in given]
     random = np.random.default_rng(3)
     for _ in range(4):
         last = [random.integers(EOS + 1, SOURCE_VOCABULARY_SIZE, 4).astype(np.int32) for _ in given]
-        first, second = (one.step(words, 3) for one, words in zip(found, last, strict=True))
-        for told, one, words in zip((first, second), expected, last, strict=True):
-            equal(told, one.step(words, 3))
-        for one in (*expected, *found):
+        first, second = (one.step(words, 3) for one, words in zip(actual, last, strict=True))
+        for message, one, words in zip((first, second), expected, last, strict=True):
+            equal(message, one.step(words, 3))
+        for one in (*expected, *actual):
             one.reorder(np.array([1, 0, 3, 2]))
     assert len(set(steps)) == 1
 
@@ -194,9 +194,9 @@ def test_graph_decoding_ignores_stale_memory() -> None:
         assert np.isnan(spoilt.step(last, 3).log_probabilities).all()
     del spoilt
     fixed.set_weights(weights)
-    expected, found = plain.begin_decoding(source), fixed.begin_decoding(source)
+    expected, actual = plain.begin_decoding(source), fixed.begin_decoding(source)
     for _ in range(3):
-        equal(found.step(last, 3), expected.step(last, 3))
+        equal(actual.step(last, 3), expected.step(last, 3))
 
 
 def test_graph_decoding_beyond_max_length_raises() -> None:
@@ -227,21 +227,21 @@ def test_graph_decoding_sees_updated_weights() -> None:
     rows = padded([[SOS, 5, 6, EOS]] * ROWS)
     for _ in range(2):
         same(translate(fixed, sources(), search(1)), translate(plain, sources(), search(1)))
-        for found in (plain, fixed):
-            found.train_step(Batch(rows, rows[:, :-1], rows[:, 1:]), 1e-2)
+        for result in (plain, fixed):
+            result.train_step(Batch(rows, rows[:, :-1], rows[:, 1:]), 1e-2)
     same(translate(fixed, sources(), search(1)), translate(plain, sources(), search(1)), 1e-3)
 
 
 def test_graph_decoding_step_never_waits_for_device() -> None:
     """On a device without memory, torch's "meta", whatever needs a number of it or from outside of it would be seen."""
     for of in (*(recipe(one) for one in VARIANTS), *(recipe(**one) for one in OTHERS)):
-        found = meta(of, training())
+        result = meta(of, training())
         with torch.inference_mode():
-            memory = found.module.prefill(torch.zeros((3, 6), dtype=torch.int32, device="meta"))
-            decoding = GraphDecoding(found, memory, found._steps)
-            found.module.eval()
-            found.module.step(decoding._state, torch.zeros(3, dtype=torch.int32, device="meta"))
-            step = found._steps.bind(decoding, decoding._state, 4)
+            memory = result.module.prefill(torch.zeros((3, 6), dtype=torch.int32, device="meta"))
+            decoding = GraphDecoding(result, memory, result._steps)
+            result.module.eval()
+            result.module.step(decoding._state, torch.zeros(3, dtype=torch.int32, device="meta"))
+            step = result._steps.bind(decoding, decoding._state, 4)
             assert step is not None
             with Orders() as orders:
                 step._run()

@@ -52,13 +52,15 @@ def batches(count: int = 20) -> list[Batch]:
 
 def curve(found: TorchModel, given: Sequence[Batch]) -> list[tuple[float, ...]]:
     """Train and return of each update the minimised and the unsmoothed loss, the gradient norm and the counts."""
-    told = []
+    message = []
     for one in given:
         found.train_step(one, RATE)
         totals = found.take_totals()
         assert totals.finite
-        told.append((totals.objective_nats, totals.nats, totals.largest_gradient_norm, totals.tokens, totals.updates))
-    return told
+        message.append(
+            (totals.objective_nats, totals.nats, totals.largest_gradient_norm, totals.tokens, totals.updates)
+        )
+    return message
 
 
 def equal(one: Arrays, other: Arrays) -> None:
@@ -98,10 +100,10 @@ def test_padded_totals_equal_plain() -> None:
     for one in batches(5):
         plain.train_step(one, RATE)
         static.train_step(one, RATE)
-    expected, found = plain.take_totals(), static.take_totals()
-    assert (found.tokens, found.updates, found.finite) == (expected.tokens, expected.updates, True)
-    assert found.nats == pytest.approx(expected.nats, rel=ROUNDING)
-    assert found.largest_gradient_norm == pytest.approx(expected.largest_gradient_norm, rel=ROUNDING)
+    expected, actual = plain.take_totals(), static.take_totals()
+    assert (actual.tokens, actual.updates, actual.finite) == (expected.tokens, expected.updates, True)
+    assert actual.nats == pytest.approx(expected.nats, rel=ROUNDING)
+    assert actual.largest_gradient_norm == pytest.approx(expected.largest_gradient_norm, rel=ROUNDING)
     assert static.take_totals().updates == 0
 
 
@@ -117,13 +119,13 @@ def test_padded_loss_not_finite_is_reported() -> None:
 def test_padding_content_does_not_matter(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One update with twice the rows and the longest lengths; PAD's own vector and the last positions get nothing."""
     given = batch(3, rows=3)
-    found = []
+    result = []
     for step, rows in ((1, 3), (LONGEST, 2 * ROWS)):
         monkeypatch.setattr(cuda_graph_training, "LENGTH_STEP", step)
         one = model(GraphModel, recipe(variant), replace(training(variant), batch_size=rows, clip_norm=None))
         one.train_step(given, RATE)
-        found.append((one.training_state(), one.take_totals()))
-    (bare, bare_totals), (wide, wide_totals) = found
+        result.append((one.training_state(), one.take_totals()))
+    (bare, bare_totals), (wide, wide_totals) = result
     assert wide_totals.nats == pytest.approx(bare_totals.nats, rel=ROUNDING)
     assert wide_totals.largest_gradient_norm == pytest.approx(bare_totals.largest_gradient_norm, rel=ROUNDING)
     for name in bare:
@@ -195,13 +197,13 @@ def test_graph_and_plain_model_exchange_training_state() -> None:
     given = batches(6)
     straight, static = model(TorchModel, recipe(), training()), model(GraphModel, recipe(), training())
     expected = curve(straight, given)
-    told = curve(static, given[:2])
+    message = curve(static, given[:2])
     plain, back = model(TorchModel, recipe(), training()), model(GraphModel, recipe(), training())
     plain.set_training_state(static.training_state())
-    told += curve(plain, given[2:4])
+    message += curve(plain, given[2:4])
     back.set_training_state(plain.training_state())
-    told += curve(back, given[4:])
-    np.testing.assert_allclose(told, expected, rtol=ROUNDING)
+    message += curve(back, given[4:])
+    np.testing.assert_allclose(message, expected, rtol=ROUNDING)
 
 
 def places(found: TorchModel) -> list[int]:
@@ -267,11 +269,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
 
 
 def captured(dropout: float = 0.3) -> GraphModel:
-    found = model(GraphModel, recipe(dropout=dropout), training())
-    assert isinstance(found, GraphModel)
-    found._graphs = [Graphs(found._device, found._dropout_source.generator)]
-    found._capture_update = found._graphs[0].capture
-    return found
+    result = model(GraphModel, recipe(dropout=dropout), training())
+    assert isinstance(result, GraphModel)
+    result._graphs = [Graphs(result._device, result._dropout_source.generator)]
+    result._capture_update = result._graphs[0].capture
+    return result
 
 
 def shapes(given: Sequence[Batch]) -> set[BatchShape]:
@@ -299,9 +301,9 @@ def test_shape_is_captured_once_in_shared_memory(gpu: PlayedGpu) -> None:
     assert len(set(gpu.captures)) == 1
     assert all(graph.generators == [replayed._dropout_source.generator] for graph in gpu.graphs)
     assert all(len(graph.orders) == 1 for graph in gpu.graphs)
-    told = replayed.compilation()
-    assert (told.count, told.jit_compile) == (len(gpu.graphs), False)
-    assert told.seconds > 0
+    message = replayed.compilation()
+    assert (message.count, message.jit_compile) == (len(gpu.graphs), False)
+    assert message.seconds > 0
 
 
 def test_capture_restores_state(gpu: PlayedGpu) -> None:

@@ -112,21 +112,21 @@ def test_unknown_activation_raises(function: object) -> None:
 
 def test_masks_follow_rule() -> None:
     sources, targets = [2, 4, 1], [3, 1, 2]
-    found = formulas.masks(sources, targets)
-    assert (found.encoder.shape, found.decoder.shape, found.cross.shape) == ((3, 4), (3, 3, 3), (3, 3, 4))
+    result = formulas.masks(sources, targets)
+    assert (result.encoder.shape, result.decoder.shape, result.cross.shape) == ((3, 4), (3, 3, 3), (3, 3, 4))
     for sentence, (source, target) in enumerate(zip(sources, targets, strict=True)):
         for key in range(4):
-            assert found.encoder[sentence, key] == (key < source)
-            assert (found.cross[sentence, :, key] == (key < source)).all()
+            assert result.encoder[sentence, key] == (key < source)
+            assert (result.cross[sentence, :, key] == (key < source)).all()
         for query in range(3):
             for key in range(3):
-                assert found.decoder[sentence, query, key] == (key <= query and key < target)
+                assert result.decoder[sentence, query, key] == (key <= query and key < target)
 
 
 def test_masks_every_query_sees_a_key() -> None:
-    found = formulas.masks([1, 5], [6, 1])
-    assert found.decoder.any(-1).all()
-    assert found.cross.any(-1).all()
+    result = formulas.masks([1, 5], [6, 1])
+    assert result.decoder.any(-1).all()
+    assert result.cross.any(-1).all()
 
 
 @pytest.mark.parametrize(("sources", "targets"), [([1, 2], [1]), ([], []), ([0], [1]), ([1.5], [1]), ([[1]], [[1]])])

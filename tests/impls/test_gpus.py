@@ -90,11 +90,11 @@ def test_jobs_default_to_number_of_gpus(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(machine, "cores", lambda: 5)
-    told: dict[str, Any] = {}
-    monkeypatch.setattr(local, "execute", lambda *_, **settings: told.update(settings) or local.Outcome())
+    message: dict[str, Any] = {}
+    monkeypatch.setattr(local, "execute", lambda *_, **settings: message.update(settings) or local.Outcome())
     given = parser().parse_args(["bench", "--results", str(tmp_path)], argparse.Namespace(typed=""))
     sweep.execute([spec(device=device)], [], given)
-    assert (told["jobs"], told["gpus"]) == (jobs, gpus)
+    assert (message["jobs"], message["gpus"]) == (jobs, gpus)
 
 
 def seen(tmp_path: Path, device: str, **settings: Any) -> list[str]:

@@ -54,11 +54,11 @@ def test_default_tasks_cover_every_value_on_tensorflow_and_a_variant_on_jax() ->
 @pytest.mark.parametrize("task", cases(*QUICK) + cases(*SLOW, slow=True))
 def test_keras_recipe_obeys_every_law_and_agrees_with_torch(task: Task, crew: Crew) -> None:
     arrays, remarks = crew.result(task)
-    found = remarks["laws"]
-    assert [law["number"] for law in found] == list(range(1, 15))
-    assert not [f"law {law['number']} {law['name']}: {law['detail']}" for law in found if not law["passed"]]
+    result = remarks["laws"]
+    assert [law["number"] for law in result] == list(range(1, 15))
+    assert not [f"law {law['number']} {law['name']}: {law['detail']}" for law in result if not law["passed"]]
     if task.kind == "variant_laws":
-        assert found[12]["detail"] == ""  # law 13 resumed in a new process
+        assert result[12]["detail"] == ""  # law 13 resumed in a new process
     if task.torch_s:
         agreements = compare(crew.result(task.torch_s)[0], arrays)
         assert {one.check for one in agreements} == {"logits", "gradients"}
@@ -72,12 +72,12 @@ def test_keras_recipe_obeys_every_law_and_agrees_with_torch(task: Task, crew: Cr
     + cases(*(Task(one, "noise", name) for one in ("jax", "keras-torch") for name in ("base", "gru")), slow=True),
 )
 def test_keras_dropout_depends_on_seed_and_update_only(task: Task, crew: Crew) -> None:
-    found, _ = crew.result(task)
-    straight = found["straight"]
+    result, _ = crew.result(task)
+    straight = result["straight"]
     assert len(set(straight.tolist())) == len(straight), "two updates have the same dropout"
-    assert found["disturbed"].tolist() == straight.tolist()
-    assert found["resumed"].tolist() == straight[2:].tolist()
-    assert not set(found["other seed"].tolist()) & set(straight.tolist())
+    assert result["disturbed"].tolist() == straight.tolist()
+    assert result["resumed"].tolist() == straight[2:].tolist()
+    assert not set(result["other seed"].tolist()) & set(straight.tolist())
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_keras_dropout_depends_on_seed_and_update_only(task: Task, crew: Crew) -
     ),
 )
 def test_keras_bfloat16_is_close_to_float32_and_learns(task: Task, crew: Crew) -> None:
-    found, remarks = crew.result(task)
-    exact, low = found["logits float32"], found["logits bfloat16"]
+    result, remarks = crew.result(task)
+    exact, low = result["logits float32"], result["logits bfloat16"]
     apart = np.abs(exact - low).max()
     assert 0 < apart < np.abs(exact).max() * 2.0**-PRECISION_BITS * 10
-    assert np.isfinite(found["log-probabilities"]).all()
-    before, after = found["losses"]
+    assert np.isfinite(result["log-probabilities"]).all()
+    before, after = result["losses"]
     assert after < before / 2
     assert remarks["types"] == ["float32"]
 
@@ -105,12 +105,12 @@ def test_keras_bfloat16_is_close_to_float32_and_learns(task: Task, crew: Crew) -
     cases(Task("torch", "rates", "base")) + cases(*(Task(one, "rates", "base") for one in BACKENDS), slow=True),
 )
 def test_attention_and_activation_dropout_have_separate_rates(task: Task, crew: Crew) -> None:
-    found, _ = crew.result(task)
-    still = {name for name, losses in found.items() if len(set(losses.tolist())) == 1}
+    result, _ = crew.result(task)
+    still = {name for name, losses in result.items() if len(set(losses.tolist())) == 1}
     assert still == {"attention/attention", "activation/activation"}
-    assert found["all/nothing"].tolist() == found["all, in words/nothing"].tolist()
-    assert not set(found["all/nothing"].tolist()) & set(found["all but attention/nothing"].tolist())
-    assert not set(found["all/nothing"].tolist()) & set(found["all but activation/nothing"].tolist())
+    assert result["all/nothing"].tolist() == result["all, in words/nothing"].tolist()
+    assert not set(result["all/nothing"].tolist()) & set(result["all but attention/nothing"].tolist())
+    assert not set(result["all/nothing"].tolist()) & set(result["all but activation/nothing"].tolist())
 
 
 @pytest.mark.parametrize(
@@ -121,21 +121,21 @@ def test_attention_and_activation_dropout_have_separate_rates(task: Task, crew: 
     ),
 )
 def test_keras_packing_changes_no_value(task: Task, crew: Crew) -> None:
-    found, _ = crew.result(task)
-    packed = {name.removeprefix("packed/"): value for name, value in found.items() if name.startswith("packed/")}
+    actual, _ = crew.result(task)
+    packed = {name.removeprefix("packed/"): value for name, value in actual.items() if name.startswith("packed/")}
     assert any(name.startswith("first_moment/") for name in packed)
     for name, value in packed.items():
-        expected = found[f"padded/{name}"]
+        expected = actual[f"padded/{name}"]
         np.testing.assert_allclose(
             value, expected, rtol=1e-5, atol=1e-6 * max(1.0, np.abs(expected).max()), err_msg=name
         )
-    assert found["tokens"] <= found["packed rows"] < 0.8 * found["padded rows"]
+    assert actual["tokens"] <= actual["packed rows"] < 0.8 * actual["padded rows"]
     if task.backend != "jax":
-        assert found["packed rows"] == found["tokens"]
+        assert actual["packed rows"] == actual["tokens"]
 
 
 @pytest.mark.parametrize("task", cases(*(Task(one, "compilations", "base") for one in ("tensorflow", "jax"))))
 def test_keras_random_batches_compile_few_shapes(task: Task, crew: Crew) -> None:
-    found, _ = crew.result(task)
-    assert found["compilations"] <= {"tensorflow": 1, "jax": 10}[task.backend]
-    assert 1 <= found["rows"] / found["tokens"] <= {"tensorflow": 1.0, "jax": 1.15}[task.backend]
+    result, _ = crew.result(task)
+    assert result["compilations"] <= {"tensorflow": 1, "jax": 10}[task.backend]
+    assert 1 <= result["rows"] / result["tokens"] <= {"tensorflow": 1.0, "jax": 1.15}[task.backend]

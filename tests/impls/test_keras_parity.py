@@ -64,8 +64,8 @@ def tasks(kind: str, backends: tuple[str, ...] = BACKENDS, *, size: str = "small
 def agreement(task: Task, crew: Crew, record: Any) -> set[str]:
     """Return the failing checks, and record and print the figures of all checks."""
     expected, _ = crew.result(task.torch_s)
-    found, remarks = crew.result(task)
-    agreements = compare(expected, found)
+    actual, remarks = crew.result(task)
+    agreements = compare(expected, actual)
     figures = {one.check: {"largest": one.largest, "allowed": one.allowed, "remark": one.remark} for one in agreements}
     record(str(task), json.dumps(figures))
     sys.stdout.write(json.dumps({"task": str(task), "seconds": round(remarks["seconds"], 1), "checks": figures}) + "\n")
@@ -87,33 +87,33 @@ def test_torch_and_keras_agree_at_full_size_on_multi30k(
 @pytest.mark.parametrize("task", tasks("parity", ("torch",)))
 def test_compared_values_are_not_trivial(task: Task, crew: Crew) -> None:
     """Clipping is active, losses fall, gradients are not 0, and translations differ and end."""
-    found, _ = crew.result(task)
+    result, _ = crew.result(task)
     one = case(task.subject, task.size)
-    assert found["logits"].std() > 0.1
+    assert result["logits"].std() > 0.1
     dead = [
         name
-        for name, value in found.items()
+        for name, value in result.items()
         if name.startswith("gradient/") and not name.endswith(NO_GRADIENT) and np.abs(value).max() < 1e-5
     ]
     assert not dead
     assert one.training.clip_norm is not None
-    assert found["norms"].max() > one.training.clip_norm
-    assert found["losses"][-1] < 0.9 * found["losses"][0]
+    assert result["norms"].max() > one.training.clip_norm
+    assert result["losses"][-1] < 0.9 * result["losses"][0]
     for name in ("greedy", "beam"):
-        assert len({tuple(words) for words in found[name].tolist()}) > one.sentences / 2
-        assert (found[f"{name} ties alone"] > 0).sum() <= one.sentences / 5
-    assert (found["greedy"] != found["beam"]).any()
+        assert len({tuple(words) for words in result[name].tolist()}) > one.sentences / 2
+        assert (result[f"{name} ties alone"] > 0).sum() <= one.sentences / 5
+    assert (result["greedy"] != result["beam"]).any()
 
 
 @pytest.mark.parametrize("task", tasks("nudged"))
 def test_relative_change_of_a_thousandth_in_any_tensor_fails(task: Task, crew: Crew) -> None:
     expected, _ = crew.result(task.torch_s)
-    found, _ = crew.result(task)
-    there = {name.removeprefix("gradient/") for name in expected if name.startswith("gradient/")}
-    assert found.keys() == {name for name in there if not name.endswith(NO_GRADIENT)}
+    actual, _ = crew.result(task)
+    present = {name.removeprefix("gradient/") for name in expected if name.startswith("gradient/")}
+    assert actual.keys() == {name for name in present if not name.endswith(NO_GRADIENT)}
     unnoticed = {
         name: float(np.abs(wrong - expected["logits"]).max())
-        for name, wrong in found.items()
+        for name, wrong in actual.items()
         if broken(compare({"logits": expected["logits"]}, {"logits": wrong})) != {"logits"}
     }
     assert not unnoticed, f"within the tolerance of {LOGITS}"
@@ -149,8 +149,8 @@ def test_compare_accepts_ties_and_rejects_nan() -> None:
     def failing(row: int, log_probabilities: Any = 0.0) -> set[str]:
         other = words.copy()
         other[row, 1] += 1
-        found = {"greedy": other, "greedy log-probabilities": np.zeros(3) + log_probabilities}
-        return broken(compare(expected, found))
+        actual = {"greedy": other, "greedy log-probabilities": np.zeros(3) + log_probabilities}
+        return broken(compare(expected, actual))
 
     assert failing(1) == set()
     assert failing(0) == {"greedy"}

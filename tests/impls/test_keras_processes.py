@@ -86,9 +86,9 @@ def command(folder: Path, *words: str, hidden: tuple[str, ...] = ()) -> Done:
     }
     line = [sys.executable, "-m", "harness", *words]
     done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    told = [json.loads(path.read_text(encoding="utf-8")) for path in loaded.iterdir()]
+    message = [json.loads(path.read_text(encoding="utf-8")) for path in loaded.iterdir()]
     records = run_store.records(results, complain=lambda text: None) if results.is_dir() else []
-    return Done(done.returncode, done.stdout, done.stderr, [set(one["loaded"]) for one in told], records)
+    return Done(done.returncode, done.stdout, done.stderr, [set(one["loaded"]) for one in message], records)
 
 
 @pytest.fixture(scope="module")

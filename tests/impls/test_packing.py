@@ -62,16 +62,16 @@ def random_batch(rows: int = 2 * GROUP_ROWS + 6, *, empty_row: bool = False, see
 
 def model(recipe: Recipe, training: Training = UNCLIPPED) -> TorchModel:
     """Return a model without dropout whose weights are all away from 0."""
-    found = impls.build(
+    result = impls.build(
         with_dropout(recipe, 0.0), SOURCE_VOCABULARY_SIZE, target_vocabulary_size(recipe), training=training
     )
-    assert isinstance(found, TorchModel)
+    assert isinstance(result, TorchModel)
     random = np.random.default_rng(1)
-    weights = found.weights()
+    weights = result.weights()
     for one in weights.values():
         one += 0.05 * random.standard_normal(one.shape).astype(np.float32)
-    found.set_weights(weights)
-    return found
+    result.set_weights(weights)
+    return result
 
 
 def padded_nats(of: TorchModel, batch: Batch) -> np.ndarray[Any, Any]:
@@ -92,8 +92,8 @@ def padded_gradients(of: TorchModel, batch: Batch) -> Arrays:
     of.module.zero_grad()
     (objective / batch.tokens).backward()
     empty = {name: torch.zeros_like(slot.parameter) for name, slot in of._slots.items()}
-    found = {n: empty[n] if slot.parameter.grad is None else slot.parameter.grad for n, slot in of._slots.items()}
-    return {name: slot.read(found[name]) for name, slot in of._slots.items()}
+    result = {n: empty[n] if slot.parameter.grad is None else slot.parameter.grad for n, slot in of._slots.items()}
+    return {name: slot.read(result[name]) for name, slot in of._slots.items()}
 
 
 def packed_gradients(of: TorchModel, batch: Batch) -> Arrays:
@@ -108,8 +108,8 @@ def differences(of: TorchModel, batch: Batch) -> tuple[float, float]:
     nats = float(np.abs(of.token_nats(batch) - plain).max() / np.abs(plain).max())
     expected = padded_gradients(of, batch)
     largest = max(float(np.abs(one).max()) for one in expected.values())
-    found = packed_gradients(of, batch)
-    return nats, max(float(np.abs(found[name] - one).max()) for name, one in expected.items()) / largest
+    actual = packed_gradients(of, batch)
+    return nats, max(float(np.abs(actual[name] - one).max()) for name, one in expected.items()) / largest
 
 
 # Packed results are the padded ones -----------------------------------------------------------------------------------
@@ -145,9 +145,9 @@ def test_packed_features_equal_padded_in_double_precision(recipe: TransformerRec
     packed = module.packed(packing)
     assert float((packed - features).detach().abs().max()) < EXACT * float(features.detach().abs().max())
     expected = torch.autograd.grad((features * directions).sum(), weights, allow_unused=True)
-    found = torch.autograd.grad((packed * directions).sum(), weights, allow_unused=True)
+    actual = torch.autograd.grad((packed * directions).sum(), weights, allow_unused=True)
     largest = max(float(one.abs().max()) for one in expected if one is not None)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         if other is not None:
             assert float((one - other).abs().max()) < EXACT * largest
 
@@ -156,9 +156,9 @@ def test_packed_features_equal_padded_in_double_precision(recipe: TransformerRec
 def test_packed_rows_of_padding_change_nothing(recipe: Recipe) -> None:
     of, bare, more = model(recipe), random_batch(30), random_batch(30, empty_row=True)
     assert (bare.target_in[:, 1] == PAD).any(), "there is a sentence of one word, <sos>"
-    found = of.token_nats(more)
-    np.testing.assert_allclose(found[:-1], of.token_nats(bare), atol=CLOSE)
-    assert not found[-1].any()
+    actual = of.token_nats(more)
+    np.testing.assert_allclose(actual[:-1], of.token_nats(bare), atol=CLOSE)
+    assert not actual[-1].any()
     expected = packed_gradients(model(recipe), bare)
     for name, gradient in packed_gradients(of, more).items():
         np.testing.assert_allclose(gradient, expected[name], atol=CLOSE, err_msg=name)
@@ -179,12 +179,12 @@ def test_packed_batch_of_one_sentence_or_only_padding(recipe: Recipe) -> None:
 
 @pytest.mark.parametrize("recipe", [BASE, REFERENCE], ids=["transformer", "torch_reference"])
 def test_group_size_changes_only_rounding(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch, found = random_batch(), []
+    batch, result = random_batch(), []
     for rows in (1, 7, GROUP_ROWS, 500):
         monkeypatch.setattr(torch_adapter, "GROUP_ROWS", rows)
-        found.append(packed_gradients(model(recipe), batch))
-    for other in found[1:]:
-        for name, gradient in found[0].items():
+        result.append(packed_gradients(model(recipe), batch))
+    for other in result[1:]:
+        for name, gradient in result[0].items():
             np.testing.assert_allclose(other[name], gradient, atol=CLOSE, err_msg=name)
 
 
@@ -304,11 +304,11 @@ def test_packing_wrong_index_is_detected(fault: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("fault", ["words", "sizes", "lengths"])
 def test_gru_packing_wrong_layout_is_detected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(batch: Batch, **settings: Any) -> Any:
-        found = pack_by_position(batch, **settings)
+        result = pack_by_position(batch, **settings)
         if fault == "sizes":
-            sizes = [*found.sizes[:-2], sum(found.sizes[-2:])]
-            return replace(found, sizes=sizes)
-        return replace(found, **{fault: getattr(found, fault).roll(1)})
+            sizes = [*result.sizes[:-2], sum(result.sizes[-2:])]
+            return replace(result, sizes=sizes)
+        return replace(result, **{fault: getattr(result, fault).roll(1)})
 
     monkeypatch.setattr(torch_adapter, "pack_by_position", wrong)
     try:
@@ -364,11 +364,11 @@ def test_dropout_rates_default_to_dropout() -> None:
 
 def test_dropout_rate_0_at_one_place_keeps_others() -> None:
     """The same update with dropout at one place alone differs from that without any, and from the other places'."""
-    found = []
+    result = []
     for rates in ((0, None, None), (0.3, 0, 0), (0, 0.3, None), (0, None, 0.3)):
         dropout, attention, activation = rates
         recipe = replace(BASE, dropout=dropout or 0.0, attention_dropout=attention, activation_dropout=activation)
         of = impls.build(recipe, SOURCE_VOCABULARY_SIZE, SOURCE_VOCABULARY_SIZE, seed=1)
         of.train_step(random_batch(9), 0.0)
-        found.append(of.take_totals().nats)
-    assert len(set(found)) == 4
+        result.append(of.take_totals().nats)
+    assert len(set(result)) == 4

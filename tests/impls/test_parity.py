@@ -41,9 +41,9 @@ def sentences(batch: Batch) -> list[tuple[list[int], list[int], list[int]]]:
 
 def difference(model: Seq2SeqModel, weights: Arrays, batch: Batch) -> float:
     """Return how far the model's logits are from the reference's at these weights, over all real positions."""
-    found = model.logits(batch.source, batch.target_in)
+    actual = model.logits(batch.source, batch.target_in)
     expected = [numpy_reference.logits(model.recipe, weights, source, fed) for source, fed, _ in sentences(batch)]
-    return max(float(np.abs(row[: len(one)] - one).max()) for row, one in zip(found, expected, strict=True))
+    return max(float(np.abs(row[: len(one)] - one).max()) for row, one in zip(actual, expected, strict=True))
 
 
 # Logits ---------------------------------------------------------------------------------------------------------------
@@ -86,10 +86,10 @@ def test_equivalent_recipes_agree(first: Recipe, second: Recipe) -> None:
     assert one.weights().keys() == other.weights().keys()
     other.set_weights(one.weights())
     real = batch.target_in != PAD
-    found, expected = (model.logits(batch.source, batch.target_in)[real] for model in (one, other))
-    assert np.abs(found - expected).max() < 1e-5
-    found, expected = (model.cross_attention(batch.source, batch.target_in) for model in (one, other))
-    assert np.abs(np.moveaxis(found - expected, 3, 1)[real]).max() < 1e-5
+    actual, expected = (model.logits(batch.source, batch.target_in)[real] for model in (one, other))
+    assert np.abs(actual - expected).max() < 1e-5
+    actual, expected = (model.cross_attention(batch.source, batch.target_in) for model in (one, other))
+    assert np.abs(np.moveaxis(actual - expected, 3, 1)[real]).max() < 1e-5
 
 
 def test_norm_epsilon_changes_logits() -> None:
@@ -123,10 +123,10 @@ def test_rotary_keeps_norms_and_depends_on_distance(first: int, second: int, mov
 )
 def test_only_positions_distinguish_word_order(positions: Any, moves: bool) -> None:
     model = perturbed(replace(BASE, positions=positions))
-    there = np.array([[SOS, 5, 6, 7, EOS]], np.int32)
+    present = np.array([[SOS, 5, 6, 7, EOS]], np.int32)
     back = np.array([[SOS, 7, 6, 5, EOS]], np.int32)
     target_in = np.array([[SOS, 8]], np.int32)
-    apart = np.abs(model.logits(there, target_in) - model.logits(back, target_in)).max()
+    apart = np.abs(model.logits(present, target_in) - model.logits(back, target_in)).max()
     assert apart > 1e-3 if moves else apart < 1e-5
 
 
@@ -151,10 +151,10 @@ def mean_objective(
     total = 0.0
     for source, fed, out in sentences(batch):
         if isinstance(recipe, GruRecipe):
-            found = numpy_reference.gru(recipe, weights, source, fed, teacher_forced)
+            result = numpy_reference.gru(recipe, weights, source, fed, teacher_forced)
         else:
-            found = numpy_reference.logits(recipe, weights, source, fed)
-        total += numpy_reference.objective(found, out, training.label_smoothing)
+            result = numpy_reference.logits(recipe, weights, source, fed)
+        total += numpy_reference.objective(result, out, training.label_smoothing)
     return total / batch.tokens
 
 
@@ -193,13 +193,15 @@ def test_gradients_equal_finite_differences_of_reference(recipe: Recipe, trainin
     weights = {name: value.astype(np.float64) for name, value in model.weights().items()}
     teacher_forced = training.teacher_forcing_mask(0, 1, batch.target_in.shape[1]).tolist()
     generator = np.random.default_rng(0)
-    for name, found in gradient(model, batch, training).items():
-        largest = np.unravel_index(np.abs(found).argmax(), found.shape)
-        for place in (largest, tuple(generator.integers(0, found.shape))):
+    for name, actual in gradient(model, batch, training).items():
+        largest = np.unravel_index(np.abs(actual).argmax(), actual.shape)
+        for place in (largest, tuple(generator.integers(0, actual.shape))):
             expected = _slope(
                 lambda moved: mean_objective(recipe, moved, batch, training, teacher_forced), weights, name, place
             )
-            assert found[place] == pytest.approx(expected, rel=1e-3, abs=1e-3 * float(np.abs(found).max()) + 1e-7), name
+            assert actual[place] == pytest.approx(expected, rel=1e-3, abs=1e-3 * float(np.abs(actual).max()) + 1e-7), (
+                name
+            )
 
 
 def _slope(function: Any, weights: Arrays, name: str, place: Any, step: float = 1e-5) -> float:
@@ -216,11 +218,11 @@ def test_teacher_forcing_0_feeds_own_tokens() -> None:
     training = Training(teacher_forcing=0.0)
     model, batch = perturbed(GRU, training), subject(GRU).batch()
     model.train_step(batch, 0.0)
-    found = model.take_totals().nats / batch.tokens
+    result = model.take_totals().nats / batch.tokens
     own = mean_objective(GRU, model.weights(), batch, training, [False] * 20)
-    told = mean_objective(GRU, model.weights(), batch, training, [True] * 20)
-    assert found == pytest.approx(own, rel=1e-5)
-    assert abs(own - told) > 1e-3
+    message = mean_objective(GRU, model.weights(), batch, training, [True] * 20)
+    assert result == pytest.approx(own, rel=1e-5)
+    assert abs(own - message) > 1e-3
 
 
 @pytest.mark.parametrize("coefficients", [{}, {"beta1": 0.8, "beta2": 0.98, "epsilon": 1e-3}])
@@ -234,12 +236,12 @@ def test_updates_equal_adam(coefficients: dict[str, float]) -> None:
         gradients.append(gradient(probe, batch, training))
         model.train_step(batch, 1e-3)
     used = {name: getattr(training, name) for name in ("beta1", "beta2", "epsilon")}
-    for name, found in model.weights().items():
+    for name, actual in model.weights().items():
         own = [one[name].astype(np.float64) for one in gradients]
         expected = numpy_reference.adam(start[name].astype(np.float64), own, rate=1e-3, **used)
         # Where a gradient is nothing but rounding, Adam makes a step of it that no two computations share.
         real = np.abs(own).min(axis=0) > 1e-6
-        assert np.abs(found - expected)[real].max(initial=0) < 2e-6, name
+        assert np.abs(actual - expected)[real].max(initial=0) < 2e-6, name
 
 
 def test_clipping_scales_all_gradients_to_norm() -> None:
@@ -260,9 +262,9 @@ def test_tied_embedding_gradient_sums_all_uses() -> None:
     batch = subject(replace(BASE, tying="all")).batch()
     tied = perturbed(replace(BASE, tying="all"), UNCLIPPED)
     parts = gradient(_untied(tied), batch, UNCLIPPED)
-    found = gradient(tied, batch, UNCLIPPED)["target.embedding"]
+    actual = gradient(tied, batch, UNCLIPPED)["target.embedding"]
     expected = parts["source.embedding"] + parts["target.embedding"] + parts["output.kernel"].T
-    assert np.abs(found - expected).max() < 1e-6
+    assert np.abs(actual - expected).max() < 1e-6
 
 
 def _untied(tied: Seq2SeqModel) -> Seq2SeqModel:

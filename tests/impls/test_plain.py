@@ -40,19 +40,19 @@ def built(recipe: Recipe, training: Training = STEADY, dropout: float = 0.0) -> 
 
 
 def losses(model: Seq2SeqModel, updates: int = 100) -> list[tuple[float, float, float]]:
-    found = []
+    result = []
     for update in range(updates):
         model.train_step(subject(BASE).batch(update % 10), 1e-3)
         totals = model.take_totals()
-        found.append((totals.objective_nats, totals.nats, totals.largest_gradient_norm))
-    return found
+        result.append((totals.objective_nats, totals.nats, totals.largest_gradient_norm))
+    return result
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_plain_losses_equal_learned_positions(smoothing: float) -> None:
     chosen = replace(STEADY, label_smoothing=smoothing)
-    found, expected = (losses(built(recipe, chosen)) for recipe in (PLAIN, BASE))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    actual, expected = (losses(built(recipe, chosen)) for recipe in (PLAIN, BASE))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
     assert expected[-1][1] < 0.8 * expected[0][1]
 
 

@@ -32,12 +32,12 @@ def test_tuned_joint_vocabulary_has_published_size(
     """Wu et al. 2021 report 9,708 pieces."""
     monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
     run = suites.spec(suites.SUITES["standard"], "tuned", budget="source", seed=0, data=DataSpec())
-    found = prepare(run.data)
-    assert found.source_words == found.target_words
-    assert len(found.target_words) - 4 == pytest.approx(9_708, rel=2e-3)
-    assert found.figures["train_target_unknown_rate"] == 0
+    result = prepare(run.data)
+    assert result.source_words == result.target_words
+    assert len(result.target_words) - 4 == pytest.approx(9_708, rel=2e-3)
+    assert result.figures["train_target_unknown_rate"] == 0
     assert run.recipe is not None
-    assert count(run.recipe, len(found.source_words), len(found.target_words)) == 8_029_435
+    assert count(run.recipe, len(result.source_words), len(result.target_words)) == 8_029_435
 
 
 def test_tuned_learns_captions(tmp_path: Path, cache: Path) -> None:

@@ -27,29 +27,29 @@ def test_parameters_at_multi30k_vocabularies(recipe: Recipe, parameters: int) ->
 
 
 def test_shapes_of_base_recipe() -> None:
-    found = shapes(BASE, 37, 41)
-    assert found["source.embedding"] == (37, 32)
-    assert found["target.embedding"] == (41, 32)
-    assert found["source.positions"] == found["target.positions"] == (MAX_LENGTH, 32)
-    assert found["encoder.1.feed_forward.inner.kernel"] == (32, 48)
-    assert found["encoder.1.feed_forward.outer.kernel"] == (48, 32)
-    assert found["decoder.0.cross.norm.shift"] == (32,)
-    assert found["output.kernel"] == (32, 41)
-    assert found["output.bias"] == (41,)
-    assert not any(name.startswith(("encoder.2", "encoder.norm", "encoder.0.cross")) for name in found)
-    assert sum(name.endswith(".kernel") for name in found) == 2 * 6 + 2 * 10 + 1
+    result = shapes(BASE, 37, 41)
+    assert result["source.embedding"] == (37, 32)
+    assert result["target.embedding"] == (41, 32)
+    assert result["source.positions"] == result["target.positions"] == (MAX_LENGTH, 32)
+    assert result["encoder.1.feed_forward.inner.kernel"] == (32, 48)
+    assert result["encoder.1.feed_forward.outer.kernel"] == (48, 32)
+    assert result["decoder.0.cross.norm.shift"] == (32,)
+    assert result["output.kernel"] == (32, 41)
+    assert result["output.bias"] == (41,)
+    assert not any(name.startswith(("encoder.2", "encoder.norm", "encoder.0.cross")) for name in result)
+    assert sum(name.endswith(".kernel") for name in result) == 2 * 6 + 2 * 10 + 1
 
 
 def test_shapes_of_gru() -> None:
-    found = shapes(GruRecipe(embedding_width=5, width=3), 37, 41)
-    assert found["encoder.backward.input.kernel"] == (5, 9)
-    assert found["encoder.backward.hidden.kernel"] == (3, 9)
-    assert found["bridge.kernel"] == (6, 3)
-    assert found["attention.energy.kernel"] == (9, 3)
-    assert found["attention.score.kernel"] == (3, 1)
-    assert "attention.score.bias" not in found
-    assert found["decoder.input.kernel"] == (11, 9)
-    assert found["output.kernel"] == (14, 41)
+    result = shapes(GruRecipe(embedding_width=5, width=3), 37, 41)
+    assert result["encoder.backward.input.kernel"] == (5, 9)
+    assert result["encoder.backward.hidden.kernel"] == (3, 9)
+    assert result["bridge.kernel"] == (6, 3)
+    assert result["attention.energy.kernel"] == (9, 3)
+    assert result["attention.score.kernel"] == (3, 1)
+    assert "attention.score.bias" not in result
+    assert result["decoder.input.kernel"] == (11, 9)
+    assert result["output.kernel"] == (14, 41)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +149,10 @@ def test_transformer_matrices_are_xavier_uniform() -> None:
 
 def test_initial_deviations_of_embeddings_and_gru() -> None:
     recipe = TransformerRecipe(width=128, layers=1, heads=4, ffn_width=256, embedding_init="normal")
-    found = initial(recipe, 500, 700, seed=0)
+    result = initial(recipe, 500, 700, seed=0)
     for name in ("source.embedding", "target.embedding", "source.positions"):
-        assert found[name].std() == pytest.approx(1, rel=0.03), name
-    assert found["output.kernel"].std() < 0.2
+        assert result[name].std() == pytest.approx(1, rel=0.03), name
+    assert result["output.kernel"].std() < 0.2
     for name, value in initial(GruRecipe(embedding_width=96, width=128), 500, 700, seed=0).items():
         deviation = 0 if name.endswith(".bias") else 0.01
         assert value.std() == pytest.approx(deviation, rel=0.2), name
@@ -179,10 +179,10 @@ def test_expected_embedding_rms_equals_average(name: str) -> None:
 )
 def test_position_rms_by_kind(positions: Any, expected: float) -> None:
     recipe = replace(BASE, positions=positions)
-    found = embedding_rms(recipe, initial(recipe, 37, 41, seed=0))["position_rms"]
-    assert found == pytest.approx(expected, rel=0.05)
+    actual = embedding_rms(recipe, initial(recipe, 37, 41, seed=0))["position_rms"]
+    assert actual == pytest.approx(expected, rel=0.05)
     if positions == "sinusoidal":
-        assert found == pytest.approx(np.sqrt(np.square(sinusoids(MAX_LENGTH, 32)).mean()))
+        assert actual == pytest.approx(np.sqrt(np.square(sinusoids(MAX_LENGTH, 32)).mean()))
 
 
 @pytest.mark.parametrize("scale", ["sqrt_width", "none"])
@@ -196,8 +196,8 @@ def test_embedding_rms_equals_added_vectors(scale: Any, tying: Any) -> None:
     embedder = Embedder(recipe, torch.nn.Embedding.from_pretrained(torch.tensor(drawn[name])), torch.nn.Identity())
     added = embedder(torch.arange(41), torch.zeros(41, dtype=torch.int64)).numpy()
     assert np.array_equal(model.weights()[name], drawn[name])
-    found = embedding_rms(recipe, model.weights())["source_embedding_rms"]
-    assert found == pytest.approx(np.sqrt(np.square(added).mean()), rel=1e-6)
+    result = embedding_rms(recipe, model.weights())["source_embedding_rms"]
+    assert result == pytest.approx(np.sqrt(np.square(added).mean()), rel=1e-6)
 
 
 def test_embedding_rms_without_recipe_is_empty() -> None:

@@ -161,9 +161,9 @@ def test_law_12_detects_wrong_searches(search: Callable[..., object], monkeypatc
 def test_law_3_changes_every_position(sentences: int, longest: int) -> None:
     lengths = np.full(sentences, longest)
     lengths[sentences // 4 :] = np.random.default_rng(0).integers(1, longest + 1, sentences - sentences // 4)
-    found = [evaluation_laws.cuts(lengths, turn) for turn in range(evaluation_laws.ROUNDS)]
-    assert all((one < lengths).all() for one in found)
-    assert set(np.concatenate(found)) == set(range(longest))
+    result = [evaluation_laws.cuts(lengths, turn) for turn in range(evaluation_laws.ROUNDS)]
+    assert all((one < lengths).all() for one in result)
+    assert set(np.concatenate(result)) == set(range(longest))
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -181,12 +181,12 @@ def test_law_that_raises_fails_with_first_line_of_error() -> None:
     def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
         raise RuntimeError("no such device\nand more")
 
-    found = list(check(build, laws={2, 9}))
-    assert found == [
+    result = list(check(build, laws={2, 9}))
+    assert result == [
         LawResult(2, "determinism", False, "RuntimeError: no such device"),
         LawResult(9, "standstill", False, "RuntimeError: no such device"),
     ]
-    assert str(replace(found[0], seconds=0.0)) == "law 2 determinism, 0.00 s … FAILED RuntimeError: no such device"
+    assert str(replace(result[0], seconds=0.0)) == "law 2 determinism, 0.00 s … FAILED RuntimeError: no such device"
 
 
 def test_law_result_str_is_one_line() -> None:

@@ -109,9 +109,9 @@ def test_self_check_ignores_non_finite_weights() -> None:
 def test_self_check_batches_mix_lengths(count: int) -> None:
     short, long = (Batch(*(np.full((4, width), 5, np.int32) for _ in range(3))) for width in (3, 9))
     batches = [short, long, short][:count]
-    found = dealt(batches)
-    assert [len(batch.source) for batch in found] == [4] * count
-    lengths = [sorted((batch.source != PAD).sum(1).tolist()) for batch in found]
+    result = dealt(batches)
+    assert [len(batch.source) for batch in result] == [4] * count
+    lengths = [sorted((batch.source != PAD).sum(1).tolist()) for batch in result]
     assert sum(lengths, []).count(9) == 4 * (count > 1)
     assert all(len(set(one)) == min(count, 2) for one in lengths)
 
