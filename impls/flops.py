@@ -87,15 +87,16 @@ def products(recipe: Recipe, vocabulary_sizes: tuple[int, int]) -> tuple[Product
     state is projected once per target token, the encoder's outputs once per source token. A GRU's steps are counted as
     one product, although they run one after the other, which shows as a lower MFU.
     """
-    shapes, found = weights.shapes(recipe, *vocabulary_sizes), []
+    shapes = weights.shapes(recipe, *vocabulary_sizes)
+    all_products: list[Product] = []
     for name, shape in shapes.items():
         if name.endswith(".kernel") and name != "attention.score.kernel":
-            found += _products_of(name, *shape)
+            all_products += _products_of(name, *shape)
     if "output.kernel" not in shapes:
         outputs, inputs = shapes["target.embedding"]
-        found.append(Product(name="target.embedding", rows="target", inputs=inputs, outputs=outputs))
+        all_products.append(Product(name="target.embedding", rows="target", inputs=inputs, outputs=outputs))
     equal: dict[tuple[Rows, int, int], list[Product]] = {}
-    for product in found:
+    for product in all_products:
         equal.setdefault((product.rows, product.inputs, product.outputs), []).append(product)
     return tuple(replace(group[0], count=len(group)) for group in equal.values())
 

@@ -260,16 +260,17 @@ def _rates(masks: MaskReader) -> None:
     """Require that the shares of dropped units equal the rates, and that masks are independent."""
     assert isinstance(masks.recipe, TransformerRecipe | GruRecipe)
     kinds: dict[str, tuple[float, list[npt.NDArray[np.bool_]]]] = {}
-    for side, found in masks.embedding.items():
-        kinds[f"{side} embedding"] = (masks.recipe.dropout, [np.array(found)])
+    for side, embedding_masks in masks.embedding.items():
+        kinds[f"{side} embedding"] = (masks.recipe.dropout, [np.array(embedding_masks)])
     for site in masks.sites:
         kinds.setdefault(site.kind, (site.rate, []))[1].append(np.array(site.masks))
-    for kind, (rate, found) in kinds.items():
-        _share(f"share of dropped units ({kind})", np.concatenate([~mask.ravel() for mask in found]), rate)
+    for kind, (rate, arrays) in kinds.items():
+        _share(f"share of dropped units ({kind})", np.concatenate([~mask.ravel() for mask in arrays]), rate)
         same = rate**2 + (1 - rate) ** 2
-        renewed = np.concatenate([(mask[1:] == mask[:-1]).ravel() for mask in found])
+        renewed = np.concatenate([(mask[1:] == mask[:-1]).ravel() for mask in arrays])
         _share(f"share of units ({kind}) that two updates treat alike", renewed, same)
-        pairs = [(mask == two).ravel() for mask, two in zip(found, found[1:], strict=False) if mask.shape == two.shape]
+        neighbours = zip(arrays, arrays[1:], strict=False)
+        pairs = [(first == second).ravel() for first, second in neighbours if first.shape == second.shape]
         if pairs:
             _share(f"share of units ({kind}) that two layers treat alike", np.concatenate(pairs), same)
 

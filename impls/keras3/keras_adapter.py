@@ -256,10 +256,10 @@ class KerasModel:
         """Continue from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
         kinds = ("weights", "first_moment", "second_moment")
         expected = {f"{kind}/{name}": shape for kind in kinds for name, shape in self.program.shapes.items()}
-        sums = {f"totals/{one.name}": () for one in fields(Totals)}
+        sums = {f"totals/{total.name}": () for total in fields(Totals)}
         check(state, {**expected, **sums, "updates": (), "random/seed": ()})
         self._updates, self._seed = int(state["updates"]), int(state["random/seed"])
-        self._summed, self._sums = Totals(**{one.removeprefix("totals/"): state[one].item() for one in sums}), []
+        self._summed, self._sums = Totals(**{name.removeprefix("totals/"): state[name].item() for name in sums}), []
         parts = ({name: state[f"{kind}/{name}"] for name in self.program.shapes} for kind in kinds)
         self.held = Held(*(self._written(part) for part in parts))
 

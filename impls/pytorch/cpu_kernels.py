@@ -166,23 +166,23 @@ class _OutputLoss(Function):
         target: torch.Tensor,
         smoothing: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        words = len(kernel)
+        vocabulary_size = len(kernel)
         of_features, of_kernel = torch.empty_like(features), torch.zeros_like(kernel)
         of_bias, sums = torch.zeros_like(bias), features.new_zeros(2)
         for first in range(0, len(features), LOSS_ROWS):
             rows = slice(first, first + LOSS_ROWS)
-            found, right = features[rows], target[rows, None]
-            logits = log_softmax(torch.addmm(bias, found, kernel.T), dim=-1)
-            nats = -logits.gather(1, right).sum()
-            even = -logits.sum() / words if smoothing else nats
+            inputs, labels = features[rows], target[rows, None]
+            logits = log_softmax(torch.addmm(bias, inputs, kernel.T), dim=-1)
+            nats = -logits.gather(1, labels).sum()
+            even = -logits.sum() / vocabulary_size if smoothing else nats
             sums += torch.stack([(1 - smoothing) * nats + smoothing * even, nats])
             # From here on, `logits` holds the gradient of the objective with respect to the logits.
             logits.exp_()
             if smoothing:
-                logits.sub_(smoothing / words)
-            logits.scatter_add_(1, right, logits.new_full(right.shape, smoothing - 1))
+                logits.sub_(smoothing / vocabulary_size)
+            logits.scatter_add_(1, labels, logits.new_full(labels.shape, smoothing - 1))
             torch.mm(logits, kernel, out=of_features[rows])
-            of_kernel.addmm_(logits.T, found)
+            of_kernel.addmm_(logits.T, inputs)
             of_bias += logits.sum(dim=0)
         ctx.save_for_backward(of_features, of_kernel, of_bias)
         objective, nats = sums.unbind()
