@@ -68,7 +68,8 @@ def disagreements(sides: Sequence[Side]) -> list[Disagreement]:
 def check(sides: Sequence[Side], allowed: Sequence[str], *, complain: Callable[[str], None]) -> list[Disagreement]:
     """Return the differences that are allowed by name.
 
-    Raises: ValueError naming those that are not, in one line.
+    Raises:
+        ValueError: the message names those that are not, in one line.
     """
     found = disagreements(sides)
     names = [one.name for one in found]

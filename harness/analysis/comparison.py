@@ -80,7 +80,8 @@ def compare(
     `others` are the further rows of the report's table that the sides stand in.
     `examples` is how many sentences and n-grams are told each way; `with_text` lets them hold text of the corpus.
 
-    Raises: ValueError where no run completed, or for a damaged file.
+    Raises:
+        ValueError: no run completed, or for a damaged file.
     """
     if not any(side.completed for side in sides):
         raise ValueError("no run completed: there is nothing to compare")

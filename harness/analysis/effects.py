@@ -21,7 +21,8 @@ class Method:
     `resamples` is the number of bootstrap samples of the test sentences, `trials` that of approximate randomisation,
     and `correction` the one that `significant` uses.
 
-    Raises: ValueError for a number out of its range or an unknown correction.
+    Raises:
+        ValueError: a number out of its range or an unknown correction.
     """
 
     resamples: int = 1000
@@ -52,7 +53,8 @@ class Evidence:
 
     Shapes: `sums` [n,N,K] for n seeds and N test sentences, the same sentences in the same order for all rows.
 
-    Raises: ValueError where there are not as many of one as of another, or one seed twice.
+    Raises:
+        ValueError: there are not as many of one as of another, or one seed twice.
     """
 
     label: str
@@ -229,7 +231,8 @@ class Comparisons(InferenceTable):
     def between(self, first: str, second: str) -> Difference:
         """Return the difference of `first` less `second`, whichever way round the table has it.
 
-        Raises: KeyError where the table has neither.
+        Raises:
+            KeyError: the table has neither.
         """
         for one in self.differences:
             if (one.first, one.second) == (first, second):

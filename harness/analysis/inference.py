@@ -136,7 +136,8 @@ def infer(figures: Reals, matrix: Reals, of_sentences: Reals | None = None, *, m
 
     Shapes: `figures` [...,V,n] for V rows and n seeds, `matrix` [P,V], `of_sentences` [...,P]; the result [...,P].
 
-    Raises: ValueError for fewer than 3 seeds.
+    Raises:
+        ValueError: fewer than 3 seeds.
     """
     seeds = figures.shape[-1]
     if seeds < LEAST_SEEDS:

@@ -147,7 +147,8 @@ def distinct(labels: Sequence[str]) -> list[str]:
 def stored_sentences(results: Path | None) -> Sentences:
     """Return what reads the sentences of runs under `results`, each file once; None where a run has none stored.
 
-    Raises: ValueError, when called, for a damaged file.
+    Raises:
+        ValueError: called, for a damaged file.
     """
 
     @functools.cache

@@ -40,7 +40,8 @@ class Scale:
     def natural(self, difference: float, level: float) -> float:
         """Return a difference in the figure's units on this scale, around `level` in the figure's units.
 
-        Raises: ValueError where the difference does not fit into the figure's range.
+        Raises:
+            ValueError: the difference does not fit into the figure's range.
         """
         if self.name == "identity":
             return difference

@@ -78,7 +78,8 @@ def compare_all(
     Only the seeds that all rows have count; `remarks` names the others. `metric` must give the rows' figures from their
     summed statistics; without it, or without statistics, intervals cover the seeds alone.
 
-    Raises: ValueError where two rows have one label, or not all rows the same number of test sentences.
+    Raises:
+        ValueError: two rows have one label, or not all rows the same number of test sentences.
     """
     labels = [one.label for one in evidence]
     return _compare(evidence, list(combinations(labels, 2)), metric, scale, method)
@@ -140,7 +141,8 @@ def interval(
     row's own mean would move with other seeds and test sentences. Two of these do not tell whether two rows differ:
     differences are paired, and often far more certain.
 
-    Raises: ValueError as `compare_all`.
+    Raises:
+        ValueError: as `compare_all`.
     """
     lost = set(evidence.diverged)
     kept = [place for place, seed in enumerate(evidence.seeds) if seed not in lost]

@@ -52,7 +52,8 @@ def add(checked: AuditReport, results: Path, plan: RerunPlan, *, tell: Callable[
 
     Runs with a model from outside are left out: nothing that a record names is imported here.
 
-    Raises: ValueError where there is no run that can be trained again.
+    Raises:
+        ValueError: there is no run that can be trained again.
     """
     memory = FileCache()
     found = [read(results, name, memory) for name in checked.runs]

@@ -17,7 +17,8 @@ def retrain(spec: dict[str, Any], updates: int, digests: dict[str, Any]) -> dict
         `batches` and `weights_after` as in the fingerprints of a record, by number of updates; `loss`, the mean
         objective over all target tokens in nats; and `environment`, that of this process.
 
-    Raises: ValueError where the corpus or the model cannot be built here.
+    Raises:
+        ValueError: the corpus or the model cannot be built here.
     """
     from harness.data.dataset import prepare
     from harness.processes import machine

@@ -196,7 +196,8 @@ def check(
     Runs that are named one by one are one table for each budget; all runs of a folder are the tables that reports make.
     `published` says whether the rules for published results apply (None: where the folder is one of published results).
 
-    Raises: ValueError where there is no such run.
+    Raises:
+        ValueError: there is no such run.
     """
     memory = FileCache(published=run_store.is_published(results) if published is None else published)
     names = run_names(results)
@@ -234,7 +235,8 @@ def apply(
 def without_corpus(results: Path, names: Sequence[str] | None = None) -> AuditReport:
     """Apply the rules that need no corpus to runs as a report shows them: all of `results`, or those called `names`.
 
-    Raises: ValueError where there is no run.
+    Raises:
+        ValueError: there is no run.
     """
     memory = FileCache(published=run_store.is_published(results))
     found = [read(results, name, memory) for name in (run_names(results) if names is None else sorted(names))]

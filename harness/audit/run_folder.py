@@ -146,7 +146,8 @@ def read(results: Path, name: str, memory: FileCache) -> StoredRun:
 def run_names(results: Path) -> list[str]:
     """Return the folders under `results` that hold a run, whatever came of it.
 
-    Raises: ValueError where there is no such folder, or no run in it.
+    Raises:
+        ValueError: there is no such folder, or no run in it.
     """
     if not results.is_dir():
         raise ValueError(f"{results}: there is no such folder")

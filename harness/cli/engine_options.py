@@ -73,7 +73,11 @@ def execute(specs: list[RunSpec], arguments: argparse.Namespace, settings: dict[
 
 
 def _parameters(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the values of --slurm. Raises: ValueError for a value that is not KEY=VALUE."""
+    """Return the values of --slurm.
+
+    Raises:
+        ValueError: a value that is not KEY=VALUE.
+    """
     found = {}
     for word in arguments.slurm or ():
         name, equals, value = word.partition("=")

@@ -32,8 +32,9 @@ class Condition:
 def read(text: str) -> Condition:
     """Return the condition that `text` writes.
 
-    Raises: ValueError for another form, an unknown figure (naming the nearest), one that is never significant, or a
-    number that is not finite.
+    Raises:
+        ValueError: another form, an unknown figure (naming the nearest), one that is never significant, or a number
+            that is not finite.
     """
     found = re.fullmatch(r"\s*(\w+)\s*(?:(:)\s*worse|([<>])\s*(\S+))\s*", text)
     if not found:
@@ -58,7 +59,8 @@ def read(text: str) -> Condition:
 def holds(condition: Condition, found: Comparison) -> list[str]:
     """Return a line for each side that fails: of which the condition holds, or cannot be told.
 
-    Raises: ValueError where "worse" is asked of fewer than 3 seeds, over which nothing is tested.
+    Raises:
+        ValueError: "worse" is asked of fewer than 3 seeds, over which nothing is tested.
     """
     one, base = found.figure(condition.figure), found.sides[0]
     lines = []

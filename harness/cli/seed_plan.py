@@ -37,7 +37,8 @@ class Goal:
 def goal(text: str) -> Goal:
     """Read "detect=0.5" or "detect=0.5,METRIC"; sacreBLEU where no metric is named.
 
-    Raises: argparse.ArgumentTypeError for another form, a number that is not positive or an unknown metric.
+    Raises:
+        argparse.ArgumentTypeError: another form, a number that is not positive or an unknown metric.
     """
     from harness.analysis.metric_registry import LEADERBOARD, MAIN
 

@@ -137,7 +137,11 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _again(arguments: argparse.Namespace) -> int:
-    """Make the page of a stored document. Raises: ValueError with an option that says what to measure."""
+    """Make the page of a stored document.
+
+    Raises:
+        ValueError: with an option that says what to measure.
+    """
     from harness.speed import document_store
 
     for name, default in arguments.measuring.items():
@@ -339,7 +343,11 @@ def _baselines(
 
 
 def _chosen_baselines(arguments: argparse.Namespace) -> list[str]:
-    """Return the baselines that the options name. Raises: ValueError where they name some and none."""
+    """Return the baselines that the options name.
+
+    Raises:
+        ValueError: they name some and none.
+    """
     from impls import registry
 
     chosen = list(dict.fromkeys(arguments.baseline or registry.baseline_names()))
@@ -354,7 +362,11 @@ def _chosen_baselines(arguments: argparse.Namespace) -> list[str]:
 def _given(
     arguments: argparse.Namespace, jobs: list[ModelJob], prepared: Dataset
 ) -> dict[Recipe | str, tuple[Arrays, str]]:
-    """Return the weights of the runs that --weights names. Raises: ValueError where they fit no model measured here."""
+    """Return the weights of the runs that --weights names.
+
+    Raises:
+        ValueError: they fit no model measured here.
+    """
     found: dict[Recipe | str, tuple[Arrays, str]] = {}
     if arguments.weights and not USING_WEIGHTS & set(arguments.part or PARTS):
         raise ValueError(f"--weights with --part {arguments.part[0]}, which uses no weights")
