@@ -1,6 +1,6 @@
 """Is this set of records a fair comparison? The rules behind `check`, `report` and `compare`.
 
-Input: a results folder, and the corpus where it is available.
+Input: a results folder, and the corpus if it is available.
 Output: for each rule ok, FAIL, warning or skipped, with the reasons.
 
 - `rules.Rule` is one rule with a stable code such as C42.

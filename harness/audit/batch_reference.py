@@ -1,4 +1,4 @@
-"""The batches of a run computed from the corpus once more, by other code than training uses.
+"""Recomputes the batches of a run from the corpus with code that is independent of training.
 
 It shares no code with `harness.data.batches` and `harness.data.batch_digest`, so that an error there is not repeated
 here.
@@ -23,7 +23,7 @@ ID_BYTES = 4
 
 @dataclass
 class Expected:
-    """What a run must have consumed.
+    """What a run must have consumed, computed from the corpus.
 
     `marks` maps numbers of updates to the chained digest of the batches so far, `tokens` to the target tokens so far.
     `flat` is the digest of the same bytes without a chain, which records of schema 1 have. `statistics` are those of

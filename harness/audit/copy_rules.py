@@ -1,4 +1,4 @@
-"""The rule that no run of a table is a copy of another: neither its results nor its times."""
+"""The rule that no run of a table is a copy of another, in its results or its times."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def copies(comparison: ComparedRuns) -> Iterator[str]:
 
 
 def _suspects(runs: Sequence[_Run]) -> set[tuple[int, int]]:
-    """Return the pairs of runs that have anything in common; whole rows of arrays at once, as there may be many."""
+    """Return the pairs of runs that share a result or a time; vectorised, because there may be many."""
     found: set[tuple[int, int]] = set()
     for length in {len(run.texts) for run in runs}:
         places = [place for place, run in enumerate(runs) if len(run.texts) == length]
@@ -105,7 +105,7 @@ def _number(text: str) -> int:
 
 
 def _same_results(one: _Run, other: _Run) -> Iterator[str]:
-    """Yield what of the losses and translations of two runs is the same."""
+    """Yield which losses and translations of two runs are equal."""
     another_seed = one.spec.seed != other.spec.seed
     only_threads = replace(one.spec, threads=other.spec.threads) == other.spec
     if len(one.nats) == len(other.nats):
@@ -126,7 +126,7 @@ def _same_evidence(one: StoredRun, other: StoredRun) -> Iterator[str]:
 
 
 def _evidence(stored: StoredRun) -> set[tuple[str, object]]:
-    """Return what no two runs have in common: digests of trained weights, and the seconds of the epochs."""
+    """Return evidence that no two runs share: digests of trained weights, and the seconds of the epochs."""
     record = stored.known
     found: set[tuple[str, object]] = {("trained weights", record.fingerprints.get("trained_weights"))}
     found |= {("weights in training", digest) for digest in (record.fingerprints.get("weights_after") or {}).values()}
@@ -135,9 +135,10 @@ def _evidence(stored: StoredRun) -> set[tuple[str, object]]:
 
 
 def _effective(spec: RunSpec) -> RunSpec:
-    """Return the settings without those that need not change the trained weights.
+    """Return the settings that change the trained weights.
 
-    An earlier end may leave the best epoch, a convolution of width 1 is a linear layer, and a GPU ignores threads.
+    The others: an earlier end may keep the same best epoch, a convolution of width 1 is a linear layer, and a GPU
+    ignores threads.
     """
     recipe = spec.recipe
     if isinstance(recipe, TransformerRecipe):

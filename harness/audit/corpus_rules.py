@@ -1,6 +1,6 @@
-"""Rules about the corpora that this project knows: the names and digests of their files, and how many pairs they have.
+"""Rules about known corpora: the names and digests of their files, and their numbers of sentence pairs.
 
-They need no corpus: what Multi30k consists of is written in `harness.data.multi30k`.
+They need no corpus: `harness.data.multi30k` lists the files of Multi30k.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PAIRS = {"train": 29_000, "val": 1_014, "test_2016_flickr": 1_000, "test_2017_fl
 
 
 def files(stored: StoredRun) -> Iterator[str]:
-    """The files are those of the corpus, direction and test split in the settings, Multi30k's with its digests."""
+    """The files belong to the corpus, direction and test split in the settings; those of Multi30k have its digests."""
     record = stored.known
     found = record.fingerprints.get("files") or {}
     if not found:
@@ -37,7 +37,7 @@ def files(stored: StoredRun) -> Iterator[str]:
 
 
 def _expected(record: RunRecord) -> dict[str, str]:
-    """Return the files of a corpus with their digests, "" where the digest is not fixed."""
+    """Return the files of a corpus with their digests; "" if the digest is not fixed."""
     data = record.spec.data
     if data.corpus == "multi30k":
         names = multi30k.names(data.direction, data.test_split)
@@ -48,7 +48,7 @@ def _expected(record: RunRecord) -> dict[str, str]:
 
 
 def pairs(stored: StoredRun) -> Iterator[str]:
-    """Multi30k's splits have all their pairs."""
+    """The splits of Multi30k are complete."""
     record = stored.known
     data, sizes = record.spec.data, record.sizes
     if data.corpus != "multi30k":

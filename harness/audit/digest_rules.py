@@ -1,4 +1,4 @@
-"""Rules about the digests that training takes while it runs: of the batches consumed and of the weights."""
+"""Rules about the digests that training records: of the batches consumed and of the weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.storage.records import RunRecord
 
 
 def complete(stored: StoredRun) -> Iterator[str]:
-    """There is a digest of the batches and of the weights at each update that has one, and none occurs twice."""
+    """Batches and weights have a digest at each expected update, and no digest occurs twice."""
     record = stored.known
     if before_digests(record):
         raise Skipped("trained by an older version, which took none")
@@ -33,9 +33,9 @@ def complete(stored: StoredRun) -> Iterator[str]:
 
 
 def before_digests(record: RunRecord) -> bool:
-    """Return whether a run was trained before training took digests: schema 1, or scored again since.
+    """Return whether a run was trained before digests were recorded: schema 1, or scored again since.
 
-    Such runs have the settings that all runs had then, so no other run can pass for one.
+    Such runs have the default settings of that time, so no newer run can pass for one.
     """
     spec = to_json(record.spec)
     earlier = all(spec[part].get(name, value) == value for (part, name), value in ADDED_FIELDS.items() if spec[part])
@@ -60,7 +60,7 @@ def _repeated(name: str, found: Mapping[str, str]) -> Iterator[str]:
 
 
 def kept_digest(record: RunRecord) -> str | None:
-    """Return the digest that the kept weights must have; None where several epochs were averaged, or none is known."""
+    """Return the digest that the kept weights must have; None if epochs were averaged or it is unknown."""
     if record.spec.training.averaged_epochs or len(record.chosen_epochs) != 1:
         return None
     updates = next((line.updates for line in record.curve if line.epoch == record.chosen_epochs[0]), None)

@@ -1,4 +1,4 @@
-"""Rules about the files beside a record: the translations, the counts of each sentence, and the weights."""
+"""Rules about the other files of a run: translations, sentence statistics and weights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HALF_PRECISION = 0.01
 
 
 def translations(stored: StoredRun) -> Iterator[str]:
-    """The translations are those that the record has the digest of."""
+    """The translations have the digest in the record."""
     expected = stored.completed.fingerprints.get("hypotheses")
     path = stored.folder / run_store.HYPOTHESES
     if expected and os.path.lexists(path) and stored.digest(run_store.HYPOTHESES) != expected:
@@ -50,7 +50,7 @@ def translations(stored: StoredRun) -> Iterator[str]:
 
 
 def sentences(stored: StoredRun) -> Iterator[str]:
-    """There is one translation of each test sentence, in order, and none is longer than allowed."""
+    """Each test sentence has one translation, in order, and none exceeds the maximum length."""
     record = stored.completed
     found = stored.hypotheses
     pairs, most = record.sizes.get("test_pairs"), record.spec.decoding.max_tokens
@@ -73,7 +73,7 @@ def sentences(stored: StoredRun) -> Iterator[str]:
 
 
 def counts(stored: StoredRun) -> Iterator[str]:
-    """The counts of each sentence are those that the record has the digest of, and add up to its scores."""
+    """The statistics of the sentences have the digest in the record, and add up to its scores."""
     record = stored.completed
     found = stored.sentences
     pairs = record.sizes.get("test_pairs")
@@ -98,7 +98,7 @@ def counts(stored: StoredRun) -> Iterator[str]:
 
 
 def _orders(record: RunRecord, found: Arrays) -> Iterator[str]:
-    """Yield each individual BLEU that the counts of `bleu_tutorial` do not make; cumulative ones follow from them."""
+    """Yield each individual BLEU that does not follow from the counts of `bleu_tutorial`."""
     sums = found["bleu_tutorial"].sum(axis=0)
     brevity = float(brevity_from_sums(sums))
     for order in ORDERS:
@@ -109,7 +109,7 @@ def _orders(record: RunRecord, found: Arrays) -> Iterator[str]:
 
 
 def lengths(stored: StoredRun) -> Iterator[str]:
-    """The counts of each sentence are of the stored translation of that sentence."""
+    """The statistics of each sentence are those of its stored translation."""
     record = stored.completed
     found, hypotheses = stored.sentences, stored.hypotheses
     if record.spec.data.has_subwords:
@@ -128,7 +128,7 @@ def lengths(stored: StoredRun) -> Iterator[str]:
 
 
 def weights(stored: StoredRun) -> Iterator[str]:
-    """The stored weights are those the record has the digest of: finite, with the names and shapes it began with."""
+    """The stored weights have the digest in the record, are finite, and have the expected names and shapes."""
     record = stored.completed
     path = stored.folder / f"{run_store.WEIGHTS}.safetensors"
     manifest = stored.folder / f"{run_store.WEIGHTS}.json"
@@ -148,7 +148,7 @@ def weights(stored: StoredRun) -> Iterator[str]:
 
 
 def attention(stored: StoredRun) -> Iterator[str]:
-    """The stored attention is that of the digest, as long as the translations, and each row of it adds up to 1."""
+    """The stored attention has the digest in the record, the lengths of the translations, and rows that add up to 1."""
     record = stored.completed
     digest = record.fingerprints.get("attention")
     if not run_store.has_attention(stored.results, stored.name):

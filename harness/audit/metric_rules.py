@@ -1,4 +1,4 @@
-"""Rules about a record's figures: each can be worked out from others of the same record, and is."""
+"""Rules about the metrics of a record: each is recomputed from others of the same record."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def curve(stored: StoredRun) -> Iterator[str]:
 
 
 def updates(stored: StoredRun) -> Iterator[str]:
-    """Updates are as many as the training pairs, the batch size, the epochs and the limit make."""
+    """The number of updates follows from training pairs, batch size, epochs and the limit."""
     record = stored.known
     pairs = record.sizes.get("train_pairs")
     if not record.curve or not pairs:
@@ -69,7 +69,7 @@ def updates(stored: StoredRun) -> Iterator[str]:
 
 
 def tokens(stored: StoredRun) -> Iterator[str]:
-    """Every whole epoch has the same target words, and a cut one fewer."""
+    """Every complete epoch has the same number of target tokens, and an incomplete one fewer."""
     record = stored.known
     pairs = record.sizes.get("train_pairs")
     if not record.curve or not pairs:
@@ -83,7 +83,7 @@ def tokens(stored: StoredRun) -> Iterator[str]:
 
 
 def rates(stored: StoredRun) -> Iterator[str]:
-    """The learning rate of each epoch is the schedule's at its last update."""
+    """The learning rate of each epoch is that of the schedule at its last update."""
     record = stored.known
     if not record.curve:
         raise Skipped("without an epoch")
@@ -94,7 +94,7 @@ def rates(stored: StoredRun) -> Iterator[str]:
 
 
 def kept(stored: StoredRun) -> Iterator[str]:
-    """The epoch kept is the one with the least validation loss, or the last ones where they are averaged."""
+    """The kept epoch has the lowest validation loss, or the last epochs are averaged."""
     record = stored.completed
     losses = [math.inf if line.validation_loss is None else line.validation_loss for line in record.curve]
     if not losses:
@@ -107,7 +107,7 @@ def kept(stored: StoredRun) -> Iterator[str]:
 
 
 def losses(stored: StoredRun) -> Iterator[str]:
-    """The test loss and its perplexity are there, and one is the exponential of the other."""
+    """Test loss and perplexity are present, and one is the exponential of the other."""
     scores = stored.completed.scores
     for name in PERPLEXITIES:
         value = scores.get(name)
@@ -119,7 +119,7 @@ def losses(stored: StoredRun) -> Iterator[str]:
 
 
 def bleu(stored: StoredRun) -> Iterator[str]:
-    """Every score is there and from 0 to 100, and BLEU-1 to 4 make each other up.
+    """Every score is present and between 0 and 100, and cumulative BLEU-1 to 4 follow from the individual ones.
 
     Cumulative BLEU-N is the geometric mean of the individual ones up to N, because the brevity penalty is a factor of
     each; cumulative BLEU-4 is `bleu_tutorial`.
@@ -150,7 +150,7 @@ def bleu(stored: StoredRun) -> Iterator[str]:
 
 
 def signatures(stored: StoredRun) -> Iterator[str]:
-    """Every BLEU and chrF says how it was computed, and says it of itself."""
+    """Every BLEU and chrF has the signature of its settings."""
     record = stored.completed
     scored = record.scores.keys() - set(PERPLEXITIES)
     yield from (f"{name} without a signature" for name in sorted(scored - record.signatures.keys()))
@@ -163,7 +163,7 @@ def signatures(stored: StoredRun) -> Iterator[str]:
 
 
 def _parts(record: RunRecord, name: str) -> list[str]:
-    """Return what must stand in the signature of a score."""
+    """Return the parts that the signature of a score must have."""
     found = ["nrefs:1", f"unk:{record.spec.decoding.unknown}"]
     version = (record.environment.get("versions") or {}).get("sacrebleu")
     if version:
@@ -177,7 +177,7 @@ def _parts(record: RunRecord, name: str) -> list[str]:
 
 
 def decoding(stored: StoredRun) -> Iterator[str]:
-    """Ties, unfinished translations and unknown tokens are counts; at most all translations are unfinished."""
+    """Ties, unfinished translations and unknown tokens are counts within their limits."""
     record = stored.completed
     counted = ("ties", "unfinished", "unknown_tokens")
     for name in counted if is_current(stored) else counted[:2]:
@@ -188,5 +188,5 @@ def decoding(stored: StoredRun) -> Iterator[str]:
 
 
 def is_current(stored: StoredRun) -> bool:
-    """Return whether a record is of this version; those of earlier ones have fewer figures."""
+    """Return whether a record has the current schema; earlier ones have fewer metrics."""
     return bool(stored.raw.get("schema") == RECORD_SCHEMA)

@@ -1,4 +1,4 @@
-"""Warnings: what is possible but unlikely, so that a person should look at it."""
+"""Warnings about values that are possible but unlikely and deserve a look."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLEU_SHARE, BLEU_POINTS = 0.4, 3.0
 
 
 def loss_gap(stored: StoredRun) -> Iterator[str]:
-    """The test loss is near the validation loss of the kept epoch."""
+    """The test loss is close to the validation loss of the kept epoch."""
     record = stored.completed
     kept = [line.validation_loss for line in record.curve if line.epoch in record.chosen_epochs]
     losses = [loss for loss in kept if loss is not None]
@@ -32,7 +32,7 @@ def loss_gap(stored: StoredRun) -> Iterator[str]:
 
 
 def bleu_of_loss(stored: StoredRun) -> Iterator[str]:
-    """BLEU is in proportion to the test loss, as on Multi30k in other runs."""
+    """BLEU fits the test loss, as in other runs on Multi30k."""
     record = stored.completed
     if record.spec.data.corpus != "multi30k":
         raise Skipped("known for Multi30k alone")

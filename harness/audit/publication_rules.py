@@ -1,4 +1,4 @@
-"""Rules for results that are published: sealed, made from a known commit without changes, and not in the future."""
+"""Rules for published results: sealed, from a known commit without changes, and not in the future."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIT_SECONDS = 20
 
 
 def publishable(stored: StoredRun) -> Iterator[str]:
-    """A published record is sealed, its commit was clean, and the run is over by now."""
+    """A published record is sealed, its commit was clean, and the run ended in the past."""
     record = stored.known
     if not stored.memory.published:
         raise Skipped("not published results")
@@ -56,7 +56,7 @@ def known_commit(stored: StoredRun) -> Iterator[str]:
 
 
 def _committed(stored: StoredRun, digest: str) -> datetime | None:
-    """Return when a commit was made, or None where there is no such commit. Raises: NotTried without a full history."""
+    """Return the time of a commit, or None if it does not exist. Raises `Skipped` without a full history."""
     commits = stored.memory.commits
     if not commits:
         commits[""] = _git("rev-parse", "--is-shallow-repository")
@@ -68,7 +68,7 @@ def _committed(stored: StoredRun, digest: str) -> datetime | None:
 
 
 def _git(*words: str) -> str | None:
-    """Return what git says of the repository that this code is in, or None where it fails."""
+    """Return the output of git in the repository of this code, or None if git fails."""
     if not (REPOSITORY / ".git").exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Rules that recompute evidence: the initial weights, and, where the corpus is available, data, batches and scores."""
+"""Rules that recompute evidence: initial weights, and with the corpus data, batches and scores."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MOST_NUMBERS, MOST_UPDATES = 2**29, 200_000
 
 
 def initial(stored: StoredRun) -> Iterator[str]:
-    """The initial weights are those that the recipe and the seed draw, whatever framework trained them."""
+    """The initial weights are those of the recipe and the seed, in every framework."""
     record = stored.known
     recipe, found = record.spec.recipe, record.fingerprints.get("weights") or {}
     if recipe is None or not found:
@@ -68,7 +68,7 @@ def initial(stored: StoredRun) -> Iterator[str]:
 
 
 def _embedding_rms(record: RunRecord, recipe: Recipe, shapes: dict[str, tuple[int, ...]]) -> Iterator[str]:
-    """Yield the sizes of word embeddings and positions that are not those of the initial weights."""
+    """Yield the RMS of embeddings and positions that differ from the initial weights."""
     tables = {name: shape for name, shape in shapes.items() if name.endswith((".embedding", ".positions"))}
     if "target.embedding" not in tables:
         return  # another rule's: a tensor is missing
@@ -80,7 +80,7 @@ def _embedding_rms(record: RunRecord, recipe: Recipe, shapes: dict[str, tuple[in
 
 
 def corpus(stored: StoredRun) -> Iterator[str]:
-    """Files, vocabularies, ids and sizes are those of the corpus that is here."""
+    """Files, vocabularies, token ids and sizes are those of the local corpus."""
     record = stored.known
     if not record.fingerprints:
         raise Skipped("broke off before it began")
@@ -98,7 +98,7 @@ def corpus(stored: StoredRun) -> Iterator[str]:
 
 
 def stream(stored: StoredRun) -> Iterator[str]:
-    """The digests of the consumed batches are those of the batches that the seed makes of the corpus."""
+    """The digests of the consumed batches are those of the corpus and the seed."""
     record = stored.known
     found = _expected(stored)
     if before_digests(record):
@@ -117,7 +117,7 @@ def stream(stored: StoredRun) -> Iterator[str]:
 
 
 def words(stored: StoredRun) -> Iterator[str]:
-    """Epochs and test sentences have as many target words as the corpus makes them have."""
+    """Epochs and test sentences have the numbers of target tokens of the corpus."""
     record = stored.known
     found, before = _expected(stored), 0
     for line in record.curve:
@@ -137,7 +137,7 @@ def words(stored: StoredRun) -> Iterator[str]:
 
 
 def _expected(stored: StoredRun) -> Expected:
-    """Return what a run must have consumed. Raises: NotTried where the corpus here does not tell."""
+    """Return what a run must have consumed. Raises `Skipped` if the local corpus is another one."""
     record = stored.known
     if record.status not in run_store.FINISHED or not record.curve:
         raise Skipped("not completed")
@@ -155,9 +155,9 @@ def _expected(stored: StoredRun) -> Expected:
 
 
 def scores(stored: StoredRun) -> Iterator[str]:
-    """Every score, its signature and its counts come out again from the stored translations and the corpus here.
+    """Scores, signatures and counts recomputed from the stored translations and the local corpus agree.
 
-    Where another version of a library made them, the scores must agree to 0.01 points, and 99 % of the counts.
+    If another version of a library computed them, scores must agree to 0.01 points, and 99 % of the counts.
     """
     from harness.evaluation.evaluate import check_words, test_scores
 
@@ -196,7 +196,7 @@ def _unversioned(signature: str | None) -> str:
 
 
 def prepared_of(stored: StoredRun) -> Dataset:
-    """Return the corpus of a run. Raises: NotTried where it is not here, and nothing is downloaded for it."""
+    """Return the local corpus of a run; nothing is downloaded. Raises `Skipped` if it is not available."""
     from harness.data.dataset import at_hand
 
     record, memory = stored.known, stored.memory.prepared
@@ -214,7 +214,7 @@ def prepared_of(stored: StoredRun) -> Dataset:
 
 
 def _other_versions(record: RunRecord, libraries: Iterable[str]) -> str:
-    """Return which libraries made a record in another version than the one here, for a message; or nothing."""
+    """Return the libraries whose versions differ from those of the record, for a message; empty if none do."""
     versions = record.environment.get("versions") or {}
     found = []
     for name in libraries:

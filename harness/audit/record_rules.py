@@ -1,4 +1,4 @@
-"""Rules about a record as a document: whole, its own, unedited, and complete in what it says of where it was made."""
+"""Rules about a record as a document: complete, unedited, and with its settings and environment."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
 def equal(one: float | None, other: float | None) -> bool:
-    """Return whether two figures are one but for rounding; two that are not there are."""
+    """Return whether two numbers are equal up to rounding; two missing ones are."""
     if one is None or other is None:
         return one is other
     return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=1e-9)
 
 
 def readable(stored: StoredRun) -> Iterator[str]:
-    """`record.json` is the JSON of a record of this schema."""
+    """`record.json` is a record of a known schema."""
     if stored.unreadable:
         yield stored.unreadable
 
 
 def fields(stored: StoredRun) -> Iterator[str]:
-    """Every field of the record is known, none is missing, and each is of its type."""
+    """Every field of the record is known, present and of its type."""
     if stored.unreadable:
         raise Skipped("no record can be read")
     yield from stored.misfits
@@ -73,13 +73,13 @@ def own_id(stored: StoredRun) -> Iterator[str]:
 
 
 def folder(stored: StoredRun) -> Iterator[str]:
-    """The folder's name is the id of the record in it."""
+    """The name of the folder is the id of its record."""
     if stored.known.id != stored.name:
         yield f"holds the record of {stored.known.id}"
 
 
 def seal(stored: StoredRun) -> Iterator[str]:
-    """The record is as it was written: its digest is its seal."""
+    """The record is unchanged since it was written: its digest equals its seal."""
     if stored.unreadable:
         raise Skipped("no record can be read")
     if run_store.SEAL not in stored.raw:
@@ -92,7 +92,7 @@ def seal(stored: StoredRun) -> Iterator[str]:
 
 
 def ended(stored: StoredRun) -> Iterator[str]:
-    """No run is missing, unfinished, interrupted or failed; a diverged one is a result."""
+    """Every run completed or diverged; none is missing, unfinished, interrupted or failed."""
     if stored.record is None:
         yield "has no record that can be read"
     elif stored.record.status not in run_store.FINISHED:
@@ -100,7 +100,7 @@ def ended(stored: StoredRun) -> Iterator[str]:
 
 
 def contents(stored: StoredRun) -> Iterator[str]:
-    """A completed run has all that a run gives; a diverged one ends in a loss that is not finite."""
+    """A completed run has all results; a diverged one ends with a loss that is not finite."""
     record = stored.known
     if record.status == "completed":
         for name in ("curve", "chosen_epochs", "scores", "signatures", "decode"):
@@ -119,7 +119,7 @@ def contents(stored: StoredRun) -> Iterator[str]:
 
 
 def digests(stored: StoredRun) -> Iterator[str]:
-    """Every fingerprint is there, and a SHA-256."""
+    """Every fingerprint is present and a SHA-256 digest."""
     found, done = stored.known.fingerprints, stored.known.status == "completed"
     of_all = ("stream",) if stored.known.status in run_store.FINISHED else ()
     expected = (*DIGESTS, *of_all, *(("hypotheses", "trained_weights") if done else ()))
@@ -137,7 +137,7 @@ def digests(stored: StoredRun) -> Iterator[str]:
 
 
 def environment(stored: StoredRun) -> Iterator[str]:
-    """The versions and the machine are told, and threads, device and framework are those of the settings."""
+    """Versions and machine are recorded, and threads, device and framework match the settings."""
     record = stored.known
     found, spec = record.environment, record.spec
     if not found and record.status != "completed":
@@ -161,7 +161,7 @@ def environment(stored: StoredRun) -> Iterator[str]:
 
 
 def commit(stored: StoredRun) -> Iterator[str]:
-    """The commit is named, and whether the files were those of the commit."""
+    """The record names the commit, and says whether its files were changed."""
     record = stored.known
     if not record.environment and record.status != "completed":
         raise Skipped("broke off before it began")
@@ -175,7 +175,7 @@ def commit(stored: StoredRun) -> Iterator[str]:
 
 
 def updates_per_epoch(record: RunRecord) -> int:
-    """Return the number of batches of an epoch: from the batch size, or as recorded where batches differ in size."""
+    """Return the number of batches per epoch, from the batch size, or as recorded if batch sizes vary."""
     training, pairs = record.spec.training, record.sizes.get("train_pairs", 0)
     if training.batching == "tokens":
         return max(1, int(record.sizes.get("updates_per_epoch", 1)))
@@ -183,7 +183,7 @@ def updates_per_epoch(record: RunRecord) -> int:
 
 
 def sizes(stored: StoredRun) -> Iterator[str]:
-    """Sizes, shares and lengths are possible, and fit the settings."""
+    """Sizes, shares and lengths are possible and match the settings."""
     record = stored.known
     found, data = record.sizes, record.spec.data
     if not found:
@@ -208,7 +208,7 @@ def sizes(stored: StoredRun) -> Iterator[str]:
 
 
 def parameters(stored: StoredRun) -> Iterator[str]:
-    """The parameters and the initial tensors are those of the recipe."""
+    """The number of parameters and the initial tensors are those of the recipe."""
     record = stored.known
     if "parameters" not in record.sizes:
         raise Skipped("broke off before it began")
@@ -226,13 +226,13 @@ def parameters(stored: StoredRun) -> Iterator[str]:
 
 
 def shape_of(digest: str) -> tuple[int, ...]:
-    """Return the shape that stands before the colon of a tensor's digest; the empty one where none can be read."""
+    """Return the shape before the colon of a tensor's digest; empty if it is not readable."""
     sizes = digest.rpartition(":")[0].split("x")
     return tuple(map(int, sizes)) if all(one.isdecimal() for one in sizes) else ()
 
 
 def other_tensors(found: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]], whose: str) -> Iterator[str]:
-    """Yield the tensors that are missing, foreign, or of another shape than those of `whose`."""
+    """Yield the tensors that are missing, unknown, or of another shape than those of `whose`."""
     lines = [f"without {name}" for name in sorted(expected.keys() - found.keys())]
     lines += [f"{name} is no tensor of {whose}" for name in sorted(found.keys() - expected.keys())]
     for name in sorted(found.keys() & expected.keys()):

@@ -1,4 +1,4 @@
-"""Trains random runs again for their first updates and compares: the only rules that detect invented runs."""
+"""Trains random runs again for their first updates; only these rules detect invented runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOSS_TOLERANCE = 0.05
 
 @dataclass(frozen=True)
 class RerunPlan:
-    """How many runs are trained again, by which seed they are chosen (None: at random), and for how long."""
+    """How many runs to train again, the seed of their choice (None: random), and for how long."""
 
     runs: int
     seed: int | None = None
@@ -33,7 +33,7 @@ class RerunPlan:
 
 @dataclass(frozen=True)
 class Rerun:
-    """A stored run, and the answer of `harness.audit.rerun_worker` for it, or why there is none."""
+    """A stored run and the answer of `harness.audit.rerun_worker`, or why it failed."""
 
     stored: StoredRun
     answer: dict[str, Any]
@@ -41,16 +41,16 @@ class Rerun:
 
     @property
     def record(self) -> RunRecord:
-        """The record. Raises: NotTried where the run could not be trained again."""
+        """The record. Raises `Skipped` if the run could not be trained again."""
         if self.failure:
             raise Skipped(self.failure)
         return self.stored.known
 
 
 def add(checked: AuditReport, results: Path, plan: RerunPlan, *, tell: Callable[[str], None]) -> AuditReport:
-    """Return the results of a check with those of training some of its runs again; `tell` is called with each run.
+    """Return the results of a check and of training some of its runs again; `tell` is called with each run.
 
-    Runs with a model from outside are left out: nothing that a record names is imported here.
+    Runs of external builders are left out: code that a record names is not imported.
 
     Raises:
         ValueError: there is no run that can be trained again.
@@ -72,7 +72,7 @@ def add(checked: AuditReport, results: Path, plan: RerunPlan, *, tell: Callable[
 
 
 def batches(rerun: Rerun) -> Iterator[str]:
-    """Training again consumes the batches that the record has the digests of."""
+    """Training again consumes batches with the digests in the record."""
     recorded = rerun.record.fingerprints.get("batches")
     if recorded is None:
         raise Skipped("schema 1 has no digests of batches")
@@ -83,7 +83,7 @@ def batches(rerun: Rerun) -> Iterator[str]:
 
 
 def weights(rerun: Rerun) -> Iterator[str]:
-    """Training again gives the weights that the record has the digest of, to the bit where that can be expected."""
+    """Training again gives weights with the digest in the record, on the same machine and versions."""
     recorded = rerun.record.fingerprints.get("weights_after") or {}
     common = sorted(recorded.keys() & rerun.answer["weights_after"].keys(), key=int)
     if not common:
@@ -97,7 +97,7 @@ def weights(rerun: Rerun) -> Iterator[str]:
 
 
 def loss(rerun: Rerun) -> Iterator[str]:
-    """Training the first epoch again gives its training loss, to 0.05 nats."""
+    """Training the first epoch again gives the same training loss up to 0.05 nats."""
     record = rerun.record
     recorded, found = record.curve[0].training_loss, rerun.answer["loss"]
     if recorded is None or found is None:
@@ -124,7 +124,7 @@ def _updates(record: RunRecord, *, whole_epoch: bool) -> int:
 
 
 def _elsewhere(record: RunRecord, here: dict[str, Any]) -> str:
-    """Return the differences between a run's environment and this one that may change its weights, or nothing."""
+    """Return the differences between a run's environment and this one that may change its weights."""
     there = record.environment
     found = arithmetic_differences(there, here, record.spec.computes)
     commits = [environment.get("commit") or {} for environment in (there, here)]

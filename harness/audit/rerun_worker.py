@@ -1,4 +1,4 @@
-"""The process that trains a run again for its first updates and reports the digests of its batches and weights."""
+"""The process that trains a run again for its first updates and prints the digests of batches and weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.processes import json_process
 
 
 def retrain(spec: dict[str, Any], updates: int, digests: dict[str, Any]) -> dict[str, Any]:
-    """Train a run from its beginning for so many updates; `digests` are those of the files it was trained on.
+    """Train a run from the beginning for some updates; `digests` are those of its corpus files.
 
     Returns:
         `batches` and `weights_after` as in the fingerprints of a record, by number of updates; `loss`, the mean

@@ -1,4 +1,4 @@
-"""The rule that rows of a controlled table differ in what they are named after, and in nothing else."""
+"""The rule that rows of a controlled table differ only in the variant or in ablated fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Fields = dict[str, Any]
 
 
 def differences(comparison: ComparedRuns) -> Iterator[str]:
-    """Rows of a controlled table differ in their variant, or in one field, or are every combination of some fields."""
+    """Rows of a controlled table differ in their variant, in one field, or are all combinations of some fields."""
     if not comparison.controlled:
         raise Skipped("each is trained as its source trains it")
     if comparison.group.budget == "tuned":
@@ -39,7 +39,7 @@ def differences(comparison: ComparedRuns) -> Iterator[str]:
 
 
 def _fields(row: TableRow) -> Fields:
-    """Return what a row is made of: its recipe, its precision and its framework."""
+    """Return the settings that a row may differ in: recipe, precision and framework."""
     spec = row.records[0].spec
     recipe = {name: value for name, value in (to_json(spec.recipe) or {}).items() if name not in NAMES}
     return {**recipe, "precision": spec.precision, "framework": (spec.framework, spec.backend)}
@@ -51,7 +51,7 @@ def _changed(row: TableRow, base: TableRow) -> frozenset[str]:
 
 
 def _base(rows: Sequence[TableRow]) -> TableRow:
-    """Return the row from which most others differ in at most one field; of several, the one nearest to its variant."""
+    """Return the row from which most others differ in at most one field; of several, the closest to its variant."""
 
     def rank(row: TableRow) -> tuple[int, int]:
         near = sum(len(_changed(other, row)) <= 1 for other in rows)
@@ -73,7 +73,7 @@ def _undeclared(rows: Sequence[TableRow], base: TableRow) -> Iterator[str]:
 
 
 def _departures(bases: dict[str, TableRow]) -> Iterator[str]:
-    """Yield what a built-in variant has that is neither its own nor the same in all variants."""
+    """Yield the fields of a built-in variant that are neither its own nor common to all variants."""
     fields = {variant: _fields(row) for variant, row in bases.items()}
     for name in ("precision",):
         values = {variant: own[name] for variant, own in fields.items()}
@@ -91,7 +91,7 @@ def _departures(bases: dict[str, TableRow]) -> Iterator[str]:
 
 
 def _in_proportion(name: str, own: Fields, known: Fields) -> bool:
-    """Whether a size is smaller than the variant's own as another size is."""
+    """Whether a size is reduced in proportion to another size of the variant."""
     whole = PROPORTIONAL.get(name)
     if whole not in own or not own[name] or not known.get(name):
         return False

@@ -34,10 +34,10 @@ End = Literal["ok", "fail", "warn", "n/a"]
 
 @dataclass(frozen=True)
 class Rule:
-    """Something that holds for records: its code, which stays the same in every version, its name, and its test.
+    """A requirement on records: its code, which never changes, its name, and its test.
 
-    `check` yields a line for each fault of a run or a comparison, or raises NotTried. `needs_corpus` says whether it
-    needs the corpus; without one it is skipped.
+    `check` yields a line for each fault of a run or a table, or raises `Skipped`. `needs_corpus`: without the corpus
+    the rule is skipped.
     """
 
     code: str
@@ -123,7 +123,7 @@ WARNINGS = (*WARNINGS_OF_RUNS, *WARNINGS_OF_COMPARISONS)
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault: the run or the comparison that has it, and what it is."""
+    """A fault: the run or table that has it, and what it is."""
 
     where: str
     what: str
@@ -131,9 +131,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class RuleOutcome:
-    """The result of a rule: how it ended, on how many runs or tables it was tried, its faults, and why it was skipped.
+    """The result of a rule: how it ended, the number of runs or tables it was applied to, its faults, and skips.
 
-    `untried` maps each reason to the number of runs or tables on which the rule was skipped for it.
+    `untried` maps each reason for skipping to the number of runs or tables.
     """
 
     rule: Rule
@@ -159,12 +159,12 @@ class AuditReport:
 
     @property
     def skipped(self) -> tuple[RuleOutcome, ...]:
-        """The rules that could be tried on no run or table."""
+        """The rules that were skipped on every run and table."""
         return tuple(one for one in self.outcomes if one.end == "n/a")
 
     @property
     def verdict(self) -> str:
-        """The result in a few sentences: what failed, and how many rules were skipped, and which."""
+        """The result in a few sentences: the rules that failed, and those skipped."""
         runs, rules = count(len(self.runs), "run"), count(len(self.outcomes), "rule")
         tables = [one for one in self.comparisons if len(one.group.records) > 1]
         if self.failed:
@@ -191,10 +191,14 @@ def check(
     budget: Budget | None = None,
     published: bool | None = None,
 ) -> AuditReport:
-    """Apply every rule to runs of `results`: all, or those whose ids begin as `prefixes` say, of one budget or both.
+    """Apply every rule to runs of a folder.
 
-    Runs that are named one by one are one table for each budget; all runs of a folder are the tables that reports make.
-    `published` says whether the rules for published results apply (None: where the folder is one of published results).
+    Args:
+        results: the folder of results.
+        prefixes: beginnings of run ids; empty means all runs. Named runs form one table per budget, all runs of a
+            folder form the tables of a report.
+        budget: only runs of this budget.
+        published: whether the rules for published results apply; None means in folders of published results.
 
     Raises:
         ValueError: there is no such run.
@@ -218,7 +222,7 @@ def apply(
     of_comparisons: Sequence[Rule] = OF_COMPARISONS,
     with_corpus: bool = True,
 ) -> AuditReport:
-    """Apply the rules to runs and to the tables that they share; without a corpus those that need none."""
+    """Apply the rules to runs and their tables; without a corpus, those that need none."""
     runs = [(one.name, str(one.folder), one) for one in found]
     many = len(tables) > 1
     shared = [(one.group.heading if many else "", "", one) for one in tables]
@@ -233,7 +237,7 @@ def apply(
 
 
 def without_corpus(results: Path, names: Sequence[str] | None = None) -> AuditReport:
-    """Apply the rules that need no corpus to runs as a report shows them: all of `results`, or those called `names`.
+    """Apply the rules that need no corpus to the runs of a report: all of `results`, or those in `names`.
 
     Raises:
         ValueError: there is no run.
@@ -244,7 +248,7 @@ def without_corpus(results: Path, names: Sequence[str] | None = None) -> AuditRe
 
 
 def failures(checked: AuditReport, *, most: int = 3) -> list[str]:
-    """Return a line for each rule that fails: its code, its name, and its first faults."""
+    """Return a line for each failing rule: its code, its name, and its first faults."""
     found = []
     for one in checked.failed:
         told = lines(one)
@@ -254,7 +258,7 @@ def failures(checked: AuditReport, *, most: int = 3) -> list[str]:
 
 
 def lines(outcome: RuleOutcome) -> list[str]:
-    """Return each fault of a rule in a line, with the run or the table that has it."""
+    """Return a line for each fault of a rule, with its run or table."""
     return [f"{one.where}: {one.what}" if one.where else one.what for one in outcome.findings]
 
 
@@ -269,7 +273,7 @@ def _find(names: Sequence[str], prefix: str, results: Path) -> str:
 
 
 def apply_rule(rule: Rule, subjects: Iterable[tuple[str, str, Any]], fault: End = "fail") -> RuleOutcome:
-    """Apply a rule to subjects, each with its name and its folder; `fault` is how the rule ends where one is faulty."""
+    """Apply a rule to subjects, each with its name and folder; `fault` is the result if one is faulty."""
     findings: list[Finding] = []
     untried: dict[str, int] = {}
     tried = 0

@@ -1,4 +1,4 @@
-"""What the rules look at: the folder of a run, read as far as it can be, and what is worked out once for all."""
+"""A stored run as the rules see it, and a cache of what several rules need."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ SEAL = run_store.SEAL
 
 
 class Skipped(Exception):
-    """A rule cannot be tried on a run, and why: that is neither a pass nor a fault."""
+    """A rule does not apply to a run, for this reason; neither a pass nor a fault."""
 
 
 @dataclass
 class FileCache:
-    """The context of a check, and what several rules need and is slow to compute.
+    """The context of a check, and a cache of what several rules need.
 
-    `published` says whether the rules for published results apply. The rest are caches: corpora by their settings and
-    files, digests of initial tensors, digests of batches, what git says of commits, and the files of each run, which
-    are read and hashed once.
+    `published` says whether the rules for published results apply. Cached are corpora by settings and files, digests of
+    initial tensors and of batches, git's answers, and the files of each run.
     """
 
     published: bool = False
@@ -46,8 +45,8 @@ class FileCache:
 class StoredRun:
     """The folder `name` of `results`.
 
-    `unreadable` says why the file is not the JSON of a record of this schema, and `misfits` what does not fit in it;
-    `record` is None where one of them says something that leaves no record to look at.
+    `unreadable` says why the file is no record of a known schema, and `misfits` lists fields that do not fit. If the
+    record cannot be used, `record` is None.
     """
 
     results: Path
@@ -64,20 +63,20 @@ class StoredRun:
 
     @property
     def known(self) -> RunRecord:
-        """The record. Raises: NotTried where it cannot be read."""
+        """The record. Raises `Skipped` if it is not readable."""
         if self.record is None:
             raise Skipped("no record can be read")
         return self.record
 
     @property
     def completed(self) -> RunRecord:
-        """The record of a run that completed. Raises: NotTried where it did not."""
+        """The record of a completed run. Raises `Skipped` for other runs."""
         if self.known.status != "completed":
             raise Skipped("not completed")
         return self.known
 
     def digest(self, name: str) -> str:
-        """Return the SHA-256 of a file in the folder. Raises: as `harness.storage.files.file_digest`."""
+        """Return the SHA-256 of a file in the folder; raises as `harness.storage.files.file_digest`."""
         path = self.folder / name
         if path not in self.memory.digests:
             self.memory.digests[path] = files.file_digest(path)
@@ -85,14 +84,14 @@ class StoredRun:
 
     @property
     def hypotheses(self) -> list[Hypothesis]:
-        """The stored translations of a completed run. Raises: NotTried; ValueError for a damaged or missing file."""
+        """The translations of a completed run. Raises `Skipped`, or ValueError if the file is missing or damaged."""
         if self.completed and self.folder not in self.memory.hypotheses:
             self.memory.hypotheses[self.folder] = run_store.load_hypotheses(self.results, self.name)
         return self.memory.hypotheses[self.folder]
 
     @property
     def whole(self) -> StoredRun:
-        """The same, where translations and counts can be read. Raises: NotTried where another rule reports why not."""
+        """The run, if its translations and counts are readable. Raises `Skipped` if another rule reports why not."""
         try:
             if self.hypotheses and self.sentences:
                 return self
@@ -104,8 +103,7 @@ class StoredRun:
     def sentences(self) -> Arrays:
         """The stored counts of each test sentence.
 
-        Raises: NotTried where an older version stored none; ValueError where the file is damaged, or not the one that
-        the record has the digest of.
+        Raises `Skipped` if an older version stored none, ValueError if the file is damaged or has another digest.
         """
         digest = self.completed.fingerprints.get("sentences")
         there = run_store.has_sentences(self.results, self.name)
@@ -121,7 +119,7 @@ class StoredRun:
 
 
 def read(results: Path, name: str, memory: FileCache) -> StoredRun:
-    """Read the record in the folder `name` as far as it can be read."""
+    """Read as much as possible of the record in the folder `name`."""
     path = run_store.run_folder(results, name) / run_store.RECORD
     found = StoredRun(results, name, memory)
     if not os.path.lexists(path):
@@ -144,7 +142,7 @@ def read(results: Path, name: str, memory: FileCache) -> StoredRun:
 
 
 def run_names(results: Path) -> list[str]:
-    """Return the folders under `results` that hold a run, whatever came of it.
+    """Return the folders of runs under `results`, whatever their status.
 
     Raises:
         ValueError: there is no such folder, or no run in it.
@@ -168,7 +166,7 @@ def _with(stored: StoredRun, **found: Any) -> StoredRun:
 
 
 def _misfits(record: RunRecord) -> Iterator[str]:
-    """Yield what is wrong in the free parts of a record, so that rules may rely on what they are."""
+    """Yield errors in the untyped parts of a record, on which rules rely."""
     yield from run_store.misfits(record)
     for name in ("resumed_after_epochs", "resumed_after_updates"):
         if not isinstance(record.environment.get(name, []), list):

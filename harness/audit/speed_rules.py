@@ -1,4 +1,4 @@
-"""Rules about times and speeds: each follows from others of the same record, and none is impossible."""
+"""Rules about times and speeds: they agree with each other and are possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLOAT_BYTES = 4
 
 
 def times(stored: StoredRun) -> Iterator[str]:
-    """The start is a time, and seconds and rates are those of the epochs."""
+    """The start is a time, and the total times and rates follow from the epochs."""
     record = stored.known
     if not record.started and record.status not in run_store.FINISHED:
         raise Skipped("broke off before it began")
@@ -36,7 +36,7 @@ def times(stored: StoredRun) -> Iterator[str]:
 
 
 def begun(record: RunRecord) -> datetime | None:
-    """Return when a run started, or None where that is not a time with a zone."""
+    """Return when a run started, or None if the record has no time with a time zone."""
     try:
         found = datetime.fromisoformat(record.started)
     except ValueError:
@@ -45,9 +45,9 @@ def begun(record: RunRecord) -> datetime | None:
 
 
 def _rates(record: RunRecord) -> Iterator[str]:
-    """Yield the speeds that are not those of the curve.
+    """Yield the speeds that do not follow from the learning curve.
 
-    The first update of each process counts in none of them, nor an update that compiles something.
+    They exclude the first update of each process and updates that compile.
     """
     speed, curve = record.speed, record.curve
     if not curve:
@@ -74,7 +74,7 @@ def _rates(record: RunRecord) -> Iterator[str]:
 
 
 def speeds(stored: StoredRun) -> Iterator[str]:
-    """Speeds agree with each other, with the total time, and with the machine's memory."""
+    """Speeds agree with each other, the total time, and the memory of the machine."""
     record = stored.known
     if not record.curve:
         raise Skipped("no epoch")
@@ -99,7 +99,7 @@ def _first_update(record: RunRecord) -> Iterator[str]:
 
 
 def _product(record: RunRecord) -> Iterator[str]:
-    """Yield a difference between the target words of an epoch and its seconds times its rate."""
+    """Yield a difference between the target tokens of an epoch and its seconds times its rate."""
     rate, seconds = (record.speed.get(name) for name in ("training_tokens_per_second", "epoch_seconds"))
     each, updates = updates_per_epoch(record), record.curve[-1].updates
     left_out = 1 + len(record.environment.get("resumed_after_epochs") or ())
@@ -155,6 +155,6 @@ def _memory(record: RunRecord) -> Iterator[str]:
 
 
 def _largest_batch(record: RunRecord) -> int:
-    """Return a number of target words that no batch exceeds."""
+    """Return an upper bound of the target tokens in a batch."""
     training = record.spec.training
     return max(training.batch_size * record.spec.data.max_length, training.batch_tokens)

@@ -1,4 +1,4 @@
-"""Rules about runs that share a table: what must be the same in all of them, and what must not."""
+"""Rules about runs that share a table: what must be equal in all of them, and what must differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLACES = ("framework", "backend", "device", "precision", "threads", "python")
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """Runs that share a table, as reports make it, and all in which they differ and should agree."""
+    """Runs that share a table of a report, and the settings in which they differ but should agree."""
 
     group: RunTable
     stored: tuple[StoredRun, ...]
@@ -29,7 +29,7 @@ class ComparedRuns:
 
 
 def comparisons(found: Sequence[StoredRun], *, named: bool) -> tuple[ComparedRuns, ...]:
-    """Return the tables that reports make of these runs; one for each budget where the runs are `named` one by one."""
+    """Return the tables that a report forms of these runs; one per budget if the runs are `named` one by one."""
     by_id = {one.record.id: one for one in found if one.record is not None}
     records = [one.record for one in by_id.values() if one.record is not None]
     if named:
@@ -48,7 +48,7 @@ def comparisons(found: Sequence[StoredRun], *, named: bool) -> tuple[ComparedRun
 
 
 def agreement(kind: Kind) -> Callable[[ComparedRuns], Iterator[str]]:
-    """Return the rule that runs agree in what the report refuses them for."""
+    """Return the rule that the runs of a table agree in this kind of setting."""
 
     def rule(comparison: ComparedRuns) -> Iterator[str]:
         if not comparison.controlled and kind not in SOURCE_KINDS:
@@ -60,7 +60,7 @@ def agreement(kind: Kind) -> Callable[[ComparedRuns], Iterator[str]]:
 
 
 def words(comparison: ComparedRuns) -> Iterator[str]:
-    """Every run has the same target words in each epoch and each test sentence, and the same references."""
+    """All runs have the same target tokens in each epoch and test sentence, and the same references."""
     _two(comparison)
     if not comparison.controlled:
         raise Skipped("each is trained as its source trains it")
@@ -84,7 +84,7 @@ def words(comparison: ComparedRuns) -> Iterator[str]:
 
 
 def replicas(comparison: ComparedRuns) -> Iterator[str]:
-    """Two seeds of one variant give two runs, and not the same one twice."""
+    """Two seeds of a variant give different runs."""
     if max(len(row.records) for row in comparison.group.rows) < 2:
         raise Skipped("one seed alone")
     for row in comparison.group.rows:
@@ -99,7 +99,7 @@ def replicas(comparison: ComparedRuns) -> Iterator[str]:
 
 
 def remarks(comparison: ComparedRuns) -> list[str]:
-    """Return what is no fault and must be known: where runs were made differently, diverged, resumed, uncommitted."""
+    """Return remarks that are no faults: runs on different machines, diverged, resumed or uncommitted ones."""
     records = comparison.group.records
     found = list(comparison.group.caveats)
     for name in PLACES:
@@ -125,7 +125,7 @@ def _two(comparison: ComparedRuns) -> None:
 
 
 def _sides(told: Iterable[tuple[str, Any, str]], *, shown: bool = True) -> list[str]:
-    """Return a line for each name that has several values: who has which."""
+    """Return a line for each name with several values: which run has which."""
     found: dict[str, dict[Any, list[str]]] = {}
     for name, value, who in told:
         found.setdefault(name, {}).setdefault(value if isinstance(value, bytes) else str(value), []).append(who)

@@ -1,4 +1,4 @@
-"""Rules about translations and the losses of sentences: their text, and the tutorials' perplexity."""
+"""Rules about the text of translations, and the tutorials' perplexity."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONGEST = 60
 
 
 def text(stored: StoredRun) -> Iterator[str]:
-    """The text of each translation is its tokens, detokenised."""
+    """The text of each translation is that of its detokenised tokens."""
     from harness.data import text_files
     from harness.data.tokenizers import UNKNOWN_TEXT, tokenizer
 
@@ -60,7 +60,7 @@ def text(stored: StoredRun) -> Iterator[str]:
 
 
 def tutorial_perplexity(stored: StoredRun) -> Iterator[str]:
-    """The tutorials' perplexity fits the losses of the sentences: exactly in one batch, else nearly."""
+    """The tutorials' perplexity fits the losses of the sentences: exactly with one batch, otherwise closely."""
     found = stored.whole.sentences
     order = np.argsort(found["tokens"], kind="stable")
     made = batch_mean_perplexity(found, [order[start : start + BATCH] for start in range(0, len(order), BATCH)])
@@ -68,7 +68,7 @@ def tutorial_perplexity(stored: StoredRun) -> Iterator[str]:
 
 
 def exact_tutorial_perplexity(stored: StoredRun) -> Iterator[str]:
-    """The tutorials' perplexity is that of the losses of the sentences, in the batches that the corpus makes."""
+    """The tutorials' perplexity follows exactly from the losses of the sentences in the batches of the corpus."""
     from harness.audit.recompute_rules import prepared_of
     from harness.data.batches import evaluation_batches
 
@@ -80,7 +80,7 @@ def exact_tutorial_perplexity(stored: StoredRun) -> Iterator[str]:
 
 
 def later(stored: StoredRun) -> float:
-    """Return the tolerance, as a share, for perplexities: a wide one where the sentences were evaluated later."""
+    """Return the relative tolerance for perplexities: wider if the sentences were evaluated later."""
     found, recorded = stored.sentences, stored.completed.scores.get("test_perplexity")
     exact = equal(float(perplexity_from_sums(found["nats"].sum(), found["tokens"].sum())), recorded)
     return ROUNDING if exact else OTHER_MACHINE
