@@ -1,4 +1,4 @@
-"""What an ablation shows: the effect of each word, main effects, interactions, and the fields by their effects."""
+"""The results of an ablation: the effect of each level, main effects, interactions, and a ranking of the fields."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from harness.storage.records import RunRecord
 
 @dataclass(frozen=True)
 class Spread:
-    """How far the worst word of a field is from the best one in a figure.
+    """The difference between the worst and the best level of a field in a metric.
 
-    Its interval holds for all pairs of the field's words at once, because the pair was chosen by its figures.
+    Its interval holds for all pairs of levels at once, because the pair was selected by its values.
     """
 
     best: str
@@ -31,7 +31,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class FieldEffects:
-    """What a field does: the effects of its words against the base's word, and how far its words lie apart.
+    """The effects of the levels of a field against the base's level, and the spread of the levels.
 
     `words` are all that were run, the base's first; `effects` and `spread` go by figure. `spread` is None where no
     effect is known.
@@ -45,7 +45,7 @@ class FieldEffects:
 
 @dataclass(frozen=True)
 class Factorial:
-    """Main effects and pairwise interactions of crossed fields, each averaged over all words of the other fields.
+    """Main effects and pairwise interactions of crossed fields, each averaged over all levels of the other fields.
 
     `missing` are the combinations of `combinations` that were not run, `left_out` those that did not complete at every
     seed of `seeds`; an average is of what remains. `interactions` go by figure.
@@ -76,7 +76,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class StudyEffects:
-    """A study and what it shows; no effects where its runs are not comparable.
+    """A study and its effects; none if its runs are not comparable.
 
     `confounds` are the fields that change the size of embeddings relative to positions without being crossed with it.
     `tuned` is None where no pilots chose learning rates.
@@ -91,10 +91,10 @@ class StudyEffects:
 
 @dataclass(frozen=True)
 class Rank:
-    """A field among the others of its variant: its word with the largest effect on a figure, and its spread.
+    """A field in the ranking of its variant: its level with the largest effect on a metric, and its spread.
 
-    `lost` are the words of which no run completed and at least one diverged: no figure says how much they do.
-    `joint`: whether it was measured with one vocabulary for both languages.
+    `lost` are the levels of which no run completed and at least one diverged, so that their effect is unknown.
+    `joint`: whether it was measured with a joint vocabulary.
     """
 
     field: str
@@ -108,7 +108,7 @@ class Rank:
 class Analysis:
     """All studies among some records, and a ranking by variant and figure: the field with the largest effect first.
 
-    Fields with a word that only diverged come before all others.
+    Fields with a level that only diverged come first.
     """
 
     studies: tuple[StudyEffects, ...]
@@ -116,10 +116,12 @@ class Analysis:
 
 
 def analyse(records: Iterable[RunRecord], sentences: Sentences, *, base: RunSpec | None = None) -> Analysis:
-    """Return the effects of the fields in which the records differ, where they form ablations.
+    """Return the ablation studies among the records, with their effects.
 
-    Where runs have no sentences stored, intervals cover seeds alone. `base` is a run of the baseline, where it is
-    known.
+    Args:
+        records: the runs, pilots included.
+        sentences: returns the sentence statistics of a run; without them intervals cover only other seeds.
+        base: a run of the baseline, if it is known.
     """
     records = list(records)
     found = tuple(_with_tuned(_study(study, sentences), records, sentences) for study in studies(records, base=base))
@@ -166,7 +168,7 @@ def _with_tuned(found: StudyEffects, records: Sequence[RunRecord], sentences: Se
 def _fields(
     study: Study, contrasts: Mapping[str, Sequence[Contrast]], sentences: Sentences
 ) -> tuple[FieldEffects, ...]:
-    """Return the effects of each field's contrasts; for one figure, those of all fields are one table."""
+    """Return the effects of each field's contrasts; those of all fields on one metric form one table."""
     everything = [one for same in contrasts.values() for one in same]
     tables = {figure: estimate(study, figure, everything, sentences) for figure in ABLATION}
     made = []
@@ -182,7 +184,7 @@ def _fields(
 
 
 def _spread(study: Study, figure: str, effects: Sequence[AblationEffect], sentences: Sentences) -> Spread | None:
-    """Return the best and the worst word of a field, the base's own being 0 away from itself."""
+    """Return the difference between the best and the worst level of a field; the base's level has effect 0."""
     known = {one.contrast.changed[0][1]: one for one in effects if one.mean is not None}
     if not known:
         return None
@@ -196,7 +198,7 @@ def _spread(study: Study, figure: str, effects: Sequence[AblationEffect], senten
 
 
 def _factorial(study: Study, sentences: Sentences) -> Factorial | None:
-    """Return the effects of the fields that depart from the base together somewhere; None where none do."""
+    """Return the effects of the fields that are changed together in some cell; None if there are none."""
     crossed = {field for cell in study.cells if len(cell.departures) > 1 for field, _ in cell.departures}
     if not crossed:
         return None
@@ -227,7 +229,7 @@ def _factorial(study: Study, sentences: Sentences) -> Factorial | None:
 
 
 def _combinations(words: Mapping[str, Sequence[str]]) -> list[Departures]:
-    """Return every combination of the words of some fields, the base's among them."""
+    """Return every combination of the levels of some fields, the base's levels included."""
     choices = [[None, *((field, word) for word in known)] for field, known in words.items()]
     return [tuple(pair for pair in one if pair is not None) for one in itertools.product(*choices)]
 

@@ -31,13 +31,13 @@ Words = tuple[str, ...]
 
 
 def label(departures: Departures) -> str:
-    """Return departures in words, such as "norm=rms, activation=tanh"; the base's, which has none, is "base"."""
+    """Return changes as text, such as "norm=rms, activation=tanh"; "base" without changes."""
     return ", ".join(f"{field}={word}" for field, word in departures) or "base"
 
 
 @dataclass(frozen=True)
 class StudyCell:
-    """One recipe of a study: where it departs from the base, and its runs by seed."""
+    """One recipe of a study: its changes from the base, and its runs by seed."""
 
     departures: Departures
     records: Mapping[int, RunRecord]
@@ -94,7 +94,7 @@ class Study:
         return {name: tuple(sorted(found[name])) for name in WORDS["batching"] if name in found}
 
     def cell(self, departures: Iterable[tuple[str, str]] = ()) -> StudyCell | None:
-        """Return the cell with these departures from the base; None where it was not run."""
+        """Return the cell with these changes from the base; None if it was not run."""
         wanted = frozenset(departures)
         return next((cell for cell in self.cells if frozenset(cell.departures) == wanted), None)
 
@@ -174,7 +174,7 @@ def _departures(base: Words, words: Words) -> Departures:
 
 
 def _place(base: Words, words: Words) -> tuple[int, ...]:
-    """Return what sorts recipes: fewer departures first, then fields and words in the contract's order."""
+    """Return the sort key of a recipe: fewer changes first, then fields and levels in the order of the contract."""
     places = [known.index(word) for known, word in zip(WORDS.values(), words, strict=True)]
     away = [own != word for own, word in zip(base, words, strict=True)]
     first = away.index(True) if any(away) else 0
@@ -182,7 +182,7 @@ def _place(base: Words, words: Words) -> tuple[int, ...]:
 
 
 def differences(cells: Sequence[StudyCell], declared: Collection[str] = ()) -> tuple[str, ...]:
-    """Return in what the runs of these cells differ beyond their departures and the settings `declared`.
+    """Return the differences between the runs of these cells beyond their changes and the settings `declared`.
 
     The baseline's runs are compared over seeds, and all cells at each seed, so that a cell that lacks a seed hides no
     difference of the others.

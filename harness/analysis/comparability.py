@@ -1,4 +1,4 @@
-"""In what sides differ: the settings to show, and what forbids a comparison unless it is allowed by name."""
+"""The settings in which sides differ, and the differences that forbid a comparison unless allowed by name."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class DifferingSetting:
 
 
 def disagreements(sides: Sequence[Side]) -> list[Disagreement]:
-    """Return what differs between sides and should not: as reports check it, and budgets and seeds.
+    """Return the differences that make sides incomparable: those that reports check, budgets and seeds.
 
-    Sides of both budgets are checked as those that are trained as their sources train them.
+    Sides of both budgets are checked like those of the budget "source".
     """
     records, found = _renamed(sides), []
     budgets: dict[Budget, dict[str, None]] = {}
@@ -90,7 +90,7 @@ def check(sides: Sequence[Side], allowed: Sequence[str], *, complain: Callable[[
 
 
 def other_words(sides: Sequence[Side]) -> bool:
-    """Return whether sides have different target words: then no figure on tokens compares."""
+    """Return whether the target vocabularies of sides differ, so that token-based metrics cannot be compared."""
     return bool(other_vocabulary(_renamed(sides)))
 
 
@@ -107,7 +107,7 @@ def differing(sides: Sequence[Side]) -> list[DifferingSetting]:
 
 
 def machine(record: RunRecord) -> str:
-    """Return in words what a run was made on."""
+    """Return a description of the machine of a run."""
     found = record.environment.get("machine")
     if not isinstance(found, Mapping):
         return short_line(str(found)) if found else "a machine that the record does not name"
@@ -120,7 +120,7 @@ def machine(record: RunRecord) -> str:
 
 
 def _told(record: RunRecord) -> dict[str, str]:
-    """Return every setting of a run, the seed and names apart, and of its environment what can change a figure."""
+    """Return the settings of a run, without seed and names, and what can change a metric in its environment."""
     found = {name: value for name, value in settings(record.spec).items() if name not in (*UNTOLD, "seed")}
     found.pop("data.files", None)
     environment = record.environment
@@ -137,7 +137,7 @@ def _told(record: RunRecord) -> dict[str, str]:
 
 
 def _renamed(sides: Sequence[Side]) -> list[RunRecord]:
-    """Return all records with ids that no two share: one run may have been made twice, in two places."""
+    """Return all records with distinct ids; the same run may be in two folders."""
     return [
         replace(record, id=f"{side.letter}{place:04d}") for side in sides for place, record in enumerate(side.records)
     ]

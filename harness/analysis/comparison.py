@@ -1,9 +1,10 @@
-"""A whole comparison: what sides are, in what they differ, and what came of it."""
+"""A comparison of sides: their settings, metrics, subsets of the test set, and most different sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from harness.analysis import comparability, subsets
 from harness.analysis import comparison_metrics as figures
@@ -11,9 +12,12 @@ from harness.analysis import example_sentences as sentences
 from harness.analysis.comparability import DifferingSetting, Disagreement
 from harness.analysis.comparison_metrics import MetricComparison
 from harness.analysis.example_sentences import Ngram, Sentence
+from harness.analysis.fairness import differences
+from harness.analysis.grouping import groups
 from harness.analysis.metric_registry import MAIN
-from harness.analysis.selection import Side
+from harness.analysis.selection import Run, Side
 from harness.analysis.subsets import SubsetScores
+from harness.storage import run_store
 
 RANKED_BY = ("chrf", "bleu_sacre")
 """By which score sentences are told apart: the first that every run has statistics of."""
@@ -21,9 +25,9 @@ RANKED_BY = ("chrf", "bleu_sacre")
 
 @dataclass(frozen=True)
 class ReferenceCorpus:
-    """The test set that sides were measured on, and how often training has each word.
+    """The test set of the sides, and the frequency of each word in the training data.
 
-    `words` are the references as the models' own words; `frequencies` is None where those are pieces of words.
+    `words` are the tokenised references; `frequencies` is None for subword tokenizers.
     """
 
     source: Sequence[str]
@@ -34,7 +38,7 @@ class ReferenceCorpus:
 
 @dataclass(frozen=True)
 class LargestDifferences:
-    """What a side does better than the first side by most, and worse."""
+    """The sentences and n-grams in which a side is most better, and most worse, than the first side."""
 
     letter: str
     sentences: tuple[list[Sentence], list[Sentence]] | None = None
@@ -43,10 +47,10 @@ class LargestDifferences:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that is told of some sides.
+    """The results of a comparison.
 
-    `seeds` are those that completed on every side: sentences, lengths and words are of these alone. `ranked_by` is the
-    score of single sentences. `left_out` says in a line each what could not be had.
+    `seeds` completed on every side; sentences, lengths and words are of these only. `ranked_by` is the score of single
+    sentences. `left_out` has a line for each part that is not available.
     """
 
     sides: tuple[Side, ...]
@@ -62,7 +66,7 @@ class Comparison:
     left_out: tuple[str, ...] = field(default=())
 
     def figure(self, name: str) -> MetricComparison | None:
-        """Return a figure by its name in records, or None where no side has it."""
+        """Return a metric by its name in records; None if no side has it."""
         return next((one for one in self.figures if one.figure.name == name), None)
 
 
@@ -75,13 +79,18 @@ def compare(
     with_text: bool = True,
     others: Sequence[Side] = (),
 ) -> Comparison:
-    """Compare sides that may be compared, the further ones with the first.
+    """Compare sides with the first one.
 
-    `others` are the further rows of the report's table that the sides stand in.
-    `examples` is how many sentences and n-grams are told each way; `with_text` lets them hold text of the corpus.
+    Args:
+        sides: two or more; see `selection.find`.
+        allowed: the differences between them that were allowed by name.
+        corpus: their test set, if it is available.
+        examples: the number of sentences and n-grams in each direction.
+        with_text: whether the result may hold text of the corpus.
+        others: the other rows of the table of the report that has the sides as rows; see `other_rows`.
 
     Raises:
-        ValueError: no run completed, or for a damaged file.
+        ValueError: no run completed, or a file is damaged.
     """
     if not any(side.completed for side in sides):
         raise ValueError("no run completed: there is nothing to compare")
@@ -115,7 +124,7 @@ def compare(
 
 
 def _remarks(found: Sequence[MetricComparison]) -> tuple[str, ...]:
-    """Return what the statistics say beside quality, each remark once."""
+    """Return the remarks on the statistics of quality."""
     judged = [one for one in found if one.table is not None and one.figure.kind == "quality"]
     whole = [one for one in judged if any(each.basis != "nothing" for each in one.intervals)]
     first = next((one for one in whole if one.figure.name == MAIN), None) or next(iter(judged), None)
@@ -125,7 +134,7 @@ def _remarks(found: Sequence[MetricComparison]) -> tuple[str, ...]:
 def _parts(
     sides: Sequence[Side], seeds: Sequence[int], corpus: ReferenceCorpus | None
 ) -> tuple[list[SubsetScores], list[str]]:
-    """Return the scores of parts of the test set, and what could not be had."""
+    """Return the scores of subsets of the test set, and a line for each that is not available."""
     found, left_out = [], []
     sums = subsets.stored(sides, seeds, MAIN)
     if sums is None:
@@ -147,7 +156,7 @@ def _parts(
 
 
 def _no_words(sides: Sequence[Side], corpus: ReferenceCorpus | None) -> str:
-    """Return why words cannot be counted; nothing where they can."""
+    """Return why words cannot be counted; empty if they can."""
     if corpus is None:
         return "the corpus that the runs were measured on is not on this machine."
     if corpus.frequencies is None:
@@ -160,7 +169,7 @@ def _no_words(sides: Sequence[Side], corpus: ReferenceCorpus | None) -> str:
 def _extremes(
     sides: Sequence[Side], seeds: Sequence[int], corpus: ReferenceCorpus | None, examples: int, *, with_text: bool
 ) -> tuple[list[LargestDifferences], str, list[str]]:
-    """Return the sentences and n-grams that differ most, the score that tells sentences, and what could not be had."""
+    """Return the most different sentences and n-grams, the score that ranks sentences, and what is not available."""
     if not examples:
         return [], "", []
     left_out = []
@@ -191,3 +200,25 @@ def _extremes(
         shut = "--without-corpus-text." if corpus and not with_text else "not every run has its translations."
         left_out.append(f"n-grams: {why or shut}")
     return found, name, left_out
+
+
+def other_rows(sides: tuple[Side, ...], results: Path) -> tuple[Side, ...]:
+    """Return the other rows of the report's table that has each side as a row, so that both test the same table.
+
+    Returns an empty tuple if no table of `results` has all sides, or its runs are not comparable.
+    """
+    wanted = [{run.folder.resolve() for run in side.runs} for side in sides]
+    if not all(folder.parent == results.resolve() for one in wanted for folder in one):
+        return ()
+    for group in groups(run_store.records(results, complain=lambda line: None)):
+        rows = [[Run(record, run_store.run_folder(results, record.id)) for record in row.records] for row in group.rows]
+        folders = [{run.folder.resolve() for run in row} for row in rows]
+        if all(one in folders for one in wanted):
+            if differences(group):
+                return ()
+            return tuple(
+                Side(f"row {place}", row.label, tuple(runs))
+                for place, (row, runs, own) in enumerate(zip(group.rows, rows, folders, strict=True), start=1)
+                if own not in wanted
+            )
+    return ()

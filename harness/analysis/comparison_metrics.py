@@ -1,4 +1,4 @@
-"""Every figure of the sides, and the differences that can be judged."""
+"""The metrics of the sides of a comparison, with differences, intervals and tests."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NEITHER_BETTER = "neither more nor less is better"
 
 @dataclass(frozen=True)
 class MetricComparison:
-    """One figure of all sides: each one's mean with its interval, and the differences of all pairs.
+    """One metric of all sides: the mean of each with its interval, and the differences of all pairs.
 
-    `table` is the report's, which has further rows, where `reported` is true; else that of the sides alone. It is None
-    where `silent` says why nothing is compared. `unjudged` says why differences are shown but not tested.
+    `table` has the other rows of the report too if `reported` is true, otherwise only the sides. It is None if nothing
+    is compared, and `silent` says why. `unjudged` says why differences are shown but not tested.
     """
 
     figure: Metric
@@ -44,16 +44,16 @@ class MetricComparison:
         return None if self.table is None else self.table.between(letter, base)
 
     def conclusion(self, difference: Difference | None) -> Conclusion:
-        """Return what a difference allows to conclude."""
+        """Return the conclusion from a difference."""
         if difference is None or self.unjudged or self.figure.direction == "neither":
             return Conclusion.NOT_TESTED
         return difference.conclusion(less_is_better=self.figure.less_is_better)
 
 
 def compare(sides: Sequence[Side], *, paired: bool, others: Sequence[Side] = ()) -> list[MetricComparison]:
-    """Return every figure that a side has.
+    """Return every metric that a side has.
 
-    `paired`: the sides' test sentences are the same ones. `others` are the further rows of the report's table.
+    `paired`: the sides have the same test sentences. `others` are the other rows of the report's table.
     """
     other, machines = other_words(sides), dict.fromkeys(machine(record) for side in sides for record in side.records)
     found = []
@@ -104,7 +104,7 @@ def _compare(
 
 
 def _evidence(side: Side, name: str, *, with_sums: bool) -> Evidence:
-    """Return the runs that ended; a diverged one has no figure."""
+    """Return the finished runs of a side as evidence; diverged ones have no value."""
     ended = side.ended
     figures = tuple(measure(run.record, name) if run.record.status == "completed" else None for run in ended)
     stored = {id(run.record): run for run in ended}
@@ -117,14 +117,14 @@ def _evidence(side: Side, name: str, *, with_sums: bool) -> Evidence:
 
 
 def _counts(name: str) -> str:
-    """Return the score whose statistics give a figure."""
+    """Return the score whose sentence statistics determine a metric."""
     if name in ("test_loss", "test_perplexity"):
         return "test_perplexity"
     return "bleu_tutorial" if COMPARISON[name].kind == "orders" else name
 
 
 def _metric(name: str) -> MetricFunction | None:
-    """Return what turns summed statistics into a figure; None where none are kept of it."""
+    """Return the function from summed statistics to a metric; None if no statistics are stored for it."""
     if name == "test_loss":
         return lambda sums: sums[..., 0] / sums[..., 1]
     if COMPARISON[name].kind == "orders":

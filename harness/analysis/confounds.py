@@ -1,4 +1,4 @@
-"""Finds the fields of an ablation whose levels also change how large word embeddings are beside position vectors."""
+"""Finds ablated fields that also change the size of word embeddings relative to position vectors."""
 
 from __future__ import annotations
 

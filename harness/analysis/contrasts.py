@@ -1,4 +1,4 @@
-"""Differences between recipes: weighted sums of their figures, with intervals over seeds and test sentences."""
+"""Contrasts between recipes: weighted sums of their metrics, with intervals over seeds and test sentences."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from harness.storage.records import RunRecord
 
 @dataclass(frozen=True)
 class Contrast:
-    """A weighted sum of recipes' figures, and the seeds at which all of them completed.
+    """A weighted sum of the metrics of recipes, and the seeds at which all of them completed.
 
-    `changed` and `against` say what is compared, `weights` how much each recipe counts. `combinations` is the number of
-    those of the other fields that it averages over.
+    `changed` and `against` are the levels compared, `weights` the weight of each recipe. `combinations` counts the
+    combinations of the other fields in the average.
     """
 
     changed: Departures
@@ -32,15 +32,15 @@ class Contrast:
 
     @property
     def label(self) -> str:
-        """The changed words, such as "norm=rms", or "positions=none with norm=rms"."""
+        """The changed levels, such as "norm=rms", or "positions=none with norm=rms"."""
         return " with ".join(f"{field}={word}" for field, word in self.changed)
 
 
 @dataclass(frozen=True)
 class AblationEffect:
-    """By how much a figure changes, as a mean over paired seeds with its 95 % interval.
+    """The change of a metric, as a mean over paired seeds with its 95 % interval.
 
-    Where no seed has all figures, all of it is None. `p` is that of the comparison on its own, `p_holm` that after
+    If no seed has all values, everything is None. `p` is that of the comparison on its own, `p_holm` that after
     Holm's correction for the other effects on the same figure in its table; `significant`: `p_holm` is below 0.05.
     The other fields are those of `effects.Effect`.
     """
@@ -62,12 +62,12 @@ class AblationEffect:
 
     @property
     def size(self) -> float:
-        """How large it is, whatever its sign; less than any where it is unknown."""
+        """The absolute value of the mean; −1 if it is unknown."""
         return -1.0 if self.mean is None else abs(self.mean)
 
     @property
     def conclusion(self) -> Conclusion:
-        """What can be concluded of it: whether it changes the figure for the better or the worse."""
+        """Whether the effect is better, worse or inconclusive."""
         less_is_better = ABLATION[self.figure].less_is_better
         return conclude(self.mean, self.tested, significant=self.significant, less_is_better=less_is_better)
 
@@ -75,7 +75,7 @@ class AblationEffect:
 def estimate(
     study: Study, figure: str, contrasts: Sequence[Contrast], sentences: Sentences, *, at_once: int = 1
 ) -> list[AblationEffect]:
-    """Return the effect of each contrast on a figure, one table together.
+    """Return the effect of each contrast on a metric, all in one table.
 
     Each contrast keeps all seeds it has, so one that lacks a seed takes none from the others. All recipes of the study
     that completed at these seeds take part in the moderation of variances. `at_once` is for how many contrasts, of
@@ -124,9 +124,9 @@ def _effect(figure: str, contrast: Contrast, found: statistics.Effect | None, p_
 
 
 def detectable(study: Study, effects: Sequence[AblationEffect]) -> float | None:
-    """Return the true effect, around the base's figure, that a table finds significant with a probability of 80 %.
+    """Return the true effect, at the base's level of the metric, that a table detects with a probability of 80 %.
 
-    It is that of the effect with the median standard error; None where nothing is tested over seeds.
+    It is that of the effect with the median standard error; None if nothing is tested over seeds.
     """
     known = sorted((one.standard_error, one.degrees) for one in effects if one.standard_error and one.degrees)
     base = study.cells[0]
@@ -151,7 +151,7 @@ def _evidence(cell: StudyCell, seeds: Sequence[int], figure: str, sentences: Sen
 
 
 def alone(study: Study, field: str) -> list[Contrast]:
-    """Return for each word of a field the contrast with the base, all else being the base's."""
+    """Return the contrast of each level of a field with the base, the other fields as in the base."""
     own = ((field, study.base[field]),)
     made = []
     for word in WORDS[field]:
@@ -162,7 +162,7 @@ def alone(study: Study, field: str) -> list[Contrast]:
 
 
 def averaged(study: Study, whole: Collection[Departures], changed: Departures) -> Contrast:
-    """Return the main effect of a word, or the interaction of two, averaged over the words of all other fields.
+    """Return the main effect of a level, or the interaction of two, averaged over the levels of all other fields.
 
     main effect of a = mean over c of y(a, c) - y(base, c)
     interaction of a and b = mean over c of y(a, b, c) - y(a, base, c) - y(base, b, c) + y(base, base, c)
@@ -187,7 +187,7 @@ def averaged(study: Study, whole: Collection[Departures], changed: Departures) -
 
 
 def between(study: Study, first: Contrast | None, second: Contrast | None) -> Contrast:
-    """Return the contrast of one word of a field with another, from their contrasts with the base (None: the base)."""
+    """Return the contrast between two levels of a field, from their contrasts with the base (None: the base)."""
     known = first or second
     assert known is not None
     weights: dict[Departures, float] = {}

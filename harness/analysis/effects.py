@@ -1,4 +1,4 @@
-"""What statistics are made from and what they say: rows of runs, intervals, differences, tables of them, bands."""
+"""Input and result types of the statistics: rows of runs, intervals, differences, tables and bands."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Tested = Literal["seeds", "sentences", "nothing"]
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How intervals and tests are made.
+    """The method of intervals and tests.
 
     `resamples` is the number of bootstrap samples of the test sentences, `trials` that of approximate randomisation,
     and `correction` the one that `significant` uses.
 
     Raises:
-        ValueError: a number out of its range or an unknown correction.
+        ValueError: a number is out of range, or the correction is unknown.
     """
 
     resamples: int = 1000
@@ -46,15 +46,15 @@ METHOD = Method()
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """One row's runs over seeds: each run's own figure, and the statistics of its test sentences where they are stored.
+    """The runs of one row over seeds: the metric of each run, and the statistics of its test sentences if stored.
 
-    A figure that is None, infinite or not a number is that of a run that diverged, or has none for another reason.
+    A value that is None, infinite or NaN belongs to a run that diverged or lacks the metric.
     `sums` may hold anything for such a run.
 
     Shapes: `sums` [n,N,K] for n seeds and N test sentences, the same sentences in the same order for all rows.
 
     Raises:
-        ValueError: there are not as many of one as of another, or one seed twice.
+        ValueError: the lengths differ, or a seed occurs twice.
     """
 
     label: str
@@ -75,7 +75,7 @@ class Evidence:
 
     @property
     def diverged(self) -> tuple[int, ...]:
-        """The seeds whose run has no figure."""
+        """The seeds whose runs have no value."""
         return tuple(
             seed
             for seed, one in zip(self.seeds, self.figures, strict=True)
@@ -84,7 +84,7 @@ class Evidence:
 
 
 class Conclusion(Enum):
-    """What a comparison allows to conclude: its symbol, and its label in words."""
+    """The conclusion from a comparison: its symbol and its label."""
 
     BETTER = "▲", "better"
     WORSE = "▼", "worse"
@@ -112,12 +112,12 @@ ASSUMPTION = "assuming normally distributed seed noise"
 
 
 def assumption(seeds: int) -> str:
-    """Return what every claim from so few seeds must say, with the comma before it; nothing from 6 seeds on."""
+    """Return the assumption behind claims from few seeds, after a comma; empty from 6 seeds on."""
     return f", {ASSUMPTION}" if seeds < NORMAL_SEEDS else ""
 
 
 def conclude(mean: float | None, tested: Tested, *, significant: bool, less_is_better: bool) -> Conclusion:
-    """Return what a tested effect allows to conclude; every table takes its symbols from here."""
+    """Return the conclusion from a tested effect; all tables take their symbols from here."""
     if mean is None or tested == "nothing":
         return Conclusion.NOT_TESTED
     if not significant:
@@ -129,10 +129,10 @@ def conclude(mean: float | None, tested: Tested, *, significant: bool, less_is_b
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A mean over `n` seeds and its interval; None where that is unknown, and `remark` then says why.
+    """A mean over `n` seeds and its interval; None if it is unknown, and `remark` says why.
 
-    `values` are those of the single seeds. `basis` is what the interval covers: other seeds, other test sentences, or
-    both. Two seeds have values and no interval.
+    `values` are those of the seeds. `basis` is what the interval covers: other seeds, other test sentences, or both.
+    Two seeds have values and no interval.
     """
 
     label: str
@@ -147,10 +147,10 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect(Interval):
-    """A weighted sum of rows with its interval and test, in the figure's units; None where one cannot be given.
+    """A weighted sum of rows with its interval and test, in the units of the metric; None if unknown.
 
-    tested          over what the p-value is: seeds, from 3 seeds on; sentences, for a pair of single runs; or nothing
-    standard_error  of the estimate on the figure's natural scale (`scales`), and its degrees of freedom
+    tested          what the p-value covers: seeds, from 3 seeds on; sentences, for a pair of single runs; or nothing
+    standard_error  of the estimate on the metric's natural scale (`scales`), and its degrees of freedom
     p               of the comparison on its own: below 0.05 exactly where the 95 % interval leaves 0 out
     p_holm          the same after Holm's correction for all comparisons of the table
     above_zero      the probability that it is above 0 in a new seed on the same test sentences
@@ -170,7 +170,7 @@ class Effect(Interval):
     losses: int = 0
 
     def conclusion(self, *, less_is_better: bool) -> Conclusion:
-        """Return what can be concluded of it, such as better where it is significantly above 0."""
+        """Return the conclusion, such as better if it is significantly above 0."""
         return conclude(self.mean, self.tested, significant=self.significant, less_is_better=less_is_better)
 
     def better_on_new_seed(self, *, less_is_better: bool) -> float | None:
@@ -182,7 +182,7 @@ class Effect(Interval):
 
 @dataclass(frozen=True, kw_only=True)
 class Difference(Effect):
-    """The figure of row `first` less that of row `second`."""
+    """The metric of row `first` minus that of row `second`."""
 
     first: str
     second: str
@@ -207,7 +207,7 @@ class Difference(Effect):
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceTable:
-    """What holds for all effects of a table.
+    """The properties shared by all effects of a table.
 
     `seeds` are those that all rows have, `tests` the number of comparisons that the p-values are corrected for, and
     `detectable` the true difference, in the figure's units, that a comparison of two rows finds significant with a
@@ -251,9 +251,9 @@ class Contrasts(InferenceTable):
 
 @dataclass(frozen=True)
 class Band:
-    """The mean over seeds at each epoch, and the ends of its t interval; None in an epoch where a run has no figure.
+    """The mean over seeds at each epoch, and the ends of its t interval; None in an epoch in which a run has no value.
 
-    `low` and `high` are None as a whole where there is one run.
+    With one run, `low` and `high` are None.
     """
 
     mean: tuple[float | None, ...]

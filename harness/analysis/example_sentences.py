@@ -20,7 +20,7 @@ SMOOTHING = 1.0
 
 @dataclass(frozen=True)
 class Sentence:
-    """A test sentence, by its number in the stored translations, and what two sides made of it.
+    """A test sentence, by its number in the stored translations, and the translations of two sides.
 
     `difference` is the mean over seeds of the second side's sentence score less the first's, `means` each side's mean.
     The translations are those of `seed`, whose difference is nearest to the mean; `scores` are their own.
@@ -38,7 +38,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Ngram:
-    """Words in a row, how often each of two sides has them where the reference has them, summed over seeds.
+    """An n-gram, and how often each of two sides matches it in the reference, summed over seeds.
 
     `share` is (second + 1) / (first + second + 2). `seeds` counts those in which the side that has them more often over
     all seeds has them more often.
@@ -98,9 +98,9 @@ def most_different(
 def ngrams(
     sides: tuple[Side, Side], seeds: Sequence[int], references: Sequence[Sequence[str]], *, count: int
 ) -> tuple[list[Ngram], list[Ngram]] | None:
-    """Return the n-grams of 1 to 4 words that the second side has right more often by most, and less often by most.
+    """Return the n-grams of 1 to 4 words that the second side matches most more often, and most less often.
 
-    An n-gram is right as often in a sentence as both the translation and the reference have it. They are ranked by the
+    An n-gram matches as often in a sentence as both the translation and the reference have it. They are ranked by the
     smoothed share (second + 1) / (first + second + 2), and among equals those seen more often, then longer, come first.
 
     Source: Neubig et al. 2019, compare-mt.

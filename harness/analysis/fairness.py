@@ -48,7 +48,7 @@ DECLARED: dict[Budget, frozenset[str]] = {"tuned": frozenset({RATE}), "pilot": f
 
 
 def unfair(records: Iterable[RunRecord], budget: Budget) -> list[Mismatch]:
-    """Return what differs between the runs of a budget that should agree; empty where all agree.
+    """Return the differences between the runs of a budget in what must agree; empty if there are none.
 
     Checked in `controlled`: data settings, files, vocabularies and ids; test set, decoding and signatures; training
     settings, updates, seeds and the stream of batches; and for each seed every initial tensor that two recipes share by
@@ -64,16 +64,16 @@ def unfair(records: Iterable[RunRecord], budget: Budget) -> list[Mismatch]:
 
 
 def undeclared(records: Sequence[RunRecord], declared: Collection[str]) -> list[Mismatch]:
-    """Return what differs between runs that should agree in all but the settings `declared`, whatever their budgets.
+    """Return the differences between runs that must agree in all but the settings `declared`, whatever their budgets.
 
-    Where "training.batching" is declared, the number of updates and the stream of batches must agree among the runs
+    If "training.batching" is declared, the number of updates and the stream of batches must agree among the runs
     with the same value of it.
     """
     return _differences(records, _evidence(records, declared)) + _seeds(records) + _weights(records)
 
 
 def fairness(records: Iterable[RunRecord]) -> list[str]:
-    """Return what differs between controlled runs that should agree, each difference by name, as `unfair` checks it."""
+    """Return the differences between controlled runs in what must agree, as text; see `unfair`."""
     return list(map(str, unfair(records, "controlled")))
 
 
@@ -115,7 +115,7 @@ def _evidence(records: Sequence[RunRecord], declared: Collection[str]) -> Eviden
 
 
 def _settings(record: RunRecord) -> Evidence:
-    """Yield the settings of data, training and decoding; file names do not matter where the digests agree."""
+    """Yield the settings of data, training and decoding; file names do not matter, because digests are compared."""
     spec = record.spec
     kinds: dict[str, Kind] = {"data": "settings", "training": "training", "decoding": "decoding"}
     for part, kind in kinds.items():
@@ -216,5 +216,5 @@ def _weights(records: Sequence[RunRecord]) -> list[Mismatch]:
 
 
 def differences(group: RunTable) -> list[str]:
-    """Return why the rows of `group` may not share a table; empty where they may."""
+    """Return why the rows of a table are not comparable; empty if they are."""
     return list(map(str, unfair(group.records, group.budget)))

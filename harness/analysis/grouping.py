@@ -32,13 +32,13 @@ CURVE = ("training_loss", "training_perplexity", "validation_loss", "validation_
 
 
 def kept_epoch(record: RunRecord) -> EpochRecord | None:
-    """Return the line of the curve whose weights were kept: the last where several were averaged or none is named."""
+    """Return the epoch whose weights were kept; the last one if several were averaged or none is named."""
     kept = [line for line in record.curve if line.epoch in record.chosen_epochs]
     return kept[-1] if kept else record.curve[-1] if record.curve else None
 
 
 def measure(record: RunRecord, name: str) -> float | None:
-    """Return a figure by its key in `scores`, `speed`, `sizes` or `decode`, or of the kept epoch; None if missing."""
+    """Return a metric by its key in `scores`, `speed`, `sizes` or `decode`, or of the kept epoch; None if missing."""
     line = kept_epoch(record)
     if name in CURVE:
         return getattr(line, name) if line else None
@@ -75,7 +75,7 @@ class TableRow:
 
     @property
     def counted(self) -> tuple[RunRecord, ...]:
-        """The runs that figures are taken from: the completed ones; where there are none, all."""
+        """The runs that metrics are averaged over: the completed ones, or all if none completed."""
         return tuple(one for one in self.records if one.status == "completed") or self.records
 
     @property
@@ -89,12 +89,12 @@ class TableRow:
         return ", ".join(f"{ends.count(end)} {end}" for end in dict.fromkeys(sorted(ends)))
 
     def summary(self, name: str) -> Summary:
-        """Return the figure `name` over seeds; runs where it is missing do not count."""
+        """Return the metric `name` over seeds; runs without it do not count."""
         found = (measure(record, name) for record in self.counted)
         return Summary(tuple(value for value in found if value is not None))
 
     def by_seed(self, name: str) -> dict[int, float]:
-        """Return the figure `name` of each run that has it."""
+        """Return the metric `name` of each run that has it, by seed."""
         found = {record.spec.seed: measure(record, name) for record in self.counted}
         return {seed: value for seed, value in found.items() if value is not None}
 
@@ -117,12 +117,12 @@ class RunTable:
 
     @property
     def published_size(self) -> bool:
-        """Whether these figures may be held against published ones."""
+        """Whether these results are comparable with published ones."""
         return not self.departures
 
     @property
     def departures(self) -> tuple[str, ...]:
-        """Why these figures cannot be held against published ones; empty where they can."""
+        """Why these results are not comparable with published ones; empty if they are."""
         data, found = self.records[0].spec.data, []
         if data.corpus != "multi30k":
             found.append(f"the corpus is {data.corpus}, not Multi30k")
@@ -150,7 +150,7 @@ class RunTable:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What must be said beside every figure of the group."""
+        """The caveats to show beside the results of the table."""
         found = []
         if self.records[0].spec.data.corpus == "captions":
             found.append("Corpus: captions, generated sentences embedded in this project. This is not Multi30k.")
@@ -184,7 +184,7 @@ def groups(records: Iterable[RunRecord], *, pilots: bool = False) -> tuple[RunTa
     found: dict[tuple[Any, ...], list[RunRecord]] = {}
     for record in unique:
         found.setdefault(_key(record), []).append(record)
-    _seat_outsiders(found)
+    _place_external_variants(found)
     made = [RunTable(key[0], _title(one), rows(one)) for key, one in found.items()]
     budgets = list(BUDGETS)
     return tuple(
@@ -267,20 +267,20 @@ def _key(record: RunRecord) -> tuple[Any, ...]:
 
 
 def _joint(spec: RunSpec) -> bool:
-    """Whether one vocabulary serves both sides where all runs of a table must have the same words."""
+    """Whether runs have a joint vocabulary, in budgets whose tables need equal vocabularies."""
     return spec.budget != "source" and spec.data.vocabulary == "joint"
 
 
 def _batching(spec: RunSpec) -> str:
-    """Return how sentence pairs are put into batches, where all runs of a table must have the same batches."""
+    """Return the batching, in budgets whose tables need equal batches; otherwise an empty string."""
     return "" if spec.budget == "source" else spec.training.batching
 
 
-def _seat_outsiders(found: dict[tuple[Any, ...], list[RunRecord]]) -> None:
-    """Move outsiders, whose size is their own, into the reduced group where only that one has built-in variants."""
+def _place_external_variants(found: dict[tuple[Any, ...], list[RunRecord]]) -> None:
+    """Move external variants, whose size is their own, into the reduced table if it alone has built-in ones."""
     for key in [key for key in found if not key[-1]]:
-        outsiders = [record for record in found[key] if record.spec.variant not in RECIPES]
-        if outsiders and len(outsiders) == len(found[key]) and (*key[:-1], True) in found:
+        external = [record for record in found[key] if record.spec.variant not in RECIPES]
+        if external and len(external) == len(found[key]) and (*key[:-1], True) in found:
             found[(*key[:-1], True)] += found.pop(key)
 
 
@@ -314,7 +314,7 @@ def _title(records: Sequence[RunRecord]) -> str:
 
 
 def _told(name: str, settings: dict[str, Any]) -> str:
-    """Return a setting in words; the framework with what Keras runs on."""
+    """Return a setting as text; the framework with the backend of Keras."""
     if name == "framework":
         return f"{settings[name]} on {settings['backend']}" if settings["backend"] else short_line(str(settings[name]))
     return f"{name.rpartition('.')[2]}={short_line(str(settings[name]))}"

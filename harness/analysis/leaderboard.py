@@ -1,4 +1,4 @@
-"""What the statistics say of a table's rows: each figure with its interval, and every difference of two rows."""
+"""The leaderboard of a table: each metric of each row with its interval, all differences, and ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Sentences = Callable[[RunRecord], Arrays | None]
 
 @dataclass(frozen=True)
 class MetricLeaderboard:
-    """One figure of a table: the interval of each row, by label, and the differences of all pairs of rows."""
+    """One metric of a table: the interval of each row, by label, and the differences of all pairs of rows."""
 
     name: str
     intervals: dict[str, Interval]
@@ -61,11 +61,11 @@ class MetricLeaderboard:
         return len(self.comparisons.seeds)
 
     def conclusion(self, difference: Difference) -> Conclusion:
-        """Return what can be concluded of a difference of two rows."""
+        """Return the conclusion from a difference of two rows."""
         return difference.conclusion(less_is_better=self.metric.less_is_better)
 
     def against_best(self, label: str) -> Conclusion | None:
-        """Return what can be concluded of a row against the one with the best mean; None for that one itself."""
+        """Return the conclusion from comparing a row with the best one; None for the best row itself."""
         ranking = self.ranking
         if label not in ranking or label == ranking[0]:
             return None
@@ -76,9 +76,9 @@ class MetricLeaderboard:
         return self.seeds >= LEAST_SEEDS and self.against_best(label) is Conclusion.INCONCLUSIVE
 
     def rank_interval(self, label: str) -> tuple[int, int] | None:
-        """Return the best and the worst rank that a row may have; None where nothing is tested over seeds.
+        """Return the best and the worst rank that a row may have; None if nothing is tested over seeds.
 
-        Better ranks are taken by rows that are significantly better than it, worse ones by those significantly worse.
+        Ranks of significantly better rows are above it, those of significantly worse rows below.
         Holm's correction makes all intervals of the table hold together with a probability of 95 %.
 
         Source: Mogstad et al. 2024, Inference for ranks, section 3.
@@ -91,7 +91,7 @@ class MetricLeaderboard:
 
     @property
     def notes(self) -> list[str]:
-        """What must be said of the tests of this figure, in sentences."""
+        """Remarks on the tests of this metric, in sentences."""
         table = self.comparisons
         if not table.tests:
             return []
@@ -107,9 +107,9 @@ class MetricLeaderboard:
 def judge(
     group: RunTable, labels: Sequence[str], sentences: Sentences, *, method: Method
 ) -> dict[str, MetricLeaderboard]:
-    """Return what can be judged of a group whose runs are comparable, figure by figure.
+    """Return the leaderboard of each metric of a table whose runs are comparable.
 
-    Figures on tokens are judged between equal vocabularies alone. `labels` are the rows', each once.
+    Token-based metrics are compared only between equal vocabularies. `labels` are the distinct labels of the rows.
     """
     mixed = group.budget == "source" and bool(other_vocabulary(group.records))
     found = {}
@@ -145,10 +145,12 @@ def distinct(labels: Sequence[str]) -> list[str]:
 
 
 def stored_sentences(results: Path | None) -> Sentences:
-    """Return what reads the sentences of runs under `results`, each file once; None where a run has none stored.
+    """Return a function that reads the sentence statistics of runs under `results`, each file once.
+
+    It returns None for a run without them.
 
     Raises:
-        ValueError: called, for a damaged file.
+        ValueError: the returned function reads a damaged file.
     """
 
     @functools.cache
@@ -161,14 +163,14 @@ def stored_sentences(results: Path | None) -> Sentences:
 
 
 def _evidence(label: str, row: TableRow, name: str, sentences: Sentences) -> Evidence:
-    """Return a row's runs that ended: a diverged one has no figure."""
+    """Return the finished runs of a row as evidence; diverged ones have no value."""
     ended = [record for record in row.records if record.status in run_store.FINISHED]
     figures = tuple(measure(record, name) if record.status == "completed" else None for record in ended)
     return Evidence(label, tuple(record.spec.seed for record in ended), figures, sentence_sums(ended, name, sentences))
 
 
 def sentence_sums(records: Sequence[RunRecord], name: str, sentences: Sentences) -> Reals | None:
-    """Return the statistics of a figure, [seeds,sentences,K]; None where not every run that completed has them."""
+    """Return the sentence statistics of a metric, [seeds,sentences,K]; None unless every completed run has them."""
     found: list[npt.NDArray[Any] | None] = []
     for record in records:
         stored = sentences(record) if record.status == "completed" else None
@@ -190,7 +192,7 @@ def sentence_sums(records: Sequence[RunRecord], name: str, sentences: Sentences)
 
 
 def metric_function(name: str) -> MetricFunction:
-    """Return what turns the sums of a figure's statistics into the figure."""
+    """Return the function from the summed statistics of a metric to the metric."""
     if name == "test_perplexity":
         return lambda sums: metrics.perplexity_from_sums(sums[..., 0], sums[..., 1])
     return functools.partial(metrics.score_from_sums, name)

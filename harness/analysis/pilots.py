@@ -1,4 +1,4 @@
-"""What runs that are there already say of the noise that a planned table will have."""
+"""Estimates the noise of a planned table from existing runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table can detect: the smallest difference found with 80 % probability, and the seeds that one takes."""
+"""Power of a table: the smallest difference detected with 80 % probability, and the seeds needed for a difference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NORMAL_DEGREES = 1e4
 
 @dataclass(frozen=True)
 class DifferenceNoise:
-    """What the difference of two rows varies by, on the natural scale.
+    """The noise of a difference between two rows, on the natural scale.
 
     `run_variance` is the variance of one run over seeds, so that a difference of paired runs has twice as much;
     `degrees` are its degrees of freedom. `sentence_variance` is what other test sentences add to a difference however
@@ -62,7 +62,7 @@ def detectable_with(noise: DifferenceNoise, seeds: int, rows: int, comparisons: 
 
 
 def seeds_needed(noise: DifferenceNoise, difference: float, rows: int, comparisons: int) -> int | None:
-    """Return the least number of seeds, from 3 on, with which a table detects `difference`; None where 1,000 do not.
+    """Return the smallest number of seeds, at least 3, that detects `difference`; None if 1,000 do not.
 
     Source: a search; what is detected falls with the number of seeds.
     """

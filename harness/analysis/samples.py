@@ -1,4 +1,4 @@
-"""Rows of runs as arrays: cut to their common seeds, on their natural scale, with what test sentences do to them."""
+"""Rows of runs as arrays: restricted to common seeds, on the natural scale, with the covariance due to sentences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.analysis.significance import MetricFunction, Reals
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Rows cut to their common seeds, on their natural scale, and what other test sentences do to them.
+    """Rows restricted to common seeds, on the natural scale, and their covariance due to test sentences.
 
     Shapes: `figures` and `natural` [V,n], not a number for a run without; `has_sums` [V]; `shared` [V,V], 0 where a row
     has no sums.
@@ -72,13 +72,13 @@ class Sample:
 
     @property
     def known(self) -> npt.NDArray[np.bool_]:
-        """Which rows have a figure in every seed, [V]."""
+        """Which rows have a value at every seed, [V]."""
         if not self.seeds:
             return np.zeros(len(self.figures), bool)
         return np.asarray(np.isfinite(self.figures).all(axis=1), bool)
 
     def why_empty(self, used: npt.NDArray[np.bool_]) -> str:
-        """Return why an effect of these rows has no figure."""
+        """Return why an effect of these rows has no value."""
         if not self.seeds:
             return "No common seed."
         rows = [row for row, one in zip(self.evidence, used, strict=True) if one and row.diverged]
@@ -93,7 +93,7 @@ def _cut(evidence: Evidence, seeds: tuple[int, ...]) -> Evidence:
 
 
 def _usable(rows: Sequence[Evidence], metric: MetricFunction | None) -> tuple[npt.NDArray[np.bool_], list[str]]:
-    """Return which rows have statistics of sentences that give their figures, and the labels of those that do not."""
+    """Return which rows have sentence statistics that reproduce their metrics, and the labels of rows whose do not."""
     usable: npt.NDArray[np.bool_] = np.zeros(len(rows), bool)
     misfit = []
     for place, row in enumerate(rows):
@@ -109,7 +109,7 @@ def _usable(rows: Sequence[Evidence], metric: MetricFunction | None) -> tuple[np
 def remarks_on(
     evidence: Sequence[Evidence], rows: Sequence[Evidence], usable: npt.NDArray[np.bool_], misfit: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return what must be said beside any figure of these rows; `rows` are `evidence` cut to the common seeds."""
+    """Return the remarks on these rows; `rows` are `evidence` restricted to the common seeds."""
     seeds = rows[0].seeds if rows else ()
     found = [] if seeds or len(rows) < 2 else ["No seed is common to all rows: nothing can be compared."]
     for one in evidence if seeds else ():
@@ -130,7 +130,7 @@ def remarks_on(
 
 
 def lost_runs(row: Evidence) -> str:
-    """Return which runs of a row have no figure."""
+    """Return a sentence on the runs of a row without a value."""
     return f"{row.label}: no figure for {named_seeds(row.diverged)} (diverged)"
 
 
@@ -149,15 +149,15 @@ def covered(n: int, with_sentences: bool) -> Basis:
 
 
 def number(value: float | None) -> float:
-    """Return a figure as a float: not a number where there is none."""
+    """Return a value as a float; NaN if it is missing."""
     return value if value is not None and math.isfinite(value) else math.nan
 
 
 def numbers(values: Iterable[float]) -> tuple[float | None, ...]:
-    """Return floats, None for what is not finite."""
+    """Return floats, with None for values that are not finite."""
     return tuple(float(value) if math.isfinite(value) else None for value in values)
 
 
 def number_or_none(value: Any) -> float | None:
-    """Return a float, or None where it is not finite."""
+    """Return a float, or None if it is not finite."""
     return float(value) if np.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""The scale on which a figure is analysed: logit for bounded scores, logarithm for positive figures, else its own."""
+"""The scales on which metrics are analysed: logit for bounded scores, logarithm for positive values, or identity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_POSITIVE = 1e-9
 
 @dataclass(frozen=True)
 class Scale:
-    """A monotone map of a figure to the real line, and its inverse, so that no interval leaves the valid range.
+    """A monotone map of a metric to the real line, and its inverse, so that no interval leaves the valid range.
 
     A difference is estimated as the difference of two means on this scale. To show it in the figure's own units, the
     two ends are placed around the middle of the two means: `shown(d, middle) = inverse(middle + d/2) −

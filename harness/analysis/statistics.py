@@ -1,4 +1,4 @@
-"""Tables of rows of runs judged together: differences, weighted sums of rows, and intervals of single rows.
+"""Tables of rows of runs tested together: differences, weighted sums of rows, and intervals of single rows.
 
 The method, with its formulas and sources, is in `inference`. Here rows of runs become arrays on the natural scale of
 their figure (`scales`), and what `infer` finds becomes effects in the figure's own units. What is tested depends on the
@@ -135,7 +135,7 @@ def contrasts(
 def interval(
     evidence: Evidence, metric: MetricFunction | None = None, *, scale: Scale = IDENTITY, method: Method = METHOD
 ) -> Interval:
-    """Return the mean of one row's figures over its seeds with its interval; runs without a figure are in the remark.
+    """Return the mean of one row over its seeds with its interval; the remark names runs without a value.
 
     The mean is the arithmetic one; the interval is made on the natural scale and transformed back. It says how far the
     row's own mean would move with other seeds and test sentences. Two of these do not tell whether two rows differ:

@@ -1,4 +1,4 @@
-"""Scores of parts of the test set: sentences by length and by their rarest word, and words by frequency."""
+"""Scores of subsets of the test set: sentences by length and by rarest word, and words by frequency."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SubsetScores:
 
 
 def stored(sides: Sequence[Side], seeds: Sequence[int], name: str) -> list[Counts] | None:
-    """Return the statistics of a score on each side, [n,N,K]; None where a run is without, or they do not fit."""
+    """Return the statistics of a score on each side, [n,N,K]; None if a run lacks them or shapes differ."""
     found = []
     for side in sides:
         arrays = [side.completed[seed].sentences for seed in seeds]
@@ -79,7 +79,7 @@ def stored(sides: Sequence[Side], seeds: Sequence[int], name: str) -> list[Count
 
 
 def by_length(sides: Sequence[Side], seeds: Sequence[int], sums: Sequence[Counts], name: str) -> SubsetScores:
-    """Return a BLEU by the number of words of the reference, as the score itself counts them."""
+    """Return a BLEU by the length of the reference in the score's own tokens."""
     lengths = sums[0][0, :, 1]
     cuts = np.unique(np.quantile(lengths, np.arange(1, PARTS) / PARTS, method="inverted_cdf"))
     places = np.searchsorted(cuts, lengths, side="left")
@@ -102,7 +102,7 @@ def by_rarest_word(
     references: Sequence[Sequence[str]],
     frequencies: Mapping[str, int],
 ) -> SubsetScores:
-    """Return a BLEU by how often training has the rarest word of the reference."""
+    """Return a BLEU by the training frequency of the rarest word of the reference."""
     rarest = np.array([min((_place(word, frequencies) for word in one), default=0) for one in references])
     chosen = [(title, rarest == place) for place, title in enumerate(titles(frequencies))]
     parts = _parts(
@@ -121,7 +121,7 @@ def words(
     references: Sequence[Sequence[str]],
     frequencies: Mapping[str, int],
 ) -> SubsetScores | None:
-    """Return how well words are translated by how often training has them; None where a translation is not stored.
+    """Return the F1 of words by their training frequency; None if a translation is not stored.
 
     F1 = 100 · 2 · matched / (words of the translations + words of the references), where a word is matched as often in
     a sentence as both have it.
@@ -162,7 +162,7 @@ def _place(word: str, frequencies: Mapping[str, int]) -> int:
 
 
 def _matches(run: Run, references: Sequence[Sequence[str]], frequencies: Mapping[str, int]) -> Counts:
-    """Return for each sentence and frequency the words of the translation, of the reference, and those in both."""
+    """Return the numbers of words in the translation, the reference and both, by sentence and frequency."""
     found = np.zeros((len(references), len(FREQUENCIES) + 1, 3), np.int32)
     for row, (hypothesis, reference) in enumerate(zip(run.hypotheses or (), references, strict=True)):
         ours, theirs = Counter(hypothesis.tokens), Counter(reference)

@@ -196,4 +196,4 @@ def _report(records: list[RunRecord], first: RunSpec, arguments: argparse.Namesp
         failures = report_options.check_records(arguments.results, records)
         html = report_options.write_html(records, arguments.results, folder, failures=failures)
         say(f"All runs, with curves and translations: {html}")
-        report_options.warn(failures)
+        report_options.warn_failures(failures)

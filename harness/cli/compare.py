@@ -69,7 +69,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     Returns 0, or 1 if a condition of --fail-on holds or is unknown, or a rule of `check` fails.
     """
-    from harness.analysis import comparability, comparison, report_table
+    from harness.analysis import comparability, comparison
     from harness.analysis import selection as sides
     from harness.cli import fail_on
 
@@ -82,7 +82,7 @@ def command(arguments: argparse.Namespace) -> int:
         _corpus(found),
         examples=arguments.examples,
         with_text=not arguments.without_corpus_text,
-        others=report_table.other_rows(found, arguments.results),
+        others=comparison.other_rows(found, arguments.results),
     )
     failures = [f"check: {line}" for line in _failures(found, same_test=not allowed)]
     compared = replace(compared, remarks=(*failures, *compared.remarks))

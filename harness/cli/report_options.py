@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.console import say
+from harness.cli.console import say, warn
 from harness.experiments.specs import DataSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -45,7 +45,7 @@ def write(
     bench_report.write(records, folder, results=results, failures=failures)
     page = write_html(records, results, folder, failures=failures, corpus_text=corpus_text)
     say(f"The report: {page} (as Markdown: {folder / bench_report.PAGE})")
-    warn(failures)
+    warn_failures(failures)
 
 
 def write_html(
@@ -69,7 +69,7 @@ def check_records(results: Path, records: Sequence[RunRecord] | None = None) -> 
     return rules.failures(rules.without_corpus(results, None if records is None else [record.id for record in records]))
 
 
-def warn(failures: Iterable[str]) -> None:
+def warn_failures(failures: Iterable[str]) -> None:
     """Write the lines of `check_records` to standard error."""
     for line in failures:
         warn(f"check: {line}")

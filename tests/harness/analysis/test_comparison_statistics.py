@@ -12,7 +12,7 @@ from compare_cases import BLEU, FIRST, SECOND, found, text, written
 from pages_factory import made, put
 from record_factory import record
 
-from harness.analysis import report_table, selection
+from harness.analysis import comparison, selection
 from harness.analysis.comparison import compare
 from harness.analysis.grouping import groups
 from harness.analysis.leaderboard import judge, stored_sentences
@@ -116,7 +116,7 @@ def test_a_pair_is_judged_as_in_the_report_and_both_p_values_are_printed(
             value = 30.0 + 0.45 * place + 0.3 * noise.standard_normal()
             written(tmp_path, variant, seed, scores={"bleu_sacre": value, "chrf": 50.0 + seed})
     chosen = selection.find((FIRST, SECOND), tmp_path, complain=pytest.fail)
-    others = report_table.other_rows(chosen, tmp_path)
+    others = comparison.other_rows(chosen, tmp_path)
     assert [one.label for one in others] == ["paper", "torch_reference"]
     whole = compare(chosen, (), None, examples=0, others=others).figure("bleu_sacre")
     assert whole is not None

@@ -51,7 +51,7 @@ def test_a_framework_that_is_missing_is_left_out_and_said(
     assert {framework for _, framework in planned()} == {left}
     assert f"in {gone}. not here" in capsys.readouterr().out
     monkeypatch.setattr(registry, "missing", lambda framework, backend=None: "not here")
-    with pytest.raises(ValueError, match="no framework can be used here: not here"):
+    with pytest.raises(ValueError, match="no framework is available: not here"):
         planned()
 
 

@@ -68,7 +68,7 @@ BAD = {
     "bench --variant learned_position": "did you mean 'learned_positions'?",
     "bench --variant counting_model:biuld": "did you mean 'build'?",
     "bench --variant no_module:NAME": "there is no module 'no_module'",
-    "bench --variant counting_model:NOTHING": "allowed is a recipe, or a builder",
+    "bench --variant counting_model:NOTHING": "an external variant is a recipe",
     "bench --seed -1": "'-1' is not a seed",
     "bench --epochs 0": "'0' is not a whole number of at least 1",
     "bench --jobs two": "'two' is not a whole number",
