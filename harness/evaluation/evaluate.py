@@ -1,4 +1,4 @@
-"""Measures a trained model on the test set: loss, perplexity, translations and their scores."""
+"""Evaluates a trained model on the test set: loss, perplexity, translations and their scores."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from harness.storage.run_store import Hypothesis
 from impls.contract import SOS, Arrays, Compiling, Ids, Numbers, Seq2SeqModel
 
 ATTENDED = 4
-"""Test sentences, from the first on, whose attention is stored."""
+"""The number of test sentences whose attention is stored, from the first on."""
 
 
 @dataclass(frozen=True)
 class TestResults:
-    """What the test set says of a model.
+    """The results of a model on the test set.
 
-    The dictionaries are those of a `RunRecord`; `sentences` is what
-    `harness.storage.run_store.save_sentences` takes, `attention` what `save_attention` takes.
+    The dictionaries are those of a `RunRecord`. `sentences` is the argument of
+    `harness.storage.run_store.save_sentences`, `attention` that of `save_attention`.
     """
 
     scores: dict[str, float]
@@ -41,7 +41,7 @@ class TestResults:
 def measure(
     model: Seq2SeqModel, prepared: Dataset, decoding: DecodingSpec, *, on_batch: Callable[[int], None] | None = None
 ) -> TestResults:
-    """Evaluate a model on the test set, translate it and score the translations.
+    """Compute the loss of a model on the test set, translate the test set and score the translations.
 
     `on_batch` is called with the number of sentences translated so far.
     """
@@ -49,10 +49,12 @@ def measure(
     compiled = _compilations(model)
     decoded, seconds = _translated(model, prepared, decoding, on_batch)
     if _compilations(model) > compiled:
-        _, seconds = _translated(model, prepared, decoding, None)  # all is compiled now
-    tokens = [tuple(prepared.target_words[token] for token in one.tokens) for one in decoded.translations]
+        _, seconds = _translated(model, prepared, decoding, None)  # the first time included compilation
+    tokens = [
+        tuple(prepared.target_words[token] for token in translation.tokens) for translation in decoded.translations
+    ]
     texts = detokenise(prepared, tokens)
-    hypotheses = [Hypothesis(number, *one) for number, one in enumerate(zip(tokens, texts, strict=True))]
+    hypotheses = [Hypothesis(number, *pair) for number, pair in enumerate(zip(tokens, texts, strict=True))]
     scores = test_scores(prepared, hypotheses, decoding.unknown)
     perplexities = {
         "test_loss": loss.loss,
@@ -66,14 +68,16 @@ def measure(
         speed={"decoding_sentences_per_second": len(hypotheses) / seconds},
         hypotheses=hypotheses,
         sentences={**sentences, **scores.statistics},
-        attention=test_attention(model, prepared, [one.tokens for one in decoded.translations[:ATTENDED]]),
+        attention=test_attention(
+            model, prepared, [translation.tokens for translation in decoded.translations[:ATTENDED]]
+        ),
     )
 
 
 def _translated(
     model: Seq2SeqModel, prepared: Dataset, decoding: DecodingSpec, on_batch: Callable[[int], None] | None
 ) -> tuple[Decoded, float]:
-    """Translate the test set; return also the seconds that it took."""
+    """Translate the test set and return the translations and the seconds that it took."""
     model.synchronize()
     began = time.perf_counter()
     decoded = translate(model, prepared.test.source, decoding, on_batch=on_batch)
@@ -85,46 +89,52 @@ def _compilations(model: Seq2SeqModel) -> int:
 
 
 def test_nats(model: Judge, prepared: Dataset) -> tuple[Scored, Arrays]:
-    """Evaluate a model on the test set; return also `nats` and `tokens` of each sentence, in the order of the set."""
+    """Return the loss of a model on the test set, and `nats` and `tokens` of each sentence in the order of the set."""
     batches = list(evaluation_batches(prepared.test))
-    found = evaluate(model, [batch for batch, _ in batches])
-    places = np.concatenate([rows for _, rows in batches])
-    sentences: Arrays = {"nats": np.zeros(len(places), np.float64), "tokens": np.zeros(len(places), np.int32)}
-    sentences["nats"][places] = found.sentence_nats
-    sentences["tokens"][places] = found.sentence_tokens
-    return found, sentences
+    scored = evaluate(model, [batch for batch, _ in batches])
+    order = np.concatenate([rows for _, rows in batches])
+    sentences: Arrays = {"nats": np.zeros(len(order), np.float64), "tokens": np.zeros(len(order), np.int32)}
+    sentences["nats"][order] = scored.sentence_nats
+    sentences["tokens"][order] = scored.sentence_tokens
+    return scored, sentences
 
 
 def test_attention(model: Seq2SeqModel, prepared: Dataset, translations: Sequence[Sequence[int]]) -> dict[int, Numbers]:
-    """Return the cross attention of the first test sentences while these translations of them are written.
+    """Return the cross attention of the first test sentences for these translations of them.
 
-    Shapes: by sentence number float16 [layers,T,S], a mean over heads; row t is what writes target word t, and the last
-    row what writes `<eos>`. Source positions are those of the sentence's ids, `<sos>` and `<eos>` included.
+    Shapes: by sentence number float16 [layers,T,S], a mean over heads. Row t belongs to target token t, and the last
+    row to `<eos>`. Source positions are those of the sentence's ids, `<sos>` and `<eos>` included.
     """
-    found = {}
+    attention = {}
     for number, tokens in enumerate(translations):
         target: Ids = np.array([[SOS, *tokens]], dtype=np.int32)
         weights = model.cross_attention(prepared.test.source[number][None], target)[0]
-        found[number] = weights.astype(np.float64).mean(axis=1).astype(np.float16)
-    return found
+        attention[number] = weights.astype(np.float64).mean(axis=1).astype(np.float16)
+    return attention
 
 
 def check_words(hypotheses: Sequence[Hypothesis], where: str) -> None:
-    """Raise ValueError with `where` for a translation, which may be a stranger's, with a word too long to tokenise."""
-    for one in hypotheses:
-        text_files.check_words(one.text, f"{where}, sentence {one.sentence}")
+    """Raise ValueError for a translation with a word that is too long to tokenise; the message starts with `where`."""
+    for hypothesis in hypotheses:
+        text_files.check_words(hypothesis.text, f"{where}, sentence {hypothesis.sentence}")
 
 
 def test_scores(prepared: Dataset, hypotheses: Sequence[Hypothesis], unknown: Unknown) -> Scores:
-    """Return every BLEU and chrF of the test set's translations, with their signatures.
+    """Return every BLEU and chrF of the translations of the test set, with their signatures.
 
-    `unknown` says whether the search was allowed to choose `<unk>`.
+    Args:
+        prepared: The corpus.
+        hypotheses: The translations.
+        unknown: Whether the search was allowed to choose `<unk>`.
 
-    Raises: ValueError where there are not as many translations as references.
+    Raises:
+        ValueError: The numbers of translations and references differ.
     """
-    texts = [one.text for one in hypotheses]
+    texts = [hypothesis.text for hypothesis in hypotheses]
     return score(
-        score_tokens(prepared, texts) if prepared.data.has_subwords else [list(one.tokens) for one in hypotheses],
+        score_tokens(prepared, texts)
+        if prepared.data.has_subwords
+        else [list(hypothesis.tokens) for hypothesis in hypotheses],
         prepared.test_target_tokens,
         texts=texts,
         reference_texts=prepared.test_target_text,

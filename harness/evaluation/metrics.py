@@ -1,11 +1,10 @@
-"""Nats, perplexity, and the flavours of BLEU with their signatures.
+"""Loss in nats, perplexity, and several variants of BLEU with their signatures.
 
-sacreBLEU does the counting. A score never travels without the signature that says how it was computed. BLEU and chrF
-are 0 to 100.
+sacreBLEU does the counting. Every score has a signature that says how it was computed. BLEU and chrF are 0 to 100.
 
-Every score of the test set is a function of counts that are summed over its sentences. `score` gives the counts of each
-sentence beside the scores, and `perplexity_from_sums`, `bleu_from_sums` and `chrf_from_sums` turn any sums of them, of
-one corpus or of thousands of resampled ones, into the same scores.
+Every score of the test set is a function of counts that are summed over its sentences. `score` returns the scores and
+the counts of each sentence; `perplexity_from_sums`, `bleu_from_sums` and `chrf_from_sums` compute the same scores from
+any sums of counts, such as those of thousands of bootstrap samples.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ Figures = npt.NDArray[np.float64]
 
 ORDERS = (1, 2, 3, 4)
 SMOOTHING: dict[str, Smoothing] = {"bleu_tutorial": "none", "bleu_tokenised": "exp", "bleu_sacre": "exp"}
-"""Each BLEU that has counts of its own, and what it makes of n-grams that never match, in sacreBLEU's words."""
+"""Each BLEU that has its own counts, and its smoothing of n-grams that never match, as sacreBLEU calls it."""
 
 BLEU_COUNTS = 2 + 2 * len(ORDERS)
 CHRF_ORDERS, CHRF_BETA = 6, 2
 
-# Marks a token that was rewritten to pass through sacreBLEU's splitting at whitespace: from Unicode's private use area.
+# Marks a token that was rewritten because sacreBLEU splits at whitespace; from the private use area of Unicode.
 _MARK = "\ue000"
 _NO_MATCH = _MARK + "unknown"
 
@@ -47,16 +46,19 @@ class Judge(Protocol):
     """The one member of `Seq2SeqModel` that evaluation uses."""
 
     def token_nats(self, batch: Batch) -> Numbers:
-        """Return the unsmoothed negative log-likelihood of each target word, [B,T]; 0 at padding."""
+        """Return the unsmoothed negative log-likelihood of each target token, [B,T]; 0 at padding."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """How well a model predicts the right words of a data set.
+    """How well a model predicts the target tokens of a data set.
 
-    Units: `nats`, natural logarithms summed over all `tokens` target words (`<eos>` included, padding excluded);
-    `batch_means`, nats per target word of each batch. `sentence_nats` and `sentence_tokens` are of each row of the
-    batches, in their order.
+    Attributes:
+        nats: Negative log-likelihood summed over all target tokens, `<eos>` included and padding excluded.
+        tokens: The number of target tokens.
+        batch_means: Nats per target token of each batch.
+        sentence_nats: `nats` of each row of the batches, in order.
+        sentence_tokens: `tokens` of each row of the batches, in order.
     """
 
     nats: float
@@ -67,7 +69,7 @@ class Scored:
 
     @property
     def loss(self) -> float:
-        """Nats per target word: sum divided by count."""
+        """Nats per target token."""
         return self.nats / self.tokens
 
     @property
@@ -77,19 +79,20 @@ class Scored:
 
     @property
     def tutorial_perplexity(self) -> float:
-        """The exponential of the mean of the batches' means, which depends on the batches.
+        """The exponential of the mean of the batch means, which depends on the batches.
 
-        For comparison with the tutorials' figures alone: test set sorted by length, batches of 128.
+        Only for comparison with the tutorials, whose batches are 128 sentences sorted by length.
         """
         return perplexity(math.fsum(self.batch_means), len(self.batch_means))
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores by name, under the same names how each was computed, and of which counts of each sentence.
+    """Scores, their signatures, and the counts of each sentence, all by name.
 
-    Shapes: `statistics`, int32 [N,K] for N sentences: each BLEU of `SMOOTHING` as `bleu_from_sums` takes it, and `chrf`
-    as `chrf_from_sums` does. `bleu_N_cumulative` and `bleu_N_individual` come from those of `bleu_tutorial`.
+    Shapes: `statistics`, int32 [N,K] for N sentences: the columns are those of `bleu_from_sums` for each BLEU of
+    `SMOOTHING`, and those of `chrf_from_sums` for `chrf`. `bleu_N_cumulative` and `bleu_N_individual` follow from the
+    counts of `bleu_tutorial`.
     """
 
     values: dict[str, float]
@@ -98,12 +101,13 @@ class Scores:
 
 
 def perplexity(nats: float, tokens: int) -> float:
-    """Return exp(nats / tokens), infinity where that is too large for a float.
+    """Return exp(nats / tokens), or infinity if that overflows.
 
-    Raises: ValueError where there are no tokens.
+    Raises:
+        ValueError: `tokens` is below 1.
     """
     if tokens < 1:
-        raise ValueError(f"tokens={tokens!r}: allowed is a whole number of at least 1")
+        raise ValueError(f"tokens={tokens!r}: expected a whole number of at least 1")
     try:
         return math.exp(nats / tokens)
     except OverflowError:
@@ -111,27 +115,28 @@ def perplexity(nats: float, tokens: int) -> float:
 
 
 def evaluate(model: Judge, batches: Iterable[Batch]) -> Scored:
-    """Sum the nats of all target words, in float64; a batch of only padding adds nothing.
+    """Sum the nats of all target tokens in float64. A batch of only padding adds nothing.
 
-    Raises: ValueError where the batches hold no target words.
+    Raises:
+        ValueError: There are no target tokens.
     """
     nats, tokens = 0.0, 0
     means: list[float] = []
     sentence_nats: list[float] = []
     sentence_tokens: list[int] = []
     for batch in batches:
-        words = batch.target_out != PAD
-        sentence_tokens += words.sum(axis=1).tolist()
+        real = batch.target_out != PAD
+        sentence_tokens += real.sum(axis=1).tolist()
         if not batch.tokens:
-            sentence_nats += [0.0] * len(words)
+            sentence_nats += [0.0] * len(real)
             continue
-        word_nats = model.token_nats(batch)
-        found = float(word_nats[words].sum(dtype=np.float64))
-        nats, tokens = nats + found, tokens + batch.tokens
-        means.append(found / batch.tokens)
-        sentence_nats += np.where(words, word_nats, 0).sum(axis=1, dtype=np.float64).tolist()
+        token_nats = model.token_nats(batch)
+        batch_nats = float(token_nats[real].sum(dtype=np.float64))
+        nats, tokens = nats + batch_nats, tokens + batch.tokens
+        means.append(batch_nats / batch.tokens)
+        sentence_nats += np.where(real, token_nats, 0).sum(axis=1, dtype=np.float64).tolist()
     if not tokens:
-        raise ValueError("there are no target words to evaluate")
+        raise ValueError("there are no target tokens to evaluate")
     return Scored(nats, tokens, tuple(means), tuple(sentence_nats), tuple(sentence_tokens))
 
 
@@ -148,63 +153,76 @@ def score(
 ) -> Scores:
     """Compare translations with one reference each.
 
-    `hypotheses` and `references` are the model's words, `texts` and `reference_texts` plain sentences, `moses` and
-    `reference_moses` the same as Moses tokens, or None where they cannot be had. `case` is the case of the plain
-    sentences that counts. `unknown` says whether the translations may contain unknown words; each signature ends with
-    it, as `unk:never` or `unk:allowed`.
+    Args:
+        hypotheses: The translations as tokens of the model.
+        references: The references as tokens of the model.
+        texts: The translations as plain sentences.
+        reference_texts: The references as plain sentences.
+        moses: The translations as Moses tokens; None if these are not available.
+        reference_moses: The references as Moses tokens; None likewise.
+        case: Whether the case of plain sentences counts.
+        unknown: Whether the translations may contain `<unk>`; each signature ends with `unk:never` or `unk:allowed`.
+
+    Returns:
+        These scores:
 
     | name | on | how |
     |---|---|---|
-    | `bleu_tutorial` | the model's words, lower-cased | no smoothing: torchtext 0.6.0's `bleu_score`, times 100 |
+    | `bleu_tutorial` | the model's tokens, lower-cased | no smoothing: torchtext 0.6.0's `bleu_score`, times 100 |
     | `bleu_N_cumulative` | the same | n-grams of 1 to N; N = 4 is `bleu_tutorial` |
-    | `bleu_N_individual` | the same | n-grams of N alone, times the brevity penalty |
-    | `bleu_tokenised` | Moses tokens, lower-cased; absent where these are | sacreBLEU's default smoothing |
+    | `bleu_N_individual` | the same | n-grams of length N only, times the brevity penalty |
+    | `bleu_tokenised` | Moses tokens, lower-cased; absent without them | sacreBLEU's default smoothing |
     | `bleu_sacre`, `chrf` | plain sentences | sacreBLEU's defaults, lower-cased if `case` is "lower" |
     | `brevity_penalty` | the same | the factor of `bleu_sacre`, from 0 to 1 |
 
-    An unknown word `<unk>` among the words of a hypothesis matches nothing, not even `<unk>`; plain sentences are
-    scored as they are, as sacreBLEU's own command line would.
+    A token `<unk>` of a hypothesis matches nothing, not even `<unk>`. Plain sentences are scored as sacreBLEU's own
+    command line would.
 
-    Raises: ValueError where there are no hypotheses, or not as many of one kind as of another.
+    Raises:
+        ValueError: There are no hypotheses, or the numbers of sentences differ.
     """
-    from sacrebleu.metrics.bleu import BLEU  # takes as long to import as NumPy, and the command line's help needs none
+    from sacrebleu.metrics.bleu import BLEU  # imported late: it takes as long as NumPy, and --help does not need it
     from sacrebleu.metrics.chrf import CHRF
 
     _check_numbers(hypotheses, references, texts, reference_texts, moses, reference_moses)
-    found = _on_words(hypotheses, references)
+    scores = _on_words(hypotheses, references)
     lowercase = case == "lower"
     if moses is not None and reference_moses is not None:
         name = "bleu_tokenised"
         metric = BLEU(tokenize="none", lowercase=True, force=True, smooth_method=SMOOTHING[name])
-        total, found.statistics[name] = _count(metric, *_lines(moses, reference_moses))
-        found.values[name] = total.score
-        found.signatures[name] = f"{metric.get_signature()}|tokens:moses"
+        total, scores.statistics[name] = _count(metric, *_lines(moses, reference_moses))
+        scores.values[name] = total.score
+        scores.signatures[name] = f"{metric.get_signature()}|tokens:moses"
     sacre = BLEU(lowercase=lowercase, smooth_method=SMOOTHING["bleu_sacre"])
     chrf = CHRF(char_order=CHRF_ORDERS, beta=CHRF_BETA, lowercase=lowercase)
     for name, plain in (("bleu_sacre", sacre), ("chrf", chrf)):
-        total, found.statistics[name] = _count(plain, list(texts), list(reference_texts))
-        found.values[name] = total.score
-        found.signatures[name] = str(plain.get_signature())
+        total, scores.statistics[name] = _count(plain, list(texts), list(reference_texts))
+        scores.values[name] = total.score
+        scores.signatures[name] = str(plain.get_signature())
         if name == "bleu_sacre":
-            found.values["brevity_penalty"] = total.bp
-            found.signatures["brevity_penalty"] = found.signatures[name]
-    return replace(found, signatures={name: f"{one}|unk:{unknown}" for name, one in found.signatures.items()})
+            scores.values["brevity_penalty"] = total.bp
+            scores.signatures["brevity_penalty"] = scores.signatures[name]
+    return replace(
+        scores, signatures={name: f"{signature}|unk:{unknown}" for name, signature in scores.signatures.items()}
+    )
 
 
 def without_unknown(signature: str) -> str:
-    """Return a signature without the item that says whether translations may contain unknown words."""
+    """Return a signature without the item that says whether translations may contain `<unk>`."""
     return "|".join(item for item in signature.split("|") if not item.startswith("unk:"))
 
 
-def as_version_1(found: Scores) -> Scores:
-    """Return scores as records of version 1 have them: no brevity penalty, and nothing about unknown words."""
-    signatures = {name: without_unknown(one) for name, one in found.signatures.items() if name != "brevity_penalty"}
-    return replace(found, values={name: found.values[name] for name in signatures}, signatures=signatures)
+def as_version_1(scores: Scores) -> Scores:
+    """Return scores as in records of version 1: no brevity penalty, and signatures without `unk`."""
+    signatures = {
+        name: without_unknown(signature) for name, signature in scores.signatures.items() if name != "brevity_penalty"
+    }
+    return replace(scores, values={name: scores.values[name] for name in signatures}, signatures=signatures)
 
 
 def unknown_tokens(hypotheses: _Sentences) -> int:
-    """Return how many tokens of the translations are `<unk>`."""
-    return sum(list(one).count(SPECIAL_TOKENS[UNK]) for one in hypotheses)
+    """Return the number of `<unk>` tokens in the translations."""
+    return sum(list(tokens).count(SPECIAL_TOKENS[UNK]) for tokens in hypotheses)
 
 
 def _check_numbers(
@@ -224,45 +242,47 @@ def _check_numbers(
         "moses": moses,
         "reference_moses": reference_moses,
     }
-    for name, found in kinds.items():
-        if found is not None and len(found) != len(hypotheses):
-            raise ValueError(f"there are {len(hypotheses)} hypotheses and {len(found)} {name}: allowed is as many")
+    for name, sentences in kinds.items():
+        if sentences is not None and len(sentences) != len(hypotheses):
+            raise ValueError(f"{len(hypotheses)} hypotheses, but {len(sentences)} {name}: the numbers must be equal")
 
 
 def _on_words(hypotheses: _Sentences, references: _Sentences) -> Scores:
-    """Return the scores on the model's words."""
+    """Return the scores on the model's tokens."""
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize="none", lowercase=True, smooth_method=SMOOTHING["bleu_tutorial"], force=True)
-    found: BLEUScore
-    found, statistics = _count(metric, *_lines(hypotheses, references))
+    bleu: BLEUScore
+    bleu, statistics = _count(metric, *_lines(hypotheses, references))
     signature = f"{metric.get_signature()}|tokens:model"
-    values, signatures = {"bleu_tutorial": found.score}, {"bleu_tutorial": signature}
+    values, signatures = {"bleu_tutorial": bleu.score}, {"bleu_tutorial": signature}
     for order in ORDERS:
         values[f"bleu_{order}_cumulative"] = BLEU.compute_bleu(
-            found.counts[:order], found.totals[:order], found.sys_len, found.ref_len, max_ngram_order=order
+            bleu.counts[:order], bleu.totals[:order], bleu.sys_len, bleu.ref_len, max_ngram_order=order
         ).score
         signatures[f"bleu_{order}_cumulative"] = f"{signature}|orders:1-{order}"
-        values[f"bleu_{order}_individual"] = found.bp * found.precisions[order - 1]
+        values[f"bleu_{order}_individual"] = bleu.bp * bleu.precisions[order - 1]
         signatures[f"bleu_{order}_individual"] = f"{signature}|orders:{order}"
     return Scores(values, signatures, {"bleu_tutorial": statistics})
 
 
 def _count(metric: Metric, lines: list[str], reference_lines: list[str]) -> tuple[Any, npt.NDArray[np.int32]]:
-    """Return sacreBLEU's score of a corpus and the counts of each sentence that it sums: its `corpus_score` in two."""
+    """Return the score of a corpus and the counts of each sentence: sacreBLEU's `corpus_score` in two steps."""
     counts = metric._extract_corpus_statistics(lines, [reference_lines])
     return metric._aggregate_and_compute(counts), np.array(counts, dtype=np.int32)
 
 
 def _lines(hypotheses: _Sentences, references: _Sentences) -> tuple[list[str], list[str]]:
-    """Write sentences that are tokens already as lines that are split into them, each token one, whatever it holds."""
+    """Join tokens into lines that sacreBLEU splits into the same tokens, whatever they contain."""
     unknown = SPECIAL_TOKENS[UNK]
-    lines = [" ".join(_NO_MATCH if word == unknown else _unsplittable(word) for word in one) for one in hypotheses]
-    return lines, [" ".join(map(_unsplittable, one)) for one in references]
+    lines = [
+        " ".join(_NO_MATCH if token == unknown else _unsplittable(token) for token in tokens) for tokens in hypotheses
+    ]
+    return lines, [" ".join(map(_unsplittable, tokens)) for tokens in references]
 
 
 def _unsplittable(token: str) -> str:
-    """Rewrite a token that splitting at whitespace would cut or lose; no two tokens become one."""
+    """Rewrite a token that splitting at whitespace would change. Different tokens remain different."""
     if token.split() == [token] and not token.startswith(_MARK):
         return token
     return _MARK + "-".join(f"{ord(letter):x}" for letter in token.lower())
@@ -272,28 +292,29 @@ def _unsplittable(token: str) -> str:
 
 
 def perplexity_from_sums(nats: Sums, tokens: Sums) -> Figures:
-    """Return exp(nats / tokens) of each pair of sums, infinity where that is too large for a float.
+    """Return exp(nats / tokens) of each pair of sums, infinity where that overflows.
 
-    Shapes: `nats` and `tokens` [...], the perplexities the same.
+    Shapes: `nats` and `tokens` [...], the result the same.
 
-    Raises: ValueError where a sum has no tokens.
+    Raises:
+        ValueError: A sum of tokens is below 1.
     """
     if np.any(np.asarray(tokens) < 1):
-        raise ValueError(f"tokens={np.min(tokens)}: allowed is a number of at least 1")
+        raise ValueError(f"tokens={np.min(tokens)}: expected a number of at least 1")
     with np.errstate(over="ignore"):
-        found: Figures = np.exp(np.asarray(nats, np.float64) / tokens)
-    return found
+        perplexities: Figures = np.exp(np.asarray(nats, np.float64) / tokens)
+    return perplexities
 
 
 def bleu_from_sums(sums: Sums, smoothing: Smoothing) -> Figures:
     """Return the BLEU of each row of summed counts, with n-grams of 1 to 4.
 
-    brevity penalty · (p1 · p2 · p3 · p4) ** (1/4), where pn is the share of n-grams that match. Where none does, "none"
-    leaves pn 0, and "exp" makes it 1 / (2 ** k · total) at the kth such n. It is 0 where no word matches, or no
-    translation has four.
+    Formula: brevity penalty · (p1 · p2 · p3 · p4) ** (1/4), where pn is the share of n-grams that match. If none does,
+    pn is 0 with smoothing "none", and 1 / (2 ** k · total) with "exp" at the kth such n. BLEU is 0 if no token matches,
+    or if no translation has four tokens.
 
-    Shapes: `sums` [...,10]: words of the translations, words of the references, matching n-grams of 1 to 4, all n-grams
-    of 1 to 4; the scores [...].
+    Shapes: `sums` [...,10]: tokens of the translations, tokens of the references, matching n-grams of 1 to 4, all
+    n-grams of 1 to 4; the scores [...].
 
     Source: Papineni et al. 2002, section 2.3; `exp`: Chen and Cherry 2014, method 3, as in sacreBLEU.
     """
@@ -304,28 +325,31 @@ def bleu_from_sums(sums: Sums, smoothing: Smoothing) -> Figures:
         missed = correct == 0
         correct = np.where(missed, 0.5 ** np.cumsum(missed, axis=-1), correct)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: Figures = 100 * brevity_from_sums(sums) * np.exp(np.log(correct / total).mean(axis=-1))
-    return np.where(defined, found, 0.0)
+        scores: Figures = 100 * brevity_from_sums(sums) * np.exp(np.log(correct / total).mean(axis=-1))
+    return np.where(defined, scores, 0.0)
 
 
 def brevity_from_sums(sums: Sums) -> Figures:
-    """Return the brevity penalty of each row of summed counts, from 0 to 1: exp(1 - r / c) where c is less than r.
+    """Return the brevity penalty of each row of summed counts, from 0 to 1.
 
-    Shapes: `sums` [...,10], as `bleu_from_sums` takes them, with c and r first; the penalties [...].
+    Formula: exp(min(0, 1 - r / c)) for c tokens of the translations and r of the references.
+
+    Shapes: `sums` [...,10], as for `bleu_from_sums`, with c and r first; the penalties [...].
 
     Source: Papineni et al. 2002, section 2.2.2.
     """
     _check_columns(sums, BLEU_COUNTS)
-    words, reference_words = (np.asarray(sums[..., column], np.float64) for column in (0, 1))
+    lengths, reference_lengths = (np.asarray(sums[..., column], np.float64) for column in (0, 1))
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: Figures = np.exp(np.minimum(0.0, 1 - reference_words / words))
-    return np.where(words > 0, found, 0.0)
+        penalties: Figures = np.exp(np.minimum(0.0, 1 - reference_lengths / lengths))
+    return np.where(lengths > 0, penalties, 0.0)
 
 
 def chrf_from_sums(sums: Sums) -> Figures:
-    """Return the chrF of each row of summed counts: character n-grams of 1 to 6, recall counting twice as much.
+    """Return the chrF of each row of summed counts: character n-grams of 1 to 6, with recall weighted twice.
 
-    5 · P · R / (4 · P + R), where P and R are the means of precision and recall over the n that both sides have.
+    Formula: 5 · P · R / (4 · P + R), where P and R are the means of precision and recall over the n-gram lengths that
+    both sides have.
 
     Shapes: `sums` [...,18]: for n of 1 to 6 the n-grams of the translations, those of the references, and those that
     match; the scores [...].
@@ -334,11 +358,12 @@ def chrf_from_sums(sums: Sums) -> Figures:
     """
     _check_columns(sums, 3 * CHRF_ORDERS)
     counts = np.asarray(sums, np.float64).reshape(*sums.shape[:-1], CHRF_ORDERS, 3)
-    ours, theirs, matching = (counts[..., column] for column in range(3))
-    both = (ours > 0) & (theirs > 0)
+    hypothesis, reference, matching = (counts[..., column] for column in range(3))
+    both = (hypothesis > 0) & (reference > 0)
     orders = np.maximum(1, both.sum(axis=-1))
     precision, recall = (
-        np.divide(matching, one, out=np.zeros_like(one), where=both).sum(axis=-1) / orders for one in (ours, theirs)
+        np.divide(matching, side, out=np.zeros_like(side), where=both).sum(axis=-1) / orders
+        for side in (hypothesis, reference)
     )
     factor = CHRF_BETA**2
     weighted = factor * precision + recall
@@ -349,17 +374,18 @@ def chrf_from_sums(sums: Sums) -> Figures:
 
 
 def score_from_sums(name: str, sums: Sums) -> Figures:
-    """Return the BLEU or chrF `name` of each row of summed counts, as `Scores.statistics` has them under that name.
+    """Return the BLEU or chrF `name` of each row of sums of `Scores.statistics[name]`.
 
-    Raises: ValueError for a name that has no counts of its own.
+    Raises:
+        ValueError: There are no counts of that name.
     """
     if name == "chrf":
         return chrf_from_sums(sums)
     if name not in SMOOTHING:
-        raise ValueError(f"score {name!r}: allowed is {', '.join((*SMOOTHING, 'chrf'))}")
+        raise ValueError(f"score {name!r}: expected one of {', '.join((*SMOOTHING, 'chrf'))}")
     return bleu_from_sums(sums, SMOOTHING[name])
 
 
 def _check_columns(sums: Sums, columns: int) -> None:
     if sums.shape[-1:] != (columns,):
-        raise ValueError(f"sums of the shape {sums.shape}: allowed is {columns} columns")
+        raise ValueError(f"sums of shape {sums.shape}: expected {columns} columns")

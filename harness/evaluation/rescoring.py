@@ -1,6 +1,6 @@
-"""Scores a stored run again from its tokens: a record of an earlier version gets the text and scores of this one.
+"""Scores a stored run again from its tokens, so that a record of an earlier version gets the scores of this version.
 
-The tokens, the losses and the `environment` of the run stay as they are; its `note` says that it was scored again.
+The tokens, the losses and the `environment` of the run do not change. The `note` says that it was scored again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIBRARIES = ("sacrebleu", "sacremoses")
 
 @dataclass(frozen=True)
 class Rescored:
-    """The new record and translations of a run, and how many texts differ from the stored ones."""
+    """The new record and translations of a run, and the number of texts that differ from the stored ones."""
 
     record: RunRecord
     hypotheses: list[Hypothesis]
@@ -35,36 +35,40 @@ class Rescored:
 def rescore(results: Path, record: RunRecord, prepared: Dataset) -> Rescored | None:
     """Score the stored tokens of a run again and write its translations, counts and record.
 
-    Returns None, and writes nothing, where the run has all that this version gives. The record is written last: a
-    process that is killed before leaves files that the record refuses, to be restored from a copy.
+    The record is written last. If the process is killed before that, the files no longer match the record and have to
+    be restored from a copy.
 
-    Raises: ValueError where the run is not completed, its stored scores are not those of its stored text, the corpus
-    is another, or a library that scores has another version than when the run was scored.
+    Returns:
+        The result; None if the run already has everything that this version computes, and nothing was written.
+
+    Raises:
+        ValueError: The run is not completed, its stored scores are not those of its stored text, the corpus has
+            changed, or a library that scores has another version than when the run was scored.
     """
     stored = _stored(results, record, prepared)
     _check_versions(record)
     _check_scores(record, test_scores(prepared, stored, record.spec.decoding.unknown))
-    found = rescored(record, stored, prepared)
-    if found.record == record:
+    result = rescored(record, stored, prepared)
+    if result.record == record:
         return None
     fingerprints = dict(record.fingerprints)
     if run_store.has_sentences(results, record.id):
         sentences = run_store.load_sentences(results, record.id, record.fingerprints.get("sentences"))
         losses = {name: sentences[name] for name in ("nats", "tokens")}
-        fingerprints["sentences"] = run_store.save_sentences(results, record.id, {**losses, **found.scores.statistics})
-    fingerprints["hypotheses"] = run_store.save_hypotheses(results, record.id, found.hypotheses)
-    found = replace(found, record=replace(found.record, fingerprints=fingerprints))
-    run_store.update_record(results, found.record)
-    return found
+        fingerprints["sentences"] = run_store.save_sentences(results, record.id, {**losses, **result.scores.statistics})
+    fingerprints["hypotheses"] = run_store.save_hypotheses(results, record.id, result.hypotheses)
+    result = replace(result, record=replace(result.record, fingerprints=fingerprints))
+    run_store.update_record(results, result.record)
+    return result
 
 
 def rescored(record: RunRecord, stored: list[Hypothesis], prepared: Dataset) -> Rescored:
-    """Return the translations and the record of a run scored from its tokens, with the digests of before."""
-    texts = detokenise(prepared, [one.tokens for one in stored])
-    hypotheses = [replace(one, text=text) for one, text in zip(stored, texts, strict=True)]
-    changed = sum(one.text != other.text for one, other in zip(stored, hypotheses, strict=True))
+    """Return the translations and the record of a run scored from its tokens; the digests in it are the old ones."""
+    texts = detokenise(prepared, [hypothesis.tokens for hypothesis in stored])
+    hypotheses = [replace(hypothesis, text=text) for hypothesis, text in zip(stored, texts, strict=True)]
+    changed = sum(old.text != new.text for old, new in zip(stored, hypotheses, strict=True))
     scores = test_scores(prepared, hypotheses, record.spec.decoding.unknown)
-    count = unknown_tokens([one.tokens for one in hypotheses])
+    count = unknown_tokens([hypothesis.tokens for hypothesis in hypotheses])
     new = replace(
         record,
         scores={**record.scores, **scores.values},
@@ -89,7 +93,7 @@ def _stored(results: Path, record: RunRecord, prepared: Dataset) -> list[Hypothe
     for name in ("files", "tokenised", "target_vocabulary"):
         if prepared.digests.get(name) != record.fingerprints.get(name):
             raise ValueError(f"run {record.id}: {name} of the corpus here is not that of the run")
-    if [one.sentence for one in stored] != list(range(len(prepared.test))):
+    if [hypothesis.sentence for hypothesis in stored] != list(range(len(prepared.test))):
         raise ValueError(f"run {record.id}: {run_store.HYPOTHESES} does not hold each test sentence once, in order")
     return stored
 
@@ -105,16 +109,18 @@ def _check_versions(record: RunRecord) -> None:
             )
 
 
-def _check_scores(record: RunRecord, found: Scores) -> None:
-    """Raise ValueError where the stored scores are not those of the stored text."""
+def _check_scores(record: RunRecord, scores: Scores) -> None:
+    """Raise ValueError if the stored scores are not those of the stored text."""
     if "brevity_penalty" not in record.scores:
-        found = as_version_1(found)
-    for name, value in found.values.items():
-        told = record.scores.get(name)
-        if told is None or not math.isclose(told, value, rel_tol=0, abs_tol=TOLERANCE):
-            raise ValueError(f"run {record.id}: {name}={told}, its stored text gives {value}; it is not scored again")
-        if record.signatures.get(name) != found.signatures[name]:
+        scores = as_version_1(scores)
+    for name, value in scores.values.items():
+        recorded = record.scores.get(name)
+        if recorded is None or not math.isclose(recorded, value, rel_tol=0, abs_tol=TOLERANCE):
+            raise ValueError(
+                f"run {record.id}: {name}={recorded}, its stored text gives {value}; it is not scored again"
+            )
+        if record.signatures.get(name) != scores.signatures[name]:
             raise ValueError(
                 f"run {record.id}: the signature of {name} is {record.signatures.get(name)}, not "
-                f"{found.signatures[name]}; it is not scored again"
+                f"{scores.signatures[name]}; it is not scored again"
             )

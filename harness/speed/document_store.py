@@ -1,4 +1,4 @@
-"""Documents of speed on the disk: RESULTS/speed-DATE-DIGEST.json, written whole and sealed, read as a stranger's."""
+"""Speed documents on disk: RESULTS/speed-DATE-DIGEST.json, written atomically, sealed, and checked when read."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ from harness.text import brief
 
 
 def save(results: Path, document: SpeedDocument) -> Path:
-    """Write a document under its own name, whole or not at all, with its seal. Returns its path."""
+    """Write a document atomically under its own name, with its seal, and return its path."""
     path = results / f"{document.id}.json"
     files.write_sealed(path, {"kind": KIND, "schema": SCHEMA, **to_json(document)})
     return path
 
 
 def load(path: Path) -> SpeedDocument:
-    """Read a document, which may be a stranger's.
+    """Read a document, which may come from someone else.
 
-    Raises: ValueError naming the file and the field that is unknown, missing, of the wrong type, or not what the
-    samples say; where it is too large, not sealed as written, or of another kind or schema.
+    Raises:
+        ValueError: The file is too large, not sealed as it was written, or of another kind or schema; or a field is
+            unknown, missing, of the wrong type, or does not follow from the samples. The message names file and field.
     """
     value = files.read_sealed(path)
     kind, schema = value.pop("kind", None), value.pop("schema", None)
     if (kind, schema) != (KIND, SCHEMA):
-        raise ValueError(f"{path}: kind={brief(kind)}, schema={brief(schema)}: allowed is {KIND!r} and {SCHEMA}")
+        raise ValueError(f"{path}: kind={brief(kind)}, schema={brief(schema)}: expected {KIND!r} and {SCHEMA}")
     try:
-        found: SpeedDocument = from_json(SpeedDocument, value, "document")
+        document: SpeedDocument = from_json(SpeedDocument, value, "document")
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from error
-    return found
+    return document
 
 
 def documents(results: Path, *, complain: Callable[[str], None] | None = None) -> list[tuple[Path, SpeedDocument]]:
-    """Return every document under `results`, oldest first; tell `complain` in a line about each that cannot be read."""
-    found: list[tuple[Path, SpeedDocument]] = []
+    """Return all documents in `results`, oldest first. `complain` receives a line for each that cannot be read."""
+    stored: list[tuple[Path, SpeedDocument]] = []
     for path in sorted(results.glob(f"{KIND}-*.json")):
         try:
-            found.append((path, load(path)))
+            stored.append((path, load(path)))
         except ValueError as error:
             if complain is not None:
                 complain(str(error))
-    return sorted(found, key=lambda one: (one[1].started, one[0].name))
+    return sorted(stored, key=lambda pair: (pair[1].started, pair[0].name))

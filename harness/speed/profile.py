@@ -1,4 +1,4 @@
-"""What an update spends its time on: a torch model's operators by group, and what the data and the harness take."""
+"""How an update spends its time: the operators of a torch model by group, data loading, and the harness."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from harness.speed.speed_document import Group
 from impls.contract import Batch
 
 RANGE = "speed::"
-"""What begins the name of a range around a module's forward pass, its class's name after it."""
+"""The prefix of the profiler ranges around the forward passes of modules; the name of the class follows."""
 
 UPDATE = f"{RANGE}update"
 TURNS = 3
-"""How often the bare loop and the harness's take turns."""
+"""How often the bare updates and the harness's training loop take turns."""
 
 BACKWARD = "autograd::engine::evaluate_function: "
 
@@ -47,7 +47,7 @@ EXACT: dict[str, Group] = {
     ),
     **dict.fromkeys(("aten::bmm", "aten::baddbmm", "aten::_softmax", "aten::_softmax_backward_data"), "attention"),
 }
-"""Operators that are told by their own name alone."""
+"""The group of operators with these names."""
 
 WORDS: tuple[tuple[str, Group], ...] = (
     ("dropout", "dropout"),
@@ -78,14 +78,14 @@ WORDS: tuple[tuple[str, Group], ...] = (
     ("position", "embedding"),
     ("sinusoid", "embedding"),
 )
-"""Parts of names, of an operator or of what it is within, and what they tell; the first that fits."""
+"""The group of operators whose name, or the name of an enclosing range, contains a word; the first match counts."""
 
 
 def breakdown(model: OwnModel, batches: Sequence[Batch], prepared: Dataset) -> dict[str, Any]:
-    """Return, in seconds of an update: what its operators take by group, where torch shows them, the data, the harness.
+    """Return the seconds of an update: of its operators by group (torch only), of data loading, and of the harness.
 
-    An operator that its name does not tell, such as a sum, belongs to the nearest module or node around it that does;
-    one of the pass backward to what its twin of the pass forward belongs to.
+    An operator whose name has no group, such as a sum, belongs to the nearest enclosing module or autograd node that
+    has one. An operator of the backward pass belongs to the group of its forward twin.
     """
     count = len(batches)
     synchronize = model.synchronize
@@ -97,36 +97,36 @@ def breakdown(model: OwnModel, batches: Sequence[Batch], prepared: Dataset) -> d
         )
         for _ in range(TURNS)
     ]
-    bare, more = median(one for one, _ in turns), median(other - one for one, other in turns)
+    bare, overhead = median(bare for bare, _ in turns), median(full - bare for bare, full in turns)
     training, seed = model.job.spec.training, model.job.spec.seed
 
     def batches_of_an_epoch() -> Iterator[Batch]:
         return training_batches(prepared.train, training, seed=seed, epoch=0)
 
-    made = timing.seconds(lambda: list(islice(batches_of_an_epoch(), count)), lambda: None)
+    loading = timing.seconds(lambda: list(islice(batches_of_an_epoch(), count)), lambda: None)
     epoch = timing.seconds(lambda: list(batches_of_an_epoch()), lambda: None)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "updates": count,
         "bare_seconds": bare / count,
         "data_seconds": epoch / updates_per_epoch(prepared.train, training),
-        "harness_seconds": max(0.0, more - made) / count,
+        "harness_seconds": max(0.0, overhead - loading) / count,
     }
     module = getattr(model.model, "module", None)
-    captured = model.job.spec.cuda_graphs == "on"  # then there is one launch and no operator
+    captured = model.job.spec.cuda_graphs == "on"  # one graph launch, without operators
     if model.job.spec.framework != "torch" or captured or not hasattr(module, "modules"):
-        return found
+        return result
     profiled, seconds, calls = _profiled(module, model.bare_updates(batches), synchronize)
-    groups = {group: [one / count, calls[group]] for group, one in seconds.items()}
-    return {**found, "profiled_seconds": profiled / count, "groups": groups}
+    groups = {group: [total / count, calls[group]] for group, total in seconds.items()}
+    return {**result, "profiled_seconds": profiled / count, "groups": groups}
 
 
 def _profiled(
     module: Any, work: Callable[[], object], synchronize: Callable[[], object]
 ) -> tuple[float, dict[Group, float], dict[Group, int]]:
-    """Return the wall seconds of profiled work, the operators' own seconds by group, and how many there were."""
+    """Return the wall-clock seconds of profiled work, and the operators' own seconds and number by group."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    on_gpu = any(one.is_cuda for one in module.parameters())
+    on_gpu = any(parameter.is_cuda for parameter in module.parameters())
     activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * on_gpu]
     with _ranges(module), profile(activities=activities) as profiler:
         synchronize()
@@ -135,7 +135,7 @@ def _profiled(
             work()
             synchronize()
         took = time.perf_counter() - began
-    operators = [one for one in profiler.events() or () if one.device_type.name == "CPU"]
+    operators = [event for event in profiler.events() or () if event.device_type.name == "CPU"]
     seconds, calls = grouped(operators, "self_device_time_total" if on_gpu else "self_cpu_time_total")
     seconds["interpreter"] = max(0.0, took - sum(seconds.values()))
     return took, seconds, calls
@@ -143,21 +143,21 @@ def _profiled(
 
 @contextmanager
 def _ranges(module: Any) -> Iterator[None]:
-    """Let the profiler see every module's forward pass as a range named after its class."""
+    """Mark the forward pass of every module as a profiler range that is named after its class."""
     from torch.autograd.profiler import record_function
 
     opened: list[Any] = []
 
-    def enter(one: Any, inputs: Any) -> None:
-        opened.append(record_function(f"{RANGE}{type(one).__name__}"))
+    def enter(module: Any, inputs: Any) -> None:
+        opened.append(record_function(f"{RANGE}{type(module).__name__}"))
         opened[-1].__enter__()
 
-    def leave(one: Any, inputs: Any, output: Any) -> None:
+    def leave(module: Any, inputs: Any, output: Any) -> None:
         opened.pop().__exit__(None, None, None)
 
     handles = []
-    for one in module.modules():
-        handles += [one.register_forward_pre_hook(enter), one.register_forward_hook(leave)]
+    for submodule in module.modules():
+        handles += [submodule.register_forward_pre_hook(enter), submodule.register_forward_hook(leave)]
     try:
         yield
     finally:
@@ -168,51 +168,55 @@ def _ranges(module: Any) -> Iterator[None]:
 def grouped(
     events: Sequence[Any], time_field: str = "self_cpu_time_total"
 ) -> tuple[dict[Group, float], dict[Group, int]]:
-    """Return the own seconds of profiled operators by group, and how many there were of each.
+    """Return the own seconds and the number of profiled operators by group.
 
-    `events` are torch's: `name`, `cpu_parent`, `sequence_nr`, and their own time in microseconds; on a GPU that is what
-    they started there, and what is left of an update the GPU's waiting. A range's own time is the interpreter's, and so
-    in none of the groups, unless it is a dropout's: drawing may be no operator of torch.
+    The own time of a range is that of the interpreter and in no group. Dropout is an exception, because random numbers
+    may not be drawn by an operator of torch.
+
+    Args:
+        events: Those of torch's profiler: `name`, `cpu_parent`, `sequence_nr`, and the own time in microseconds.
+        time_field: The attribute with the own time: that of the CPU, or of the kernels that were launched on a GPU.
     """
     twins: dict[int, Group] = {}
-    for one in events:
-        group = _of_names(one)
-        if group is not None and one.sequence_nr >= 0 and not _is_backward(one):
-            twins.setdefault(one.sequence_nr, group)
+    for event in events:
+        group = _group_by_name(event)
+        if group is not None and event.sequence_nr >= 0 and not _is_backward(event):
+            twins.setdefault(event.sequence_nr, group)
     seconds: dict[Group, float] = defaultdict(float)
     calls: dict[Group, int] = defaultdict(int)
-    for one in events:
-        if one.name.startswith(RANGE) and _told(one.name) != "dropout":
+    for event in events:
+        if event.name.startswith(RANGE) and _group_of(event.name) != "dropout":
             continue
-        group = _of_names(one) or _of_twin(one, twins) or "copies and other"
-        seconds[group] += getattr(one, time_field) / 1e6
-        calls[group] += one.name.startswith("aten::")
+        group = _group_by_name(event) or _group_of_twin(event, twins) or "copies and other"
+        seconds[group] += getattr(event, time_field) / 1e6
+        calls[group] += event.name.startswith("aten::")
     return seconds, calls
 
 
-def _told(name: str) -> Group | None:
-    """Return what a name tells."""
+def _group_of(name: str) -> Group | None:
+    """Return the group of a name."""
     if name in EXACT:
         return EXACT[name]
-    small = name.lower()
-    return next((group for word, group in WORDS if word in small), None)
+    lowercase = name.lower()
+    return next((group for word, group in WORDS if word in lowercase), None)
 
 
-def _around(event: Any) -> Iterator[Any]:
+def _enclosing(event: Any) -> Iterator[Any]:
+    """Yield an event and all that enclose it, the innermost first."""
     while event is not None:
         yield event
         event = event.cpu_parent
 
 
-def _of_names(event: Any) -> Group | None:
-    """Return the group that the names of an operator and of what is around it tell, the nearest first."""
-    return next((group for one in _around(event) if (group := _told(one.name)) is not None), None)
+def _group_by_name(event: Any) -> Group | None:
+    """Return the group of the name of an event, or of the nearest enclosing event that has one."""
+    return next((group for outer in _enclosing(event) if (group := _group_of(outer.name)) is not None), None)
 
 
 def _is_backward(event: Any) -> bool:
-    return any(one.name.startswith(BACKWARD) for one in _around(event))
+    return any(outer.name.startswith(BACKWARD) for outer in _enclosing(event))
 
 
-def _of_twin(event: Any, twins: dict[int, Group]) -> Group | None:
-    """Return the group of the operator of the pass forward whose gradient this one computes."""
-    return next((twins[one.sequence_nr] for one in _around(event) if one.sequence_nr in twins), None)
+def _group_of_twin(event: Any, twins: dict[int, Group]) -> Group | None:
+    """Return the group of the operator of the forward pass whose gradient an event computes."""
+    return next((twins[outer.sequence_nr] for outer in _enclosing(event) if outer.sequence_nr in twins), None)

@@ -1,7 +1,6 @@
-"""What one measurement of speed found: `SpeedDocument` and its parts, frozen dataclasses that are JSON in a file.
+"""The result of a speed measurement: `SpeedDocument` and its parts, frozen dataclasses that are stored as JSON.
 
-Samples alone decide: every other figure follows from them, and is checked wherever a document is made or read. Figures
-are absolute for the machine that is named; ratios of one document are what may be claimed.
+Every figure follows from the samples and is checked. Absolute figures hold for one machine and day; report ratios.
 """
 
 from __future__ import annotations
@@ -39,18 +38,16 @@ Group = Literal[
     "harness",
     "compute",
 ]
-"""What a training update's time is spent on; "compute" stands for all from the first to "interpreter" where the
-framework shows no operators."""
+"""Parts of the time of an update; "compute" replaces those up to "interpreter" if the framework shows no operators."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Validated):
-    """What was asked for.
+    """The settings of a measurement.
 
-    `size` names the amounts; `updates` are those of one round, over the same batches every time. Translations are of
-    `sentences` test sentences in batches of `decoding_batch_size`, and of `single_sentences` one at a time, both taken
-    evenly from the whole set. `learning_updates` are those that gave the weights to translate with, where no run's
-    were taken.
+    `size` is the name of the amounts; every round has `updates` updates on the same batches. `sentences` are translated
+    in batches of `decoding_batch_size`, `single_sentences` one at a time; both are spread over the whole test set.
+    `learning_updates` gave the weights to translate with, unless a run did.
     """
 
     size: str
@@ -76,10 +73,9 @@ class Settings(Validated):
 
 @dataclass(frozen=True, kw_only=True)
 class Machine(Validated):
-    """Where it was measured. Figures that the system does not say are None.
+    """The machine. A fact that is not available is None.
 
-    `load_before` and `load_after`: the system's mean count of running processes in the last minute; at the start it is
-    other programs' alone.
+    `load_before` and `load_after` are the load averages of the last minute; the first is due to other programs only.
     """
 
     processor: str | None
@@ -97,10 +93,10 @@ class Machine(Validated):
 
 @dataclass(frozen=True, kw_only=True)
 class Data(Validated):
-    """The text: its digests, the epoch that figures are given for, and what the timed batches hold.
+    """The corpus: its digests, the size of an epoch, and the contents of the timed batches.
 
-    `epoch_target` counts target words to predict, `epoch_tokens` these and source tokens, without padding; `source` and
-    `target` are of the batches of a round, `positions` what these hold with padding. `stream` is their SHA-256.
+    `epoch_target` counts target tokens, `epoch_tokens` target and source tokens, both without padding. `source` and
+    `target` count the tokens of the batches of a round, `positions` includes padding, and `stream` is their SHA-256.
     """
 
     spec: DataSpec
@@ -119,20 +115,19 @@ class Data(Validated):
 
     @property
     def padding_share(self) -> float:
-        """The share of padding among all positions of the timed batches."""
+        """The share of positions of the timed batches that are padding."""
         return 1 - (self.source + self.target) / self.positions
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTimes(Validated):
-    """Training: `seconds` of one round of updates, one sample a round; the figures after them are at their median.
+    """Training times: `seconds` has one sample for each round of updates; the figures after it are at its median.
 
-    `first_update_seconds` is the very first update, compilation included; `warmup_seconds` the first round, first
-    update included, that is not a sample. `operations` are the multiplications and additions that the batches' real
-    tokens take by formula. `epoch_seconds` are those of `epoch_tokens` at the round's tokens per second. `limit_share`
-    is, round by round, operations / seconds over the machine's rate at the model's own products. `harness_seconds` is
-    the same round driven by the harness's own training loop, `loop_ratio` that over the bare loop, round by round. Peak
-    memory is that of the warm-up; None where the system does not say.
+    `first_update_seconds` is the time of the first update, compilation included, and `warmup_seconds` that of a round
+    before the samples. `operations` are the multiplications and additions for the real tokens of the batches, by
+    formula. `epoch_seconds` follows from `epoch_tokens` and the tokens per second. `limit_share` is the MFU of each
+    round: operations / seconds over the measured matmul peak. `harness_seconds` is the time of the same updates with
+    the harness's training loop, and `loop_ratio` that over the bare updates. Peak memory is that of the warm-up.
     """
 
     updates: int
@@ -167,7 +162,7 @@ class TrainingTimes(Validated):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationTimes(Validated):
-    """Evaluation: the nats of `target` words in `batches`, forward alone. `nats_per_token` shows what was computed."""
+    """Evaluation times: the loss of `target` tokens in `batches`, forward pass only, and the result."""
 
     batches: int
     target: int
@@ -186,12 +181,12 @@ class EvaluationTimes(Validated):
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingTimes(Validated):
-    """Translating `sentences` in batches of `batch_size`; `seconds` are those of all of them.
+    """Translation times: `seconds` for all `sentences`, in batches of `batch_size`.
 
-    `thousand_seconds` is what 1,000 sentences take at this rate. `words` are those of all translations without `<eos>`,
-    `unfinished` the translations that reached the most words without it: an untrained model's all do. `digest` is the
-    SHA-256 of the translations. `compared_with` names the subject with the same weights whose translations of the same
-    sentences theirs were compared with, `equal` counts those that are the same, word for word.
+    `thousand_seconds` is the time for 1,000 sentences. `words` counts the tokens of all translations without `<eos>`,
+    and `unfinished` the translations without `<eos>`; those of an untrained model all are. `digest` is the SHA-256 of
+    the translations. `compared_with` is the model with the same weights that translated the same sentences, and
+    `equal` the number of identical translations.
     """
 
     name: str
@@ -217,7 +212,7 @@ class DecodingTimes(Validated):
 
 @dataclass(frozen=True, kw_only=True)
 class Share(Validated):
-    """What part of an update's time a group of operators takes, from 0 to 1, and how often its operators ran."""
+    """The share of an update's time that a group of operators takes, from 0 to 1, and the number of calls."""
 
     group: Group
     share: float
@@ -226,11 +221,10 @@ class Share(Validated):
 
 @dataclass(frozen=True, kw_only=True)
 class Breakdown(Validated):
-    """What an update spends its time on. The shares add up to 1.
+    """How an update spends its time. The shares add up to 1.
 
-    `data` is making the batches, `harness` what the harness's loop takes beyond data and the bare loop; both are timed
-    without the profiler. Inside the update, shares are of the profiled time, in which `overhead_ratio` is profiled
-    seconds over unprofiled ones: what is called often is shown somewhat too large.
+    "data" is loading the batches, "harness" the other overhead of the training loop; neither is profiled. Groups with
+    many calls appear somewhat too large: `overhead_ratio` is profiled over unprofiled seconds.
     """
 
     profiled_updates: int
@@ -240,12 +234,11 @@ class Breakdown(Validated):
 
 @dataclass(frozen=True, kw_only=True)
 class TimedModel(Validated):
-    """What was measured of one subject: a variant in a framework, or a baseline.
+    """The measurements of one model: a variant in a framework, or a baseline.
 
-    `name` is unique in the document. `variant` is the registered variant whose recipe, weights and batches it has.
-    `idle_share` is the processor time that its process took while others were timed, over that time: the figures of
-    others are what they are only while it is near 0. A missing or failed one says why in `reason`; `left_out` says why
-    something is not measured of one, by the measure's name.
+    `name` is unique in the document. `variant` is the variant whose recipe, weights and batches it has. `idle_share` is
+    the CPU time of its process over the time that it waited for others; the figures of others are valid only if it is
+    close to 0. `reason` says why a model is missing or failed, `left_out` why a measure is missing, by its name.
     """
 
     name: str
@@ -269,13 +262,13 @@ class TimedModel(Validated):
 
     @property
     def measured(self) -> bool:
-        """Whether there is any figure of it."""
+        """Whether anything has been measured."""
         return bool(self.training or self.evaluation or self.decoding)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelProduct(Validated):
-    """One of the products that a rate was measured with: `count` alike, with a row for each of `rows`."""
+    """`count` equal matrix products, with a row for each of `rows`, that are part of a matmul peak."""
 
     name: str
     rows: str
@@ -286,10 +279,10 @@ class KernelProduct(Validated):
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixRate(Validated):
-    """The machine's rate at the products of some variants' kernels, forward and both gradients.
+    """The measured matmul peak for the kernels of some variants: forward and both gradients.
 
-    Each product has as many rows as the timed batches have real tokens, batch by batch; `operations` are all of them,
-    `seconds` one sample a round, taken in turns with the subjects. Attention's own products are not among them.
+    Each product has one row for each real token of a batch. `operations` is their total, and `seconds` has one sample
+    for each round, in turns with the models. The products inside attention are not included.
     """
 
     variants: tuple[str, ...]
@@ -305,10 +298,9 @@ class MatrixRate(Validated):
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedRatio(Validated):
-    """How many times as fast `subject` is as `baseline`, round by round: the baseline's seconds over its own.
+    """How many times as fast `subject` is as `baseline` in each round: the baseline's seconds over the subject's.
 
-    `what` and `baseline_what` are "training", "evaluation", or the name of a decoding; seconds are per update, target
-    word or sentence where the two are not of the same amount.
+    `what` and `baseline_what` are "training" (per update) or the name of a decoding (per sentence).
     """
 
     subject: str
@@ -320,7 +312,7 @@ class SpeedRatio(Validated):
 
 @dataclass(frozen=True, kw_only=True)
 class Point(Validated):
-    """The seconds at one size: of an update, or of `sentences` translations. `tokens` are what they hold in all."""
+    """The seconds of an update or a translation at one size, and the number of tokens."""
 
     size: float
     seconds: Samples
@@ -328,15 +320,15 @@ class Point(Validated):
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens at the median."""
+        """Tokens per second at the median."""
         return self.tokens / self.seconds.median
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling(Validated):
-    """How the cost grows along one axis, all else fixed as `fixed` says: cost = c · size ** exponent.
+    """How the cost grows along one axis while the settings in `fixed` do not change: cost = c · size ** exponent.
 
-    `exponent` and its standard error are fitted to the points' medians in logarithms; None with too few points.
+    `exponent` and its standard error are a log-log fit to the medians of the points; None with too few points.
     """
 
     axis: Axis
@@ -354,10 +346,7 @@ class Scaling(Validated):
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedDocument(Validated):
-    """One measurement of speed, of one machine. `status` "incomplete" was broken off.
-
-    `reason` says how it was broken off, or why the machine's rate is not there.
-    """
+    """One measurement on one machine. `reason` says why it is incomplete, or why there is no matmul peak."""
 
     schema: ClassVar[int] = SCHEMA
 
@@ -380,34 +369,32 @@ class SpeedDocument(Validated):
         try:
             datetime.fromisoformat(self.started)
         except ValueError as error:
-            raise ValueError(f"started={brief(self.started)}: allowed is a date with its time") from error
-        names = [one.name for one in self.subjects]
+            raise ValueError(f"started={brief(self.started)}: expected a date and time in ISO 8601") from error
+        names = [subject.name for subject in self.subjects]
         if len(set(names)) < len(names):
-            raise ValueError(f"subjects: {max(names, key=names.count)!r} is there twice: allowed is once each")
-        for one in self.comparisons:
-            if not {one.subject, one.baseline} <= set(names):
-                raise ValueError(
-                    f"comparisons: {one.subject!r}, {one.baseline!r}: allowed are subjects of the document"
-                )
+            raise ValueError(f"subjects: {max(names, key=names.count)!r} is there twice")
+        for pair in self.comparisons:
+            if not {pair.subject, pair.baseline} <= set(names):
+                raise ValueError(f"comparisons: {pair.subject!r} or {pair.baseline!r} is no subject of the document")
         for subject in self.subjects:
-            total = math.fsum(one.share for one in subject.breakdown.shares) if subject.breakdown else 1.0
+            total = math.fsum(part.share for part in subject.breakdown.shares) if subject.breakdown else 1.0
             if not math.isclose(total, 1, abs_tol=1e-6):
-                raise ValueError(f"subjects: the breakdown of {subject.name!r} adds up to {total!r}: allowed is 1")
+                raise ValueError(f"subjects: the breakdown of {subject.name!r} adds up to {total!r}, not to 1")
 
     def subject(self, name: str) -> TimedModel:
-        """Return the subject of that name. Raises: ValueError where there is none."""
-        found = next((one for one in self.subjects if one.name == name), None)
-        if found is None:
-            raise ValueError(f"subject {brief(name)}: allowed is {', '.join(one.name for one in self.subjects)}")
-        return found
+        """Return the subject of that name. Raises: ValueError if there is none."""
+        subjects = {subject.name: subject for subject in self.subjects}
+        if name not in subjects:
+            raise ValueError(f"subject {brief(name)}: expected one of {', '.join(subjects)}")
+        return subjects[name]
 
     @property
     def id(self) -> str:
-        """The name of its file: the day it was started, and a digest of all that it says."""
-        told = to_json(self)
+        """The name of its file: the day on which it was started, and a digest of its contents."""
+        value = to_json(self)
         if self.settings.cuda_graphs == "off":
-            del told["settings"]["cuda_graphs"]  # as in the id of a run: older documents keep theirs
+            del value["settings"]["cuda_graphs"]  # so that the ids of older documents do not change
         if self.settings.unknown == "allowed":
-            del told["settings"]["unknown"]
-        digest = hashlib.sha256(canonical_json(told).encode()).hexdigest()
+            del value["settings"]["unknown"]
+        digest = hashlib.sha256(canonical_json(value).encode()).hexdigest()
         return f"{KIND}-{self.started[:10]}-{digest[:10]}"

@@ -1,4 +1,4 @@
-"""What an epoch and a run have come to, in words, and whether they diverged."""
+"""Whether an epoch diverged, and lines for the log about epochs and runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from harness.storage.records import EpochRecord, RunRecord
 from impls.contract import Totals
 
 OVERFLOW_NATS = 700.0
-"""A loss beyond this has no perplexity that a float64 can hold: the run counts as diverged."""
+"""A run whose loss is not below this has diverged: the perplexity would overflow a float64."""
 
 
 def epoch_remark(epoch: EpochRecord, epochs: int) -> str:
-    """Return a line that says what an epoch came to."""
+    """Return a line with the metrics of an epoch."""
     return (
         f"epoch {epoch.epoch}/{epochs}: training loss {epoch.training_loss:.3f}, "
         f"validation loss {epoch.validation_loss:.3f}, validation perplexity {epoch.validation_perplexity:.2f}, "
@@ -22,7 +22,7 @@ def epoch_remark(epoch: EpochRecord, epochs: int) -> str:
 
 
 def record_remark(record: RunRecord) -> str:
-    """Return a line that says how a run ended."""
+    """Return a line with the result of a run."""
     if record.status != "completed":
         return f"{record.status}: {record.reason}"
     scores = {name: math.nan if value is None else value for name, value in record.scores.items()}
@@ -33,7 +33,7 @@ def record_remark(record: RunRecord) -> str:
 
 
 def why_diverged(epoch: EpochRecord, totals: Totals) -> str:
-    """Return why an epoch has no perplexity, or nothing."""
+    """Return why an epoch diverged, or an empty string."""
     if not totals.finite:
         return f"epoch {epoch.epoch}: the loss or the gradients of an update are not finite"
     for name in ("training", "validation"):
@@ -43,15 +43,15 @@ def why_diverged(epoch: EpochRecord, totals: Totals) -> str:
 
 
 def has_perplexity(loss: float) -> bool:
-    """Return whether a loss is finite, and its exponential too."""
+    """Return whether a loss and its exponential are finite."""
     return math.isfinite(loss) and loss < OVERFLOW_NATS
 
 
 def perplexity(loss: float) -> float | None:
-    """Return the exponential of a loss, None where it has none."""
+    """Return the exponential of a loss; None if it is not finite."""
     return math.exp(loss) if has_perplexity(loss) else None
 
 
 def finite(value: float) -> float | None:
-    """Return a number that is one, else None."""
+    """Return a finite number, or None."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Runs that are there and need not be run again, as long as the text that they were trained on is still the same."""
+"""Reuse of finished runs, as long as the files that they were trained on have not changed."""
 
 from __future__ import annotations
 
@@ -13,25 +13,31 @@ from harness.storage.records import RunRecord
 def reusable_records(
     results: Path, specs: Sequence[RunSpec], *, complain: Callable[[str], None] | None = None
 ) -> list[RunRecord]:
-    """Return the records of the runs that have ended; `complain` is told in a line of each that is damaged.
+    """Return the records of the runs that are finished.
 
-    Raises: ValueError naming the run and the file where one was trained on the user's files, and these are others now.
+    Args:
+        results: The folder of results.
+        specs: The runs.
+        complain: Receives a line for each record that is damaged.
+
+    Raises:
+        ValueError: A run was trained on the user's files, and a file has changed or is missing. The message names both.
     """
     from harness.data.dataset import text_digests
 
-    there = (run_store.finished(results, spec.id, complain=complain) for spec in specs)
-    found = [record for record in there if record is not None]
+    stored = (run_store.finished(results, spec.id, complain=complain) for spec in specs)
+    records = [record for record in stored if record is not None]
     digests: dict[DataSpec, dict[str, str]] = {}
-    for record in found:
+    for record in records:
         data = record.spec.data
         if data.corpus != "files":
             continue
         try:
             digests[data] = digests.get(data) or text_digests(data)
         except ValueError as error:
-            raise ValueError(f"run {record.id} is there, and not the text it was trained on: {error}") from error
+            raise ValueError(f"run {record.id} exists, but not the text that it was trained on: {error}") from error
         _check_text(results, record, digests[data])
-    return found
+    return records
 
 
 def _check_text(results: Path, record: RunRecord, digests: dict[str, str]) -> None:

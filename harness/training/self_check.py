@@ -1,6 +1,6 @@
-"""The check that every training run begins with: on three real batches the model agrees with itself.
+"""The self-check at the start of every training run: on three real batches the model agrees with itself.
 
-It uses the evaluation methods only, which leave no trace in a model's state (law 2).
+Only evaluation methods are called, which do not change the state of a model (law 2).
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from impls.contract import PAD, Batch, Ids, Numbers, Seq2SeqModel
 
 BATCHES = 3
 BEST = 4
-"""Candidates of each cached step whose log-probabilities are compared."""
+"""The number of candidates of each cached step whose log-probabilities are compared."""
 
 SHARES = {"float32": 1e-4, "bfloat16": 6e-2}
-"""How far results may differ, relative to the largest logit, by precision; on a GPU at least `GPU_SHARE`."""
+"""The tolerance relative to the largest logit, by precision; on a GPU at least `GPU_SHARE`."""
 
 GPU_SHARE = 1e-2
-"""Products of float32 numbers may be rounded to 10 bits on a GPU (TF32)."""
+"""On a GPU the inputs of float32 products may be rounded to 10 bits (TF32)."""
 
 ROUNDING = 5e-6
-"""How far log-probabilities may differ where all logits are close to 0. Units: nats."""
+"""The tolerance of log-probabilities if all logits are close to 0. Units: nats."""
 
 SLICE = 32
-"""Sentences whose logits are computed at once, so that the check needs less memory than an update."""
+"""The number of sentences whose logits are computed at once, so that the check needs less memory than an update."""
 
 
 class SelfCheckFailed(LawViolated):
-    """A model does not keep a law on the batches it was about to be trained on."""
+    """A model breaks a law on the batches that it was about to be trained on."""
 
 
 def check_model(model: Seq2SeqModel, batches: Sequence[Batch], *, precision: str, device: str) -> None:
-    """Check that losses, logits and cached decoding agree, and that padding and later words have no influence.
+    """Check that losses, logits and cached decoding agree, and that padding and later tokens have no influence.
 
-    Every sentence is compared with itself among fewer others and less padding. Numbers that are not finite are not
-    compared: training notices them.
+    Every sentence is compared with itself among fewer other sentences and with less padding. Numbers that are not
+    finite are not compared; training detects them.
 
-    Raises: SelfCheckFailed naming the law.
+    Raises:
+        SelfCheckFailed: A law is broken. The message names it.
     """
     share = SHARES[precision] if device == "cpu" else max(SHARES[precision], GPU_SHARE)
     try:
@@ -52,7 +53,7 @@ def check_model(model: Seq2SeqModel, batches: Sequence[Batch], *, precision: str
 
 
 def dealt(batches: Sequence[Batch]) -> list[Batch]:
-    """Return as many batches with the same sentences, dealt one by one, so that lengths are mixed."""
+    """Return the same number of batches with the same sentences, dealt in turn, so that lengths are mixed."""
     parts = [_stacked([ids[name] for ids in map(vars, batches)]) for name in ("source", "target_in", "target_out")]
     return [trimmed(Batch(*(ids[first :: len(batches)] for ids in parts))) for first in range(len(batches))]
 
@@ -74,44 +75,44 @@ def _check_batch(model: Seq2SeqModel, batch: Batch, turn: int, share: float) -> 
         tolerance = share * float(np.abs(logits[real] - logits[real].mean(-1, keepdims=True)).max()) + ROUNDING
         sums = _logsumexp(logits)
         expected = np.where(real, sums - _at(logits, part.target_out[..., None])[..., 0], 0)
-        found = model.token_nats(part)
-        assert_close("law 1 (shapes), token_nats against logits", found, expected, tolerance)
-        assert_close("law 4 (padding), token_nats beside longer sentences", nats[rows, :length], found, tolerance)
+        part_nats = model.token_nats(part)
+        assert_close("law 1 (shapes), token_nats against logits", part_nats, expected, tolerance)
+        assert_close("law 4 (padding), token_nats beside longer sentences", nats[rows, :length], part_nats, tolerance)
         by_step = _at(logits, tokens[rows, :length]) - sums[..., None]
         assert_close(
             "law 6 (caching), cached steps against logits", stepped[rows, :length][real], by_step[real], tolerance
         )
-        place = cuts(real.sum(1), turn)[:, None]
+        cut = cuts(real.sum(1), turn)[:, None]
         columns = np.arange(length)[None]
-        other = model.logits(part.source, changed(part.target_in, real & (columns > place)))
-        before = real & (columns <= place)
+        other = model.logits(part.source, changed(part.target_in, real & (columns > cut)))
+        before = real & (columns <= cut)
         assert_close(
-            "law 3 (causality), logits before a change of later words", other[before], logits[before], tolerance
+            "law 3 (causality), logits before a change of later tokens", other[before], logits[before], tolerance
         )
 
 
 def _slices(batch: Batch) -> Iterator[npt.NDArray[np.intp]]:
-    """Yield the places of sentences of similar length."""
+    """Yield the rows of sentences of similar length."""
     order = np.argsort((batch.source != PAD).sum(1) + (batch.target_in != PAD).sum(1), kind="stable")
     for start in range(0, len(order), SLICE):
         yield order[start : start + SLICE]
 
 
 def _decoded(model: Seq2SeqModel, batch: Batch) -> tuple[Numbers, Ids]:
-    """Return the best candidates' log-probabilities and words at each position of the targets, [B,T,N] both."""
+    """Return the log-probabilities and the tokens of the best candidates at each target position, both [B,T,N]."""
     decoding = model.begin_decoding(batch.source)
     steps = [decoding.step(last, BEST) for last in batch.target_in.T]
-    return np.stack([one.log_probabilities for one in steps], 1), np.stack([one.tokens for one in steps], 1)
+    return np.stack([step.log_probabilities for step in steps], 1), np.stack([step.tokens for step in steps], 1)
 
 
 def _logsumexp(logits: Numbers) -> Numbers:
     """Return the logarithm of the sums of exponentials, [B,T], without a float64 copy of the logits."""
     largest = logits.max(-1, keepdims=True)
-    found: Numbers = largest[..., 0] + np.log(np.exp(logits - largest).sum(-1))
-    return found
+    sums: Numbers = largest[..., 0] + np.log(np.exp(logits - largest).sum(-1))
+    return sums
 
 
 def _at(logits: Numbers, tokens: Ids) -> Numbers:
-    """Return the logits of some words of each position. Shapes: [B,T,V], [B,T,N] to [B,T,N]."""
-    found: Numbers = np.take_along_axis(logits, tokens, -1)
-    return found
+    """Return the logits of some tokens of each position. Shapes: [B,T,V], [B,T,N] to [B,T,N]."""
+    selected: Numbers = np.take_along_axis(logits, tokens, -1)
+    return selected

@@ -50,7 +50,7 @@ def test_schedule_with_peak_0_is_0() -> None:
 
 @pytest.mark.parametrize("update", [0, -1])
 def test_learning_rate_update_below_1_raises(update: int) -> None:
-    with pytest.raises(ValueError, match=rf"update={update}: allowed is a whole number of at least 1"):
+    with pytest.raises(ValueError, match=rf"update={update}: expected a whole number of at least 1"):
         schedules.learning_rate(PAPER, update)
 
 

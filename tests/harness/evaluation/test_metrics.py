@@ -110,9 +110,9 @@ def test_batches_of_only_padding_add_nothing() -> None:
 
 
 def test_nothing_to_evaluate_is_refused() -> None:
-    with pytest.raises(ValueError, match="no target words to evaluate"):
+    with pytest.raises(ValueError, match="no target tokens to evaluate"):
         evaluate(Fixed(), [batch([PAD])])
-    with pytest.raises(ValueError, match="tokens=0: allowed is a whole number of at least 1"):
+    with pytest.raises(ValueError, match="tokens=0: expected a whole number of at least 1"):
         perplexity(0.0, 0)
 
 
@@ -271,9 +271,9 @@ def test_without_moses_tokens_that_score_is_absent() -> None:
 def test_unequal_numbers_and_nothing_at_all_are_refused() -> None:
     with pytest.raises(ValueError, match="no translations to score"):
         scores([], [])
-    with pytest.raises(ValueError, match="there are 1 hypotheses and 2 references: allowed is as many"):
+    with pytest.raises(ValueError, match="1 hypotheses, but 2 references"):
         scores([["a"]], [["a"], ["b"]])
-    with pytest.raises(ValueError, match="there are 1 hypotheses and 2 reference_texts: allowed is as many"):
+    with pytest.raises(ValueError, match="1 hypotheses, but 2 reference_texts"):
         without_moses(["a"], ["a", "b"])
 
 

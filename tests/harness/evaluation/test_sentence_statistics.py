@@ -131,9 +131,9 @@ def test_perplexities_of_sums() -> None:
 def test_sums_of_another_kind_are_refused() -> None:
     with pytest.raises(ValueError, match="tokens=0: allowed is a number of at least 1"):
         perplexity_from_sums(np.ones(2), np.array([3, 0]))
-    with pytest.raises(ValueError, match=r"shape \(2, 18\): allowed is 10 columns"):
+    with pytest.raises(ValueError, match=r"shape \(2, 18\): expected 10 columns"):
         bleu_from_sums(np.zeros((2, 18)), "exp")
-    with pytest.raises(ValueError, match=r"shape \(\): allowed is 18 columns"):
+    with pytest.raises(ValueError, match=r"shape \(\): expected 18 columns"):
         chrf_from_sums(np.array(1))
     with pytest.raises(ValueError, match="score 'bleu_2_cumulative': allowed is bleu_tutorial, .*, chrf"):
         score_from_sums("bleu_2_cumulative", np.zeros(10))

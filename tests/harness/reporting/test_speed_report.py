@@ -204,7 +204,7 @@ def test_a_ratio_that_is_not_that_of_the_samples_is_refused(
 
 
 def test_a_document_begun_on_no_day_is_refused(document: SpeedDocument) -> None:
-    with pytest.raises(ValueError, match=r"started='\$\(reboot\)': allowed is a date"):
+    with pytest.raises(ValueError, match=r"started='\$\(reboot\)': expected a date"):
         replace(document, started="$(reboot)")
 
 

@@ -176,10 +176,10 @@ HOSTILE = {
     "subjects.0.kind": ("friend", "kind='friend': expected 'variant' or 'peer'"),
     "comparisons.0.baseline": ("nobody", "'nobody'"),
     "machine.cores": ("many", "document.machine.cores='many'"),
-    "machine.system": ("x" * 5_000, "at most 4,000 letters"),
+    "machine.system": ("x" * 5_000, "longer than 4,000 characters"),
     "data.spec.corpus": ("web", "corpus='web'"),
     "status": ("splendid", "status='splendid'"),
-    "schema": (2, "schema=2: allowed is 'speed' and 1"),
+    "schema": (2, "schema=2: expected 'speed' and 1"),
     "kind": ("run", "kind='run'"),
     "extra": (1, "unknown field"),
 }

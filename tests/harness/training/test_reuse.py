@@ -61,7 +61,7 @@ def test_a_run_whose_files_have_changed_is_refused(made: tuple[Path, RunRecord],
     with pytest.raises(ValueError, match=words):
         sweep.finished([record.spec], results)
     path.rename(tmp_path / "moved")
-    with pytest.raises(ValueError, match=f"^run {record.id} is there, and not the text .*: {path}: cannot be read"):
+    with pytest.raises(ValueError, match=f"^run {record.id} exists, but not the text .*: {path}: cannot be read"):
         sweep.finished([record.spec], results)
     (tmp_path / "moved").rename(path)
     shutil.rmtree(results / record.id)
