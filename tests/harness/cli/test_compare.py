@@ -209,7 +209,7 @@ def test_a_variant_with_several_rows_is_refused_with_words_that_choose(results: 
     [
         ([FIRST], "give two or more"),
         ([FIRST, "conv_fnn"], "did you mean 'conv_ffn'?"),
-        ([FIRST, FIRST], "are the same runs"),
+        ([FIRST, FIRST], "name the same runs"),
         ([FIRST, f"{FIRST}@seed=9"], "'seed=9' matches no run; the values are 0, 1, 2"),
         ([FIRST, f"{FIRST}@sed=0"], "did you mean 'seed'?"),
         ([FIRST, f"{FIRST}@max_length=100"], "data.max_length"),
