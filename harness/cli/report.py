@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from harness.cli import options, report_options
 from harness.cli.console import say, warn
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 
 
 def add(commands: Any) -> None:
@@ -19,6 +23,7 @@ def add(commands: Any) -> None:
         action="store_true",
         help=f"leave source and reference of the test set out of the page (default: only for {run_store.PUBLISHED!r})",
     )
+    options.add_json(parser, "the leaderboards instead of writing the report,")
     options.add_results(parser)
     parser.set_defaults(command=command)
 
@@ -28,6 +33,9 @@ def command(arguments: argparse.Namespace) -> int:
     records = run_store.records(arguments.results, complain=warn)
     if not records:
         raise ValueError(f"{arguments.results}: there is no record in it; train some with: python -m harness bench")
+    if arguments.json:
+        say(json.dumps(_leaderboards(records, arguments.results), indent=1, ensure_ascii=False))
+        return 0
     from harness.reporting import bench_tables
 
     say(bench_tables.terminal(records))
@@ -35,3 +43,30 @@ def command(arguments: argparse.Namespace) -> int:
     failures = report_options.check_records(arguments.results)
     report_options.write(records, arguments.results, arguments.reports, failures=failures, corpus_text=with_text)
     return int(bool(failures))
+
+
+def _leaderboards(records: Sequence[RunRecord], results: Path) -> list[dict[str, Any]]:
+    """Return each table with the mean, interval and ranks of every row by metric, best row first."""
+    from harness.analysis.bench_analysis import analyse_bench
+
+    return [
+        {
+            "table": table.table.heading,
+            "not_comparable": list(table.mismatches),
+            "metrics": {
+                name: [
+                    {
+                        "variant": label,
+                        "mean": board.intervals[label].mean,
+                        "low": board.intervals[label].low,
+                        "high": board.intervals[label].high,
+                        "seeds": board.intervals[label].n,
+                        "ranks": board.rank_interval(label),
+                    }
+                    for label in board.ranking
+                ]
+                for name, board in table.leaderboards.items()
+            },
+        }
+        for table in analyse_bench(records, results).tables
+    ]

@@ -1,0 +1,81 @@
+"""Values of options: seeds as numbers, lists and ranges; and short names of runs."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+import pytest
+
+import harness
+from harness.cli import options
+from harness.cli.main import main, parser
+from harness.experiments import suites
+from harness.experiments.overrides import override
+from harness.experiments.run_names import run_names
+from harness.experiments.specs import DataSpec, RunSpec
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [("3", (3,)), ("0,2", (0, 2)), ("0-4", (0, 1, 2, 3, 4)), ("0-2,7", (0, 1, 2, 7)), ("1,1-2", (1, 2))],
+)
+def test_seeds_of_numbers_lists_and_ranges(text: str, seeds: tuple[int, ...]) -> None:
+    assert options.seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1-", "a", "4-0", "0-1000", "1..3", "\u0663"])
+def test_seeds_of_another_form_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        options.seeds(text)
+
+
+def test_seed_option_may_be_repeated() -> None:
+    assert parser().parse_args(["bench", "--seed", "0-1", "--seed", "5"]).seed == [0, 1, 5]
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"bakeoff {harness.__version__}\n"
+
+
+def test_every_option_of_every_command_has_help() -> None:
+    (commands,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    for name, command in commands.choices.items():
+        for action in command._actions:
+            assert action.help, f"{name}: {action.option_strings or action.dest}"
+            shown = "default" in action.help or action.required or action.nargs in ("*", "+", "?")
+            assert (
+                shown
+                or not action.option_strings
+                or action.nargs == 0
+                or "for " in action.help
+                or ("FILE" in str(action.metavar) or "repeatable" in action.help or action.dest == "explain")
+            ), f"{name}: {action.option_strings} has no default in its help"
+
+
+def spec(*settings: str, seed: int = 0, variant: str = "learned_positions") -> RunSpec:
+    made = suites.spec(suites.SUITES["standard"], variant, budget="controlled", seed=seed, data=DataSpec())
+    for setting in settings:
+        made = override(made, setting)
+    return made
+
+
+def test_run_names_have_what_differs_from_most_runs_and_the_seed() -> None:
+    runs = [spec(), spec(seed=1), spec("recipe.norm=rms"), spec("recipe.norm=none", "recipe.activation=silu")]
+    runs += [spec("recipe.activation=gelu")]
+    assert run_names(runs) == [
+        "learned_positions s0",
+        "learned_positions s1",
+        "norm=rms s0",
+        "norm=none activation=silu s0",
+        "activation=gelu s0",
+    ]
+
+
+def test_run_names_of_several_variants_begin_with_them() -> None:
+    assert run_names([spec(), replace(spec(variant="paper"), seed=3)]) == ["learned_positions s0", "paper s3"]
+    assert run_names([spec()]) == ["learned_positions s0"]
+    assert run_names([]) == []
