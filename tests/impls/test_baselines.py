@@ -40,7 +40,7 @@ from impls.recipes import TUTORIAL as TUTORIAL_TRAINING
 
 SINUSOIDAL = replace(SMALL, positions="sinusoidal", embedding_scale="none", embedding_init="normal")
 STEADY_EPSILON = 1e-4
-"""Adam's usual 1e-8 makes whole steps of gradients that are mere rounding, and losses wander apart by 1e-3."""
+"""With Adam's usual 1e-8, gradients that are only rounding make full steps, and losses differ by 1e-3."""
 CONVERTED = {
     name: recipe
     for name, recipe in transformer_recipes().items()
@@ -184,7 +184,7 @@ def test_torch_reference_recipe_is_accepted_as_transformer() -> None:
 
 
 def test_marian_loss_equals_ours_and_falls() -> None:
-    """Its output bias and its position vectors do not learn, so only the first loss is the same number."""
+    """Its output bias and position vectors are not trained, so only the first loss is equal."""
     batches, weights = random_batches(4) * 10, canonical.initial(SMALL, *SIZES, 0)
     expected = our_updates(SMALL, SIZES, batches, weights, TRAINING).losses
     actual = losses(build("marian", weights=weights), batches)

@@ -1,4 +1,4 @@
-"""Recipes and trainings refuse what cannot work, in words that say what can; nothing can be changed afterwards."""
+"""Recipes and training settings reject invalid values with a message that names the accepted ones, and are frozen."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_build_unknown_device_or_precision_raises() -> None:
 
 
 def test_recipe_choices_are_literals() -> None:
-    """No setting is free text but the name and the source."""
+    """Only name and source are free text."""
     for kind in SETTINGS:
         for name, hint in get_type_hints(kind).items():
             assert hint is not str or name in ("name", "source"), name

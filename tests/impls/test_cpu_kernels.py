@@ -1,4 +1,4 @@
-"""The operations written by hand have the values and gradients of the plain formulas that run on other devices."""
+"""The CPU kernels have the values and gradients of the plain formulas that run on other devices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DOUBLE = torch.float64
 
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return what makes the plain formulas serve every tensor from now on."""
+    """Return a function that switches to the plain formulas."""
     return lambda: monkeypatch.setattr(cpu_kernels, "is_optimised", lambda x: False)
 
 
@@ -36,7 +36,7 @@ def drawn(*shape: int) -> torch.Tensor:
 
 
 def packed_operands(kind: str, dropped: bool) -> tuple[Any, ...]:
-    """Return what `attend_packed` takes: three heads of width 4, and five sentences in two groups."""
+    """Return arguments of `attend_packed`: three heads of width 4, and five sentences in two groups."""
     packing = pack(batch(3), heads=3, group_rows=3, to_device=torch.from_numpy)
     words, source_vocabulary_size = len(packing.target.tokens), len(packing.source.tokens)
     if kind == "cross":
@@ -147,7 +147,7 @@ def test_dropout_onto_residual_equals_separate_sum() -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_cpu_kernels_losses_equal_plain_formulas(dropout: float, plain: Callable[[], None]) -> None:
-    """With dropout the units that are dropped are the same, too."""
+    """With dropout, the same units are dropped."""
     result = []
     for _ in range(2):
         recipe = TransformerRecipe(
@@ -167,7 +167,7 @@ def test_cpu_kernels_losses_equal_plain_formulas(dropout: float, plain: Callable
 
 @pytest.mark.parametrize("variant", [name for name in registry.names() if name != "paper_base"])
 def test_mixed_precision_trains_and_normalises(variant: str) -> None:
-    """In bfloat16 the plain formulas run; the logarithms of probabilities are taken in float32 all the same."""
+    """bfloat16 uses the plain formulas with log-probabilities in float32."""
     words, curves = vocabularies(registry.recipe(variant)), []
     for precision in ("float32", "bfloat16"):
         training = Training(label_smoothing=0.1)
@@ -185,7 +185,7 @@ def test_mixed_precision_trains_and_normalises(variant: str) -> None:
 
 
 def vocabularies(recipe: Recipe) -> tuple[int, int]:
-    """Return the sizes of the vocabularies: one size where both sides share an embedding."""
+    """Return the vocabulary sizes, which are equal if both sides share an embedding."""
     return (30, 30) if getattr(recipe, "tying", "none") == "all" else (30, 40)
 
 

@@ -1,4 +1,4 @@
-"""Decoding in memory that stays where it is finds what decoding without it finds, and replays find what calls find."""
+"""Decoding in fixed memory gives the translations of plain decoding, and replays give those of direct calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graph_models import LONGEST, ROWS, VARIANTS, Orders, PlayedGpu, called, meta, model, needs_gpu, recipe, training
+from graph_models import (
+    LONGEST,
+    ROWS,
+    VARIANTS,
+    OperationRecorder,
+    SimulatedGpu,
+    called,
+    meta,
+    model,
+    needs_gpu,
+    recipe,
+    training,
+)
 from small_models import SOURCE_VOCABULARY_SIZE, one_thread
 
 from harness.conformance.models_under_test import padded
@@ -32,7 +44,7 @@ OTHERS: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have several shapes of sources, and have words outgrow their places."""
+    """Use small steps, so that there are several shapes and caches outgrow their capacity."""
     monkeypatch.setattr(cuda_graph_decoding, "SOURCES_STEP", 3)
     monkeypatch.setattr(cuda_graph_decoding, "POSITIONS_STEP", 4)
     monkeypatch.setattr(cuda_graph_decoding, "WORDS_STEP", 5)
@@ -41,7 +53,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def sources(count: int = 17, seed: int = 0) -> list[Ids]:
-    """Return sentences of 1 to 10 words."""
+    """Return sentences of 1 to 10 tokens."""
     random = np.random.default_rng([seed, count])
     return [
         np.array([SOS, *random.integers(EOS + 1, SOURCE_VOCABULARY_SIZE, random.integers(1, 11)), EOS], dtype=np.int32)
@@ -50,7 +62,7 @@ def sources(count: int = 17, seed: int = 0) -> list[Ids]:
 
 
 def pair(of: TransformerRecipe, **settings: Any) -> tuple[TorchModel, GraphModel]:
-    """Return a plain model and one with graphs, of equal weights that are far from 0."""
+    """Return a plain model and one with graphs, with equal weights far from 0."""
     plain, fixed = (model(kind, of, training(), **settings) for kind in (TorchModel, GraphModel))
     random = np.random.default_rng(5)
     weights = {name: one + random.normal(0, 0.2, one.shape).astype(np.float32) for name, one in plain.weights().items()}
@@ -62,7 +74,7 @@ def pair(of: TransformerRecipe, **settings: Any) -> tuple[TorchModel, GraphModel
 
 @dataclass
 class Ending:
-    """A model whose translations are as long as their sources: without training, none would end."""
+    """A model whose translations are as long as their sources, because untrained ones rarely end."""
 
     model: TorchModel
 
@@ -104,7 +116,7 @@ def equal(found: Candidates, expected: Candidates) -> None:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Note the shape of each step that is done in fixed memory."""
+    """Record the shape of each step in fixed memory."""
     noted: list[Any] = []
     call = CapturedStep.__call__
 
@@ -132,7 +144,7 @@ def test_graph_decoding_translations_equal_plain(of: TransformerRecipe, beam: in
 
 
 def test_graph_decoding_any_reordering_equals_plain(steps: list[Any]) -> None:
-    """Dropped, repeated, reordered, twice between two steps, among one source's; and more candidates or fewer."""
+    """Rows are dropped, repeated and reordered, also twice between two steps; the number of candidates varies."""
     plain, fixed = pair(recipe())
     source = padded([one.tolist() for one in sources(6)])
     random = np.random.default_rng(2)
@@ -165,7 +177,7 @@ def test_graph_decoding_any_reordering_equals_plain(steps: list[Any]) -> None:
 
 
 def test_graph_decoding_two_at_once_are_independent(steps: list[Any]) -> None:
-    """The memory of a shape goes from one to the other and back; what the first had found is not written over."""
+    """Two decodings of one shape alternate in its memory without overwriting each other's state."""
     plain, fixed = pair(recipe())
     given = [padded([one.tolist() for one in sources(4, seed)]) for seed in (1, 2)]
     width = min(one.shape[1] for one in given)
@@ -183,7 +195,7 @@ def test_graph_decoding_two_at_once_are_independent(steps: list[Any]) -> None:
 
 
 def test_graph_decoding_ignores_stale_memory() -> None:
-    """Weights that have diverged leave what is no number in the memory; other weights do not meet it."""
+    """NaN that diverged weights leave in the memory does not affect later decodings."""
     plain, fixed = pair(recipe())
     weights = fixed.weights()
     source = padded([one.tolist() for one in sources(4)])
@@ -222,7 +234,7 @@ def test_graph_decoding_beyond_max_shapes_runs_plain(monkeypatch: pytest.MonkeyP
 
 
 def test_graph_decoding_sees_updated_weights() -> None:
-    """Weights change where they are, so what was prepared before serves after."""
+    """Weights change in place, so earlier captures stay valid."""
     plain, fixed = pair(recipe())
     rows = padded([[SOS, 5, 6, EOS]] * ROWS)
     for _ in range(2):
@@ -233,7 +245,7 @@ def test_graph_decoding_sees_updated_weights() -> None:
 
 
 def test_graph_decoding_step_never_waits_for_device() -> None:
-    """On a device without memory, torch's "meta", whatever needs a number of it or from outside of it would be seen."""
+    """On torch's "meta" device, any access to a value on the host would fail or be recorded."""
     for of in (*(recipe(one) for one in VARIANTS), *(recipe(**one) for one in OTHERS)):
         result = meta(of, training())
         with torch.inference_mode():
@@ -243,11 +255,11 @@ def test_graph_decoding_step_never_waits_for_device() -> None:
             result.module.step(decoding._state, torch.zeros(3, dtype=torch.int32, device="meta"))
             step = result._steps.bind(decoding, decoding._state, 4)
             assert step is not None
-            with Orders() as orders:
+            with OperationRecorder() as operations:
                 step._run()
-        assert not orders.on_host
-        assert "aten.index_copy_.default" in orders.given
-        assert len(orders.given) > 100
+        assert not operations.on_host
+        assert "aten.index_copy_.default" in operations.names
+        assert len(operations.names) > 100
 
 
 # Capture, with a GPU that is played, and with one --------------------------------------------------------------------
@@ -255,11 +267,11 @@ def test_graph_decoding_step_never_waits_for_device() -> None:
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_graph_decoding_replay_equals_call(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the bit: a capture changes nothing that is remembered, and each shape is captured once."""
+    """Results are bit-identical, a capture changes no state, and each shape is captured once."""
     _, uncaptured = pair(recipe())
     _, replayed = pair(recipe())
     expected = translate(Ending(uncaptured), sources(), search(beam))
-    gpu = PlayedGpu(monkeypatch, CapturedStep, "_run", "step")
+    gpu = SimulatedGpu(monkeypatch, CapturedStep, "_run", "step")
     replayed._graphs = [Graphs(replayed._device, replayed._dropout_source.generator)]
     replayed._steps = CapturedSteps(replayed, LONGEST, replayed._graphs[0].capture)
     assert translate(Ending(replayed), sources(), search(beam)) == expected

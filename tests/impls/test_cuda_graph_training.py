@@ -1,4 +1,4 @@
-"""Updates at padded shapes are the plain ones, and capturing and replaying them changes nothing."""
+"""Updates at padded shapes equal plain updates, and capturing and replaying them changes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graph_models import LONGEST, ROWS, VARIANTS, Orders, PlayedGpu, called, meta, model, needs_gpu, recipe, training
+from graph_models import (
+    LONGEST,
+    ROWS,
+    VARIANTS,
+    OperationRecorder,
+    SimulatedGpu,
+    called,
+    meta,
+    model,
+    needs_gpu,
+    recipe,
+    training,
+)
 from small_models import SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, one_thread
 
 from harness.conformance.models_under_test import padded
@@ -30,7 +42,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def batch(number: int, rows: int = ROWS) -> Batch:
-    """Return sentences of lengths that differ from batch to batch, the target's words below the source's count."""
+    """Return sentences whose lengths differ between batches."""
     random = np.random.default_rng([number, 7])
     longest = 3 + number % (LONGEST - 5)
 
@@ -51,7 +63,7 @@ def batches(count: int = 20) -> list[Batch]:
 
 
 def curve(found: TorchModel, given: Sequence[Batch]) -> list[tuple[float, ...]]:
-    """Train and return of each update the minimised and the unsmoothed loss, the gradient norm and the counts."""
+    """Train and return objective, loss, gradient norm and counts of each update."""
     message = []
     for one in given:
         found.train_step(one, RATE)
@@ -71,7 +83,7 @@ def equal(one: Arrays, other: Arrays) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_padded_update_equals_plain(variant: str) -> None:
-    """20 updates of many shapes: losses, norms, weights and moments; with smoothing and clipping where they are on."""
+    """Compare losses, norms, weights and moments over 20 updates of many shapes."""
     given, trained = batches(), training(variant)
     plain, static = (model(kind, recipe(variant), trained) for kind in (TorchModel, GraphModel))
     expected = curve(plain, given)
@@ -117,7 +129,7 @@ def test_padded_loss_not_finite_is_reported() -> None:
 
 @pytest.mark.parametrize("variant", ["learned_positions", "paper"])
 def test_padding_content_does_not_matter(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One update with twice the rows and the longest lengths; PAD's own vector and the last positions get nothing."""
+    """Use twice the rows and the maximum lengths; PAD's embedding and the last positions get no gradient."""
     given = batch(3, rows=3)
     result = []
     for step, rows in ((1, 3), (LONGEST, 2 * ROWS)):
@@ -161,7 +173,7 @@ def test_padded_shapes_are_few_and_large_enough() -> None:
 
 
 def test_padded_dropout_depends_on_seed_and_update_only() -> None:
-    """Whatever was computed before, another shape among it, update 3 of a seed drops the same units."""
+    """Update 3 of a seed drops the same units, whatever was computed before."""
     trained = training()
     state = model(GraphModel, recipe(dropout=0.3), trained).training_state() | {"updates": np.array(2)}
     outcomes = []
@@ -207,7 +219,7 @@ def test_graph_and_plain_model_exchange_training_state() -> None:
 
 
 def places(found: TorchModel) -> list[int]:
-    """Return where in memory everything lies that a captured update reads or changes."""
+    """Return the addresses of all tensors that a captured update reads or changes."""
     state = [one for moments in found._optimiser.state.values() for one in moments.values()]
     return [one.data_ptr() for one in (*found._parameters, *state, found._sums, found._largest, found._finite)]
 
@@ -225,7 +237,7 @@ def test_graph_model_tensors_stay_in_place() -> None:
 
 
 class DrawnNowhere:
-    """Dropout's numbers on a device without memory."""
+    """A dropout source on the "meta" device."""
 
     def keep_mask(self, shape: tuple[int, ...], rate: float) -> torch.Tensor:
         return torch.ge(torch.empty(shape, device="meta").uniform_(), rate).float()
@@ -233,7 +245,7 @@ class DrawnNowhere:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_graph_update_never_waits_for_device(variant: str) -> None:
-    """On a device without memory, torch's "meta", whatever needs a number of it or from outside of it would be seen."""
+    """On torch's "meta" device, any access to a value on the host would fail or be recorded."""
     static = meta(recipe(variant, 0.1), training(variant))
     static._optimiser = torch.optim.Adam(static._parameters, fused=True)
     static._make_moments()
@@ -244,28 +256,28 @@ def test_graph_update_never_waits_for_device(variant: str) -> None:
             one.dropout_source = DrawnNowhere()  # type: ignore[assignment]
     inputs = cuda_graph_training.Inputs(BatchShape(ROWS, 8, 8), torch.device("meta"))
     static.module.train()
-    with Orders() as orders:
+    with OperationRecorder() as operations:
         static._update(inputs)
-    assert not orders.on_host
-    assert "aten._fused_adam_.tensor_lr" in orders.given
-    assert len(orders.given) > 500
+    assert not operations.on_host
+    assert "aten._fused_adam_.tensor_lr" in operations.names
+    assert len(operations.names) > 500
 
 
 def test_host_access_in_update_is_detected() -> None:
-    with Orders() as orders, pytest.raises(RuntimeError, match="meta"):
+    with OperationRecorder() as operations, pytest.raises(RuntimeError, match="meta"):
         torch.ones(2, device="meta").sum().item()
-    with Orders() as copied:
+    with OperationRecorder() as copied:
         torch.ones(2).to("meta")
     assert copied.on_host
-    assert orders.given
+    assert operations.names
 
 
-# Capture, with a GPU that is played -----------------------------------------------------------------------------------
+# Capture, with a simulated GPU ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
-    return PlayedGpu(monkeypatch, GraphModel, "_update", "update")
+def gpu(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpu:
+    return SimulatedGpu(monkeypatch, GraphModel, "_update", "update")
 
 
 def captured(dropout: float = 0.3) -> GraphModel:
@@ -280,8 +292,8 @@ def shapes(given: Sequence[Batch]) -> set[BatchShape]:
     return {padded_shape(one, ROWS, LONGEST) for one in given}
 
 
-def test_replayed_updates_are_bit_identical(gpu: PlayedGpu) -> None:
-    """Warm-up changes nothing, numbers are drawn anew before each replay, and inputs are there before it."""
+def test_replayed_updates_are_bit_identical(gpu: SimulatedGpu) -> None:
+    """Warm-up changes nothing, and inputs and random numbers are set before each replay."""
     given = batches(12) * 2
     static, replayed = model(GraphModel, recipe(dropout=0.3), training()), captured()
     expected = curve(static, given)
@@ -293,20 +305,20 @@ def test_replayed_updates_are_bit_identical(gpu: PlayedGpu) -> None:
     assert gpu.log[:3] == ["synchronize", "update", "replay"]
 
 
-def test_shape_is_captured_once_in_shared_memory(gpu: PlayedGpu) -> None:
+def test_shape_is_captured_once_in_shared_memory(gpu: SimulatedGpu) -> None:
     given = batches(12) * 2
     replayed = captured()
     curve(replayed, given)
     assert len(gpu.graphs) == len(gpu.captures) == len(set(map(id, gpu.graphs))) == len(shapes(given)) > 3
     assert len(set(gpu.captures)) == 1
     assert all(graph.generators == [replayed._dropout_source.generator] for graph in gpu.graphs)
-    assert all(len(graph.orders) == 1 for graph in gpu.graphs)
+    assert all(len(graph.operations) == 1 for graph in gpu.graphs)
     message = replayed.compilation()
     assert (message.count, message.jit_compile) == (len(gpu.graphs), False)
     assert message.seconds > 0
 
 
-def test_capture_restores_state(gpu: PlayedGpu) -> None:
+def test_capture_restores_state(gpu: SimulatedGpu) -> None:
     replayed = captured()
     curve(replayed, [batch(1)])
     replayed.train_step(batch(1), RATE)
@@ -317,8 +329,8 @@ def test_capture_restores_state(gpu: PlayedGpu) -> None:
     equal(replayed.training_state(), before)
 
 
-def test_replay_after_restoring_state_works(gpu: PlayedGpu) -> None:
-    """A checkpoint that is loaded reaches graphs that were captured before: resume, and the best epoch's weights."""
+def test_replay_after_restoring_state_works(gpu: SimulatedGpu) -> None:
+    """Loading a checkpoint or the best epoch's weights affects graphs that were captured before."""
     given = batches(5)
     replayed = captured()
     start = replayed.training_state()
@@ -329,7 +341,7 @@ def test_replay_after_restoring_state_works(gpu: PlayedGpu) -> None:
     assert len(gpu.graphs) == graphs
 
 
-def test_shapes_beyond_max_graphs_run_directly(gpu: PlayedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_beyond_max_graphs_run_directly(gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graph_training, "MOST_GRAPHS", 2)
     given = batches(12)
     static, replayed = model(GraphModel, recipe(dropout=0.3), training()), captured()
@@ -359,7 +371,7 @@ def test_captured_updates_equal_plain_on_gpu(variant: str) -> None:
 @needs_gpu
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_replayed_updates_equal_direct_ones_on_gpu(precision: str) -> None:
-    """With dropout: a replay draws the numbers of its seed and update, and a warm-up leaves nothing behind."""
+    """With dropout: a replay draws the numbers of its seed and update, and warm-up changes no state."""
     given = batches() * 2
     settings: dict[str, Any] = {"device": "cuda", "precision": precision}
     uncaptured, replayed = (model(GraphModel, recipe(dropout=0.3), training(), **settings) for _ in range(2))

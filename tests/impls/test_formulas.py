@@ -1,4 +1,4 @@
-"""Schedules, sinusoids, activations and masks against their formulas, written out the slow way."""
+"""Schedules, sinusoids, activations and masks against directly written formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs there are, and which run sees which: several at once each on its own, or sharing one."""
+"""GPUs are detected, and concurrent runs are assigned to them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_jobs_default_to_number_of_gpus(
 
 
 def seen(tmp_path: Path, device: str, **settings: Any) -> list[str]:
-    """Run four runs at once and return what GPUs each saw."""
+    """Start four runs at once and return the GPUs that each saw."""
     specs = [spec("counting_model:build_seeing", device=device, seed=seed) for seed in range(4)]
     outcome = local.execute(specs, tmp_path, jobs=4, stream=io.StringIO(), **settings)
     assert [record.status for record in outcome.records] == ["completed"] * 4

@@ -1,4 +1,4 @@
-"""What real runs hold in their processes and write into their records; and what is said where a framework is missing.
+"""Frameworks loaded by real runs, their records, and messages about missing frameworks.
 
 Every command runs in a process of its own in which a `sitecustomize` notes at the end what was loaded, in it and in all
 processes that it started, and hides frameworks as if they were not installed.
@@ -35,7 +35,7 @@ CHOICES = {
     "jax": ("--framework", "keras", "--backend", "jax"),
     "keras-torch": ("--framework", "keras", "--backend", "torch"),
 }
-"""How each framework is asked for; TensorFlow is what Keras runs on where nothing is said."""
+"""The options for each framework; TensorFlow is Keras's default backend."""
 
 SITE = """
 import atexit, importlib.machinery, json, os, sys
@@ -61,7 +61,7 @@ atexit.register(tell)
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a command: its exit code, what it wrote, and what each of its processes had loaded at its end."""
+    """The result of a command: exit code, output, and the frameworks that each process had loaded at its end."""
 
     code: int
     output: str
@@ -97,7 +97,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Runs:
-    """One run of each framework, made when it is first asked for."""
+    """One run of each framework, started on first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -195,7 +195,7 @@ def test_missing_package_names_install_command(name: str, hidden: str, tmp_path:
     [pytest.param(name, marks=[pytest.mark.slow] * (name in ("jax", "keras-torch"))) for name in CHOICES],
 )
 def test_framework_trains_without_the_others(name: str, folder: Path) -> None:
-    """A framework trains where no other is installed."""
+    """A framework trains if no other one is installed."""
     needed = {"torch"} if name == "torch" else {"keras", name.removeprefix("keras-")}
     hidden = tuple(sorted((COMPUTES | {"keras"}) - needed))
     done = run(folder / f"{name} alone", name, hidden)

@@ -1,4 +1,4 @@
-"""Packed rows: models compute what they compute on padded batches, and on real words alone."""
+"""On packed rows, models compute the same values as on padded batches, from real positions only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from impls.pytorch.torch_packing import GROUP_ROWS, Group, pack, pack_by_positio
 RECIPES = all_recipes()
 UNCLIPPED = Training(clip_norm=None, label_smoothing=0.1)
 CLOSE, EXACT = 1e-6, 1e-11
-"""Rounding of float32 and of float64, relative to the largest value."""
+"""Rounding errors of float32 and float64, relative to the largest value."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -44,7 +44,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def random_batch(rows: int = 2 * GROUP_ROWS + 6, *, empty_row: bool = False, seed: int = 0) -> Batch:
-    """Return sentences of 1 to 20 words in no order: some without any word, one alone of full length.
+    """Return unordered sentences of 1 to 20 tokens, some empty and one of full length.
 
     With `empty_row` the last row is padding on both sides.
     """
@@ -61,7 +61,7 @@ def random_batch(rows: int = 2 * GROUP_ROWS + 6, *, empty_row: bool = False, see
 
 
 def model(recipe: Recipe, training: Training = UNCLIPPED) -> TorchModel:
-    """Return a model without dropout whose weights are all away from 0."""
+    """Return a model without dropout whose weights are all far from 0."""
     result = impls.build(
         with_dropout(recipe, 0.0), SOURCE_VOCABULARY_SIZE, target_vocabulary_size(recipe), training=training
     )
@@ -75,7 +75,7 @@ def model(recipe: Recipe, training: Training = UNCLIPPED) -> TorchModel:
 
 
 def padded_nats(of: TorchModel, batch: Batch) -> np.ndarray[Any, Any]:
-    """Return what `token_nats` returns, from the logits, which are computed on padded batches."""
+    """Return the result of `token_nats`, computed from the logits of the padded batch."""
     logits = torch.from_numpy(of.logits(batch.source, batch.target_in)).double()
     target = torch.from_numpy(batch.target_out.astype(np.int64))[..., None]
     nats = -torch.log_softmax(logits, dim=-1).gather(2, target)[..., 0].numpy()
@@ -103,7 +103,7 @@ def packed_gradients(of: TorchModel, batch: Batch) -> Arrays:
 
 
 def differences(of: TorchModel, batch: Batch) -> tuple[float, float]:
-    """Return how far packed nats and gradients are from padded ones, each relative to the largest."""
+    """Return the differences of packed and padded nats and gradients, relative to the largest values."""
     plain = padded_nats(of, batch)
     nats = float(np.abs(of.token_nats(batch) - plain).max() / np.abs(plain).max())
     expected = padded_gradients(of, batch)
@@ -134,7 +134,7 @@ COMBINED = [
 
 @pytest.mark.parametrize("recipe", COMBINED, ids=lambda one: f"{one.positions}-{one.norm}-{one.norm_order}-{one.ffn}")
 def test_packed_features_equal_padded_in_double_precision(recipe: TransformerRecipe) -> None:
-    """Without the rounding of float32, so that any difference is one of formulas; with gradients of every weight."""
+    """float64 shows differences of formulas rather than rounding; includes the gradients of all weights."""
     of, batch = model(recipe), random_batch(GROUP_ROWS + 3)
     module = of.module.double().eval()
     packing = pack(batch, heads=recipe.heads, group_rows=GROUP_ROWS, to_device=of.place)
@@ -363,7 +363,7 @@ def test_dropout_rates_default_to_dropout() -> None:
 
 
 def test_dropout_rate_0_at_one_place_keeps_others() -> None:
-    """The same update with dropout at one place alone differs from that without any, and from the other places'."""
+    """An update with dropout at one place differs from one without dropout and from the other places."""
     result = []
     for rates in ((0, None, None), (0.3, 0, 0), (0, 0.3, None), (0, None, 0.3)):
         dropout, attention, activation = rates

@@ -1,4 +1,4 @@
-"""Every torch model computes what the plain NumPy reference computes: logits, gradients and updates."""
+"""Every torch model agrees with the plain NumPy reference: logits, gradients and updates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def perturbed(recipe: Recipe, training: Training | None = None) -> Seq2SeqModel:
-    """Return a model without dropout whose weights are all away from 0."""
+    """Return a model without dropout whose weights are all far from 0."""
     return subject(recipe).perturbed(training=training, dropout=0.0)
 
 
@@ -40,7 +40,7 @@ def sentences(batch: Batch) -> list[tuple[list[int], list[int], list[int]]]:
 
 
 def difference(model: Seq2SeqModel, weights: Arrays, batch: Batch) -> float:
-    """Return how far the model's logits are from the reference's at these weights, over all real positions."""
+    """Return the largest difference between the model's and the reference's logits at real positions."""
     actual = model.logits(batch.source, batch.target_in)
     expected = [numpy_reference.logits(model.recipe, weights, source, fed) for source, fed, _ in sentences(batch)]
     return max(float(np.abs(row[: len(one)] - one).max()) for row, one in zip(actual, expected, strict=True))
@@ -147,7 +147,7 @@ def test_alibi_slopes_equal_paper() -> None:
 def mean_objective(
     recipe: Recipe, weights: Arrays, batch: Batch, training: Training, teacher_forced: list[bool]
 ) -> float:
-    """Return what an update minimises, by the reference: the mean over the batch's target words."""
+    """Return the reference's objective: the mean over the batch's target tokens."""
     total = 0.0
     for source, fed, out in sentences(batch):
         if isinstance(recipe, GruRecipe):
@@ -258,7 +258,7 @@ def test_clipping_scales_all_gradients_to_norm() -> None:
 
 
 def test_tied_embedding_gradient_sums_all_uses() -> None:
-    """The gradient of a tied tensor is the sum of what its uses would get apart."""
+    """The gradient of a tied tensor is the sum of the gradients of its uses."""
     batch = subject(replace(BASE, tying="all")).batch()
     tied = perturbed(replace(BASE, tying="all"), UNCLIPPED)
     parts = gradient(_untied(tied), batch, UNCLIPPED)
@@ -268,7 +268,7 @@ def test_tied_embedding_gradient_sums_all_uses() -> None:
 
 
 def _untied(tied: Seq2SeqModel) -> Seq2SeqModel:
-    """Return an untied model of the same function, with both vocabularies of the tied one's size."""
+    """Return an untied model of the same function."""
     recipe, shared = replace(tied.recipe, tying="none"), tied.weights()["target.embedding"]
     model = impls.build(recipe, SOURCE_VOCABULARY_SIZE, SOURCE_VOCABULARY_SIZE, training=UNCLIPPED)
     model.set_weights({**tied.weights(), "source.embedding": shared, "output.kernel": shared.T})

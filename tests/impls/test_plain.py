@@ -1,4 +1,4 @@
-"""The variant `plain` is the control of `learned_positions`: same start, batches and losses."""
+"""The variant `plain` is the control of `learned_positions`: same initial weights, batches and losses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from impls.recipes import LEARNED_POSITIONS, TUTORIAL
 from impls.weights import count
 
 STEADY = Training(epsilon=1e-4, label_smoothing=0.1)
-"""Adam's usual epsilon makes whole steps of gradients that are mere rounding."""
+"""With Adam's usual epsilon, gradients that are only rounding make full steps."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -65,7 +65,7 @@ def test_changed_weight_changes_losses() -> None:
 
 
 def test_plain_uses_no_optimised_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It uses none of the operations that make our skeleton fast, and computes logits at padding too."""
+    """It uses none of the optimised operations and computes logits at padding too."""
     import torch
 
     def forbidden(*given: Any, **settings: Any) -> Any:

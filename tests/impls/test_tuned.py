@@ -1,4 +1,4 @@
-"""The variant `tuned` is trained on the text of the published systems, in both frameworks, and no suite runs it."""
+"""The variant `tuned` has the data and search of the published systems, and no suite runs it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_tuned_joint_vocabulary_has_published_size(
 
 
 def test_tuned_learns_captions(tmp_path: Path, cache: Path) -> None:
-    """A few updates at a small size, with everything else as its source has it."""
+    """Make a few updates at a small size with its source's other settings."""
     from dataclasses import replace
 
     from harness.experiments.overrides import overridden

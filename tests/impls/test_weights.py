@@ -1,4 +1,4 @@
-"""Canonical weights: their names, shapes and number, and how they are drawn."""
+"""Canonical weights: names, shapes, number and initial values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every training run begins with a check of its model, which notices faults, costs little and leaves no trace."""
+"""Every run checks its model before training; the check detects faults, costs little and changes nothing."""
 
 from __future__ import annotations
 
