@@ -4,6 +4,7 @@ Input: arguments and environment variables.
 Output: text on stdout, one-line errors on stderr, an exit code; files only below the results and reports folders.
 
 - `main.main` parses the arguments and turns exceptions into one line and an exit code.
+- `console` writes to the terminal.
 - `options` holds the options that several commands share, and turns them into a `RunSpec`.
 - `sweep` plans and executes many runs, for `bench` and `ablate`.
 

@@ -68,7 +68,7 @@ def holds(condition: Condition, found: Comparison) -> list[str]:
         difference = one.difference(side.letter, base.letter) if one else None
         if one is None or difference is None or difference.mean is None:
             why = (one.silent if one else "no record has it") or (difference.remark if difference else "")
-            lines.append(f"--fail-on {condition.text}: it cannot be told of {side.letter} ({side.label}): {why}")
+            lines.append(f"--fail-on {condition.text}: unknown for {side.letter} ({side.label}): {why}")
         elif condition.kind == "worse" and difference.n < LEAST_SEEDS:
             raise ValueError(
                 f"--fail-on {condition.text}: {count(difference.n, 'seed')} in common, but a test "
@@ -88,7 +88,7 @@ def _holds(condition: Condition, one: MetricComparison, difference: Difference) 
 
 def _told(one: MetricComparison, difference: Difference, side: Side, base: Side) -> str:
     digits = 4 if one.figure.digits < 4 else one.figure.digits
-    names = f"{side.letter} ({side.label}) less {base.letter} ({base.label})"
+    names = f"{side.letter} ({side.label}) minus {base.letter} ({base.label})"
     said = f"{one.figure.name} of {names} is {signed(difference.mean, digits)}"
     if difference.low is not None:
         said += f" (95 % interval {bounds(difference, digits)}, n = {difference.n})"

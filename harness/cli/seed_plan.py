@@ -1,4 +1,4 @@
-"""`bench --plan`: how many seeds a suite needs to detect a difference, and how long its runs take."""
+"""`bench --plan`: the number of seeds that detects a difference, and the time of their runs."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from harness.analysis.pilots import Pilot
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
-FORM = "write detect=NUMBER or detect=NUMBER,METRIC, such as detect=0.5,chrf"
+FORM = "give detect=NUMBER or detect=NUMBER,METRIC, such as detect=0.5,chrf"
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The true difference of two rows that is to be found, in the figure's units."""
+    """The true difference of two rows to detect, in the units of the metric."""
 
     difference: float
     figure: str
 
 
 def goal(text: str) -> Goal:
-    """Read "detect=0.5" or "detect=0.5,METRIC"; sacreBLEU where no metric is named.
+    """Parse "detect=0.5" or "detect=0.5,METRIC"; the default metric is sacreBLEU.
 
     Raises:
-        argparse.ArgumentTypeError: another form, a number that is not positive or an unknown metric.
+        argparse.ArgumentTypeError: the form is another one, the number is not positive, or the metric is unknown.
     """
     from harness.analysis.metric_registry import LEADERBOARD, MAIN
 
@@ -82,7 +82,7 @@ def report(wanted: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace
         shown = abs(float(scale.shown(least, scale.forward(pilot.level))))
         say(
             f"  no number of seeds is enough. With {MOST_SEEDS:,} seeds the smallest is {shown:.{measure.digits}f}: "
-            "what is left is due to the test sentences, so a larger test set is needed."
+            "the rest is due to the test sentences, so a larger test set is needed."
         )
     else:
         runs = needed * len(single)
@@ -96,7 +96,7 @@ def report(wanted: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace
 
 
 def _pilot(single: Sequence[RunSpec], figure: str, results: Path) -> tuple[Pilot, list[RunRecord], str]:
-    """Return the noise of the runs of the plan that are there, else of the published ones, its records, and whence."""
+    """Return the noise of finished runs of the plan, otherwise of published runs; their records; and their source."""
     from harness.analysis.leaderboard import stored_sentences
     from harness.analysis.pilots import best_pilot
 
@@ -117,13 +117,13 @@ def _pilot(single: Sequence[RunSpec], figure: str, results: Path) -> tuple[Pilot
     if not found:
         raise ValueError(
             f"--plan: no two seeds of one row in {results} or among the published runs show the noise of {figure}: "
-            "make a pilot first, such as: python -m harness bench --seed 0 --seed 1 --seed 2"
+            "run a pilot first, such as: python -m harness bench --seed 0-2"
         )
     return max(found, key=lambda one: one[0].noise.degrees)
 
 
 def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, arguments: argparse.Namespace) -> str:
-    """Return how long all runs take: each as long as in the pilot, else as forecast for this machine."""
+    """Return the time of all runs: that of the pilot, or a forecast for this machine."""
     gpus = machine.gpus() if all(spec.device == "cuda" for spec in single) else []
     jobs = arguments.jobs or sweep.jobs_at_once(list(single), gpus)
     taken: dict[str, list[float]] = {}
@@ -142,7 +142,7 @@ def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, a
 
 
 def _basis(found: Pilot, figure: str, where: str) -> list[str]:
-    """Return what the plan rests on, in sentences."""
+    """Return the assumptions of the plan, in sentences."""
     from harness.analysis.effects import NORMAL_SEEDS
     from harness.analysis.metric_registry import LEADERBOARD, scale_of
 
@@ -156,11 +156,13 @@ def _basis(found: Pilot, figure: str, where: str) -> list[str]:
     )
     lines = [said]
     if not found.paired:
-        lines.append("There is one row, so what seeds have in common is not taken out: pairs may need fewer seeds.")
+        lines.append("There is one row, so variance shared by paired seeds is not removed: pairs may need fewer seeds.")
     if found.with_sentences:
         error = float(scale.shown(math.sqrt(found.noise.sentence_variance), middle))
-        lines.append(f"Other test sentences move a difference by {error:.{measure.digits}f}, however many seeds.")
+        lines.append(
+            f"Other test sentences change a difference by {error:.{measure.digits}f} (standard error), with any number of seeds."
+        )
     else:
-        lines.append("What other test sentences add is not known and not included.")
+        lines.append("The variance due to other test sentences is unknown and not included.")
     lines.append(f"Below {NORMAL_SEEDS} seeds this assumes normally distributed seed noise. Nothing was run.")
     return lines

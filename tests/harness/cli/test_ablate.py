@@ -599,7 +599,7 @@ def test_nothing_to_compare_is_said_and_not_written(tmp_path: Path) -> None:
 
 def test_a_base_that_cannot_take_a_word_is_refused() -> None:
     narrow = replace(LEARNED_POSITIONS, width=18, heads=6)
-    with pytest.raises(ValueError, match="even number .*where positions='rotary'"):
+    with pytest.raises(ValueError, match="even .*positions='rotary'"):
         cells(Grid(("positions",)), run_spec(narrow))
     with pytest.raises(ValueError, match="has no field 'positions'"):
         ablation_grids.check_base("bahdanau_gru", suites.resolve("bahdanau_gru")[0])

@@ -109,7 +109,7 @@ def test_a_plan_tells_seeds_and_time_from_a_pilot_and_runs_nothing(
         needed[difference] = int(said[1])
         assert int(said[2]) == 2 * needed[difference]
         assert "2 rows over 4 seeds" in shown
-        assert "What other test sentences add is not known and not included." in shown
+        assert "The variance due to other test sentences is unknown and not included." in shown
         assert "Nothing was run." in shown
     assert 3 <= needed["2"] < needed["0.5"]
     assert sorted(path.name for path in results.iterdir()) == before
@@ -120,7 +120,7 @@ def test_a_plan_without_a_pilot_says_how_to_make_one(tmp_path: Path, capsys: pyt
     pilot(tmp_path / "results", 0.3, seeds=1)
     line = [*PLAN, *CAPTIONS, "--results", str(tmp_path / "results"), "--plan", "detect=1"]
     assert main(line) == 2
-    assert "make a pilot first, such as: python -m harness bench --seed 0 --seed 1 --seed 2" in capsys.readouterr().err
+    assert "run a pilot first, such as: python -m harness bench --seed 0-2" in capsys.readouterr().err
 
 
 def test_a_plan_falls_back_on_the_published_runs() -> None:

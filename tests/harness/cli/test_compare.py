@@ -553,7 +553,7 @@ def test_a_condition_fails_the_command_exactly_where_it_holds(
     error = capsys.readouterr().err
     assert error.count("\n") == code
     if code:
-        assert f"--fail-on {expression}: bleu_sacre of B (conv_ffn) less A (learned_positions) is +1.3319" in error
+        assert f"--fail-on {expression}: bleu_sacre of B (conv_ffn) minus A (learned_positions) is +1.3319" in error
 
 
 def test_worse_wants_a_significant_difference(tmp_path: Path) -> None:
@@ -569,7 +569,7 @@ def test_worse_wants_a_significant_difference(tmp_path: Path) -> None:
 def test_a_condition_that_cannot_be_told_fails(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(results, SECOND, 1, status="diverged", scores={"bleu_sacre": None})
     assert main(["compare", FIRST, SECOND, "--results", str(results), "--fail-on", "bleu_sacre<-50"]) == 1
-    assert "it cannot be told of B (conv_ffn): B: no figure for seed 1 (diverged)" in capsys.readouterr().err
+    assert "unknown for B (conv_ffn): B: no figure for seed 1 (diverged)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
