@@ -57,7 +57,7 @@ def read(text: str) -> Condition:
 
 
 def holds(condition: Condition, found: Comparison) -> list[str]:
-    """Return a line for each side that fails: of which the condition holds, or cannot be told.
+    """Return a line for each side of which the condition holds, or is unknown.
 
     Raises:
         ValueError: "worse" is asked of fewer than 3 seeds, over which nothing is tested.

@@ -159,9 +159,7 @@ def _basis(found: Pilot, figure: str, where: str) -> list[str]:
         lines.append("There is one row, so variance shared by paired seeds is not removed: pairs may need fewer seeds.")
     if found.with_sentences:
         error = float(scale.shown(math.sqrt(found.noise.sentence_variance), middle))
-        lines.append(
-            f"Other test sentences change a difference by {error:.{measure.digits}f} (standard error), with any number of seeds."
-        )
+        lines.append(f"Other test sentences change a difference by {error:.{measure.digits}f} at any number of seeds.")
     else:
         lines.append("The variance due to other test sentences is unknown and not included.")
     lines.append(f"Below {NORMAL_SEEDS} seeds this assumes normally distributed seed noise. Nothing was run.")
