@@ -18,6 +18,7 @@ import functools
 import html
 import io
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,25 +64,16 @@ class TrainedRun:
     def id(self) -> str:
         return self.record.id
 
-    @property
-    def scores(self) -> dict[str, float | None]:
-        """The metrics of the test set by name."""
-        return self.record.scores
-
     def curve(self) -> pd.DataFrame:
         """Return the learning curve, one row per epoch; see `EpochRecord` for the columns."""
         import pandas as pd
 
         return pd.DataFrame([dataclasses.asdict(epoch) for epoch in self.record.curve])
 
-    def translate(self, sentences: Sequence[str], *, beam: int | None = None) -> list[str]:
-        """Translate sentences; see `translate`."""
-        return translate(self, sentences, beam=beam)
-
     def _repr_html_(self) -> str:
         scores = "".join(
             f"<tr><td>{html.escape(name)}</td><td>{'–' if value is None else f'{value:.4f}'}</td></tr>"
-            for name, value in self.scores.items()
+            for name, value in self.record.scores.items()
         )
         return f"<p>{html.escape(self.id)}: {html.escape(self.record.status)}</p><table>{scores}</table>"
 
@@ -166,18 +158,17 @@ class Runs:
         own = {"status": record.status, "seed": record.spec.seed, "id": record.id}
         if name in own:
             return own[name]
-        settings = flat_settings(record.spec)
-        dotted = name.replace("__", ".")
-        found = [key for key in settings if key == dotted or key.rpartition(".")[2] == name]
-        if not found and not any(
-            key == dotted or key.rpartition(".")[2] == name
-            for other in self.records
-            for key in flat_settings(other.spec)
-        ):
+        dotted, settings = name.replace("__", "."), flat_settings(record.spec)
+        found = [key for key in settings if dotted in (key, key.rpartition(".")[2])]
+        if not found and not any(dotted in (key, key.rpartition(".")[2]) for key in self._settings):
             raise ValueError(f"{name}: no run has such a setting; to_pandas() has all of them as columns")
         if len(found) > 1 and dotted not in found:
             raise ValueError(f"{name} is ambiguous: {', '.join(key.replace('.', '__') for key in found)}")
         return settings[dotted if dotted in found else found[0]] if found else None
+
+    @functools.cached_property
+    def _settings(self) -> set[str]:
+        return {name for record in self.records for name in flat_settings(record.spec)}
 
     @functools.cached_property
     def analysis(self) -> BenchAnalysis:
@@ -296,8 +287,6 @@ def load(folder: str | Path = run_store.RESULTS) -> Runs:
     Raises:
         ValueError: there is no such folder.
     """
-    import warnings
-
     results = Path(folder)
     if not results.is_dir():
         raise ValueError(f"{results}: there is no such folder; train some runs with: python -m harness bench")

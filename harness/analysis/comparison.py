@@ -97,9 +97,7 @@ def compare(
     paired = not any(one.unpaired for one in allowed)
     found = figures.compare(sides, paired=paired, others=others if paired else ())
     seeds, left_out = figures.common(sides), []
-    parts: list[SubsetScores] = []
-    extremes: list[LargestDifferences] = []
-    ranked_by = ""
+    parts, extremes, ranked_by = list[SubsetScores](), list[LargestDifferences](), ""
     if not paired:
         left_out.append("Sentences, lengths, words and n-grams: the sides were not measured on the same sentences.")
     elif not seeds:

@@ -135,6 +135,11 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_note(parser: argparse.ArgumentParser) -> None:
+    """Add --note."""
+    parser.add_argument("--note", default="", metavar="TEXT", help="free text to store with the result (default none)")
+
+
 def add_reports(parser: argparse.ArgumentParser) -> None:
     """Add --reports."""
     parser.add_argument(

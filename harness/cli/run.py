@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
         "--budget", choices=("controlled", "source"), default="source", help="training settings (default source)"
     )
     parser.add_argument("--seed", type=options.count, default=0, help="(default 0)")
-    parser.add_argument("--note", default="", metavar="TEXT", help="free text for the record (default none)")
+    options.add_note(parser)
     parser.add_argument(
         "--spec",
         choices=["-"],

@@ -1,18 +1,18 @@
-"""`speed`: how fast everything is: variants and baselines in turns, and how near they come to this machine's limit."""
+"""`speed`: measure training, translation and memory of variants and baselines in turns, against the machine's peak."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import tempfile
-import typing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import options, sweep
+from harness.cli import options, speed_options, sweep
 from harness.cli.console import say, warn
-from harness.experiments import specs, suites
+from harness.cli.speed_options import NO_BASELINE
+from harness.experiments import suites
 from harness.experiments.overrides import overridden
 from harness.experiments.specs import DataSpec, RunSpec
 from harness.processes import machine
@@ -30,95 +30,14 @@ if TYPE_CHECKING:
     from harness.data.dataset import Dataset
     from harness.speed.speed_document import SpeedDocument
 
-NO_BASELINE = "none"
-TIMEOUT_SECONDS = 3600.0
 DEFAULT_BASE = "learned_positions"
 
 
 def add(commands: Any) -> None:
     """Describe the command."""
-    from impls import registry
-
     parser = commands.add_parser("speed", help="measure speed and memory", description=__doc__)
-    parser.add_argument(
-        "--variant", action="append", help="a variant, or package.module:NAME; repeatable (default: the size's)"
-    )
-    parser.add_argument(
-        "--baseline",
-        action="append",
-        choices=[*registry.baseline_names(), NO_BASELINE],
-        help="a baseline to measure too; repeatable (default: all that are installed)",
-    )
-    parser.add_argument("--part", action="append", choices=PARTS, help="a part to measure; repeatable (default: all)")
-    purposes = "; ".join(f"{one.name}: {one.purpose}" for one in SIZES.values())
-    parser.add_argument("--size", choices=list(SIZES), default="tutorial", help=f"{purposes} (default tutorial)")
-    parser.add_argument(
-        "--rounds", type=options.positive, metavar="N", help="samples of each measure (default: the size's)"
-    )
-    parser.add_argument(
-        "--weights",
-        action="append",
-        metavar="RUN",
-        default=[],
-        help="translate with the weights of a completed run: its folder, or the beginning of its id; repeatable "
-        "(default: each recipe is first trained briefly)",
-    )
-    parser.add_argument(
-        "--beam", type=options.positive, default=5, metavar="WIDTH", help="beam width to time beside greedy (default 5)"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=options.seconds,
-        default=TIMEOUT_SECONDS,
-        metavar="SECONDS",
-        help=f"give up a model that does not answer for this long (default {TIMEOUT_SECONDS:.0f}; 0: never)",
-    )
-    parser.add_argument("--note", default="", metavar="TEXT", help="free text for the document (default none)")
-    options.add_reports(parser)
-    parser.add_argument(
-        "--from",
-        type=Path,
-        dest="document",
-        metavar="DOCUMENT",
-        help="write the page of a stored document, measure nothing (default: measure)",
-    )
-    _add_runs(parser)
-    options.add_data(parser)
-    options.add_results(parser)
-    parser.set_defaults(measuring=_defaults(parser), command=command)
-
-
-def _defaults(parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """Return what every option that says what is measured is where it is not given, by its place in the arguments."""
-    return {name: one for name, one in vars(parser.parse_args([])).items() if name not in ("reports", "document")}
-
-
-def _add_runs(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("models")
-    group.add_argument("--threads", type=options.positive, help="CPU threads per model (default 2)")
-    group.add_argument("--device", help="cpu, cuda, or another device of the framework (default cpu)")
-    group.add_argument("--precision", choices=typing.get_args(specs.Precision), help="(default float32)")
-    options.add_cuda_graphs(group)
-    frameworks = sorted({framework for _, framework in registry.BUILDERS}, reverse=True)
-    group.add_argument(
-        "--framework",
-        choices=frameworks,
-        action="append",
-        help="repeatable (default torch; without --variant also the size's Keras variants)",
-    )
-    group.add_argument(
-        "--backend",
-        choices=registry.BACKENDS,
-        action="append",
-        help="backend of Keras; repeatable (default tensorflow)",
-    )
-    group.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="change any setting, such as recipe.dropout=0.3; repeatable",
-    )
+    speed_options.add(parser)
+    parser.set_defaults(measuring=speed_options.defaults(parser), command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:

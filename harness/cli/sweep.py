@@ -46,7 +46,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     engine_options.add(parser)
     add_limits(parser)
-    parser.add_argument("--note", default="", metavar="TEXT", help="free text for the records (default none)")
+    options.add_note(parser)
     options.add_reports(parser)
     options.add_data(parser)
     options.add_results(parser)
