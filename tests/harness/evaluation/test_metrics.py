@@ -77,13 +77,13 @@ def batch(*sentences: Sequence[int]) -> Batch:
 # Nats and perplexity --------------------------------------------------------------------------------------------------
 
 
-def test_perplexity_is_the_exponential_of_sum_by_count() -> None:
+def test_perplexity_is_exp_of_sum_over_count() -> None:
     assert perplexity(math.log(8) * 5, 5) == pytest.approx(8)
     assert perplexity(1e6, 1) == math.inf
     assert math.isnan(perplexity(math.nan, 1))
 
 
-def test_the_mean_of_means_is_another_figure() -> None:
+def test_tutorial_perplexity_is_exp_of_the_mean_of_means() -> None:
     # Words cost 2, 2, 2 and 0.3 nats in the first batch, 0.3 in the second.
     found = evaluate(Fixed(), [batch([20, 20, EOS], [20]), batch([EOS])])
     assert found.nats == pytest.approx(6.6)
@@ -94,12 +94,12 @@ def test_the_mean_of_means_is_another_figure() -> None:
     assert found.tutorial_perplexity == pytest.approx(math.exp((6.3 / 4 + 0.3) / 2))
 
 
-def test_sums_are_float64() -> None:
+def test_evaluate_sums_in_float64() -> None:
     many = batch([10_000] * 100_000 + [EOS])
     assert evaluate(Fixed(), [many, *[batch([EOS])] * 10]).nats == pytest.approx(100_000_003.3, abs=1e-3)
 
 
-def test_batches_of_only_padding_add_nothing() -> None:
+def test_evaluate_ignores_batches_of_padding() -> None:
     class Poisoned(Fixed):
         def token_nats(self, batch: Batch) -> Numbers:
             return np.where(batch.target_out == PAD, np.float32(np.nan), super().token_nats(batch))
@@ -109,7 +109,7 @@ def test_batches_of_only_padding_add_nothing() -> None:
     assert found == Scored(words, 1, (words,), sentence_nats=(0.0, words), sentence_tokens=(0, 1))
 
 
-def test_nothing_to_evaluate_is_refused() -> None:
+def test_evaluate_without_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match="no target tokens to evaluate"):
         evaluate(Fixed(), [batch([PAD])])
     with pytest.raises(ValueError, match="tokens=0: expected a whole number of at least 1"):
@@ -119,7 +119,7 @@ def test_nothing_to_evaluate_is_refused() -> None:
 # BLEU -----------------------------------------------------------------------------------------------------------------
 
 
-def test_bleu_worked_by_hand() -> None:
+def test_bleu_equals_a_computation_by_hand() -> None:
     # a b c d a a against x b c d a y a: of 6 words 5 match (a is there twice, not three times), of 5 pairs b c, c d and
     # d a, of 4 triples b c d and c d a, of 3 fours b c d a; 6 words are fewer than 7.
     found = scores([[*"abcdaa"]], [[*"xbcdaya"]]).values
@@ -132,7 +132,7 @@ def test_bleu_worked_by_hand() -> None:
     assert found["bleu_tutorial"] == pytest.approx(found["bleu_4_cumulative"])
 
 
-def test_smoothing_is_what_parts_the_flavours() -> None:
+def test_bleu_variants_differ_by_smoothing() -> None:
     found = scores([["a", "b", "x", "c", "d"]], [["a", "b", "y", "c", "d"]]).values
     assert found["bleu_tutorial"] == 0
     assert found["bleu_3_individual"] == found["bleu_3_cumulative"] == 0
@@ -169,7 +169,7 @@ def corpora(count: int) -> Iterator[tuple[list[list[str]], list[list[str]]]]:
         yield hypotheses, references
 
 
-def test_tutorial_bleu_is_torchtexts() -> None:
+def test_bleu_tutorial_equals_torchtext() -> None:
     torch = pytest.importorskip("torch")
     metrics = pytest.importorskip("torchtext.data.metrics")
     before, above = torch.get_default_dtype(), 0
@@ -185,7 +185,7 @@ def test_tutorial_bleu_is_torchtexts() -> None:
     assert 300 < above < 900  # neither all zero nor all above it
 
 
-def test_a_token_is_one_token_whatever_it_holds() -> None:
+def test_bleu_counts_any_token_as_one() -> None:
     odd = [" ", "  ", "\n", "\xa0", "", "\u2028", "new york", "\ue000", "\ue00020"]
     found = scores([odd], [odd]).values
     assert found["bleu_tutorial"] == pytest.approx(100)
@@ -196,13 +196,13 @@ def test_a_token_is_one_token_whatever_it_holds() -> None:
             assert scores([[token]], [[other]]).values["bleu_1_individual"] == 0
 
 
-def test_unknown_matches_nothing() -> None:
+def test_bleu_unknown_token_matches_nothing() -> None:
     assert scores([["<unk>", "a"]], [["<unk>", "a"]]).values["bleu_1_individual"] == pytest.approx(50)
     assert scores([["<unk>", "a"]], [["b", "a"]]).values["bleu_1_individual"] == pytest.approx(50)
     assert scores([["<unk>"] * 5], [["<unk>"] * 5]).values["bleu_tokenised"] == 0
 
 
-def test_an_unknown_word_is_one_word_to_sacrebleu() -> None:
+def test_bleu_sacre_unknown_character_is_one_token() -> None:
     reference = ["a man in a red hat walks past two dogs ."]
     shown, other = (
         without_moses([f"a man in a red {word} walks past two dogs ."], reference) for word in (UNKNOWN_TEXT, "ꙮ")
@@ -214,7 +214,7 @@ def test_an_unknown_word_is_one_word_to_sacrebleu() -> None:
 
 
 @pytest.mark.parametrize("unknown", ["never", "allowed"])
-def test_signatures_say_whether_unknown_words_were_allowed(unknown: str) -> None:
+def test_signatures_state_whether_unk_was_allowed(unknown: str) -> None:
     found = without_moses(["a b"], ["a b"], unknown)
     assert all(one.endswith(f"|unk:{unknown}") for one in found.signatures.values())
     sacrebleu = BLEU(lowercase=True)
@@ -225,18 +225,18 @@ def test_signatures_say_whether_unknown_words_were_allowed(unknown: str) -> None
 
 
 @pytest.mark.parametrize(("words", "penalty"), [(8, 1.0), (4, 1.0), (2, math.exp(-1)), (1, math.exp(-3))])
-def test_the_brevity_penalty_is_that_of_sacrebleu(words: int, penalty: float) -> None:
+def test_brevity_penalty_equals_sacrebleu(words: int, penalty: float) -> None:
     found = scores([["a"] * words], [["a"] * 4])
     assert found.values["brevity_penalty"] == pytest.approx(penalty)
     assert brevity_from_sums(found.statistics["bleu_sacre"][0]) == pytest.approx(penalty)
     assert scores([[]], [["a"]]).values["brevity_penalty"] == brevity_from_sums(np.zeros(10)) == 0
 
 
-def test_unknown_tokens_are_counted() -> None:
+def test_unknown_tokens_returns_their_number() -> None:
     assert unknown_tokens([("<unk>", "a", "<unk>"), (), ["unk", "<UNK>", "<unk>"]]) == 3
 
 
-def test_case_counts_where_it_is_kept() -> None:
+def test_score_case_matters_unless_lower() -> None:
     hypotheses, references = [["ein", "Hund", "rennt", "nach", "Haus"]], [["Ein", "Hund", "rennt", "nach", "Haus"]]
     kept, lower = scores(hypotheses, references, "kept"), scores(hypotheses, references, "lower")
     for name in ("bleu_sacre", "chrf"):
@@ -247,7 +247,7 @@ def test_case_counts_where_it_is_kept() -> None:
         assert kept.values[name] == pytest.approx(100)
 
 
-def test_every_score_has_its_signature() -> None:
+def test_score_returns_a_signature_for_each_value() -> None:
     found = scores([["a", "b", "c", "d", "e"]], [["a", "b", "c", "d", "f"]])
     assert set(found.values) == set(found.signatures) == NAMES
     assert len(set(found.signatures.values())) == len(NAMES) - 1
@@ -263,12 +263,12 @@ def test_every_score_has_its_signature() -> None:
     assert "nc:6|nw:0" in found.signatures["chrf"]
 
 
-def test_without_moses_tokens_that_score_is_absent() -> None:
+def test_score_without_moses_tokens_lacks_bleu_tokenised() -> None:
     found = without_moses(["a"], ["a"])
     assert set(found.values) == set(found.signatures) == NAMES - {"bleu_tokenised"}
 
 
-def test_unequal_numbers_and_nothing_at_all_are_refused() -> None:
+def test_score_of_unequal_or_empty_lists_is_refused() -> None:
     with pytest.raises(ValueError, match="no translations to score"):
         scores([], [])
     with pytest.raises(ValueError, match="1 hypotheses, but 2 references"):
@@ -277,7 +277,7 @@ def test_unequal_numbers_and_nothing_at_all_are_refused() -> None:
         without_moses(["a"], ["a", "b"])
 
 
-def test_importing_search_and_scores_is_light() -> None:
+def test_importing_search_and_metrics_loads_no_framework() -> None:
     look = (
         "import sys, harness.evaluation.search, harness.evaluation.metrics;"
         "print(sorted({'torch', 'tensorflow', 'keras', 'jax', 'sacrebleu'} & set(sys.modules)))"

@@ -89,9 +89,7 @@ def rescore(results: Path) -> int:
     return main(["score", "--rescore", "--results", str(results)])
 
 
-def test_a_record_of_an_earlier_version_is_read_and_scored_as_it_was(
-    results: Path, earlier: tuple[Path, RunRecord], capsys: Any
-) -> None:
+def test_rescore_reads_a_record_of_version_1(results: Path, earlier: tuple[Path, RunRecord], capsys: Any) -> None:
     assert earlier[1].spec == RUN
     assert earlier[1].id == RUN.id
     assert main(["score", "--results", str(results)]) == 0
@@ -100,7 +98,7 @@ def test_a_record_of_an_earlier_version_is_read_and_scored_as_it_was(
     assert "made by an earlier version" in shown
 
 
-def test_rescoring_writes_text_scores_counts_and_seal_from_the_tokens(
+def test_rescore_writes_text_scores_counts_and_seal(
     results: Path, earlier: tuple[Path, RunRecord], capsys: Any
 ) -> None:
     before, folder = earlier[1], results / RUN.id
@@ -139,7 +137,7 @@ def test_rescoring_writes_text_scores_counts_and_seal_from_the_tokens(
     assert main(["check", "--results", str(results)]) == 0, capsys.readouterr().out
 
 
-def test_rescoring_again_writes_nothing(results: Path, capsys: Any) -> None:
+def test_rescore_again_writes_nothing(results: Path, capsys: Any) -> None:
     assert rescore(results) == 0
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in results.rglob("*") if path.is_file()}
     assert rescore(results) == 0
@@ -177,7 +175,7 @@ def undigested(value: dict[str, Any]) -> None:
         (undigested, "its record has no digest of hypotheses.jsonl"),
     ],
 )
-def test_a_run_whose_scores_are_not_its_own_is_not_rescored(
+def test_rescore_with_foreign_scores_is_refused(
     change: Callable[[dict[str, Any]], None], message: str, results: Path, capsys: Any
 ) -> None:
     edited(results / RUN.id, change)
@@ -189,14 +187,14 @@ def test_a_run_whose_scores_are_not_its_own_is_not_rescored(
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_other_translations_are_not_rescored(results: Path, capsys: Any) -> None:
+def test_rescore_with_foreign_translations_is_refused(results: Path, capsys: Any) -> None:
     path = results / RUN.id / run_store.HYPOTHESES
     path.write_bytes(path.read_bytes().replace(b"a", b"b", 1))
     assert rescore(results) == 2
     assert "hypotheses.jsonl" in capsys.readouterr().err
 
 
-def test_rescoring_and_sentences_are_two_commands(results: Path, capsys: Any) -> None:
+def test_rescore_with_sentences_is_refused(results: Path, capsys: Any) -> None:
     assert main(["score", "--rescore", "--sentences", "--results", str(results)]) == 2
     assert "give either --rescore or --sentences" in capsys.readouterr().err
 
@@ -209,7 +207,7 @@ STAND_INS = ("ꙮ", "☐", "ß", "¤")
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_published_records_say_what_became_of_unknown_words(folder: Path) -> None:
+def test_published_records_state_the_use_of_unk(folder: Path) -> None:
     for record in run_store.records(folder):
         assert record.note == NOTE
         assert all(one.endswith(f"|unk:{record.spec.decoding.unknown}") for one in record.signatures.values())
@@ -224,7 +222,7 @@ def test_published_records_say_what_became_of_unknown_words(folder: Path) -> Non
 
 @pytest.mark.usefixtures("multi30k_folder")
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_no_score_depends_on_the_character_for_unknown_words(folder: Path) -> None:
+def test_scores_do_not_depend_on_the_character_for_unk(folder: Path) -> None:
     for number, record in enumerate(run_store.records(folder)):
         prepared, stand_in = of_run(record), STAND_INS[number % len(STAND_INS)]
         assert not any(character in one for one in prepared.test_target_text for character in (stand_in, "⁇"))
@@ -243,7 +241,7 @@ def test_no_score_depends_on_the_character_for_unknown_words(folder: Path) -> No
         assert {name: record.scores[name] for name in found.values} == pytest.approx(found.values, rel=0, abs=1e-9)
 
 
-def test_seeds_of_the_tutorial_s_experiment_differ_by_a_fifth_of_a_point() -> None:
+def test_tutorial_seeds_differ_by_a_fifth_of_a_bleu_point() -> None:
     found = [
         record.scores["bleu_sacre"]
         for record in run_store.records(PUBLISHED)

@@ -69,7 +69,7 @@ def plain_beam(model: TableModel, sentence: Words, spec: DecodingSpec) -> tuple[
     return words, total, True
 
 
-def test_beam_finds_what_greedy_misses() -> None:
+def test_beam_search_finds_what_greedy_misses() -> None:
     model = from_prefixes({(): {A: 0.6, B: 0.4}, (A,): {EOS: 0.4, B: 0.35, C: 0.25}, (B,): {EOS: 0.9, C: 0.1}})
     (short,) = alone(model, source(A), DecodingSpec(beam=1)).translations
     (found,) = alone(model, source(A), DecodingSpec(beam=2)).translations
@@ -83,7 +83,7 @@ def test_beam_finds_what_greedy_misses() -> None:
     ("formula", "length_penalty", "winner"),
     [("wu", 0.0, (A,)), ("wu", 0.6, (A,)), ("wu", 1.0, (B, C)), ("power", 0.0, (A,)), ("power", 0.6, (B, C))],
 )
-def test_length_penalty_changes_the_winner(formula: Any, length_penalty: float, winner: Words) -> None:
+def test_beam_search_length_penalty_changes_the_winner(formula: Any, length_penalty: float, winner: Words) -> None:
     # A ends with 0.366, B C with 0.324: at penalty 1, ln 0.366 / (7/6) = -0.862 against ln 0.324 / (8/6) = -0.845.
     # Before its <eos>, B C is worth ln 0.36 / (7/6) = -0.876, so a bound at its present length would stop too early.
     # With the power 0.6, ln 0.366 / 2^0.6 = -0.663 against ln 0.324 / 3^0.6 = -0.583; before, ln 0.36 / 2^0.6 = -0.674.
@@ -95,7 +95,7 @@ def test_length_penalty_changes_the_winner(formula: Any, length_penalty: float, 
 
 
 @pytest.mark.parametrize(("unknown", "words"), [("never", (A, B)), ("allowed", (UNK, A, B))])
-def test_a_wide_enough_beam_finds_the_best_of_all_sentences(unknown: Any, words: Words) -> None:
+def test_beam_search_wide_enough_finds_the_best_sentence(unknown: Any, words: Words) -> None:
     most = 4
     everything = [one for length in range(most + 1) for one in itertools.product(words, repeat=length)]
     for seed in range(200):
@@ -114,7 +114,9 @@ def test_a_wide_enough_beam_finds_the_best_of_all_sentences(unknown: Any, words:
 @pytest.mark.parametrize("formula", FORMULAS)
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 @pytest.mark.parametrize("beam", [1, 2, 3, 5])
-def test_stopping_early_and_batching_change_nothing(beam: int, alpha: float, formula: Any, unknown: Any) -> None:
+def test_beam_search_early_stopping_and_batching_change_nothing(
+    beam: int, alpha: float, formula: Any, unknown: Any
+) -> None:
     spec = DecodingSpec(beam=beam, length_penalty=alpha, max_tokens=6, batch_size=16, unknown=unknown)
     spec = replace(spec, length_formula=formula)
     for seed in range(3):
@@ -129,7 +131,7 @@ def test_stopping_early_and_batching_change_nothing(beam: int, alpha: float, for
 
 @pytest.mark.parametrize("formula", FORMULAS)
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0, 4.0])
-def test_no_penalty_falls_as_the_length_grows(formula: Any, alpha: float) -> None:
+def test_length_penalties_never_decrease(formula: Any, alpha: float) -> None:
     """The bound at which beam search stops early rests on it."""
     penalties = length_penalties(DecodingSpec(length_penalty=alpha, length_formula=formula, max_tokens=99))
     assert penalties.shape == (101,)
@@ -137,15 +139,13 @@ def test_no_penalty_falls_as_the_length_grows(formula: Any, alpha: float) -> Non
     assert penalties[1] == 1
 
 
-def test_the_power_1_gives_the_mean_log_probability() -> None:
+def test_length_penalty_1_gives_the_mean_log_probability() -> None:
     spec = DecodingSpec(length_penalty=1.0, length_formula="power", max_tokens=5)
     assert length_penalties(spec).tolist() == [0, 1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("formula", FORMULAS)
-def test_a_bound_that_ignores_the_length_would_change_translations(
-    formula: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beam_search_needs_the_length_in_its_upper_bound(formula: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = DecodingSpec(beam=3, length_penalty=1.0, length_formula=formula, max_tokens=6)
     model, asked = from_seed(0, 8, concentration=0.5, end=0.3), sources(100)
     right = translate(model, asked, spec).translations
@@ -158,14 +158,14 @@ def test_a_bound_that_ignores_the_length_would_change_translations(
     assert translate(model, asked, spec).translations != right
 
 
-def test_a_decided_search_stops() -> None:
+def test_beam_search_decided_stops() -> None:
     # Nothing that begins with B (0.1) can overtake A <eos> (0.9 * 0.9), whatever follows.
     model = from_prefixes({(): {A: 0.9, B: 0.1}, (A,): {EOS: 0.9, C: 0.1}, (B,): {C: 1.0}, (B, C): {C: 1.0}})
     alone(model, source(A), DecodingSpec(beam=2, length_penalty=0.6, max_tokens=20))
     assert model.steps == 2
 
 
-def test_finished_hypotheses_keep_their_slot() -> None:
+def test_beam_search_finished_hypotheses_keep_their_slot() -> None:
     # <eos> first, with 0.4, leaves A (0.35) the one other slot and none to B (0.25). A divides into small pieces; B C C
     # would be worth most at penalty 3: ln 0.25 / (9/6)^3 = -0.41, against ln 0.4 = -0.92 for <eos>.
     table = {(): {EOS: 0.4, A: 0.35, B: 0.25}, (A,): {A: 0.4, B: 0.3, C: 0.3}, (B,): {C: 1.0}, (B, C): {C: 1.0}}
@@ -179,7 +179,7 @@ def test_finished_hypotheses_keep_their_slot() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 3.0])
-def test_beam_of_one_is_greedy(alpha: float) -> None:
+def test_beam_search_of_width_1_is_greedy(alpha: float) -> None:
     spec = DecodingSpec(beam=1, length_penalty=alpha, max_tokens=5)
     for seed in range(20):
         model = from_seed(seed, 9, concentration=0.5, end=0.7)
@@ -188,7 +188,7 @@ def test_beam_of_one_is_greedy(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_batch_mates_do_not_matter_and_the_order_is_restored(beam: int) -> None:
+def test_translate_does_not_depend_on_batches_and_keeps_the_order(beam: int) -> None:
     model = from_seed(1, 16, concentration=0.5, end=0.3)
     asked = sources(40)
     one_by_one = [alone(model, sentence, DecodingSpec(beam=beam, max_tokens=8)) for sentence in asked]
@@ -201,7 +201,7 @@ def test_batch_mates_do_not_matter_and_the_order_is_restored(beam: int) -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_a_done_sentence_adds_no_ties(beam: int) -> None:
+def test_beam_search_done_sentence_adds_no_ties(beam: int) -> None:
     model = from_seed(2, 8, end=2.0, levels=3)
     asked = sources(40)
     ties = [alone(model, sentence, DecodingSpec(beam=beam, max_tokens=8)).ties for sentence in asked]
@@ -209,14 +209,14 @@ def test_a_done_sentence_adds_no_ties(beam: int) -> None:
     assert translate(model, asked, DecodingSpec(beam=beam, max_tokens=8, batch_size=40)).ties == sum(ties)
 
 
-def test_batches_are_of_similar_length() -> None:
+def test_translate_batches_similar_lengths() -> None:
     model = from_seed(0)
     translate(model, [source(*[A] * words) for words in (1, 7, 2, 8, 1)], DecodingSpec(max_tokens=2, batch_size=2))
     assert model.widths == [10, 4, 3]
 
 
 @pytest.mark.parametrize("beam", [1, 2])
-def test_an_unfinished_sentence_keeps_its_last_word(beam: int) -> None:
+def test_search_unfinished_sentence_keeps_its_last_token(beam: int) -> None:
     model = from_prefixes({(): {A: 1.0}, (A,): {B: 0.8, C: 0.2}, (A, B): {C: 0.9, A: 0.1}, (A, C): {C: 1.0}})
     decoded = alone(model, source(A), DecodingSpec(beam=beam, max_tokens=2))
     (found,) = decoded.translations
@@ -231,7 +231,7 @@ def test_an_unfinished_sentence_keeps_its_last_word(beam: int) -> None:
     assert decoded.unfinished == 0
 
 
-def test_an_open_hypothesis_never_beats_a_finished_one() -> None:
+def test_beam_search_active_hypothesis_never_beats_a_finished_one() -> None:
     model = from_prefixes({(): {A: 0.99, EOS: 0.01}, (A,): {B: 1.0}, (A, B): {C: 1.0}})
     decoded = alone(model, source(A), DecodingSpec(beam=2, max_tokens=2))
     assert decoded.translations[0].tokens == ()
@@ -239,7 +239,7 @@ def test_an_open_hypothesis_never_beats_a_finished_one() -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 2])
-def test_padding_and_start_are_never_chosen(beam: int) -> None:
+def test_search_never_chooses_pad_and_sos(beam: int) -> None:
     model = from_prefixes({(): {PAD: 0.5, SOS: 0.3, UNK: 0.15, A: 0.05}})
     (found,) = alone(model, source(A), DecodingSpec(beam=beam, unknown="allowed")).translations
     assert found.tokens == (UNK,)
@@ -247,13 +247,13 @@ def test_padding_and_start_are_never_chosen(beam: int) -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 2])
-def test_where_no_word_is_possible_the_sentence_ends_unfinished(beam: int) -> None:
+def test_search_without_possible_token_ends_unfinished(beam: int) -> None:
     model = from_prefixes({(): {A: 1.0}, (A,): {PAD: 1.0}})
     (found,) = alone(model, source(A), DecodingSpec(beam=beam)).translations
     assert (found.tokens, found.finished, found.log_probability) == ((A,), False, 0.0)
 
 
-def test_impossible_words_take_no_slot() -> None:
+def test_beam_search_impossible_tokens_take_no_slot() -> None:
     # After A five words fit five slots; only the least probable one of them ends at once, and with that it wins.
     rest = dict.fromkeys((UNK, A, B, C, 7), 0.2)
     table: dict[Words, dict[int, float]] = {(): {A: 1.0}, (A,): {UNK: 0.3, A: 0.25, B: 0.2, C: 0.15, 7: 0.1}}
@@ -278,7 +278,7 @@ def with_unknown(model: TableModel, probability: float) -> TableModel:
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 @pytest.mark.parametrize("beam", [1, 2, 4])
-def test_unknown_words_are_never_chosen_even_where_the_model_prefers_them(beam: int, alpha: float) -> None:
+def test_search_never_chooses_a_preferred_unk(beam: int, alpha: float) -> None:
     never = DecodingSpec(beam=beam, length_penalty=alpha, max_tokens=6, batch_size=16)
     allowed = replace(never, unknown="allowed")
     for seed in range(5):
@@ -294,7 +294,7 @@ def test_unknown_words_are_never_chosen_even_where_the_model_prefers_them(beam: 
 
 
 @pytest.mark.parametrize("beam", [1, 2, 4])
-def test_the_setting_changes_nothing_for_a_model_that_never_chooses_unknown_words(beam: int) -> None:
+def test_search_unknown_setting_is_neutral_without_unk(beam: int) -> None:
     for seed in range(5):
         model = with_unknown(from_seed(seed, 9, concentration=0.5, end=0.7, levels=3 * (seed % 2)), 0.0)
         never = DecodingSpec(beam=beam, max_tokens=8, batch_size=16)
@@ -305,14 +305,14 @@ def test_the_setting_changes_nothing_for_a_model_that_never_chooses_unknown_word
 
 @pytest.mark.parametrize(("unknown", "words"), [("never", (PAD, SOS, UNK)), ("allowed", (PAD, SOS))])
 @pytest.mark.parametrize("beam", [1, 2, 3])
-def test_ties_are_seen_behind_every_word_that_is_never_chosen(beam: int, unknown: Any, words: Words) -> None:
+def test_ties_are_counted_behind_suppressed_tokens(beam: int, unknown: Any, words: Words) -> None:
     rest = range(A, A + beam + 1)
     table = {(): dict.fromkeys(words, 0.25) | dict.fromkeys(rest, 0.25 / (beam + 1))}
     spec = DecodingSpec(beam=beam, unknown=unknown)
     assert alone(from_prefixes(table, A + beam + 1), source(A), spec).ties == 1
 
 
-def test_ties_of_greedy_are_counted_once_a_decision() -> None:
+def test_ties_of_greedy_count_once_per_decision() -> None:
     near, far = 0.3 * math.exp(0.9e-4), 0.3 * math.exp(1.1e-4)
     near_or_far = {(): {A: near, B: 0.3}, (A,): {A: far, B: 0.3}, (A, A): {C: 0.3, B: 0.3}}
     decoded = alone(from_prefixes(near_or_far), source(A), DecodingSpec())
@@ -322,7 +322,7 @@ def test_ties_of_greedy_are_counted_once_a_decision() -> None:
     assert alone(from_prefixes({(): {A: 0.5, PAD: 0.5}}), source(A), DecodingSpec()).ties == 0
 
 
-def test_ties_of_the_beam_are_those_at_its_edge() -> None:
+def test_ties_of_beam_search_are_at_its_edge() -> None:
     inside = {(): {A: 0.4, B: 0.4, C: 0.2}}
     assert alone(from_prefixes(inside), source(A), DecodingSpec(beam=2)).ties == 0
     at_the_edge = {(): {A: 0.5, B: 0.25, C: 0.25}}
@@ -330,7 +330,7 @@ def test_ties_of_the_beam_are_those_at_its_edge() -> None:
     assert alone(from_prefixes(at_the_edge), source(A), DecodingSpec(beam=3)).ties == 0
 
 
-def test_finished_sentences_leave_the_batch() -> None:
+def test_search_finished_sentences_leave_the_batch() -> None:
     def next_words(asked: Words, prefix: Words) -> np.ndarray:
         row = np.full(8, 0.01)
         row[A if len(prefix) < asked[1] else EOS] = 1.0
@@ -343,13 +343,13 @@ def test_finished_sentences_leave_the_batch() -> None:
     assert model.rows == 12 * 64 + 29
 
 
-def test_one_number_of_candidates_is_asked_for() -> None:
+def test_search_requests_a_constant_number_of_candidates() -> None:
     model = from_seed(0)
     translate(model, sources(9), DecodingSpec(beam=3, max_tokens=5, batch_size=4))
     assert len(model.best_asked) == 1
 
 
-def test_progress_and_nothing_to_translate() -> None:
+def test_translate_reports_progress_and_accepts_an_empty_set() -> None:
     seen: list[int] = []
     model = from_seed(0)
     translate(model, sources(9), DecodingSpec(max_tokens=3, batch_size=4), on_batch=seen.append)
@@ -358,7 +358,7 @@ def test_progress_and_nothing_to_translate() -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 2])
-def test_what_is_not_a_number_is_refused(beam: int) -> None:
+def test_search_with_nan_is_refused(beam: int) -> None:
     class Diverged:
         def begin_decoding(self, source: Ids) -> Diverged:
             return self

@@ -89,7 +89,7 @@ def scores(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[st
 
 @settings(deadline=None, max_examples=150)
 @given(CORPORA)
-def test_sums_over_sentences_give_the_scores_of_the_corpus(pairs: list[tuple[list[str], list[str]]]) -> None:
+def test_sums_over_sentences_give_the_corpus_scores(pairs: list[tuple[list[str], list[str]]]) -> None:
     found = scores(*zip(*pairs, strict=True))
     assert set(found.statistics) == {*SMOOTHING, "chrf"}
     for name, counts in found.statistics.items():
@@ -99,7 +99,7 @@ def test_sums_over_sentences_give_the_scores_of_the_corpus(pairs: list[tuple[lis
 
 @settings(deadline=None, max_examples=150)
 @given(CORPORA)
-def test_every_sentence_of_a_stack_is_scored_as_sacrebleu_does_alone(
+def test_bleu_from_sums_of_single_sentences_equals_sacrebleu(
     pairs: list[tuple[list[str], list[str]]],
 ) -> None:
     lines = [(" ".join(one), " ".join(other)) for one, other in pairs]
@@ -112,7 +112,7 @@ def test_every_sentence_of_a_stack_is_scored_as_sacrebleu_does_alone(
         np.testing.assert_allclose(found, [expected, expected[::-1]], rtol=0, atol=1e-9)
 
 
-def test_smoothing_and_brevity_worked_by_hand() -> None:
+def test_bleu_from_sums_equals_a_computation_by_hand() -> None:
     # Of 4 words 3 match, of 3 pairs 1, of 2 triples and 1 four none; 4 words for 5.
     sums = np.array([4, 5, 3, 1, 0, 0, 4, 3, 2, 1])
     brevity = math.exp(1 - 5 / 4)
@@ -123,12 +123,12 @@ def test_smoothing_and_brevity_worked_by_hand() -> None:
     assert chrf_from_sums(np.array([[0] * 18, [3, 4, 0, *[0] * 15]])).tolist() == [0, 0]
 
 
-def test_perplexities_of_sums() -> None:
+def test_perplexity_from_sums_is_elementwise() -> None:
     found = perplexity_from_sums(np.array([math.log(8) * 5, 1e6]), np.array([5, 1]))
     assert found.tolist() == [pytest.approx(8), math.inf]
 
 
-def test_sums_of_another_kind_are_refused() -> None:
+def test_sums_of_another_shape_are_refused() -> None:
     with pytest.raises(ValueError, match="tokens=0: allowed is a number of at least 1"):
         perplexity_from_sums(np.ones(2), np.array([3, 0]))
     with pytest.raises(ValueError, match=r"shape \(2, 18\): expected 10 columns"):
@@ -139,7 +139,7 @@ def test_sums_of_another_kind_are_refused() -> None:
         score_from_sums("bleu_2_cumulative", np.zeros(10))
 
 
-def test_nats_are_put_back_into_the_order_of_the_test_set() -> None:
+def test_nats_keep_the_order_of_the_test_set() -> None:
     class Weighing:
         def token_nats(self, batch: Batch) -> Numbers:
             return np.where(batch.target_out == PAD, np.float32(np.nan), batch.target_out / np.float32(7))
@@ -157,7 +157,7 @@ def test_nats_are_put_back_into_the_order_of_the_test_set() -> None:
 # Storing --------------------------------------------------------------------------------------------------------------
 
 
-def test_sentences_are_read_back(tmp_path: Path) -> None:
+def test_sentences_saved_are_loaded_unchanged(tmp_path: Path) -> None:
     digest = run_store.save_sentences(tmp_path, "run", SENTENCES)
     found = run_store.load_sentences(tmp_path, "run", digest)
     assert found.keys() == SENTENCES.keys()
@@ -167,7 +167,7 @@ def test_sentences_are_read_back(tmp_path: Path) -> None:
     assert digest == run_store.save_sentences(tmp_path, "again", dict(reversed(SENTENCES.items())))
 
 
-def test_missing_and_damaged_sentences_are_named(tmp_path: Path) -> None:
+def test_sentences_missing_or_damaged_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"run.sentences\.safetensors: there is no such file"):
         run_store.load_sentences(tmp_path, "run")
     digest = run_store.save_sentences(tmp_path, "run", SENTENCES)
@@ -193,14 +193,14 @@ def test_missing_and_damaged_sentences_are_named(tmp_path: Path) -> None:
         {"nats": None},
     ],
 )
-def test_arrays_of_other_sentences_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_sentences_of_another_number_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     arrays = {name: one for name, one in {**SENTENCES, **changes}.items() if one is not None}
     with pytest.raises(ValueError, match=r"sentences\.safetensors: .*: allowed is nats float64 \[N\]"):
         run_store.save_sentences(tmp_path, "run", arrays)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_stores_what_gives_its_scores(trained: tuple[Path, RunRecord]) -> None:
+def test_run_stores_the_statistics_of_its_scores(trained: tuple[Path, RunRecord]) -> None:
     results, record = trained
     arrays = run_store.load_sentences(results, RUN.id, record.fingerprints["sentences"])
     assert set(arrays) == {"nats", "tokens", *SMOOTHING, "chrf"}
@@ -217,7 +217,7 @@ def test_a_run_stores_what_gives_its_scores(trained: tuple[Path, RunRecord]) -> 
 # The command ----------------------------------------------------------------------------------------------------------
 
 
-def test_score_checks_the_sentences(older: Path, trained: tuple[Path, RunRecord], capsys: Any) -> None:
+def test_score_command_checks_the_sentences(older: Path, trained: tuple[Path, RunRecord], capsys: Any) -> None:
     results = older.parent
     assert score(results) == 0
     assert f"none stored: --sentences --run {RUN.id} writes them" in capsys.readouterr().out
@@ -235,7 +235,7 @@ def test_score_checks_the_sentences(older: Path, trained: tuple[Path, RunRecord]
     assert "damaged" in capsys.readouterr().err
 
 
-def test_sentences_of_an_older_run_are_written_and_nothing_else(
+def test_score_command_adds_sentences_to_an_older_run(
     older: Path, trained: tuple[Path, RunRecord], capsys: Any
 ) -> None:
     before = (older / run_store.RECORD).read_text()
@@ -253,9 +253,7 @@ def test_sentences_of_an_older_run_are_written_and_nothing_else(
     assert (older / run_store.RECORD).read_text() == after
 
 
-def test_a_record_that_was_sealed_is_sealed_anew_but_not_an_edited_one(
-    trained: tuple[Path, RunRecord], tmp_path: Path
-) -> None:
+def test_score_command_seals_again_unless_edited(trained: tuple[Path, RunRecord], tmp_path: Path) -> None:
     path = run_store.save_record(tmp_path, trained[1])
     sealed = json.loads(path.read_text())
     run_store.add_fingerprint(tmp_path, RUN.id, "sentences", "0" * 64)
@@ -270,7 +268,7 @@ def test_a_record_that_was_sealed_is_sealed_anew_but_not_an_edited_one(
 
 
 @pytest.mark.parametrize("case", ["no weights", "other weights", "other scores"])
-def test_what_is_not_the_run_is_refused(older: Path, case: str, capsys: Any) -> None:
+def test_score_command_with_foreign_files_is_refused(older: Path, case: str, capsys: Any) -> None:
     if case == "no weights":
         (older / "weights.json").unlink()
     elif case == "other weights":

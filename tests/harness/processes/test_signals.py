@@ -113,7 +113,7 @@ def lasting(record: RunRecord) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("phase", "name"), [pytest.param(*one, marks=[] if one in SAMPLE else [pytest.mark.faults]) for one in CASES]
 )
-def test_a_signal_ends_a_run_in_order(
+def test_run_receiving_a_signal_ends_with_a_checkpoint(
     phase: str,
     name: str,
     straight: Callable[[RunSpec], RunRecord],
@@ -139,19 +139,19 @@ def test_a_signal_ends_a_run_in_order(
     assert {path.name for path in (tmp_path / record.id).iterdir()} <= ENDED
 
 
-def test_a_second_ctrl_c_ends_at_once(cache: Path, tmp_path: Path) -> None:
+def test_second_ctrl_c_ends_immediately(cache: Path, tmp_path: Path) -> None:
     code, seconds = started("twice", "SIGINT", tmp_path, cache)
     assert code == 128 + signal.SIGINT
     assert seconds < 1.0
     assert run_store.records(tmp_path) == []
 
 
-def test_a_signal_that_is_ignored_stays_ignored(cache: Path, tmp_path: Path) -> None:
+def test_signal_ignored_at_start_stays_ignored(cache: Path, tmp_path: Path) -> None:
     assert started("ignored", "SIGHUP", tmp_path, cache)[0] == 0
     assert only(tmp_path).status == "completed"
 
 
-def test_a_checkpoint_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = SignalGuard()
 
     def refuse(*given: Any) -> None:
@@ -168,7 +168,7 @@ def test_a_checkpoint_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch
     assert re.fullmatch("interrupted by SIGTERM after 1 of 21 updates; OSError: .*No space left.*", record.reason)
 
 
-def test_a_closed_terminal_is_told_apart_from_a_failure(cache: Path, tmp_path: Path) -> None:
+def test_closed_terminal_is_an_interruption_and_no_failure(cache: Path, tmp_path: Path) -> None:
     """It sends SIGHUP, and nothing can be written to it any more."""
     words = [one.replace("build_compiling", "build_slow") for one in arguments(tmp_path)]
     terminal, other_end = os.openpty()
@@ -204,7 +204,7 @@ def _heard() -> Any:
 
 
 @pytest.mark.parametrize("number", NUMBERS.values())
-def test_a_signal_is_noted_and_raised_where_it_is_asked_for(number: int) -> None:
+def test_guard_records_a_signal_and_check_raises_it(number: int) -> None:
     with SignalGuard() as watch:
         os.kill(os.getpid(), number)
         assert watch.received == number
@@ -214,14 +214,14 @@ def test_a_signal_is_noted_and_raised_where_it_is_asked_for(number: int) -> None
     assert signal.getsignal(number) == signal.SIG_DFL
 
 
-def test_the_first_signal_counts() -> None:
+def test_guard_keeps_the_first_signal() -> None:
     with SignalGuard() as watch:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGHUP)
         assert watch.received == signal.SIGTERM
 
 
-def test_a_signal_raises_at_once_in_a_block_that_may_be_broken_off() -> None:
+def test_guard_interruptible_block_raises_immediately() -> None:
     reached: list[Any] = []
     with SignalGuard() as watch:
         for number in (signal.SIGTERM, 0):
@@ -236,7 +236,7 @@ def test_a_signal_raises_at_once_in_a_block_that_may_be_broken_off() -> None:
     assert reached == ["broken off", "broken off", "outside"]
 
 
-def test_a_signal_that_a_library_swallows_is_raised_at_the_end_of_the_block() -> None:
+def test_guard_raises_a_swallowed_signal_at_the_end_of_the_block() -> None:
     with (
         SignalGuard() as watch,
         pytest.raises(Interrupted),
@@ -246,7 +246,7 @@ def test_a_signal_that_a_library_swallows_is_raised_at_the_end_of_the_block() ->
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_signal_that_a_library_makes_another_error_of_is_raised_as_what_it_is() -> None:
+def test_guard_raises_a_signal_that_became_another_exception() -> None:
     def importing() -> None:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -260,7 +260,7 @@ def test_a_signal_that_a_library_makes_another_error_of_is_raised_as_what_it_is(
             importing()
 
 
-def test_an_ignored_signal_is_not_noted() -> None:
+def test_guard_does_not_record_an_ignored_signal() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with SignalGuard() as watch:
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
@@ -268,7 +268,7 @@ def test_an_ignored_signal_is_not_noted() -> None:
         assert watch.received is None
 
 
-def test_another_thread_watches_without_taking_signals() -> None:
+def test_guard_in_another_thread_installs_no_handler() -> None:
     before, found = signal.getsignal(signal.SIGTERM), []
 
     def watching() -> None:
@@ -283,7 +283,7 @@ def test_another_thread_watches_without_taking_signals() -> None:
     assert found == [before, signal.SIGTERM]
 
 
-def test_watches_leave_no_thread_and_no_file_behind() -> None:
+def test_guards_leave_no_thread_and_no_file() -> None:
     def files() -> int:
         return len(os.listdir("/proc/self/fd"))
 

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import typing
 from pathlib import Path
-from typing import Any
 
 import pytest
-from planted_processes import Planted, scheduler_of
+from planted_processes import Planted, job, scheduler_of
 
-from harness.experiments.specs import DataSpec, DecodingSpec, RunSpec
 from harness.speed import plan, scaling, speed_document
 from harness.speed.scheduler import RoundRobin
-from impls.contract import Training, TransformerRecipe
-
-
-def job(name: str, **changes: Any) -> plan.ModelJob:
-    spec = RunSpec(
-        variant="learned_positions",
-        recipe=TransformerRecipe(width=8, layers=1, heads=2, ffn_width=8),
-        training=Training(batch_size=2),
-        data=DataSpec(corpus="captions"),
-        decoding=DecodingSpec(max_tokens=5),
-        threads=1,
-    )
-    amounts = {"updates": 2, "validation_batches": 1, "sentences": 3, "single_sentences": 1, "profiled_updates": 1}
-    return plan.ModelJob(name=name, spec=spec, beam=5, **{**amounts, **changes})
 
 
 def test_measure_axis_of_a_quadratic_cost_has_exponent_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

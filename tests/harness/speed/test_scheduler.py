@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from planted_processes import Planted, scheduler_of
+import pytest
+from planted_processes import Planted, job, scheduler_of
 
+from harness.processes.json_process import RequestRefused
+from harness.speed import scheduler
 from harness.speed.scheduler import TaskSamples, TimedTask
 
 
@@ -43,3 +48,24 @@ def test_samples_before_timing_are_empty(tmp_path: Path) -> None:
     assert found.samples("nobody", "training") == []
     found.series[TimedTask("somebody", "training")] = TaskSamples({})
     assert found.samples("somebody", "training") == []
+
+
+@pytest.mark.parametrize(("baseline", "declined"), [("plain", True), ("", False)])
+def test_start_refused_declines_a_baseline_and_loses_a_variant(
+    baseline: str, declined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing:
+        def __init__(self, module: str, **settings: Any) -> None:
+            self.closed = False
+
+        def request(self, command: str, **arguments: Any) -> None:
+            raise RequestRefused("recipe.norm='rms' is not available")
+
+        def close(self) -> None:
+            self.closed = True
+
+    monkeypatch.setattr(scheduler, "JsonProcess", Refusing)
+    found, _ = scheduler_of(tmp_path)
+    assert not found.start(replace(job("model"), baseline=baseline))
+    reasons = {"model": "recipe.norm='rms' is not available"}
+    assert (found.declined, found.lost) == ((reasons, {}) if declined else ({}, reasons))

@@ -82,7 +82,7 @@ def case(variant: str, framework: str) -> RunSpec:
         for one in FORKED
     ],
 )
-def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
+def test_run_killed_at_random_moments_ends_with_the_same_bits(
     variant: str,
     framework: str,
     number: int,
@@ -113,7 +113,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
 
 
 @pytest.mark.faults
-def test_processes_of_their_own_killed_at_random_moments_end_with_the_same_bits(
+def test_new_processes_killed_at_random_moments_end_with_the_same_bits(
     straight: Callable[[RunSpec], dict[str, Any]], tmp_path: Path
 ) -> None:
     """Here the data are prepared anew too, in the first process and where that was killed in the second."""
@@ -150,7 +150,9 @@ def interrupted(run: RunSpec, results: Path, update: int, **settings: Any) -> Ru
     return record
 
 
-def test_a_signal_loses_no_update(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_interrupted_after_any_update_loses_none(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     run = spec()
     record = train.run(run, tmp_path / "straight")
@@ -165,7 +167,7 @@ def test_a_signal_loses_no_update(cache: Path, tmp_path: Path, monkeypatch: pyte
     assert [one.tokens for one in whole.curve] == [one.tokens for one in record.curve]
 
 
-def test_validation_that_is_broken_off_is_repeated_alone(
+def test_validation_interrupted_is_repeated_without_training(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, watch = spec(), SignalGuard()
@@ -185,7 +187,7 @@ def test_validation_that_is_broken_off_is_repeated_alone(
     assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
 
 
-def test_checkpoints_come_by_the_clock_and_at_the_ends_of_epochs(
+def test_checkpoints_are_saved_by_time_and_at_epoch_ends(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[int] = []
@@ -204,7 +206,7 @@ def test_checkpoints_come_by_the_clock_and_at_the_ends_of_epochs(
     assert outcome(tmp_path / "always", spec()) == outcome(tmp_path / "never", spec())
 
 
-def test_checkpoints_are_in_no_rate(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throughput_excludes_checkpoints(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
     save = checkpoint_files.save
@@ -247,7 +249,7 @@ def put(results: Path, wanted: dict[str, bytes]) -> None:
         (results / "run" / name).write_bytes(content)
 
 
-def test_two_generations_are_kept(tmp_path: Path) -> None:
+def test_checkpoint_files_keep_two_generations(tmp_path: Path) -> None:
     assert load(tmp_path) == (None, [])
     assert not checkpoint_files.exists(tmp_path, "run")
     for number in range(1, 5):
@@ -274,9 +276,7 @@ def damaged(content: bytes, random: np.random.Generator) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["json", "safetensors"])
-def test_of_500_flips_and_truncations_each_is_noticed_and_the_older_generation_serves(
-    kind: str, tmp_path: Path
-) -> None:
+def test_checkpoint_with_any_of_500_damages_falls_back_to_the_older(kind: str, tmp_path: Path) -> None:
     random, whole = np.random.default_rng(500), write_two(tmp_path)
     name = f"checkpoint-2.{kind}"
     for number in range(500):
@@ -293,7 +293,7 @@ def test_of_500_flips_and_truncations_each_is_noticed_and_the_older_generation_s
 
 
 @pytest.mark.parametrize("name", ["checkpoint-2.json", "checkpoint-2.safetensors"])
-def test_a_missing_file_is_noticed(name: str, tmp_path: Path) -> None:
+def test_checkpoint_with_a_missing_file_falls_back_to_the_older(name: str, tmp_path: Path) -> None:
     whole = write_two(tmp_path)
     put(tmp_path, {one: content for one, content in whole.items() if one != name})
     notes, said = load(tmp_path)
@@ -318,9 +318,7 @@ def test_a_missing_file_is_noticed(name: str, tmp_path: Path) -> None:
         lambda text: json.dumps({name: one for name, one in json.loads(text).items() if name != "seal"}),
     ],
 )
-def test_a_manifest_that_is_not_byte_for_byte_what_was_written_is_refused(
-    change: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_manifest_with_any_changed_byte_is_refused(change: Callable[[str], str], tmp_path: Path) -> None:
     whole = write_two(tmp_path)
     text = whole["checkpoint-2.json"].decode()
     assert change(text) != text
@@ -330,7 +328,7 @@ def test_a_manifest_that_is_not_byte_for_byte_what_was_written_is_refused(
     assert (notes["updates"], len(said)) == (1, 1)
 
 
-def test_generations_that_changed_places_are_refused(tmp_path: Path) -> None:
+def test_checkpoint_with_swapped_generations_is_refused(tmp_path: Path) -> None:
     whole = write_two(tmp_path)
     put(tmp_path, {"checkpoint-3.json": whole["checkpoint-1.json"], **whole})
     notes, said = load(tmp_path)
@@ -338,7 +336,7 @@ def test_generations_that_changed_places_are_refused(tmp_path: Path) -> None:
     assert (notes["updates"], len(said)) == (2, 1)
 
 
-def test_a_kill_between_any_two_writes_leaves_a_whole_generation(tmp_path: Path) -> None:
+def test_checkpoint_save_killed_at_any_system_call_leaves_one_complete(tmp_path: Path) -> None:
     """Each system call that changes a folder or waits for the disk is the last one of a process of its own."""
 
     def killed_at(number: int, results: Path) -> bool:
@@ -379,7 +377,7 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_generation(tmp_path: Path)
     assert number > 10
 
 
-def test_a_damaged_checkpoint_is_said_and_the_older_one_used(
+def test_resume_with_a_damaged_checkpoint_uses_the_older_and_reports_it(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
@@ -398,7 +396,7 @@ def test_a_damaged_checkpoint_is_said_and_the_older_one_used(
     assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
 
 
-def test_a_record_says_where_earlier_processes_were_different(
+def test_record_of_a_resumed_run_lists_earlier_environments(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
@@ -478,7 +476,7 @@ def test_resume_in_the_same_environment_is_not_refused(
     assert whole.environment["torch"]["cpu_capability"]
 
 
-def test_a_checkpoint_of_a_version_that_knew_no_environments_serves(
+def test_resume_from_a_checkpoint_without_environment_works(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
@@ -496,9 +494,7 @@ def test_a_checkpoint_of_a_version_that_knew_no_environments_serves(
     assert whole.environment["earlier_processes"] == []
 
 
-def test_a_checkpoint_may_be_as_large_as_its_model_needs(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_size_limit_follows_the_model(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
 
     class Large:
@@ -521,7 +517,7 @@ def test_a_checkpoint_may_be_as_large_as_its_model_needs(
     assert any("allowed is at most 99" in remark for remark in told.remarks)
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_starts_anew_and_says_so(
+def test_resume_with_all_checkpoints_damaged_starts_again_and_reports_it(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
@@ -539,7 +535,9 @@ def test_a_run_whose_checkpoints_are_all_damaged_starts_anew_and_says_so(
     assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
 
 
-def test_a_checkpoint_without_totals_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_from_a_checkpoint_without_totals_is_refused(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     run, save = tiny("learned_positions"), checkpoint_files.save
 
@@ -554,7 +552,7 @@ def test_a_checkpoint_without_totals_is_refused(cache: Path, tmp_path: Path, mon
     assert any("totals/objective_nats" in remark for remark in told.remarks)
 
 
-def test_a_checkpoint_of_other_data_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_with_changed_data_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     paths = [tmp_path / f"{split}.tsv" for split in ("train", "validation", "test")]
     files = FileSpec(train_source=str(paths[0]), validation_source=str(paths[1]), test_source=str(paths[2]))
@@ -576,7 +574,7 @@ def test_a_checkpoint_of_other_data_is_refused(cache: Path, tmp_path: Path, monk
     assert outcome(tmp_path / "results", run) == outcome(tmp_path / "straight", run)
 
 
-def test_what_a_killed_process_was_writing_is_removed(cache: Path, tmp_path: Path) -> None:
+def test_run_removes_partial_files_of_a_killed_process(cache: Path, tmp_path: Path) -> None:
     run = spec()
     (tmp_path / run.id).mkdir()
     (tmp_path / run.id / ".checkpoint-1.json.abc.bakeoff.partial").write_bytes(b"half")
@@ -584,7 +582,7 @@ def test_what_a_killed_process_was_writing_is_removed(cache: Path, tmp_path: Pat
     outcome(tmp_path, run)
 
 
-def test_a_run_that_is_there_needs_no_checkpoint(cache: Path, tmp_path: Path) -> None:
+def test_finished_run_removes_its_checkpoints(cache: Path, tmp_path: Path) -> None:
     record = train.run(spec(), tmp_path)
     checkpoint_files.save(tmp_path, record.id, ARRAYS, {})
     assert train.run(spec(), tmp_path) == record

@@ -119,7 +119,7 @@ def plant_in(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     "variant",
     [pytest.param(one, marks=[] if one == VARIANT else [pytest.mark.faults]) for one in registry.names()],
 )
-def test_what_is_not_finite_ends_in_a_record_that_says_so(
+def test_run_with_a_non_finite_value_ends_in_a_record_with_the_reason(
     variant: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_in(monkeypatch, name)
@@ -138,11 +138,11 @@ def test_what_is_not_finite_ends_in_a_record_that_says_so(
     assert train.run(run, tmp_path) == record
 
 
-def test_there_are_nine_cases() -> None:
+def test_divergence_has_nine_cases() -> None:
     assert len(NAMES) == 9
 
 
-def test_what_is_not_finite_survives_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_finite_value_survives_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     run, name = run_of(VARIANT, "a moment is NaN"), "a moment is NaN"
     with monkeypatch.context() as patch:
@@ -167,7 +167,7 @@ def test_what_is_not_finite_survives_a_checkpoint(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_kept_weights_that_no_loss_saw_are_looked_at_too(
+def test_kept_weights_unused_by_any_loss_are_checked_too(
     value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def far(arrays: Arrays) -> Arrays:
@@ -183,7 +183,7 @@ def test_kept_weights_that_no_loss_saw_are_looked_at_too(
     assert record.reason == "epoch 2: the weights kept are not finite: target.positions"
 
 
-def test_a_test_loss_without_perplexity_is_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_test_loss_without_perplexity_is_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure = train.measure
 
     def hopeless(*given: Any, **more: Any) -> Any:
@@ -198,7 +198,7 @@ def test_a_test_loss_without_perplexity_is_divergence(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.faults
-def test_a_diverged_run_is_told_by_the_exit_code_and_stands_in_the_report(
+def test_diverged_run_sets_the_exit_code_and_is_in_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"

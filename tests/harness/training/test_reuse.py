@@ -41,7 +41,7 @@ def path_of(record: RunRecord, name: str) -> Path:
     return Path(getattr(record.spec.data.files, name))
 
 
-def test_a_run_whose_files_are_the_same_stands(made: tuple[Path, RunRecord], tmp_path: Path) -> None:
+def test_reusable_records_with_unchanged_files_are_returned(made: tuple[Path, RunRecord], tmp_path: Path) -> None:
     results, record = made
     assert train.run(record.spec, results) == record
     other = spec("counting_model:build_compiling", data=record.spec.data)
@@ -49,7 +49,9 @@ def test_a_run_whose_files_are_the_same_stands(made: tuple[Path, RunRecord], tmp
 
 
 @pytest.mark.parametrize("name", ["train_source", "validation_target", "test_target"])
-def test_a_run_whose_files_have_changed_is_refused(made: tuple[Path, RunRecord], name: str, tmp_path: Path) -> None:
+def test_reusable_records_with_changed_files_are_refused(
+    made: tuple[Path, RunRecord], name: str, tmp_path: Path
+) -> None:
     results, record = made
     path = path_of(record, name)
     path.write_text(path.read_text().replace("sentence 3", "sentence 4"))
@@ -70,7 +72,7 @@ def test_a_run_whose_files_have_changed_is_refused(made: tuple[Path, RunRecord],
 
 
 @pytest.mark.parametrize("command", ["run", "bench", "ablate"])
-def test_every_command_that_trains_refuses_them(
+def test_changed_files_are_refused_by_every_training_command(
     made: tuple[Path, RunRecord], command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     results, record = made
@@ -94,7 +96,7 @@ def test_every_command_that_trains_refuses_them(
 
 
 @pytest.mark.parametrize("how", ["another", "absent"])
-def test_a_record_leads_to_no_other_text_of_this_machine(
+def test_record_of_someone_else_reads_no_other_local_text(
     made: tuple[Path, RunRecord], how: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     results, record = made
@@ -116,7 +118,7 @@ def test_a_record_leads_to_no_other_text_of_this_machine(
     assert compare._corpus([Side("A", "a", (Run(record, results / record.id),))]) is None
 
 
-def test_the_text_of_a_run_is_had_where_it_is_the_same(made: tuple[Path, RunRecord], capsys: Any) -> None:
+def test_text_of_a_run_is_read_if_unchanged(made: tuple[Path, RunRecord], capsys: Any) -> None:
     results, record = made
     assert main(["score", "--results", str(results)]) == 0
     assert list(report_options.test_sets([record])) == [record.spec.data]

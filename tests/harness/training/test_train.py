@@ -55,7 +55,7 @@ def files(results: Path, run: RunSpec) -> list[str]:
     return sorted(path.name for path in (results / run.id).iterdir())
 
 
-def test_a_record_is_complete(straight: tuple[Path, RunRecord]) -> None:
+def test_run_record_is_complete(straight: tuple[Path, RunRecord]) -> None:
     results, record = straight
     assert run_store.load_record(results, TORCH.id) == record
     assert (record.status, record.reason, record.command, record.note) == ("completed", "", "the command", "a note")
@@ -87,7 +87,7 @@ def test_a_record_is_complete(straight: tuple[Path, RunRecord]) -> None:
     json.dumps(record.scores, allow_nan=False)
 
 
-def test_the_fingerprints_are_those_of_what_was_used(straight: tuple[Path, RunRecord]) -> None:
+def test_run_fingerprints_match_the_data_batches_and_weights(straight: tuple[Path, RunRecord]) -> None:
     results, record = straight
     prepared, found = prepare(TORCH.data), record.fingerprints
     assert {name: found[name] for name in prepared.digests} == prepared.digests
@@ -110,7 +110,7 @@ def test_the_fingerprints_are_those_of_what_was_used(straight: tuple[Path, RunRe
     assert record.environment["versions"]["numpy"] == np.__version__
 
 
-def test_the_scores_are_those_of_the_stored_translations(straight: tuple[Path, RunRecord]) -> None:
+def test_run_scores_match_the_stored_translations(straight: tuple[Path, RunRecord]) -> None:
     results, record = straight
     hypotheses = run_store.load_hypotheses(results, TORCH.id, record.fingerprints["hypotheses"])
     assert [one.sentence for one in hypotheses] == list(range(500))
@@ -121,7 +121,7 @@ def test_the_scores_are_those_of_the_stored_translations(straight: tuple[Path, R
     assert record.decode["unknown_tokens"] == sum("<unk>" in one.tokens for one in hypotheses) == 0
 
 
-def test_the_stored_weights_are_those_of_the_best_epoch(straight: tuple[Path, RunRecord]) -> None:
+def test_run_weights_are_those_of_the_best_epoch(straight: tuple[Path, RunRecord]) -> None:
     results, record = straight
     prepared = prepare(TORCH.data)
     model = train.build_model(TORCH, prepared)
@@ -132,13 +132,13 @@ def test_the_stored_weights_are_those_of_the_best_epoch(straight: tuple[Path, Ru
     assert sum(nats) / words == pytest.approx(best.validation_loss, rel=1e-5)
 
 
-def test_a_run_that_is_there_is_not_run_again(straight: tuple[Path, RunRecord], monkeypatch: Any) -> None:
+def test_run_finished_before_is_not_run_again(straight: tuple[Path, RunRecord], monkeypatch: Any) -> None:
     results, record = straight
     monkeypatch.setattr(train, "prepare", lambda data: pytest.fail("it was run again"))
     assert train.run(TORCH, results) == record
 
 
-def test_the_same_seed_gives_the_same_run(straight: tuple[Path, RunRecord], tmp_path: Path) -> None:
+def test_run_with_the_same_seed_is_identical(straight: tuple[Path, RunRecord], tmp_path: Path) -> None:
     record = straight[1]
     again = train.run(TORCH, tmp_path)
     assert again.scores == record.scores
@@ -149,7 +149,7 @@ def test_the_same_seed_gives_the_same_run(straight: tuple[Path, RunRecord], tmp_
 
 
 @pytest.mark.parametrize(("one", "epoch"), [(spec(), 1), (TORCH, 2), (spec(), 3)])
-def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: Any, one: RunSpec, epoch: int) -> None:
+def test_run_interrupted_resumes_with_the_same_bits(tmp_path: Path, monkeypatch: Any, one: RunSpec, epoch: int) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     record = train.run(one, tmp_path / "straight")
     broken = train.run(one, tmp_path, progress=Interrupter(epoch))
@@ -170,7 +170,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: Any
     assert not [name for name in files(tmp_path, one) if "checkpoint" in name]
 
 
-def test_the_record_of_an_earlier_process_goes_where_a_run_begins_again(tmp_path: Path, monkeypatch: Any) -> None:
+def test_run_started_again_removes_the_earlier_record(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     one = spec()
     assert train.run(one, tmp_path, progress=Interrupter(2)).status == "interrupted"
@@ -186,7 +186,7 @@ def test_the_record_of_an_earlier_process_goes_where_a_run_begins_again(tmp_path
 
 
 @pytest.mark.parametrize("fault", ["repeated", "skipped"])
-def test_a_batch_repeated_or_skipped_on_resume_changes_the_digest(tmp_path: Path, monkeypatch: Any, fault: str) -> None:
+def test_stream_digest_reveals_a_repeated_or_skipped_batch(tmp_path: Path, monkeypatch: Any, fault: str) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     straight = train.run(spec(), tmp_path / "straight")
     assert train.run(spec(), tmp_path, progress=Interrupter(2)).status == "interrupted"
@@ -203,7 +203,7 @@ def test_a_batch_repeated_or_skipped_on_resume_changes_the_digest(tmp_path: Path
     assert resumed.fingerprints["stream"] != straight.fingerprints["stream"]
 
 
-def test_a_digest_of_the_weights_is_kept_after_update_50(tmp_path: Path) -> None:
+def test_weights_digest_is_kept_after_update_50(tmp_path: Path) -> None:
     record = train.run(spec(training=replace(TRAINING, batch_size=4, epochs=2), updates=70), tmp_path)
     assert list(record.fingerprints["weights_after"]) == ["50", "70"]
     first = train.run(spec(training=replace(TRAINING, batch_size=4, epochs=1), updates=50), tmp_path)
@@ -211,7 +211,7 @@ def test_a_digest_of_the_weights_is_kept_after_update_50(tmp_path: Path) -> None
     assert record.fingerprints["batches"]["50"] == first.fingerprints["stream"]
 
 
-def test_averaging_is_the_mean_of_the_last_epochs_and_resumes(tmp_path: Path, monkeypatch: Any) -> None:
+def test_averaged_weights_are_the_mean_of_the_last_epochs_also_when_resumed(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
 
     def weights(epochs: int, averaged: int, *, interrupted: bool = False) -> Any:
@@ -227,7 +227,7 @@ def test_averaging_is_the_mean_of_the_last_epochs_and_resumes(tmp_path: Path, mo
         np.testing.assert_allclose(one, (second[name].astype(np.float64) + third[name]) / 2, rtol=1e-6, atol=1e-9)
 
 
-def test_a_damaged_checkpoint_is_said_and_not_used(tmp_path: Path, monkeypatch: Any) -> None:
+def test_run_with_a_damaged_checkpoint_starts_again(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     train.run(spec(), tmp_path, progress=Interrupter(2))
     (tmp_path / spec().id / "checkpoint-1.safetensors").write_bytes(b"half")
@@ -237,14 +237,14 @@ def test_a_damaged_checkpoint_is_said_and_not_used(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(("updates", "expected"), [(3, [3]), (7, [7]), (9, [7, 9]), (99, [7, 14, 21])])
-def test_updates_are_capped(tmp_path: Path, updates: int, expected: list[int]) -> None:
+def test_run_with_an_update_limit_stops_there(tmp_path: Path, updates: int, expected: list[int]) -> None:
     record = train.run(spec(updates=updates), tmp_path)
     assert [epoch.updates for epoch in record.curve] == expected
     stream = expected_batches(prepare(spec().data).train, spec().training, seed=0, updates=expected)
     assert record.fingerprints["stream"] == stream.digest
 
 
-def test_a_diverged_run_is_shown(tmp_path: Path) -> None:
+def test_run_that_diverges_stores_the_record_only(tmp_path: Path) -> None:
     one = replace(TORCH, training=replace(TRAINING, peak_rate=1e12, clip_norm=None))
     record = train.run(one, tmp_path)
     assert record.status == "diverged"
@@ -256,7 +256,7 @@ def test_a_diverged_run_is_shown(tmp_path: Path) -> None:
     assert train.run(one, tmp_path) == record
 
 
-def test_a_run_that_breaks_off_leaves_a_record(tmp_path: Path) -> None:
+def test_run_that_fails_stores_a_record(tmp_path: Path) -> None:
     one = spec("counting_model:build_breaking")
     with pytest.raises(run_store.RunFailed):
         train.run(one, tmp_path)
@@ -276,20 +276,20 @@ def test_a_run_that_breaks_off_leaves_a_record(tmp_path: Path) -> None:
         (replace(TORCH, framework="tensorflow"), "framework 'tensorflow'"),
     ],
 )
-def test_what_cannot_be_had_is_refused_before_anything_is_written(tmp_path: Path, one: RunSpec, words: str) -> None:
+def test_run_with_unavailable_settings_writes_nothing(tmp_path: Path, one: RunSpec, words: str) -> None:
     with pytest.raises(ValueError, match="allowed|mean|module|device|framework") as caught:
         train.run(one, tmp_path)
     assert words in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_builder_from_outside_runs(tmp_path: Path) -> None:
+def test_run_with_an_external_builder_completes(tmp_path: Path) -> None:
     record = train.run(spec(), tmp_path)
     assert record.status == "completed"
     assert record.curve[-1].updates == 3 * UPDATES_PER_EPOCH
 
 
-def test_events_tell_how_far_a_run_is(tmp_path: Path, monkeypatch: Any) -> None:
+def test_run_progress_reports_every_update(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     events: list[Event] = []
     train.run(spec(), tmp_path, progress=events.append)
@@ -302,7 +302,7 @@ def test_events_tell_how_far_a_run_is(tmp_path: Path, monkeypatch: Any) -> None:
     assert sum("validation loss" in event.remark for event in events) == 3
 
 
-def test_rates_are_without_compilation(tmp_path: Path) -> None:
+def test_throughput_excludes_compilation(tmp_path: Path) -> None:
     record = train.run(spec("counting_model:build_compiling"), tmp_path)
     assert (record.speed["compilations"], record.speed["compilation_seconds"]) == (3, 3.0)
     assert record.environment["jit_compile"] is False
