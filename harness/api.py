@@ -155,8 +155,7 @@ class Runs:
         return Runs(tuple(chosen), self.results)
 
     def _value(self, record: RunRecord, name: str) -> Any:
-        own = {"status": record.status, "seed": record.spec.seed, "id": record.id}
-        if name in own:
+        if name in (own := {"status": record.status, "seed": record.spec.seed, "id": record.id}):
             return own[name]
         dotted, settings = name.replace("__", "."), flat_settings(record.spec)
         found = [key for key in settings if dotted in (key, key.rpartition(".")[2])]
