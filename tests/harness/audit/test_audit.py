@@ -294,3 +294,20 @@ def test_nothing_is_downloaded_to_check(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("MULTI30K_DIR", raising=False)
     monkeypatch.setattr(multi30k, "_download", lambda missing: pytest.fail("it downloads"))
     assert at_hand(made_up()) is None
+
+
+def test_check_prints_the_verdict_first_and_then_only_findings(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit("scores.chrf", 1.0)(results)
+    assert main(["check", "--results", str(results), "--run", FIRST]) == 1
+    verdict, *lines = capsys.readouterr().out.rstrip("\n").split("\n")
+    assert "C25" in verdict
+    assert any(line.startswith("C25 ") and "FAIL" in line for line in lines)
+    assert not any(" ok (" in line for line in lines)
+    assert "--explain CODE" in lines[-1]
+
+
+def test_check_explains_a_rule_and_reads_no_record(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--explain", "c05", "--results", "nowhere"]) == 0
+    assert capsys.readouterr().out == f"C05 seal: {RULES[4].sentence}\n"
