@@ -244,7 +244,7 @@ def test_speed_leaves_out_a_baseline_that_declines(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["--set", "decoding.beam=3"], "decoding.beam=3: use --beam"),
-        (["--weights", "x", "--part", "training"], "--weights with --part training, which uses none"),
+        (["--weights", "x", "--part", "training"], "--weights with --part training, which uses no weights"),
     ],
 )
 def test_speed_with_an_option_without_effect_is_refused(

@@ -1,0 +1,68 @@
+"""The facts about an environment, and which differences change arithmetic."""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+import pytest
+from small_runs import spec
+
+from harness.processes import machine
+from harness.processes.environment_variables import worker_environment
+
+HERE = {
+    "machine": {"processor": "A", "cores": 2},
+    "versions": {"numpy": "2.0", "torch": "2.10", "sacrebleu": "2.6"},
+    "variables": {"OMP_NUM_THREADS": "1"},
+    "torch": {"cpu_capability": "AVX2"},
+}
+
+
+@pytest.mark.parametrize("name", ["MKL_CBWR", "KMP_BLOCKTIME", "ATEN_CPU_CAPABILITY", "TORCH_SHOW", "GLIBC_TUNABLES"])
+def test_variables_that_change_results_are_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "value")
+    monkeypatch.setenv("PASSWORD", "secret")
+    assert machine.environment(spec())["variables"][name] == "value"
+    assert "PASSWORD" not in machine.variables()
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "line"),
+    [
+        ("machine", "processor", "B", "processor A (now B)"),
+        ("versions", "torch", "2.11", "torch 2.10 (now 2.11)"),
+        ("variables", "MKL_CBWR", "AVX2", "MKL_CBWR None (now AVX2)"),
+        ("torch", "cpu_capability", "AVX512", "cpu_capability AVX2 (now AVX512)"),
+    ],
+)
+def test_arithmetic_differences_names_what_changes_weights(part: str, name: str, value: str, line: str) -> None:
+    assert machine.arithmetic_differences(HERE, {**HERE, part: {**HERE[part], name: value}}, "torch") == [line]
+
+
+@pytest.mark.parametrize(
+    ("part", "name"), [("machine", "cores"), ("versions", "sacrebleu"), ("variables", "OMP_PROC_BIND")]
+)
+def test_arithmetic_differences_ignores_what_does_not(part: str, name: str) -> None:
+    assert machine.arithmetic_differences(HERE, {**HERE, part: {**HERE[part], name: "other"}}, "torch") == []
+
+
+def test_arithmetic_differences_skips_facts_that_an_older_version_lacks() -> None:
+    older = {name: value for name, value in HERE.items() if name != "torch"}
+    assert machine.arithmetic_differences(older, HERE, "torch") == []
+
+
+def test_memory_and_load_are_those_of_the_system() -> None:
+    assert machine.memory_bytes() == psutil.virtual_memory().total
+    assert machine.load_average() >= 0
+    assert 1 <= machine.cores() <= (os.cpu_count() or 1)
+
+
+def test_worker_environment_limits_spinning_unless_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    assert worker_environment(spec())["GOMP_SPINCOUNT"] == "10000"
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    assert worker_environment(spec())["GOMP_SPINCOUNT"] == "7"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    assert "GOMP_SPINCOUNT" not in worker_environment(spec())

@@ -1,0 +1,32 @@
+"""What the process of a run is told on its standard input."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from small_runs import spec
+
+from harness.cli.main import parser
+from harness.processes.workers import Payload
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, {"resume_anyway": False}),
+        ({"checkpoint_seconds": 5.0, "resume_anyway": True}, {"checkpoint_seconds": 5.0, "resume_anyway": True}),
+    ],
+)
+def test_payload_line_holds_its_settings(settings: dict[str, Any], expected: dict[str, Any]) -> None:
+    line = Payload(spec=spec(), command="a command", note="a note", **settings).line()
+    value = json.loads(line)
+    assert (line[-1], value.pop("spec")["variant"]) == ("\n", "counting_model:build")
+    assert value == {"command": "a command", "note": "a note", "follow": True, **expected}
+
+
+@pytest.mark.parametrize("words", ["run paper", "bench", "ablate --field norm"])
+def test_resume_anyway_is_an_option_of_every_training_command(words: str) -> None:
+    assert not parser().parse_args(words.split()).resume_anyway
+    assert parser().parse_args([*words.split(), "--resume-anyway"]).resume_anyway
