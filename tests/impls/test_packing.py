@@ -137,7 +137,7 @@ def test_packed_features_equal_padded_in_double_precision(recipe: TransformerRec
     """float64 shows differences of formulas rather than rounding; includes the gradients of all weights."""
     of, batch = model(recipe), random_batch(GROUP_ROWS + 3)
     module = of.module.double().eval()
-    packing = pack(batch, heads=recipe.heads, group_rows=GROUP_ROWS, to_device=of.place)
+    packing = pack(batch, heads=recipe.heads, group_rows=GROUP_ROWS, to_device=of.to_device)
     real = torch.from_numpy(packing.indices)
     features = module(of.to_device(batch.source), of.to_device(batch.target_in)).flatten(0, 1)[real]
     directions = torch.from_numpy(np.random.default_rng(0).standard_normal(features.shape))
@@ -271,9 +271,9 @@ def _rolled(field: str) -> Callable[[Group], Group]:
 
 PLANTED: dict[str, Callable[[Any], Any]] = {
     "positions shifted by one": _shifted_positions,
-    "places of the words shifted": lambda packing: replace(packing, indices=np.roll(packing.indices, 1)),
+    "indices shifted": lambda packing: replace(packing, indices=np.roll(packing.indices, 1)),
     "sentences in another order": lambda packing: replace(
-        packing, source=replace(packing.source, words=packing.source.tokens.flip(0))
+        packing, source=replace(packing.source, tokens=packing.source.tokens.flip(0))
     ),
     **{
         f"{name}: wrong {field}": _changed(name, _rolled(field))
@@ -289,7 +289,7 @@ PLANTED: dict[str, Callable[[Any], Any]] = {
     "later words visible": _changed(
         "target_groups", lambda group: group._replace(visible=torch.ones_like(group.visible))
     ),
-    "padding asks": _changed("target_groups", lambda group: group._replace(real=torch.ones_like(group.real))),
+    "padding queries": _changed("target_groups", lambda group: group._replace(real=torch.ones_like(group.real))),
 }
 
 
@@ -301,7 +301,7 @@ def test_packing_wrong_index_is_detected(fault: str, monkeypatch: pytest.MonkeyP
     assert nats > 1e-3 or gradients > 1e-3
 
 
-@pytest.mark.parametrize("fault", ["words", "sizes", "lengths"])
+@pytest.mark.parametrize("fault", ["tokens", "sizes", "lengths"])
 def test_gru_packing_wrong_layout_is_detected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(batch: Batch, **settings: Any) -> Any:
         result = pack_by_position(batch, **settings)
