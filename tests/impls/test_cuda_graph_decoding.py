@@ -45,9 +45,9 @@ OTHERS: tuple[dict[str, Any], ...] = (
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use small steps, so that there are several shapes and caches outgrow their capacity."""
-    monkeypatch.setattr(cuda_graph_decoding, "SOURCES_STEP", 3)
-    monkeypatch.setattr(cuda_graph_decoding, "POSITIONS_STEP", 4)
-    monkeypatch.setattr(cuda_graph_decoding, "WORDS_STEP", 5)
+    monkeypatch.setattr(cuda_graph_decoding, "SOURCE_COUNT_STEP", 3)
+    monkeypatch.setattr(cuda_graph_decoding, "SOURCE_LENGTH_STEP", 4)
+    monkeypatch.setattr(cuda_graph_decoding, "CAPACITY_STEP", 5)
     with one_thread():
         yield
 
@@ -225,7 +225,7 @@ def test_graph_decoding_beyond_max_shapes_runs_plain(monkeypatch: pytest.MonkeyP
     expected = translate(plain, sources(), search(3))
     translate(fixed, sources(), search(3))
     all_steps, all_shapes = len(steps), len(set(steps))
-    monkeypatch.setattr(cuda_graph_decoding, "MOST_SHAPES", 2)
+    monkeypatch.setattr(cuda_graph_decoding, "MAX_SHAPES", 2)
     _, fixed = pair(recipe())
     steps.clear()
     same(translate(fixed, sources(), search(3)), expected)

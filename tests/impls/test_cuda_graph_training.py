@@ -325,7 +325,7 @@ def test_capture_restores_state(gpu: SimulatedGpu) -> None:
     before = replayed.training_state()
     inputs = cuda_graph_training.Inputs(BatchShape(ROWS, 8, 8), torch.device("cpu"))
     inputs.fill(batch(2), RATE)
-    replayed._capture_update("another", lambda: replayed._update(inputs), replayed._changed)
+    replayed._capture_update("another", lambda: replayed._update(inputs), replayed._state)
     equal(replayed.training_state(), before)
 
 
@@ -342,7 +342,7 @@ def test_replay_after_restoring_state_works(gpu: SimulatedGpu) -> None:
 
 
 def test_shapes_beyond_max_graphs_run_directly(gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graph_training, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(cuda_graph_training, "MAX_GRAPHS", 2)
     given = batches(12)
     static, replayed = model(GraphModel, recipe(dropout=0.3), training()), captured()
     expected = curve(static, given)
