@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.audit.run_folder import Skipped, StoredRun
 from harness.experiments.specs import ADDED_FIELDS
-from harness.storage import run_store
+from harness.storage import files, run_store
 from harness.storage.records import RunRecord
 from impls.weights import count, shapes
 
@@ -87,7 +87,7 @@ def seal(stored: StoredRun) -> Iterator[str]:
             yield f"no seal: records of schema {stored.raw['schema']} are sealed when they are written"
             return
         raise Skipped("not sealed: made by an older version")
-    if run_store.seal(stored.raw) != stored.raw[run_store.SEAL]:
+    if files.seal(stored.raw) != stored.raw[run_store.SEAL]:
         yield "edited since it was written: its digest is not its seal"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from harness.audit.batch_reference import Expected
 from harness.experiments.specs import DataSpec
 from harness.storage import checkpoint_files, files, run_store
-from harness.storage.records import RECORD_SCHEMAS, RunRecord, record_from_json
+from harness.storage.records import RECORD_SCHEMAS, RunRecord, misfits, record_from_json
 from harness.storage.run_store import Hypothesis
 from harness.text import brief
 from impls.contract import Arrays
@@ -167,14 +167,7 @@ def _with(stored: StoredRun, **found: Any) -> StoredRun:
 
 def _misfits(record: RunRecord) -> Iterator[str]:
     """Yield errors in the untyped parts of a record, on which rules rely."""
-    yield from run_store.misfits(record)
-    for name in ("resumed_after_epochs", "resumed_after_updates"):
-        if not isinstance(record.environment.get(name, []), list):
-            yield f"environment.{name}={brief(record.environment[name])}: expected a list of numbers"
-    for name in ("machine", "commit"):
-        value = record.environment.get(name)
-        if value is not None and not isinstance(value, dict):
-            yield f"environment.{name}={brief(value)} must be an object"
+    yield from misfits(record)
     for name, number in [*record.sizes.items(), *record.speed.items()]:
         if number < 0:
             yield f"{name}={number!r} must be a number of at least 0"

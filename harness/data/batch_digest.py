@@ -104,5 +104,5 @@ def weights_digest(weights: Arrays) -> str:
     digest = hashlib.sha256()
     for name, array in sorted(weights.items()):
         digest.update(f"{name}:{'x'.join(map(str, array.shape))}:".encode())
-        digest.update(array.astype("<f4").tobytes())
+        digest.update(np.ascontiguousarray(array, "<f4").data)
     return digest.hexdigest()

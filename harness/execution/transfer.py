@@ -139,7 +139,7 @@ def _record(contents: Contents) -> RunRecord:
     try:
         value = files.parse_json(contents[run_store.RECORD])
         sealed = value.pop(run_store.SEAL)
-        whole = sealed == run_store.seal(value)
+        whole = sealed == files.seal(value)
         record = record_from_json(value)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{run_store.RECORD}: damaged ({error})") from error

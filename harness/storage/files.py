@@ -32,11 +32,14 @@ PARTIAL = ".bakeoff.partial"
 SEAL = "seal"
 """The field of a JSON object that holds the digest of all its others."""
 
-JSON_BYTES = 8 * 2**20
-"""The most that a JSON file may have. Units: bytes; a record has some ten thousand."""
+JSON_BYTES = 4 * 2**20
+"""The limit of a JSON file. Units: bytes; a record has some 30,000."""
 
 FILE_BYTES = 4 * 2**30
-"""The most that any file may have where nothing else is said. Units: bytes; a thousand million numbers of 32 bits."""
+"""The limit of files without one of their own, such as checkpoints. Units: bytes."""
+
+HASHED_BYTES = 2**30
+"""The limit of files that are only hashed. Units: bytes; hashing one takes a few seconds."""
 
 JSON_DEPTH = 50
 """How deep JSON may be nested; a record is five deep. What is done with it later goes down several calls for each."""
@@ -229,13 +232,13 @@ def parse_json(content: bytes) -> Any:
     return value
 
 
-def file_digest(path: Path, most: int = FILE_BYTES) -> str:
+def file_digest(path: Path, most: int = HASHED_BYTES) -> str:
     """Return the SHA-256 of a file, as hexadecimal digits. Raises: as `reading`."""
     with reading(path, most) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_digest(path: Path, digest: str | None, most: int = FILE_BYTES) -> None:
+def check_digest(path: Path, digest: str | None, most: int = HASHED_BYTES) -> None:
     """Raise ValueError naming the file where its SHA-256 is not `digest`; None is not checked."""
     if digest is not None and file_digest(path, most) != digest:
         raise ValueError(f"{path}: damaged (its SHA-256 is not {digest})")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -13,6 +15,27 @@ from impls.contract import TransformerRecipe
 RECORD_SCHEMA = 2
 """The version of run records; records of version 1 are read and completed."""
 RECORD_SCHEMAS = (1, 2)
+
+Value = str | float | bool | None
+"""What a free part of a record may hold by name; numbers include integers."""
+
+ENVIRONMENT_TYPES: dict[str, Any] = {
+    "versions": dict[str, str | None],
+    "variables": dict[str, str | None],
+    "machine": dict[str, Value | list[str]],
+    "commit": dict[str, Value],
+    "threads": int,
+    "resumed_after_epochs": list[float],
+    "resumed_after_updates": list[float],
+    "checkpoint_fallbacks": list[str],
+    "lost_processes": list[str],
+    "earlier_processes": list[dict[str, Any]],
+}
+"""The types of the parts of `RunRecord.environment` that are read again."""
+
+_BY_UPDATES = ("batches", "weights_after")
+_FINGERPRINTS: dict[str, type] = {"files": dict, "weights": dict, **dict.fromkeys(_BY_UPDATES, dict)}
+"""What these hold; each other fingerprint is one digest."""
 
 Status = Literal["completed", "interrupted", "failed", "diverged"]
 
@@ -103,6 +126,25 @@ def completed(value: dict[str, Any]) -> dict[str, Any]:
         if isinstance(settings, dict) and (part != "recipe" or settings.get("family") == TransformerRecipe.family):
             spec[part] = {name: earlier, **settings}
     return {**value, "spec": spec}
+
+
+def misfits(record: RunRecord) -> Iterator[str]:
+    """Yield what is wrong in the free parts of a record, so that readers may rely on their types."""
+    for name, value in record.fingerprints.items():
+        kind = _FINGERPRINTS.get(name, str)
+        inner = list(value.values()) if isinstance(value, dict) else []
+        if not isinstance(value, kind) or not all(isinstance(one, str) for one in inner):
+            yield f"fingerprints.{name}={brief(value)}: expected {'digests by name' if kind is dict else 'a digest'}"
+        elif name in _BY_UPDATES and not all(
+            re.fullmatch(r"[1-9][0-9]{0,17}", key) for key in record.fingerprints[name]
+        ):
+            yield f"fingerprints.{name}={brief(value)}: expected numbers of updates as names"
+    for name, kind in ENVIRONMENT_TYPES.items():
+        if record.environment.get(name) is not None:
+            try:
+                from_json(kind, record.environment[name], f"environment.{name}")
+            except ValueError as error:
+                yield str(error)
 
 
 def epochs_from_json(value: Any) -> list[EpochRecord]:

@@ -12,19 +12,21 @@ RESULTS/ID/log.txt               what the process of the run printed
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import io
 import math
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, get_args
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from harness.experiments.serialization import canonical_json, to_json
 from harness.storage import files, tensors
-from harness.storage.records import RunRecord, Status, record_from_json
+from harness.storage.records import RunRecord, misfits, record_from_json
+from harness.storage.tensors import Headers, TensorHeader
 from harness.text import brief
 from impls.contract import Arrays, Numbers
 
@@ -38,12 +40,16 @@ SENTENCES, ATTENTION = "sentences.safetensors", "attention.safetensors"
 SEAL = files.SEAL
 """The field of record.json beside those of the `RunRecord`: its own digest. Records of older versions have none."""
 
-_BY_UPDATES = ("batches", "weights_after")
-_FINGERPRINTS: dict[str, type] = {"files": dict, "weights": dict, **dict.fromkeys(_BY_UPDATES, dict)}
-"""What these hold; each other fingerprint is one digest."""
+HYPOTHESES_BYTES = 24 * 2**20
+SENTENCES_BYTES = 64 * 2**20
+ATTENTION_BYTES = 64 * 2**20
+WEIGHTS_BYTES = 512 * 2**20
+"""Limits of the files of one run, in bytes: far above what runs write, which is 0.2 MB of translations, 0.3 MB of counts,
+0.2 MB of attention, and 250 MB of weights for the largest recipe. Reading one takes less than 512 MB of memory."""
 
-HYPOTHESES_BYTES = 64 * 2**20
-"""The most that the translations of one run may have. Units: bytes; a thousand sentences have some hundred thousand."""
+MAP_POSITIONS = 2_048
+COLUMNS = 64
+"""Limits of the positions of a stored attention map, and of what one sentence adds to one score."""
 
 
 class RunFailed(Exception):
@@ -102,9 +108,6 @@ def update_record(results: Path, record: RunRecord) -> None:
     _read_record(path)
     value, told = files.read_json(path), finite(to_json(record))
     files.write_sealed(path, value | {name: one for name, one in told.items() if value.get(name) != one})
-
-
-seal = files.seal
 
 
 def load_record(results: Path, run_id: str) -> RunRecord | None:
@@ -201,25 +204,6 @@ def _read_record(path: Path) -> RunRecord:
     return record
 
 
-def misfits(record: RunRecord) -> Iterator[str]:
-    """Yield what is wrong in the free parts of a record, so that whoever looks at them may rely on what they are."""
-    if record.status not in get_args(Status):
-        yield f"status={brief(record.status)}: allowed is {', '.join(get_args(Status))}"
-    for name, value in record.fingerprints.items():
-        kind = _FINGERPRINTS.get(name, str)
-        inner = list(value.values()) if isinstance(value, dict) else []
-        if not isinstance(value, kind) or not all(isinstance(one, str) for one in inner):
-            yield f"fingerprints.{name}={brief(value)}: allowed is {'digests by name' if kind is dict else 'a digest'}"
-        elif name in _BY_UPDATES and not all(
-            re.fullmatch(r"[1-9][0-9]{0,17}", key) for key in record.fingerprints[name]
-        ):
-            yield f"fingerprints.{name}={brief(value)}: its keys must be numbers of updates"
-    for name in ("versions", "variables"):
-        value = record.environment.get(name)
-        if value is not None and not isinstance(value, dict):
-            yield f"environment.{name}={brief(value)}: allowed is what stands there, by name"
-
-
 def finite(value: Any) -> Any:
     """Return JSON with None for every number that is not finite."""
     if isinstance(value, float | np.floating):
@@ -250,12 +234,14 @@ def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> li
     path = run_folder(results, run_id) / HYPOTHESES
     if not os.path.lexists(path):
         raise ValueError(f"{path}: there is no such file")
-    files.check_digest(path, digest)
     try:
-        lines = files.read_bytes(path, HYPOTHESES_BYTES).removesuffix(b"\n").split(b"\n")
+        content = files.read_bytes(path, HYPOTHESES_BYTES)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    return [_hypothesis(path, number, line) for number, line in enumerate(lines, start=1)]
+    if digest is not None and hashlib.sha256(content).hexdigest() != digest:
+        raise ValueError(f"{path}: damaged (its SHA-256 is not {digest})")
+    lines = io.BytesIO(content or b"\n")
+    return [_hypothesis(path, number, line.removesuffix(b"\n")) for number, line in enumerate(lines, start=1)]
 
 
 def _hypothesis(path: Path, number: int, line: bytes) -> Hypothesis:
@@ -283,7 +269,7 @@ def save_sentences(results: Path, run_id: str, arrays: Arrays) -> str:
     Raises: ValueError where these are not of the same N sentences.
     """
     path = own_folder(results, run_id) / SENTENCES
-    _check_sentences(path, arrays)
+    _check(path, arrays, _check_sentences)
     return tensors.write(path, arrays)
 
 
@@ -295,8 +281,7 @@ def load_sentences(results: Path, run_id: str, digest: str | None = None) -> Arr
     path = run_folder(results, run_id) / SENTENCES
     if not os.path.lexists(path):
         raise ValueError(f"{path}: there is no such file")
-    arrays = tensors.read(path, digest)
-    _check_sentences(path, arrays)
+    arrays = tensors.read(path, digest, SENTENCES_BYTES, check=_check_sentences)
     if np.isnan(arrays["nats"]).any():
         raise ValueError(f"{path}: nats of a sentence are not a number")
     return arrays
@@ -307,12 +292,23 @@ def has_sentences(results: Path, run_id: str) -> bool:
     return os.path.lexists(run_folder(results, run_id) / SENTENCES)
 
 
-def _check_sentences(path: Path, arrays: Arrays) -> None:
-    found = {name: (str(one.dtype), one.ndim) for name, one in arrays.items()}
-    expected = dict.fromkeys(arrays, ("int32", 2)) | {"nats": ("float64", 1), "tokens": ("int32", 1)}
-    if found != expected or len({len(one) for one in arrays.values()}) != 1:
-        shapes = {name: f"{one.dtype}{list(one.shape)}" for name, one in sorted(arrays.items())}
-        raise ValueError(f"{path}: {shapes}: allowed is nats float64 [N], tokens int32 [N], all else int32 [N,K]")
+def _check(path: Path, arrays: Arrays, check: Callable[[Headers], None]) -> None:
+    """Apply a check of headers to arrays that are to be written. Raises: ValueError naming the file."""
+    try:
+        check({name: TensorHeader(str(array.dtype), array.shape) for name, array in arrays.items()})
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _check_sentences(headers: Headers) -> None:
+    """Raise ValueError unless the tensors are counts of the same sentences."""
+    kinds = {name: (header.dtype, len(header.shape)) for name, header in headers.items()}
+    expected = dict.fromkeys(headers, ("int32", 2)) | {"nats": ("float64", 1), "tokens": ("int32", 1)}
+    rows = {header.shape[:1] for header in headers.values()}
+    wide = any(column > COLUMNS for header in headers.values() for column in header.shape[1:])
+    if kinds != expected or len(rows) != 1 or wide:
+        shapes = brief({name: str(header) for name, header in sorted(headers.items())})
+        raise ValueError(f"{shapes}: expected nats float64 [N], tokens int32 [N] and int32 [N,K] with K <= {COLUMNS}")
 
 
 # Attention ------------------------------------------------------------------------------------------------------------
@@ -327,7 +323,7 @@ def save_attention(results: Path, run_id: str, maps: Mapping[int, Numbers]) -> s
     """
     path = own_folder(results, run_id) / ATTENTION
     arrays = {str(number): one for number, one in sorted(maps.items())}
-    _check_attention(path, arrays)
+    _check(path, arrays, _check_attention)
     return tensors.write(path, arrays)
 
 
@@ -339,8 +335,7 @@ def load_attention(results: Path, run_id: str, digest: str | None = None) -> dic
     path = run_folder(results, run_id) / ATTENTION
     if not os.path.lexists(path):
         return {}
-    arrays = tensors.read(path, digest)
-    _check_attention(path, arrays)
+    arrays = tensors.read(path, digest, ATTENTION_BYTES, check=_check_attention)
     if not all(np.isfinite(one).all() for one in arrays.values()):
         raise ValueError(f"{path}: a weight is not finite: allowed is from 0 to 1")
     return {int(name): one for name, one in sorted(arrays.items(), key=lambda pair: int(pair[0]))}
@@ -351,12 +346,15 @@ def has_attention(results: Path, run_id: str) -> bool:
     return os.path.lexists(run_folder(results, run_id) / ATTENTION)
 
 
-def _check_attention(path: Path, arrays: Arrays) -> None:
-    for name, one in arrays.items():
+def _check_attention(headers: Headers) -> None:
+    """Raise ValueError unless the tensors are attention maps of sentences."""
+    for name, header in headers.items():
         numbered = name.isascii() and name.isdecimal() and len(name) < 10
-        if not numbered or str(one.dtype) != "float16" or one.ndim != 3 or not one.size:
+        fits = header.dtype == "float16" and len(header.shape) == 3 and 0 not in header.shape
+        if not numbered or not fits or max(header.shape) > MAP_POSITIONS:
             raise ValueError(
-                f"{path}: {name!r} is {one.dtype}{list(one.shape)}: allowed is a sentence number, float16 [layers,T,S]"
+                f"{brief(name)} is {header}: expected a sentence number, float16 [layers,T,S] of at most "
+                f"{MAP_POSITIONS:,} positions"
             )
 
 
@@ -394,7 +392,7 @@ def load_weights(results: Path, run_id: str, digest: str | None = None) -> Array
     Raises: ValueError naming the file that is missing, or not what its manifest says, or whose SHA-256 is not `digest`.
     """
     manifest = run_folder(results, run_id) / f"{WEIGHTS}.json"
-    weights, found = tensors.read_named(manifest)
+    weights, found = tensors.read_named(manifest, WEIGHTS_BYTES)
     if digest is not None and found["sha256"] != digest:
         raise ValueError(f"{manifest}: its weights are not those that the record has the SHA-256 of")
     return weights

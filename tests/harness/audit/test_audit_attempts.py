@@ -17,7 +17,7 @@ from harness.audit.rules import AuditReport, check
 from harness.data import multi30k
 from harness.experiments.specs import ADDED_FIELDS, DataSpec, DecodingSpec
 from harness.processes.machine import REPOSITORY
-from harness.storage import run_store
+from harness.storage import files, run_store
 
 UNSEALED = ("no seal", "an edit under the old seal", "no seal in an old schema")
 
@@ -73,9 +73,7 @@ def test_each_attempt_is_reported_by_its_rule(
     if name not in UNSEALED:
         for path in results.glob(f"*/{run_store.RECORD}"):
             value = json.loads(path.read_text(encoding="utf-8"))
-            assert run_store.seal(value) == value[run_store.SEAL], (
-                "an attempt without a seal is reported for that alone"
-            )
+            assert files.seal(value) == value[run_store.SEAL], "an attempt without a seal is reported for that alone"
 
 
 def whole_history() -> bool:

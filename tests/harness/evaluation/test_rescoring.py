@@ -111,7 +111,7 @@ def test_rescore_writes_text_scores_counts_and_seal(
 
     new = json.loads((folder / run_store.RECORD).read_text(encoding="utf-8"))
     assert new["schema"] == 2
-    assert new[run_store.SEAL] == run_store.seal(new)
+    assert new[run_store.SEAL] == files.seal(new)
     changed = {"schema", "spec", "note", "fingerprints", "scores", "signatures", "decode", run_store.SEAL}
     assert {name for name in new if new[name] != old.get(name)} == changed
     assert {name for name, one in new["fingerprints"].items() if one != old["fingerprints"][name]} == {

@@ -259,7 +259,7 @@ def test_score_command_seals_again_unless_edited(trained: tuple[Path, RunRecord]
     run_store.add_fingerprint(tmp_path, RUN.id, "sentences", "0" * 64)
     value = json.loads(path.read_text())
     assert value == {**sealed, "fingerprints": {**sealed["fingerprints"], "sentences": "0" * 64}, "seal": value["seal"]}
-    assert value["seal"] == run_store.seal(value) != sealed["seal"]
+    assert value["seal"] == files.seal(value) != sealed["seal"]
     edited = {**value, "note": "edited"}
     files.write_json(path, edited)
     with pytest.raises(ValueError, match=r"record\.json: its seal is not that of its content"):

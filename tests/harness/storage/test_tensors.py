@@ -1,0 +1,165 @@
+"""Malformed, oversized and sparse tensor files are rejected before they are read, in one line that names the file."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.storage import files, run_store, tensors
+
+RUN = "run"
+
+
+def entry(dtype: Any = "F32", shape: Any = (2,), start: Any = 0, stop: Any = 8) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
+
+
+def tensor_file(header: Any, body: bytes = bytes(8), *, length: int | None = None) -> bytes:
+    """Return a safetensors file; `header` is JSON or bytes, `length` what it claims to be."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return (
+        struct.pack("<Q", len(text) if length is None else length) + text + (body if isinstance(body, bytes) else b"")
+    )
+
+
+MALFORMED: dict[str, bytes] = {
+    "empty file": b"",
+    "seven bytes": b"\0" * 7,
+    "length only": struct.pack("<Q", 0),
+    "length beyond the file": tensor_file({"a": entry()}, length=10_000),
+    "length of 2^63": tensor_file({"a": entry()}, length=2**63),
+    "length beyond the limit": tensor_file(b" " * (tensors.HEADER_BYTES + 1)),
+    "not JSON": tensor_file(b"{"),
+    "not UTF-8": tensor_file(b'{"\xff": 1}'),
+    "a list": tensor_file([]),
+    "a number": tensor_file(7),
+    "deep nesting": tensor_file(b'{"a":' * 10_000 + b"1" + b"}" * 10_000),
+    "name twice": tensor_file(b'{"a":%b,"a":%b}' % ((json.dumps(entry()).encode(),) * 2)),
+    "entry that is null": tensor_file({"a": None}),
+    "entry without a shape": tensor_file({"a": {"dtype": "F32", "data_offsets": [0, 8]}}),
+    "entry with another field": tensor_file({"a": {**entry(), "x": 1}}),
+    "unknown type": tensor_file({"a": entry("OBJECT")}),
+    "type that is a list": tensor_file({"a": entry(["F32"])}),
+    "type that NumPy lacks": tensor_file({"a": entry("BF16", [4])}),
+    "negative dimension": tensor_file({"a": entry(shape=[-2])}),
+    "dimension that is text": tensor_file({"a": entry(shape=["2"])}),
+    "dimension that is a fraction": tensor_file({"a": entry(shape=[2.0])}),
+    "dimension that is true": tensor_file({"a": entry(shape=[True, 2])}),
+    "dimension beyond 2^63": tensor_file({"a": entry(shape=[2**63, 0])}),
+    "a hundred dimensions": tensor_file({"a": entry(shape=[1] * 98 + [2])}),
+    "shape larger than its bytes": tensor_file({"a": entry(shape=[2**40, 2**40])}),
+    "offsets backwards": tensor_file({"a": entry(start=8, stop=0)}),
+    "offset before the file": tensor_file({"a": entry(start=-8, stop=0)}),
+    "one offset": tensor_file({"a": {**entry(), "data_offsets": [0]}}),
+    "tensors that overlap": tensor_file({"a": entry(), "b": entry(start=4, stop=12)}, bytes(12)),
+    "gap between tensors": tensor_file({"a": entry(), "b": entry(start=12, stop=20)}, bytes(20)),
+    "bytes after the tensors": tensor_file({"a": entry()}, bytes(9)),
+    "tensors cut off": tensor_file({"a": entry()}, bytes(7)),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_read_malformed_header_is_rejected(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "it.safetensors"
+    path.write_bytes(MALFORMED[name])
+    with pytest.raises(ValueError, match="not safetensors") as caught:
+        tensors.read(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_read_written_arrays_are_the_same(tmp_path: Path) -> None:
+    arrays = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "b": np.ones((), np.int64),
+        "c": np.zeros((0, 3), np.float16),
+        "d": np.array([True]),
+    }
+    digest = tensors.write(tmp_path / "it", arrays)
+    read = tensors.read(tmp_path / "it", digest)
+    assert {name: (one.dtype, one.shape, one.tobytes()) for name, one in read.items()} == {
+        name: (one.dtype, one.shape, one.tobytes()) for name, one in arrays.items()
+    }
+
+
+def sparse(path: Path, header: dict[str, Any], size: int) -> None:
+    """Write a file with a valid header and `size` bytes of tensors that take no space on the disk."""
+    content = tensor_file(header, b"")
+    with path.open("wb") as file:
+        file.write(content)
+        file.truncate(len(content) + size)
+
+
+def sentences_header(rows: int, columns: int) -> tuple[dict[str, Any], int]:
+    sizes = {"nats": ("F64", [rows], 8 * rows), "tokens": ("I32", [rows], 4 * rows)}
+    sizes["chrf"] = ("I32", [rows, columns], 4 * rows * columns)
+    header, end = {}, 0
+    for name, (dtype, shape, length) in sizes.items():
+        header[name] = entry(dtype, shape, end, end + length)
+        end += length
+    return header, end
+
+
+def one_tensor(name: str, dtype: str, shape: list[int], item_bytes: int) -> tuple[dict[str, Any], int]:
+    size = item_bytes * int(np.prod(shape))
+    return {name: entry(dtype, shape, 0, size)}, size
+
+
+def load_sentences(results: Path) -> Any:
+    return run_store.load_sentences(results, RUN)
+
+
+def load_attention(results: Path) -> Any:
+    return run_store.load_attention(results, RUN)
+
+
+def load_weights(results: Path) -> Any:
+    manifest = results / RUN / "weights.json"
+    value = {"schema": 1, "file": "weights.safetensors", "sha256": "0" * 64, "shapes": {"a": [900_000_000]}}
+    files.write_sealed(manifest, value)
+    return run_store.load_weights(results, RUN)
+
+
+SPARSE: dict[str, tuple[str, tuple[dict[str, Any], int], Callable[[Path], Any]]] = {
+    "720 MB of counts": ("sentences", sentences_header(10_000_000, 15), load_sentences),
+    "counts in a million columns": ("sentences", sentences_header(10, 10**6), load_sentences),
+    "1.6 GB of attention": ("attention", one_tensor("0", "F16", [2, 20_000, 20_000], 2), load_attention),
+    "attention of 60 MB in one row": ("attention", one_tensor("0", "F16", [1, 1, 30_000_000], 2), load_attention),
+    "3.6 GB of weights": ("weights", one_tensor("a", "F32", [900_000_000], 4), load_weights),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_load_sparse_file_is_rejected_unread(tmp_path: Path, name: str) -> None:
+    stem, (header, size), load = SPARSE[name]
+    path = tmp_path / RUN / f"{stem}.safetensors"
+    path.parent.mkdir()
+    sparse(path, header, size)
+    assert path.stat().st_blocks * 512 < 100_000
+    tracemalloc.start()
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="bytes|expected") as caught:
+        load(tmp_path)
+    assert time.monotonic() - began < 5
+    assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    tracemalloc.stop()
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_read_check_rejects_before_reading(tmp_path: Path) -> None:
+    digest = tensors.write(tmp_path / "it", {"a": np.zeros(3, np.float32)})
+
+    def refuse(headers: tensors.Headers) -> None:
+        raise ValueError(f"a is {headers['a']}: expected float64")
+
+    with pytest.raises(ValueError, match=r"it: a is float32\[3\]: expected float64"):
+        tensors.read(tmp_path / "it", digest, check=refuse)
