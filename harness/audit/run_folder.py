@@ -13,7 +13,6 @@ from harness.experiments.specs import DataSpec
 from harness.storage import checkpoint_files, files, run_store
 from harness.storage.records import RECORD_SCHEMAS, RunRecord, misfits, record_from_json
 from harness.storage.run_store import Hypothesis
-from harness.text import brief
 from impls.contract import Arrays
 
 SEAL = run_store.SEAL

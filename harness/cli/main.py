@@ -17,6 +17,7 @@ from harness.cli import (
     ablate,
     bench,
     check,
+    clean,
     compare,
     console,
     data,
@@ -34,7 +35,7 @@ from harness.storage.run_store import RunFailed
 from harness.text import did_you_mean
 from impls import registry
 
-COMMANDS = (bench, ablate, run, speed, data, settings, translate, laws, list_runs, score, check, compare, report)
+COMMANDS = (bench, ablate, run, speed, data, settings, translate, laws, list_runs, score, check, clean, compare, report)
 BROKEN_PIPE_CODE = 141
 """The exit code of a program that SIGPIPE ends: the reader of its output is gone before all was written."""
 VALUE_OPTIONS = ("--variant", "--base", "--run")

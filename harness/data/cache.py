@@ -14,8 +14,11 @@ from typing import Any
 
 from harness.experiments.serialization import canonical_json
 from harness.storage import files
+from harness.storage.leftovers import Leftover, is_abandoned
 
 CONTENTS = "contents.json"
+ENTRIES = ("prepared", "handed")
+PARTIAL = ".writing-"
 TURN_SECONDS = 20.0
 
 
@@ -93,7 +96,10 @@ def write_entry(entry: Path, description: dict[str, Any], contents: dict[str, by
     sealed = canonical_json({**body, "digest": digest(canonical_json(body).encode())})
     with _writing():
         entry.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=entry.parent, prefix=".writing-"))
+        for path in entry.parent.glob(f"{PARTIAL}*"):
+            if is_abandoned(path):
+                shutil.rmtree(path, ignore_errors=True)
+        temporary = Path(tempfile.mkdtemp(dir=entry.parent, prefix=PARTIAL))
         try:
             for name, content in {**contents, CONTENTS: sealed.encode()}.items():
                 with open(temporary / name, "wb") as file:
@@ -129,6 +135,20 @@ def read_entry(entry: Path) -> tuple[dict[str, Any], dict[str, bytes]] | None:
     if any(digest(content) != body["files"][name] for name, content in found.items()):
         return None
     return body["description"], found
+
+
+def leftovers() -> Iterator[Leftover]:
+    """Yield the partial writes of processes that are gone, and entries that no command can read."""
+    for name in ENTRIES:
+        for path in sorted((folder() / name).glob("*")):
+            if path.name.startswith(PARTIAL):
+                if is_abandoned(path):
+                    yield Leftover(path, "partial write of a process that is gone")
+            elif path.is_dir() and read_description(path) is None and is_abandoned(path):
+                yield Leftover(path, "entry of the cache that cannot be read")
+    for path in sorted((folder() / "multi30k").glob(".*")):
+        if path.is_file() and is_abandoned(path):
+            yield Leftover(path, "partial download")
 
 
 def _read_contents(entry: Path) -> dict[str, Any] | None:

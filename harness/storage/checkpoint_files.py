@@ -85,6 +85,12 @@ def exists(results: Path, run_id: str) -> bool:
     return bool(_generations(run_store.run_folder(results, run_id)))
 
 
+def paths(results: Path, run_id: str) -> list[Path]:
+    """Return the files of all checkpoints of a run."""
+    folder = run_store.run_folder(results, run_id)
+    return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name)) if folder.is_dir() else []
+
+
 def remove(results: Path, run_id: str) -> None:
     """Remove the checkpoints of a run that needs them no longer."""
     folder = run_store.run_folder(results, run_id)

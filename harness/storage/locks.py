@@ -20,6 +20,11 @@ from filelock import FileLock, Timeout
 
 from harness.storage import files, run_store
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 LOCK = "run.lock"
 LOCKED_CODE = 75
 """What the process of a run ends with where another process runs it: EX_TEMPFAIL of sysexits.h."""
@@ -64,6 +69,21 @@ def hold(results: Path, run_id: str) -> Iterator[None]:
             # Removed while it is held: who has opened it by now finds it without a name then, and takes it for held.
             path.unlink(missing_ok=True)
         lock.release()
+
+
+def is_held(results: Path, run_id: str) -> bool:
+    """Return whether a process holds the lock of a run, without taking it; True if that is unknown."""
+    path = run_store.run_folder(results, run_id) / LOCK
+    if not os.path.lexists(path):
+        return False
+    if fcntl is None:
+        return True
+    try:
+        with files.reading(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (OSError, ValueError):
+        return True
+    return False
 
 
 def owner(results: Path, run_id: str) -> str:

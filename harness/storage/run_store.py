@@ -44,8 +44,8 @@ HYPOTHESES_BYTES = 24 * 2**20
 SENTENCES_BYTES = 64 * 2**20
 ATTENTION_BYTES = 64 * 2**20
 WEIGHTS_BYTES = 512 * 2**20
-"""Limits of the files of one run, in bytes: far above what runs write, which is 0.2 MB of translations, 0.3 MB of counts,
-0.2 MB of attention, and 250 MB of weights for the largest recipe. Reading one takes less than 512 MB of memory."""
+"""Limits of the files of one run, in bytes: far above what runs write (0.2 MB of translations, 0.3 MB of counts,
+0.2 MB of attention, 250 MB of weights). Reading one takes less than 512 MB of memory."""
 
 MAP_POSITIONS = 2_048
 COLUMNS = 64

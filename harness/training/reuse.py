@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.experiments.specs import DataSpec, RunSpec
-from harness.storage import run_store
+from harness.storage import checkpoint_files, locks, run_store
 from harness.storage.records import RunRecord
 
 
@@ -27,6 +28,8 @@ def reusable_records(
 
     stored = (run_store.finished(results, spec.id, complain=complain) for spec in specs)
     records = [record for record in stored if record is not None]
+    for record in records:
+        _remove_checkpoints(results, record.id)
     digests: dict[DataSpec, dict[str, str]] = {}
     for record in records:
         data = record.spec.data
@@ -38,6 +41,13 @@ def reusable_records(
             raise ValueError(f"run {record.id} exists, but not the text that it was trained on: {error}") from error
         _check_text(results, record, digests[data])
     return records
+
+
+def _remove_checkpoints(results: Path, run_id: str) -> None:
+    """Remove the checkpoints that remain when a process is killed right after it has written its record."""
+    if checkpoint_files.exists(results, run_id):
+        with contextlib.suppress(locks.Locked, locks.NoLocks, OSError), locks.hold(results, run_id):
+            checkpoint_files.remove(results, run_id)
 
 
 def _check_text(results: Path, record: RunRecord, digests: dict[str, str]) -> None:

@@ -1,0 +1,45 @@
+"""`clean`: remove what killed processes left behind and what finished runs no longer need."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from harness.cli import options
+from harness.cli.console import say, warn
+from harness.storage import leftovers
+from harness.text import count
+
+
+def add(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "clean",
+        help="remove leftovers of killed processes",
+        description="Remove checkpoints of finished runs, partial writes and locks of processes that are gone, and "
+        "unreadable entries of the cache. Records, translations, weights and logs are kept.",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="list the files, but remove none")
+    options.add_results(parser)
+    parser.set_defaults(command=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """List the leftovers with their sizes and remove them. Returns 0, or 1 if one cannot be removed."""
+    from harness.data import cache
+
+    removed, total_bytes, failed = 0, 0, 0
+    for leftover in [*leftovers.of_results(arguments.results), *cache.leftovers()]:
+        size_bytes = leftover.size_bytes
+        try:
+            if not arguments.dry_run:
+                leftover.remove()
+        except (OSError, ValueError) as error:
+            warn(f"{leftover.path}: cannot be removed ({error})")
+            failed += 1
+            continue
+        removed, total_bytes = removed + 1, total_bytes + size_bytes
+        say(f"  {size_bytes:>15,} bytes  {leftover.path}  ({leftover.reason})")
+    action = "can be removed; run without --dry-run" if arguments.dry_run else "removed"
+    say(f"{count(removed, 'leftover')}, {total_bytes:,} bytes, {action}." if removed else "Nothing to clean.")
+    return int(failed > 0)

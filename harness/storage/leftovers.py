@@ -1,0 +1,71 @@
+"""Files that killed processes leave in a results folder: checkpoints of finished runs, partial writes, free locks."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.storage import checkpoint_files, files, locks, run_store
+
+ABANDONED_SECONDS = 3_600.0
+"""Partial writes of this age are leftovers: no write takes an hour."""
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A file or folder that nothing needs any more, and why; `is_of_run` if it lies in the folder of a run."""
+
+    path: Path
+    reason: str
+    is_of_run: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the file, or of all files in the folder; links are not followed."""
+        paths = [self.path, *(self.path.rglob("*") if self.path.is_dir() and not self.path.is_symlink() else ())]
+        return sum(path.lstat().st_size for path in paths if path.is_symlink() or path.is_file())
+
+    def remove(self) -> None:
+        """Remove the file or folder, holding the lock of its run.
+
+        Raises:
+            OSError: It cannot be removed.
+            Locked: A process has started the run meanwhile.
+        """
+        if self.is_of_run:
+            with locks.hold(self.path.parents[1], self.path.parent.name):  # which removes the lock's file at the end
+                self.path.unlink(missing_ok=True)
+        elif self.path.is_dir() and not self.path.is_symlink():
+            shutil.rmtree(self.path)
+        else:
+            self.path.unlink(missing_ok=True)
+
+
+def of_results(results: Path) -> Iterator[Leftover]:
+    """Yield the leftovers of every run that no process is working on."""
+    folders = sorted(path for path in results.glob("*") if path.is_dir() and not path.is_symlink())
+    for folder in folders:
+        if not folder.name.startswith(".") and not locks.is_held(results, folder.name):
+            yield from _of_run(results, folder)
+
+
+def _of_run(results: Path, folder: Path) -> Iterator[Leftover]:
+    if run_store.finished(results, folder.name) is not None:
+        for path in checkpoint_files.paths(results, folder.name):
+            yield Leftover(path, "checkpoint of a finished run", is_of_run=True)
+    for path in sorted(folder.glob(f".*{files.PARTIAL}")):
+        if is_abandoned(path):
+            yield Leftover(path, "partial write of a process that is gone", is_of_run=True)
+    if (folder / locks.LOCK).is_file():
+        yield Leftover(folder / locks.LOCK, "lock of a process that is gone", is_of_run=True)
+
+
+def is_abandoned(path: Path) -> bool:
+    """Return whether a partial write was last changed more than an hour ago."""
+    try:
+        return time.time() - path.lstat().st_mtime > ABANDONED_SECONDS
+    except OSError:
+        return False

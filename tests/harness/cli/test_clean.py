@@ -1,0 +1,101 @@
+"""`clean` removes what nothing needs any more, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from record_factory import record
+
+from harness.cli.main import main
+from harness.data import cache
+from harness.storage import checkpoint_files, locks, run_store
+from harness.training import reuse
+
+OLD_SECONDS = 7_200
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A finished run with a checkpoint and a lock, an unfinished one with a checkpoint, and partial writes."""
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
+    results = tmp_path / "results"
+    for seed, status in enumerate(("completed", "interrupted")):
+        made = record(seed=seed, status=status)  # type: ignore[arg-type]
+        run_store.save_record(results, made)
+        checkpoint_files.save(results, made.id, {"a": np.zeros(1_000, np.float32)}, {})
+    (results / finished(results) / locks.LOCK).write_text("{}\n")
+    for path in (
+        results / finished(results) / ".record.json.x.bakeoff.partial",
+        tmp_path / "cache/prepared/.writing-a/it",
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 10)
+        os.utime(path, (0, time.time() - OLD_SECONDS))
+    os.utime(tmp_path / "cache/prepared/.writing-a", (0, time.time() - OLD_SECONDS))
+    (tmp_path / "cache/prepared/.writing-new").mkdir()
+    return tmp_path
+
+
+def finished(results: Path) -> str:
+    return next(one.id for one in run_store.records(results) if one.status == "completed")
+
+
+def everything(place: Path) -> set[str]:
+    return {str(path.relative_to(place)) for path in place.rglob("*")}
+
+
+def test_clean_dry_run_lists_and_removes_nothing(place: Path, capsys: Any) -> None:
+    before = everything(place)
+    assert main(["clean", "--dry-run", "--results", str(place / "results")]) == 0
+    assert everything(place) == before
+    told = capsys.readouterr().out
+    assert "checkpoint-1.safetensors" in told
+    assert "5 leftovers" in told
+
+
+def test_clean_removes_leftovers_and_nothing_else(place: Path, capsys: Any) -> None:
+    before, results = everything(place), place / "results"
+    run = finished(results)
+    assert main(["clean", "--results", str(results)]) == 0
+    assert before - everything(place) == {
+        f"results/{run}/checkpoint-1.json",
+        f"results/{run}/checkpoint-1.safetensors",
+        f"results/{run}/run.lock",
+        f"results/{run}/.record.json.x.bakeoff.partial",
+        "cache/prepared/.writing-a",
+        "cache/prepared/.writing-a/it",
+    }
+    assert main(["clean", "--results", str(results)]) == 0
+    assert capsys.readouterr().out.endswith("Nothing to clean.\n")
+
+
+def test_clean_locked_run_is_left_alone(place: Path) -> None:
+    results = place / "results"
+    with locks.hold(results, finished(results)):
+        before = {path for path in everything(place) if "results" in path}
+        assert main(["clean", "--results", str(results)]) == 0
+        assert {path for path in everything(place) if "results" in path} == before
+
+
+def test_clean_missing_results_folder_is_nothing_to_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "none"))
+    assert main(["clean", "--results", str(tmp_path / "nothing")]) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_write_entry_removes_abandoned_partial_writes(place: Path) -> None:
+    cache.write_entry(cache.folder() / "prepared" / "a", {}, {"it": b"x"})
+    assert sorted(path.name for path in (cache.folder() / "prepared").iterdir()) == [".writing-new", "a"]
+
+
+def test_reusable_records_finished_run_loses_its_checkpoint(place: Path) -> None:
+    results = place / "results"
+    specs = [one.spec for one in run_store.records(results)]
+    (made,) = reuse.reusable_records(results, specs)
+    assert not checkpoint_files.exists(results, made.id)
+    assert checkpoint_files.exists(results, next(spec.id for spec in specs if spec.id != made.id))
