@@ -7,8 +7,8 @@ import sys
 import typing
 from typing import Any
 
-from harness.execution import engines
-from harness.execution.local import Outcome
+from harness.execution import launcher
+from harness.execution.launcher import Outcome
 from harness.experiments.specs import RunSpec
 
 
@@ -17,7 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("many machines")
     group.add_argument(
         "--engine",
-        choices=typing.get_args(engines.Engine),
+        choices=typing.get_args(launcher.Engine),
         default="local",
         help="where to execute the runs (default local)",
     )
@@ -49,7 +49,7 @@ def check(arguments: argparse.Namespace) -> None:
             f"--address {arguments.address}: Ray client addresses do not work; give HOST:PORT on the cluster"
         )
     _parameters(arguments)
-    engines.library(engine)
+    launcher.library(engine)
 
 
 def check_devices(specs: list[RunSpec], engine: str) -> None:

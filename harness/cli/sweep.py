@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.cli import engine_options, options
 from harness.cli.console import say, warn
-from harness.execution import eta, local
+from harness.execution import eta, launcher, local
 from harness.execution.eta import Forecast
 from harness.experiments import suites
 from harness.experiments.run_names import run_names
@@ -54,7 +54,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the options that limit the time of a run and its retries."""
-    silence = local.SILENCE_SECONDS
+    silence = launcher.SILENCE_SECONDS
     parser.add_argument(
         "--timeout",
         type=options.seconds,
@@ -150,7 +150,7 @@ class Done:
     """The result of a set of runs: all records in the order of the set, and the outcome of the new ones."""
 
     records: list[RunRecord]
-    outcome: local.Outcome
+    outcome: launcher.Outcome
 
     @property
     def code(self) -> int:
@@ -165,7 +165,7 @@ class Done:
 
     def followed_by(self, later: Done) -> Done:
         """Return this set of runs and a later one as one set."""
-        outcome = local.Outcome([*self.outcome.records, *later.outcome.records], later.outcome.signal)
+        outcome = launcher.Outcome([*self.outcome.records, *later.outcome.records], later.outcome.signal)
         return Done([*self.records, *later.records], outcome)
 
 
@@ -173,8 +173,8 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
     """Print how long the missing runs take, run them, and return all records."""
     known = {record.id for record in there}
     missing = [spec for spec in specs if spec.id not in known]
-    outcome = local.Outcome()
-    limits = local.RunLimits(
+    outcome = launcher.Outcome()
+    limits = launcher.RunLimits(
         timeout_seconds=arguments.timeout or None,
         silence_seconds=arguments.silence or None,
         retries=arguments.retries,

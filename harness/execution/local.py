@@ -8,11 +8,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from harness.execution.eta import Forecast
+from harness.execution.launcher import Outcome, RunLimits
 from harness.execution.retry_policy import Records, Running, Task
 from harness.experiments.run_names import run_names
 from harness.experiments.specs import RunSpec
@@ -24,10 +24,6 @@ from harness.processes.workers import Ended, Payload, Worker
 from harness.storage import locks, logs, run_store
 from harness.storage.records import RunRecord
 
-GRACE_SECONDS = 30.0
-"""How long a process that was asked to end has to write its checkpoint, before it is killed."""
-
-SILENCE_SECONDS = 1800.0
 TICK_SECONDS = 0.25
 LOOK_SECONDS = 2.0
 KILL_SECONDS = 10.0
@@ -36,35 +32,6 @@ SUSPENDED_SECONDS = 10.0
 
 DESCRIPTORS = 3
 SPARE_DESCRIPTORS = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunLimits:
-    """On what terms a run is run.
-
-    `timeout_seconds` of a process, and `silence_seconds` without a sign of life (None: no limit); `retries` of a run
-    whose process was lost, that is ended from outside or for its silence; what it is told of checkpoints.
-    """
-
-    timeout_seconds: float | None = None
-    silence_seconds: float | None = SILENCE_SECONDS
-    retries: int = 1
-    grace_seconds: float = GRACE_SECONDS
-    checkpoint_seconds: float | None = None
-    resume_anyway: bool = False
-
-
-@dataclass
-class Outcome:
-    """What came of a set of runs: a record of each that ended, and the signal that broke the set off, if one did."""
-
-    records: list[RunRecord] = field(default_factory=list)
-    signal: int | None = None
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether a signal broke the set off."""
-        return self.signal is not None
 
 
 def execute(

@@ -18,9 +18,8 @@ from harness import text as terminal
 from harness.data import portable_corpus
 from harness.data.dataset import prepare
 from harness.data.portable_corpus import Handed
-from harness.execution import local, transfer
-from harness.execution.engines import library
-from harness.execution.local import Outcome
+from harness.execution import launcher, local, transfer
+from harness.execution.launcher import Outcome, library
 from harness.execution.transfer import Contents, Order
 from harness.experiments.specs import DataSpec, RunSpec
 from harness.processes.signals import SignalGuard
@@ -32,7 +31,7 @@ RETRIES = 5
 """How often Ray runs a task again whose worker or node was lost; what a run itself does wrong is not tried again."""
 
 POLL_SECONDS = 1.0
-GRACE_SECONDS = local.GRACE_SECONDS + 15.0
+GRACE_SECONDS = launcher.GRACE_SECONDS + 15.0
 """How long runs that a signal ends may take to send back what they go on from."""
 
 CONNECT_SECONDS = 10.0

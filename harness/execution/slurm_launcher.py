@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from harness import text as terminal
-from harness.execution import local, transfer
-from harness.execution.engines import library
-from harness.execution.local import Outcome
+from harness.execution import launcher, local, transfer
+from harness.execution.launcher import Outcome, library
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import RunSpec, spec_from_json
 from harness.processes import json_process
@@ -36,7 +35,7 @@ POLL_SECONDS = 1.0
 SHARED_SECONDS = 10.0
 """How long a file that another machine wrote may take to show on a shared file system."""
 
-GRACE_SECONDS = local.GRACE_SECONDS + 15.0
+GRACE_SECONDS = launcher.GRACE_SECONDS + 15.0
 """How long cancelled runs may take to leave a record."""
 
 

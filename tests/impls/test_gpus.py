@@ -12,7 +12,7 @@ from small_runs import spec
 
 from harness.cli import sweep
 from harness.cli.main import parser
-from harness.execution import local
+from harness.execution import launcher, local
 from harness.execution.eta import Forecast
 from harness.execution.retry_policy import Running, Task
 from harness.processes import machine
@@ -91,7 +91,7 @@ def test_jobs_default_to_number_of_gpus(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(machine, "cores", lambda: 5)
     message: dict[str, Any] = {}
-    monkeypatch.setattr(local, "execute", lambda *_, **settings: message.update(settings) or local.Outcome())
+    monkeypatch.setattr(local, "execute", lambda *_, **settings: message.update(settings) or launcher.Outcome())
     given = parser().parse_args(["bench", "--results", str(tmp_path)], argparse.Namespace(typed=""))
     sweep.execute([spec(device=device)], [], given)
     assert (message["jobs"], message["gpus"]) == (jobs, gpus)
@@ -124,7 +124,7 @@ def test_run_gets_least_busy_gpu(
 
 def test_gpu_is_freed_after_run(tmp_path: Path) -> None:
     gpus = ["GPU-one", "GPU-two"]
-    crew = local._Crew([], tmp_path, io.StringIO(), Forecast({}, 2), local.RunLimits(), {}, gpus)
+    crew = local._Crew([], tmp_path, io.StringIO(), Forecast({}, 2), launcher.RunLimits(), {}, gpus)
     worker: Any = None
     run = spec(device="cuda")
     for taken, expected in (([], "GPU-one"), (["GPU-one"], "GPU-two"), (["GPU-two"], "GPU-one"), (gpus, "GPU-one")):

@@ -24,7 +24,7 @@ from small_runs import DATA, spec
 
 from harness.data.dataset import prepare
 from harness.execution import local
-from harness.execution.local import Outcome, RunLimits
+from harness.execution.launcher import Outcome, RunLimits
 from harness.execution.retry_policy import LOST_PROCESSES
 from harness.experiments.specs import RunSpec
 from harness.processes import exit_status, json_process

@@ -26,7 +26,7 @@ from small_runs import DATA, TINY, UPDATES_PER_EPOCH, spec
 from harness.cli.main import main
 from harness.data import cache, portable_corpus, preprocess
 from harness.data.dataset import prepare
-from harness.execution import engines, ray_launcher, slurm_launcher, transfer
+from harness.execution import launcher, ray_launcher, slurm_launcher, transfer
 from harness.execution import local as executor
 from harness.execution.transfer import Contents
 from harness.experiments.serialization import to_json
@@ -296,7 +296,7 @@ def test_options_that_do_not_fit_are_refused_in_a_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for library in engines.LIBRARIES.values():
+    for library in launcher.LIBRARIES.values():
         monkeypatch.setitem(sys.modules, library, None)
     given = ["--corpus", "captions", "--tokenizer", "whitespace", "--results", str(tmp_path / "results")]
     assert main([command, *given, *words.split()]) == 2

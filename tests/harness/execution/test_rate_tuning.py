@@ -22,7 +22,7 @@ from harness.audit.table_rules import ComparedRuns
 from harness.cli import ablate
 from harness.cli.main import main, parser
 from harness.execution import rate_tuning
-from harness.execution.local import Outcome
+from harness.execution.launcher import Outcome
 from harness.execution.rate_tuning import PILOT_SEED, Choice, choose, pilots, tuned
 from harness.experiments import ablation_grids
 from harness.experiments.ablation_grids import Grid
