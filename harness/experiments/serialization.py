@@ -104,6 +104,8 @@ def json_schema(kind: Any) -> dict[str, Any]:
             definition = definitions[recipe.__name__]
             definition["properties"] = {"family": {"const": family}, **definition["properties"]}
             definition["required"] = ["family", *definition.get("required", ())]
+    for definition in definitions.values():
+        definition.pop("description", None)  # docstrings change more often than fields
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     return {**head, **definitions.pop(kind.__name__), "$defs": definitions}
 

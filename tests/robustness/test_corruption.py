@@ -159,18 +159,18 @@ def harmless(folder: Path, kind: str, count: int) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damage_is_noticed(tmp_path: Path, kind: str) -> None:
+def test_load_damaged_file_is_rejected_or_unchanged(tmp_path: Path, kind: str) -> None:
     assert harmless(tmp_path, kind, SAMPLE) <= (0 if KINDS[kind].every_byte else SAMPLE // 20)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_thousand_damages_are_noticed(tmp_path: Path, kind: str) -> None:
+def test_load_file_damaged_a_thousand_times_is_rejected_or_unchanged(tmp_path: Path, kind: str) -> None:
     """Of JSON that is hashed as a value, one in a hundred flips may say the same in other letters, such as 1E-05."""
     assert harmless(tmp_path, kind, WHOLE) <= (0 if KINDS[kind].every_byte else WHOLE // 100)
 
 
-def test_every_single_bit_of_a_small_record_is_vouched_for(tmp_path: Path) -> None:
+def test_load_record_every_flipped_bit_is_rejected(tmp_path: Path) -> None:
     path = run_store.save_record(
         tmp_path, replace(RECORD, curve=(), fingerprints={}, environment={}, scores={}, sizes={})
     )
@@ -187,7 +187,7 @@ def test_every_single_bit_of_a_small_record_is_vouched_for(tmp_path: Path) -> No
     assert len(passed) <= len(content) // 300
 
 
-def test_a_damaged_record_is_told_and_is_no_result(tmp_path: Path) -> None:
+def test_list_damaged_record_is_reported_and_skipped(tmp_path: Path) -> None:
     path = run_store.save_record(tmp_path, RECORD)
     path.write_bytes(path.read_bytes().replace(b'"seed": 0', b'"seed": 1', 1))
     told: list[str] = []
@@ -201,7 +201,7 @@ def test_a_damaged_record_is_told_and_is_no_result(tmp_path: Path) -> None:
         run_store.add_fingerprint(tmp_path, SPEC.id, "sentences", "0" * 64)
 
 
-def test_weights_that_are_not_the_records_are_refused(tmp_path: Path) -> None:
+def test_load_weights_other_digest_is_refused(tmp_path: Path) -> None:
     digest = run_store.save_weights(tmp_path, "run", WEIGHTS)
     run_store.save_weights(tmp_path, "run", {**WEIGHTS, "b": -WEIGHTS["b"]})
     run_store.load_weights(tmp_path, "run")

@@ -146,7 +146,7 @@ CASES = [(kind, fault) for kind in KINDS for fault in FAULTS]
 
 
 @pytest.mark.parametrize(("kind", "fault"), CASES)
-def test_a_planted_fault_leaves_the_old_file_and_nothing_else(
+def test_write_failing_at_any_step_keeps_the_old_file(
     tmp_path: Path, kind: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     KINDS[kind](tmp_path, 1)
@@ -165,7 +165,7 @@ def test_a_planted_fault_leaves_the_old_file_and_nothing_else(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_that_is_not_flushed_holds_the_old_file_or_the_new_one(
+def test_write_unflushed_folder_holds_the_old_or_new_file(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     KINDS[kind](tmp_path / "new", 2)
@@ -180,7 +180,7 @@ def test_a_folder_that_is_not_flushed_holds_the_old_file_or_the_new_one(
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
-def test_a_file_system_that_flushes_no_folder_will_do(
+def test_write_file_system_without_folder_flush_succeeds(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing("fsync", number, call=2)(monkeypatch)
@@ -189,7 +189,9 @@ def test_a_file_system_that_flushes_no_folder_will_do(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_folder_that_cannot_be_created_is_named(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         failing("mkdir", errno.EROFS)(patch)
         with pytest.raises(OSError, match="Read-only") as caught:
@@ -198,13 +200,13 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, kind: str, monkey
     assert contents(tmp_path) == {}
 
 
-def test_a_name_may_be_as_long_as_the_system_allows(tmp_path: Path) -> None:
+def test_write_longest_file_name_succeeds(tmp_path: Path) -> None:
     path = tmp_path / ("表" * 83 + ".csv")
     files.write_bytes(path, b"x")
     assert contents(tmp_path) == {path.name: b"x"}
 
 
-def test_a_folder_that_disappears_is_named(tmp_path: Path) -> None:
+def test_write_disappearing_folder_is_named(tmp_path: Path) -> None:
     path = tmp_path / "gone" / "one.json"
 
     def lose_the_folder() -> None:
@@ -220,7 +222,7 @@ def test_a_folder_that_disappears_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link to a device"])
-def test_what_is_no_file_is_not_replaced(tmp_path: Path, kind: str) -> None:
+def test_write_onto_folder_device_or_pipe_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "one.csv"
     {"pipe": os.mkfifo, "folder": os.mkdir, "link to a device": lambda one: one.symlink_to("/dev/null")}[kind](path)
     before = path.lstat()
@@ -229,7 +231,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path, kind: str) -> None:
     assert path.lstat() == before
 
 
-def test_a_stored_file_is_not_written_through_a_link(tmp_path: Path) -> None:
+def test_write_through_a_link_is_refused(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     results = tmp_path / "results"
@@ -260,7 +262,7 @@ with files.replacing(Path(sys.argv[1])) as temporary:
 """
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+def test_write_removes_partial_files_of_dead_processes_only(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     started = [
         subprocess.Popen(
@@ -282,7 +284,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
     assert contents(tmp_path) == {"one.json": b"half", "another.json": b"{}"}
 
 
-def test_signals_do_not_break_a_write(tmp_path: Path) -> None:
+def test_write_interrupted_by_signals_succeeds(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGALRM, lambda number, frame: None)
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     try:
@@ -324,7 +326,7 @@ def fill(ballast: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(small_disk: Path, kind: str) -> None:
+def test_write_full_disk_keeps_the_old_file(small_disk: Path, kind: str) -> None:
     results = small_disk / "results"
     KINDS[kind](results, 1)
     before = contents(results)
@@ -339,7 +341,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(small_disk: Path, kind
     assert contents(results) != before
 
 
-def test_a_report_on_a_full_disk_is_one_line_with_path_and_reason(small_disk: Path, tmp_path: Path) -> None:
+def test_report_full_disk_is_one_line_with_path_and_reason(small_disk: Path, tmp_path: Path) -> None:
     run_store.save_record(tmp_path / "results", RECORD)
     output = small_disk / "old.csv"
     output.write_bytes(b"old")
@@ -355,7 +357,7 @@ def test_a_report_on_a_full_disk_is_one_line_with_path_and_reason(small_disk: Pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_read_only_disk_leaves_the_old_file(small_disk: Path, kind: str) -> None:
+def test_write_read_only_disk_keeps_the_old_file(small_disk: Path, kind: str) -> None:
     KINDS[kind](small_disk, 1)
     before = contents(small_disk)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
@@ -388,7 +390,7 @@ except OSError as error:
         ("resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))", "Too many open files"),
     ],
 )
-def test_limits_of_the_system_leave_the_old_file(tmp_path: Path, limit: str, reason: str) -> None:
+def test_write_system_limit_keeps_the_old_file(tmp_path: Path, limit: str, reason: str) -> None:
     code = LIMITED.replace("SET", limit)
     found = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert found.stdout == f"{tmp_path}/run/weights.safetensors {reason}\n", found.stderr
@@ -396,7 +398,7 @@ def test_limits_of_the_system_leave_the_old_file(tmp_path: Path, limit: str, rea
     assert sorted(contents(tmp_path)) == ["run/weights.json", "run/weights.safetensors"]
 
 
-def test_standard_output_that_is_full_is_one_line(tmp_path: Path) -> None:
+def test_list_full_standard_output_is_one_line(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
         found = harness("list", "--results", tmp_path, stdout=full)
     assert found.returncode == 2

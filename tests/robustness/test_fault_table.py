@@ -12,7 +12,7 @@ from places import ROOT
 ROW = re.compile(r"^\|.*\| (?P<tests>\d+) \| `(?P<node>tests/[\w/]+\.py::test_\w+)` \|$", re.MULTILINE)
 
 
-def test_the_table_counts_what_is_there() -> None:
+def test_fault_table_names_and_counts_are_current() -> None:
     table = (ROOT / "tests/README.md").read_text(encoding="utf-8")
     stated = {row["node"]: int(row["tests"]) for row in ROW.finditer(table)}
     assert len(stated) == table.count("| `tests/") > 20

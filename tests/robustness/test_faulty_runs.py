@@ -609,11 +609,11 @@ SAMPLE = (
 
 
 @pytest.mark.parametrize("case", SAMPLE)
-def test_a_sample_of_what_may_befall_a_run(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_run_does_not_affect_others_sample(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     CASES[case](Place(tmp_path, monkeypatch))
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("case", CASES)
-def test_whatever_befalls_a_run_stays_where_it_is(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_run_does_not_affect_others(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     CASES[case](Place(tmp_path, monkeypatch))

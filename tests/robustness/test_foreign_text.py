@@ -84,7 +84,7 @@ def test_printable_other_text_is_unchanged() -> None:
 
 
 @pytest.mark.parametrize("text", OBEYED)
-def test_list_shows_reasons_with_nothing_to_obey(tmp_path: Path, text: str, capsys: Any) -> None:
+def test_list_hostile_reasons_are_escaped(tmp_path: Path, text: str, capsys: Any) -> None:
     one = named("learned_positions", 0, status="failed", reason=text)
     run_store.save_record(tmp_path, one)
     run_store.save_record(tmp_path, replace(one, id=f"x{text.translate({0: None, 47: None, 92: None})}\nRuns: none"))
@@ -94,7 +94,7 @@ def test_list_shows_reasons_with_nothing_to_obey(tmp_path: Path, text: str, caps
     assert "\nRuns: none" not in shown.out
 
 
-def test_tables_of_hostile_names_hold_nothing_to_obey(tmp_path: Path, capsys: Any) -> None:
+def test_list_and_check_hostile_names_are_escaped(tmp_path: Path, capsys: Any) -> None:
     for place, text in enumerate([*OBEYED, *HOSTILE]):
         run_store.save_record(
             tmp_path, named(text, place, **({"status": "failed", "reason": text} if place % 2 else {}))
@@ -104,7 +104,7 @@ def test_tables_of_hostile_names_hold_nothing_to_obey(tmp_path: Path, capsys: An
     assert not obeyed(capsys.readouterr().out)
 
 
-def test_a_complaint_is_one_line_whatever_it_tells(capsys: Any) -> None:
+def test_warn_hostile_text_is_one_line(capsys: Any) -> None:
     console.warn("one\ntwo\x1b[2J")
     assert capsys.readouterr().err == "bakeoff: one two\\u001b[2J\n"
 
@@ -114,7 +114,7 @@ class Screen(io.StringIO):
         return True
 
 
-def test_progress_moves_the_cursor_and_no_text_in_it_does() -> None:
+def test_display_hostile_text_does_not_move_the_cursor() -> None:
     screen = Screen()
     display = Display(screen)
     for text in OBEYED:
@@ -127,7 +127,7 @@ def test_progress_moves_the_cursor_and_no_text_in_it_does() -> None:
 # CSV ------------------------------------------------------------------------------------------------------------------
 
 
-def test_no_cell_of_text_is_a_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
+def test_csv_text_is_no_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
     found = [
         named(text, place, scores={**record().scores, "chrf": -1.5, text: 2.5}) for place, text in enumerate(FORMULAS)
     ]
@@ -166,7 +166,7 @@ def test_html_page_hostile_signatures_and_environment_are_escaped(tmp_path: Path
 # Markdown and LaTeX ---------------------------------------------------------------------------------------------------
 
 
-def test_the_markdown_report_holds_hostile_text_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_markdown_report_hostile_text_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.reporting.plot_style.write", lambda drawn, path: None)  # pictures are other tests'
     texts = [" ".join(HOSTILE[start::3]) for start in range(3)]
     found = [named(text, place) for place, text in enumerate(texts)]
@@ -211,7 +211,7 @@ TAGS = {
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, *OBEYED, *FORMULAS])
-def test_latex_prints_hostile_text(text: str) -> None:
+def test_latex_hostile_text_is_escaped(text: str) -> None:
     shown = render_latex.escape(text)
     assert not obeyed(shown)
     left = re.sub(r"\\text\w+\{\}|\\[&%$#_{}]|\{[\[\]*]\}|\$-\$|\$\\\w+\$|\\ldots\{\}", "", shown)

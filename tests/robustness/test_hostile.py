@@ -95,7 +95,7 @@ def meet(valid: Path, place: Path, name: str) -> None:
     assert everything(place) == before
 
 
-def test_a_builder_from_outside_is_imported_where_that_is_allowed(tmp_path: Path) -> None:
+def test_stored_model_external_builder_needs_permission(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -110,18 +110,18 @@ def test_a_builder_from_outside_is_imported_where_that_is_allowed(tmp_path: Path
     }
 
 
-def test_what_is_planted_would_execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_pickle_executes_when_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pickle.loads(PICKLE)
     assert (tmp_path / CANARY).exists()
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_hostile_file_harms_nothing(valid: Path, tmp_path: Path, name: str) -> None:
+def test_command_hostile_file_is_harmless(valid: Path, tmp_path: Path, name: str) -> None:
     meet(valid, tmp_path, name)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("name", CASES)
-def test_every_hostile_file_harms_nothing(valid: Path, tmp_path: Path, name: str) -> None:
+def test_command_every_hostile_file_is_harmless(valid: Path, tmp_path: Path, name: str) -> None:
     meet(valid, tmp_path, name)

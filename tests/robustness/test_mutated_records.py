@@ -16,7 +16,7 @@ from hostile_files import OTHER, RUN, write_valid
 from harness.cli.main import main
 from harness.storage import files, run_store
 
-CASES = 240
+CASES = 120
 SLOW_CASES = 10_000
 COMMANDS = {
     "list": ["list"],

@@ -179,7 +179,7 @@ def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_small_limits")
 @pytest.mark.parametrize("name", FAULTS)
-def test_one_address_gives_the_file_or_a_reason_in_time(
+def test_fetch_faulty_server_gives_the_file_or_a_reason_in_time(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server, capsys: Any
 ) -> None:
     fault = FAULTS[name]
@@ -213,7 +213,7 @@ def test_one_address_gives_the_file_or_a_reason_in_time(
         for number, name in enumerate(name for name in FAULTS if FAULTS[name].reason)
     ],
 )
-def test_the_second_address_serves_where_the_first_fails(
+def test_fetch_second_address_replaces_a_failing_first(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     fault = FAULTS[name]
@@ -250,7 +250,7 @@ def no_route(*_: object, **__: object) -> None:
         pytest.param("", None, r"no connection \([^;]*Connection refused", BUSY, id="connection refused"),
     ],
 )
-def test_no_network_is_said_soon(
+def test_fetch_without_network_fails_soon(
     function: str, fault: Any, reason: str, seconds: float, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"{closed_port()} {closed_port()}")
@@ -265,7 +265,7 @@ def test_no_network_is_said_soon(
     assert "Offline: put the files" in error
 
 
-def test_secrets_of_an_address_are_in_no_message(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_fetch_messages_contain_no_secrets(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     secret = closed_port().replace("http://", "http://somebody:s%20cret@").rstrip("/") + "/files?token=hidden"
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", secret)
     assert main(["data", "--corpus", "multi30k"]) == 2
@@ -281,7 +281,7 @@ def test_public_url_has_no_secrets_and_file_url_keeps_the_query() -> None:
     assert download.file_url(url.replace("#part", ""), "name.gz") == "https://user:pass@host:8443/a/b/name.gz?token=x"
 
 
-def test_all_files_together_have_a_limit(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+def test_fetch_all_files_share_a_time_limit(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     """A server that is slow but not too slow for each of its files is given up too."""
     monkeypatch.setattr(download, "TOTAL_SECONDS", 1.5)
 
@@ -301,7 +301,7 @@ def test_all_files_together_have_a_limit(monkeypatch: pytest.MonkeyPatch, server
     assert kept == ["train.de", "train.en"], "what has come is kept, and the next try goes on from there"
 
 
-def test_the_limits_are_those_that_are_stated(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_fetch_limits_are_as_documented(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.undo()
     assert (download.SILENT_SECONDS, download.TOTAL_SECONDS, download.PIECE_BYTES) == (9, 180, 8 * 1024)
     stated = "less than 8 KiB in 9 seconds", "180 seconds"
@@ -311,7 +311,7 @@ def test_the_limits_are_those_that_are_stated(monkeypatch: pytest.MonkeyPatch, c
         assert all(words in " ".join(text.split()) for words in stated), text
 
 
-def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_without_requests_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "requests", None)
     with pytest.raises(DataUnavailable, match=r"downloading needs requests .*'\.\[data\].*Offline: put the files"):
         corpora.load(DataSpec())
@@ -349,7 +349,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them"
 
 
 @posix
-def test_a_cache_that_is_read_only_is_named_before_anything_is_asked_for(
+def test_fetch_read_only_cache_is_named_before_any_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
@@ -362,7 +362,7 @@ def test_a_cache_that_is_read_only_is_named_before_anything_is_asked_for(
 
 
 @posix
-def test_a_read_only_cache_that_has_the_files_serves(
+def test_fetch_read_only_cache_with_files_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
@@ -374,7 +374,7 @@ def test_a_read_only_cache_that_has_the_files_serves(
 
 
 @pytest.mark.parametrize("place", ["occupied", "occupied/below"])
-def test_a_cache_that_is_a_file_is_named(
+def test_fetch_cache_that_is_a_file_is_named(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server, capsys: Any
 ) -> None:
     (tmp_path / "occupied").write_bytes(b"")
@@ -386,7 +386,7 @@ def test_a_cache_that_is_a_file_is_named(
     assert server.asked == []
 
 
-def test_no_space_is_said_and_leaves_no_half_file(
+def test_fetch_full_disk_leaves_no_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
@@ -418,7 +418,7 @@ def loading() -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(8, marks=pytest.mark.faults)])
-def test_processes_at_once_share_one_download(
+def test_fetch_concurrent_processes_share_one_download(
     processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     def slow(packed: bytes) -> Answer:
@@ -437,9 +437,7 @@ def test_processes_at_once_share_one_download(
 
 
 @posix
-def test_a_process_that_is_killed_in_its_turn_keeps_nobody_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
-) -> None:
+def test_fetch_killed_process_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("stalling", whole, stall))
     server.answers["/stalling/val.de.gz"] = [stall(b"")]
     first = loading()
@@ -455,7 +453,7 @@ def test_a_process_that_is_killed_in_its_turn_keeps_nobody_waiting(
     assert "/good/train.de.gz" not in server.asked, "what the killed one had is kept"
 
 
-def test_a_turn_that_does_not_come_is_not_waited_for(
+def test_turn_is_not_waited_for_beyond_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     monkeypatch.setattr(cache, "TURN_SECONDS", 0.2)
@@ -466,7 +464,7 @@ def test_a_turn_that_does_not_come_is_not_waited_for(
     assert 0.2 < time.monotonic() - started < MARGIN
 
 
-def test_a_file_system_without_locks_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+def test_turn_without_file_locks_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

@@ -195,7 +195,7 @@ def test_sentences_missing_or_damaged_are_refused(tmp_path: Path) -> None:
 )
 def test_sentences_of_another_number_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     arrays = {name: one for name, one in {**SENTENCES, **changes}.items() if one is not None}
-    with pytest.raises(ValueError, match=r"sentences\.safetensors: .*: allowed is nats float64 \[N\]"):
+    with pytest.raises(ValueError, match=r"sentences\.safetensors: .*: expected nats float64 \[N\]"):
         run_store.save_sentences(tmp_path, "run", arrays)
     assert not (tmp_path / "run").exists()
 

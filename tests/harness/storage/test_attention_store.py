@@ -26,7 +26,7 @@ def maps(*numbers: int) -> dict[int, np.ndarray]:
     return {number: noise.random((2, 3, 4)).astype(np.float16) for number in numbers}
 
 
-def test_what_is_stored_is_read_in_the_order_of_the_sentences(tmp_path: Path) -> None:
+def test_load_attention_maps_are_in_order_of_sentences(tmp_path: Path) -> None:
     given = maps(10, 2, 0)
     digest = run_store.save_attention(tmp_path, RUN, given)
     found = run_store.load_attention(tmp_path, RUN, digest)
@@ -36,7 +36,7 @@ def test_what_is_stored_is_read_in_the_order_of_the_sentences(tmp_path: Path) ->
     assert run_store.has_attention(tmp_path, RUN)
 
 
-def test_a_run_without_has_none(tmp_path: Path) -> None:
+def test_load_attention_without_a_file_is_empty(tmp_path: Path) -> None:
     assert run_store.load_attention(tmp_path, RUN) == {}
     assert not run_store.has_attention(tmp_path, RUN)
 
@@ -44,13 +44,13 @@ def test_a_run_without_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [np.zeros((2, 3, 4), np.float32), np.zeros((3, 4), np.float16), np.zeros((2, 0, 4), np.float16)]
 )
-def test_other_types_and_shapes_are_refused_before_anything_is_written(tmp_path: Path, wrong: np.ndarray) -> None:
-    with pytest.raises(ValueError, match=re.escape("allowed is a sentence number, float16 [layers,T,S]")):
+def test_save_attention_other_types_and_shapes_are_refused(tmp_path: Path, wrong: np.ndarray) -> None:
+    with pytest.raises(ValueError, match=re.escape("expected a sentence number, float16 [layers,T,S]")):
         run_store.save_attention(tmp_path, RUN, {0: wrong})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_load_damaged_file_is_named(tmp_path: Path) -> None:
     digest = run_store.save_attention(tmp_path, RUN, maps(0))
     path = tmp_path / RUN / run_store.ATTENTION
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
@@ -58,9 +58,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         run_store.load_attention(tmp_path, RUN, digest)
 
 
-def test_a_run_stores_the_mean_over_heads_of_its_first_sentences(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_stores_mean_attention_of_first_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     chosen = spec("learned_positions", TINY, updates=2)
     record = train.run(chosen, tmp_path)

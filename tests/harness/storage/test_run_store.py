@@ -30,7 +30,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_record_is_read_back(tmp_path: Path) -> None:
+def test_save_record_is_read_back(tmp_path: Path) -> None:
     path = run_store.save_record(tmp_path, RECORD)
     assert path == tmp_path / SPEC.id / "record.json"
     assert run_store.load_record(tmp_path, SPEC.id) == RECORD
@@ -39,25 +39,25 @@ def test_a_record_is_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", ["interrupted", "failed"])
-def test_an_unfinished_record_is_to_be_run_again(tmp_path: Path, status: Any) -> None:
+def test_finished_unfinished_record_is_none(tmp_path: Path, status: Any) -> None:
     run_store.save_record(tmp_path, replace(RECORD, status=status))
     assert run_store.finished(tmp_path, SPEC.id) is None
 
 
-def test_figures_that_are_not_finite_become_none(tmp_path: Path) -> None:
+def test_save_record_not_finite_figures_become_none(tmp_path: Path) -> None:
     scores = {"a": math.nan, "b": math.inf, "c": np.float32(0.5)}
     path = run_store.save_record(tmp_path, replace(RECORD, scores=scores))  # type: ignore[arg-type]
     assert json.loads(path.read_text())["scores"] == {"a": None, "b": None, "c": 0.5}
 
 
-def test_hypotheses_are_read_back_and_hold_nothing_else(tmp_path: Path) -> None:
+def test_save_hypotheses_are_read_back(tmp_path: Path) -> None:
     digest = run_store.save_hypotheses(tmp_path, "run", HYPOTHESES)
     assert run_store.load_hypotheses(tmp_path, "run", digest) == HYPOTHESES
     lines = (tmp_path / "run" / "hypotheses.jsonl").read_text(encoding="utf-8").removesuffix("\n").split("\n")
     assert [sorted(json.loads(line)) for line in lines] == [["sentence", "text", "tokens"]] * 2
 
 
-def test_weights_are_read_back_in_type_and_shape(tmp_path: Path) -> None:
+def test_save_weights_are_read_back_with_type_and_shape(tmp_path: Path) -> None:
     run_store.save_weights(tmp_path, "run", ARRAYS)
     found = run_store.load_weights(tmp_path, "run")
     assert sorted(found) == sorted(ARRAYS)
@@ -66,7 +66,7 @@ def test_weights_are_read_back_in_type_and_shape(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], one, strict=True)
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_save_failing_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     files.write_json(path, {"a": 1})
     with pytest.raises(ValueError, match="JSON"):
@@ -83,7 +83,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     assert names(tmp_path) == ["one.json"]
 
 
-def test_an_unfinished_file_has_another_name(tmp_path: Path) -> None:
+def test_replacing_unfinished_file_has_another_name(tmp_path: Path) -> None:
     with files.replacing(tmp_path / "one.json") as temporary:
         temporary.write_text("half")
         assert names(tmp_path) == [temporary.name]
@@ -108,7 +108,7 @@ def test_an_unfinished_file_has_another_name(tmp_path: Path) -> None:
         ("record.json", lambda content: b"\xff", run_store.load_record),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: Any, load: Any) -> None:
+def test_load_damaged_file_is_named(tmp_path: Path, name: str, damage: Any, load: Any) -> None:
     run_store.save_weights(tmp_path, SPEC.id, ARRAYS)
     run_store.save_hypotheses(tmp_path, SPEC.id, HYPOTHESES)
     run_store.save_record(tmp_path, RECORD)
@@ -119,13 +119,13 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: Any, load: A
         load(tmp_path, SPEC.id)
 
 
-def test_hypotheses_of_another_digest_are_refused(tmp_path: Path) -> None:
+def test_load_hypotheses_other_digest_is_refused(tmp_path: Path) -> None:
     run_store.save_hypotheses(tmp_path, "run", HYPOTHESES)
     with pytest.raises(ValueError, match="damaged"):
         run_store.load_hypotheses(tmp_path, "run", "0" * 64)
 
 
-def test_foreign_files_are_reported_and_passed_over(tmp_path: Path) -> None:
+def test_records_damaged_files_are_reported_and_skipped(tmp_path: Path) -> None:
     run_store.save_record(tmp_path, RECORD)
     files.write_json(tmp_path / "foreign" / "record.json", {"schema": 99})
     files.write_bytes(tmp_path / "moved" / "record.json", (tmp_path / SPEC.id / "record.json").read_bytes())
@@ -136,7 +136,7 @@ def test_foreign_files_are_reported_and_passed_over(tmp_path: Path) -> None:
     assert run_store.records(tmp_path / "nowhere") == []
 
 
-def test_a_run_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
+def test_find_unique_prefix_returns_the_record(tmp_path: Path) -> None:
     run_store.save_record(tmp_path, RECORD)
     assert run_store.find(tmp_path, SPEC.id[:12]) == RECORD
     longer = replace(RECORD, id=SPEC.id + "0")
