@@ -13,6 +13,7 @@ from harness.experiments.specs import DataSpec
 from harness.storage import checkpoint_files, files, run_store
 from harness.storage.records import RECORD_SCHEMAS, RunRecord, misfits, record_from_json
 from harness.storage.run_store import Hypothesis
+from harness.text import brief
 from impls.contract import Arrays
 
 SEAL = run_store.SEAL
@@ -167,6 +168,10 @@ def _with(stored: StoredRun, **found: Any) -> StoredRun:
 def _misfits(record: RunRecord) -> Iterator[str]:
     """Yield errors in the untyped parts of a record, on which rules rely."""
     yield from misfits(record)
+    for name in ("machine", "commit"):
+        value = record.environment.get(name)
+        if value is not None and not isinstance(value, dict):
+            yield f"environment.{name}={brief(value)}: expected an object"
     for name, number in [*record.sizes.items(), *record.speed.items()]:
         if number < 0:
             yield f"{name}={number!r} must be a number of at least 0"

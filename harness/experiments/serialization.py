@@ -212,14 +212,17 @@ def _walk(kind: Any, location: Sequence[int | str], where: str) -> tuple[str, An
     path = f"{where}." if where else ""
     for part in location:
         kinds = [item for item in _members(kind) if item is not type(None)]
-        if len(kinds) > 1 and part in RECIPE_TYPES:
-            kind = RECIPE_TYPES[str(part)]
+        if len(kinds) > 1:  # the part says which member of the union was tried
+            names = {item: getattr(typing.get_origin(item) or item, "__name__", "?") for item in kinds}
+            tried = [item for item, name in names.items() if str(part).startswith(name)]
+            kind = RECIPE_TYPES.get(str(part)) or (tried[0] if tried else Any)
             continue
         kind = kinds[0] if kinds else Any
         if dataclasses.is_dataclass(kind):
             kind = typing.get_type_hints(kind).get(str(part), Any)
         else:
-            kind = (*typing.get_args(kind), Any)[-1 if typing.get_origin(kind) is not tuple else 0]
+            inner = typing.get_args(kind) or (Any,)
+            kind = inner[-1] if typing.get_origin(kind) is dict else inner[0]
         path = f"{path.removesuffix('.')}[{part}]." if isinstance(part, int) else f"{path}{part}."
     return path, kind
 

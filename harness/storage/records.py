@@ -22,8 +22,8 @@ Value = str | float | bool | None
 ENVIRONMENT_TYPES: dict[str, Any] = {
     "versions": dict[str, str | None],
     "variables": dict[str, str | None],
-    "machine": dict[str, Value | list[str]],
-    "commit": dict[str, Value],
+    "machine": dict[str, Value | list[str]] | str,  # early records describe machine and commit in words
+    "commit": dict[str, Value] | str,
     "threads": int,
     "resumed_after_epochs": list[float],
     "resumed_after_updates": list[float],

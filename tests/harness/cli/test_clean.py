@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     results = tmp_path / "results"
     for seed, status in enumerate(("completed", "interrupted")):
-        made = record(seed=seed, status=status)  # type: ignore[arg-type]
+        made = replace(record(seed=seed), status=status)
         run_store.save_record(results, made)
         checkpoint_files.save(results, made.id, {"a": np.zeros(1_000, np.float32)}, {})
     (results / finished(results) / locks.LOCK).write_text("{}\n")
