@@ -145,6 +145,11 @@ def misfits(record: RunRecord) -> Iterator[str]:
                 from_json(kind, record.environment[name], f"environment.{name}")
             except ValueError as error:
                 yield str(error)
+    machine = record.environment.get("machine")
+    for name in ("cores", "memory_bytes"):
+        value = machine.get(name) if isinstance(machine, dict) else None
+        if value is not None and (not isinstance(value, int | float) or not 0 <= value < 2**63):
+            yield f"environment.machine.{name}={brief(value)}: expected a number of at least 0"
 
 
 def epochs_from_json(value: Any) -> list[EpochRecord]:
