@@ -32,6 +32,7 @@ ORDERS = (1, 2, 3, 4)
 SMOOTHING: dict[str, Smoothing] = {"bleu_tutorial": "none", "bleu_tokenised": "exp", "bleu_sacre": "exp"}
 """Each BLEU that has its own counts, and its smoothing of n-grams that never match, as sacreBLEU calls it."""
 
+SIGNATURE_SUFFIXES = {"bleu_tokenised": "|tokens:moses"}
 BLEU_COUNTS = 2 + 2 * len(ORDERS)
 CHRF_ORDERS, CHRF_BETA = 6, 2
 
@@ -151,20 +152,7 @@ def score(
     case: Case,
     unknown: Unknown,
 ) -> Scores:
-    """Compare translations with one reference each.
-
-    Args:
-        hypotheses: The translations as tokens of the model.
-        references: The references as tokens of the model.
-        texts: The translations as plain sentences.
-        reference_texts: The references as plain sentences.
-        moses: The translations as Moses tokens; None if these are not available.
-        reference_moses: The references as Moses tokens; None likewise.
-        case: Whether the case of plain sentences counts.
-        unknown: Whether the translations may contain `<unk>`; each signature ends with `unk:never` or `unk:allowed`.
-
-    Returns:
-        These scores:
+    """Return the scores of translations, with one reference each, by these names.
 
     | name | on | how |
     |---|---|---|
@@ -175,36 +163,51 @@ def score(
     | `bleu_sacre`, `chrf` | plain sentences | sacreBLEU's defaults, lower-cased if `case` is "lower" |
     | `brevity_penalty` | the same | the factor of `bleu_sacre`, from 0 to 1 |
 
-    A token `<unk>` of a hypothesis matches nothing, not even `<unk>`. Plain sentences are scored as sacreBLEU's own
-    command line would.
+    Args:
+        hypotheses, references: Translations and references as tokens of the model.
+        texts, reference_texts: The same as plain sentences.
+        moses, reference_moses: The same as Moses tokens; None if these are not available.
+        case: Whether the case of plain sentences counts.
+        unknown: Whether the translations may contain `<unk>`; each signature ends with `unk:never` or `unk:allowed`.
+
+    A token `<unk>` matches nothing, not even `<unk>`. Plain sentences are scored as sacreBLEU's command line does.
 
     Raises:
         ValueError: There are no hypotheses, or the numbers of sentences differ.
     """
-    from sacrebleu.metrics.bleu import BLEU  # imported late: it takes as long as NumPy, and --help does not need it
-    from sacrebleu.metrics.chrf import CHRF
-
     _check_numbers(hypotheses, references, texts, reference_texts, moses, reference_moses)
     scores = _on_words(hypotheses, references)
-    lowercase = case == "lower"
+    metrics = _text_metrics(case)
+    lines = dict.fromkeys(metrics, (list(texts), list(reference_texts)))
     if moses is not None and reference_moses is not None:
-        name = "bleu_tokenised"
-        metric = BLEU(tokenize="none", lowercase=True, force=True, smooth_method=SMOOTHING[name])
-        total, scores.statistics[name] = _count(metric, *_lines(moses, reference_moses))
+        metrics = {"bleu_tokenised": _moses_metric(), **metrics}
+        lines["bleu_tokenised"] = _lines(moses, reference_moses)
+    for name, metric in metrics.items():
+        total, scores.statistics[name] = _count(metric, *lines[name])
         scores.values[name] = total.score
-        scores.signatures[name] = f"{metric.get_signature()}|tokens:moses"
-    sacre = BLEU(lowercase=lowercase, smooth_method=SMOOTHING["bleu_sacre"])
-    chrf = CHRF(char_order=CHRF_ORDERS, beta=CHRF_BETA, lowercase=lowercase)
-    for name, plain in (("bleu_sacre", sacre), ("chrf", chrf)):
-        total, scores.statistics[name] = _count(plain, list(texts), list(reference_texts))
-        scores.values[name] = total.score
-        scores.signatures[name] = str(plain.get_signature())
+        scores.signatures[name] = str(metric.get_signature()) + SIGNATURE_SUFFIXES.get(name, "")
         if name == "bleu_sacre":
             scores.values["brevity_penalty"] = total.bp
             scores.signatures["brevity_penalty"] = scores.signatures[name]
-    return replace(
-        scores, signatures={name: f"{signature}|unk:{unknown}" for name, signature in scores.signatures.items()}
-    )
+    return replace(scores, signatures={name: f"{item}|unk:{unknown}" for name, item in scores.signatures.items()})
+
+
+def _moses_metric() -> Metric:
+    from sacrebleu.metrics.bleu import BLEU  # imported late: it takes as long as NumPy, and --help does not need it
+
+    return BLEU(tokenize="none", lowercase=True, force=True, smooth_method=SMOOTHING["bleu_tokenised"])
+
+
+def _text_metrics(case: Case) -> dict[str, Metric]:
+    """Return the metrics of plain sentences by name."""
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    lowercase = case == "lower"
+    return {
+        "bleu_sacre": BLEU(lowercase=lowercase, smooth_method=SMOOTHING["bleu_sacre"]),
+        "chrf": CHRF(char_order=CHRF_ORDERS, beta=CHRF_BETA, lowercase=lowercase),
+    }
 
 
 def without_unknown(signature: str) -> str:

@@ -69,8 +69,7 @@ def run(
 ) -> RunRecord:
     """Train and measure one run and store its record; continue an interrupted run from its checkpoint.
 
-    A run that is already completed or diverged is returned as it is. The record of one that failed or was interrupted
-    is removed when it starts again.
+    A completed or diverged run is returned as it is. The record of any other is removed when it starts again.
 
     Args:
         spec: What to run.

@@ -129,13 +129,13 @@ def test_perplexity_from_sums_is_elementwise() -> None:
 
 
 def test_sums_of_another_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match="tokens=0: allowed is a number of at least 1"):
+    with pytest.raises(ValueError, match="tokens=0: expected a number of at least 1"):
         perplexity_from_sums(np.ones(2), np.array([3, 0]))
     with pytest.raises(ValueError, match=r"shape \(2, 18\): expected 10 columns"):
         bleu_from_sums(np.zeros((2, 18)), "exp")
     with pytest.raises(ValueError, match=r"shape \(\): expected 18 columns"):
         chrf_from_sums(np.array(1))
-    with pytest.raises(ValueError, match="score 'bleu_2_cumulative': allowed is bleu_tutorial, .*, chrf"):
+    with pytest.raises(ValueError, match="score 'bleu_2_cumulative': expected one of bleu_tutorial, .*, chrf"):
         score_from_sums("bleu_2_cumulative", np.zeros(10))
 
 
@@ -286,6 +286,6 @@ def test_score_command_with_foreign_files_is_refused(older: Path, case: str, cap
     assert {
         "no weights": "needs its model with the stored weights: ",
         "other weights": "its weights give test_perplexity=",
-        "other scores": "allowed is a run whose scores agree",
+        "other scores": "needs a run whose scores agree",
     }[case] in error
     assert {path.name: path.read_bytes() for path in older.iterdir()} == before
