@@ -182,18 +182,15 @@ def _report(records: list[RunRecord], first: RunSpec, arguments: argparse.Namesp
         return
     from harness.analysis.ablation import analyse
     from harness.analysis.leaderboard import stored_sentences
-    from harness.reporting import ablation_report, ablation_tables, ablation_text, ablation_tuning
+    from harness.reporting import ablation_report, render_text
 
     analysis = analyse(records, stored_sentences(arguments.results), base=first)
+    failures = report_options.check_records(arguments.results, records) if analysis.studies else []
+    texts = report_options.shown_texts(records, arguments.results)
+    report = ablation_report.document(analysis, results=arguments.results, texts=texts, failures=failures)
     say()
-    say("\n\n".join(filter(None, (ablation_tables.terminal(analysis), ablation_tuning.terminal(analysis)))))
-    for line in ablation_text.finding(analysis):
-        say(f"\n{line}")
+    say(render_text.document(report))
     if analysis.studies:
-        folder = arguments.reports / ablation_report.FOLDER
-        page = ablation_report.write(analysis, folder)
-        say(f"\nThe report, with what this does not show: {page}")
-        failures = report_options.check_records(arguments.results, records)
-        html = report_options.write_html(records, arguments.results, folder, failures=failures)
-        say(f"All runs, with curves and translations: {html}")
+        page = ablation_report.write(report, analysis, arguments.reports / ablation_report.FOLDER)
+        say(f"The report: {page} (as Markdown: {page.with_suffix('.md')})")
         report_options.warn_failures(failures)

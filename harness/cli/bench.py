@@ -130,9 +130,6 @@ def _report(records: list[RunRecord], results: Path, folder: Path) -> None:
     if not any(record.status == "completed" for record in records):
         sweep.say_endings(records)
         return
-    from harness.reporting import bench_tables
-
     say()
-    say(bench_tables.terminal(records))
     report_options.write(records, results, folder, failures=report_options.check_records(results, records))
     sweep.say_next_steps(results)

@@ -36,9 +36,6 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say(json.dumps(_leaderboards(records, arguments.results), indent=1, ensure_ascii=False))
         return 0
-    from harness.reporting import bench_tables
-
-    say(bench_tables.terminal(records))
     with_text = not arguments.without_corpus_text
     failures = report_options.check_records(arguments.results)
     report_options.write(records, arguments.results, arguments.reports, failures=failures, corpus_text=with_text)

@@ -33,30 +33,26 @@ RATES = (
 def write(
     records: Sequence[RunRecord], results: Path, folder: Path, *, failures: Sequence[str], corpus_text: bool = True
 ) -> None:
-    """Write `folder`/index.html and index.md, say where they are, and write `failures` to standard error.
+    """Write the report under `folder`, print its tables and headline, and write `failures` to standard error.
 
     `failures` are those of `check_records`. `corpus_text` lets the HTML show source and reference, where the corpus of
     a run is on this machine and the runs are not published.
     """
-    from harness.reporting import bench_report
+    from harness.reporting import bench_report, render_text
 
     if run_store.is_published(results):
         records = [without_disturbed_rates(record) for record in records]
-    bench_report.write(records, folder, results=results, failures=failures)
-    page = write_html(records, results, folder, failures=failures, corpus_text=corpus_text)
-    say(f"The report: {page} (as Markdown: {folder / bench_report.PAGE})")
+    texts = shown_texts(records, results) if corpus_text else {}
+    report = bench_report.document(records, results=results, texts=texts, failures=failures)
+    page = bench_report.write(report, records, folder)
+    say(render_text.document(report))
+    say(f"The report: {page} (as Markdown: {page.with_suffix('.md')})")
     warn_failures(failures)
 
 
-def write_html(
-    records: Sequence[RunRecord], results: Path, folder: Path, *, failures: Sequence[str], corpus_text: bool = True
-) -> Path:
-    """Write `folder`/index.html and return its path; `failures` and `corpus_text` are those of `write`."""
-    from harness.reporting import render_html
-
-    shown = corpus_text and not run_store.is_published(results)
-    texts = test_sets(records) if shown else {}
-    return render_html.write(records, folder, results=results, texts=texts, failures=failures)
+def shown_texts(records: Sequence[RunRecord], results: Path) -> dict[DataSpec, CorpusText]:
+    """Return the test sets whose text a page may show: those on this machine, and none for published runs."""
+    return {} if run_store.is_published(results) else test_sets(records)
 
 
 def check_records(results: Path, records: Sequence[RunRecord] | None = None) -> list[str]:

@@ -72,10 +72,10 @@ def _again(arguments: argparse.Namespace) -> int:
 
 
 def _write_page(document: SpeedDocument, reports: Path) -> None:
-    from harness.reporting import bench_report, speed_report
+    from harness.reporting import speed_report
 
     page = speed_report.write(document, reports / speed_report.FOLDER)
-    say(f"The page: {page} (as Markdown: {page.with_name(bench_report.PAGE)})")
+    say(f"The page: {page} (as Markdown: {page.with_suffix('.md')})")
 
 
 def _show_page(document: SpeedDocument, reports: Path) -> None:

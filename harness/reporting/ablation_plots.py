@@ -30,7 +30,7 @@ def forest(study: Study, fields: Sequence[FieldEffects]) -> Figure:
     rows = sum(len(field.words) for field in fields)
     made, grid = figure(11, 1.7 + 0.3 * rows, columns=len(DRAWN), sharey=True)
     for axes, name in zip(grid[0], DRAWN, strict=True):
-        axes.set_title(f"{ABLATION[name].title}, {'less' if ABLATION[name].less_is_better else 'more'} is better")
+        axes.set_title(f"{ABLATION[name].title}, {'lower' if ABLATION[name].less_is_better else 'higher'} is better")
         unit = ABLATION[name].unit
         axes.set_xlabel(f"difference from the base{' in ' * bool(unit)}{unit}")
         axes.tick_params(axis="y", length=0)
@@ -50,7 +50,7 @@ def _labels(fields: Sequence[FieldEffects]) -> list[tuple[str, str]]:
     found = []
     for field in fields:
         found.append((f"{field.field} (base: {field.words[0]})", "bold"))
-        found += [(word, "normal") for word in field.words[1:]]
+        found += [(f"{field.field} = {word}", "normal") for word in field.words[1:]]
     return found
 
 

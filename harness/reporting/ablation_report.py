@@ -1,183 +1,248 @@
-"""Writes the report of an ablation: a Markdown page, its pictures, and all effects as CSV; same records, same bytes."""
+"""The report of an ablation: what matters most, the effects of each level, limits, and all effects as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.ablation import Analysis, FieldEffects, Rank, StudyEffects
+from harness.analysis.ablation import Analysis, FieldEffects, StudyEffects
 from harness.analysis.ablation_study import label
 from harness.analysis.contrasts import AblationEffect, Contrast
-from harness.analysis.grouping import groups
+from harness.analysis.effects import assumption
 from harness.analysis.leaderboard import SYMBOLS
 from harness.analysis.metric_registry import ABLATION
-from harness.reporting import ablation_text, ablation_tuning, bench_report, csv_export, provenance, run_plots
+from harness.reporting import ablation_findings, ablation_tuning, csv_export, pages, report_sections
 from harness.reporting.ablation_plots import forest
 from harness.reporting.ablation_tables import (
-    MISSING,
-    LevelRow,
-    base_line,
+    MAIN,
+    SECOND,
+    base_row,
     detectable_notes,
-    field_lines,
-    interaction_lines,
-    written,
+    field_rows,
+    interaction_rows,
+    levels_table,
+    ranking_table,
 )
-from harness.reporting.ablation_text import MAIN, SECOND
-from harness.reporting.markdown import Markdown, code, text
-from harness.storage import files
+from harness.reporting.document import Block, Disclosure, Document, Figure, Heading, Items, Links, Table, Text
+from harness.reporting.formatting import MISSING
+from harness.reporting.report_sections import JudgedTable
+from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
-from harness.text import count
+from harness.text import count, short_line
 
 FOLDER, EFFECTS = "ablation", "effects.csv"
 
 
-def write(analysis: Analysis, folder: Path, *, command: str = "") -> Path:
-    """Write `folder`/index.md, its pictures under `folder`/figures and the CSV files; return the page's path.
+def write(report: Document, analysis: Analysis, folder: Path) -> Path:
+    """Write the pages of a report of `analysis`, and its CSV files, under `folder`.
 
-    Raises: ValueError where there is nothing to compare.
+    Returns:
+        The path of the HTML page.
     """
-    if not analysis.studies:
-        raise ValueError("there is no ablation to report: no two runs differ in nothing but the words of their recipes")
-    records = [record for one in analysis.studies for record, _ in _runs_of(one)]
-    context = {
-        "finding": [*bench_report.warnings(groups(records)), *ablation_text.finding(analysis)],
-        "symbols": SYMBOLS,
-        "limits": ablation_text.limits(analysis),
-        "rankings": [
-            (code(variant), _ranking(ranks[MAIN], ranks[SECOND]))
-            for variant, ranks in analysis.rankings.items()
-            if ranks[MAIN]
-        ],
-        "studies": [_study(one, f"study-{place}", folder) for place, one in enumerate(analysis.studies, start=1)],
-        "command": Markdown("\n".join(f"    {line}" for line in provenance.commands(records, command))),
-        "environment": provenance.environment(records),
-        "runs": _runs(analysis),
-    }
-    csv_export.save(records, folder)
-    csv_export.table([line for one in analysis.studies for line in _effects(one)], folder / EFFECTS)
-    page = folder / bench_report.PAGE
-    files.write_bytes(page, bench_report.render("ablation.md.j2", context).encode())
-    return page
+    csv_export.save(_records(analysis), folder)
+    lines = [line for effects in analysis.studies for line in _effects(effects)]
+    csv_export.write_table(lines, folder / EFFECTS)
+    return pages.write(report, folder)
 
 
-def _study(found: StudyEffects, slug: str, folder: Path) -> dict[str, Any]:
-    """Return what the template shows of a study, and draw its pictures."""
-    study, crossed = found.study, found.factorial
-    shown: dict[str, Any] = {"title": study.title, "slug": slug, "differences": study.differences}
-    shown |= {"alone": "", "notes": [], "crossed": "", "agreement": ablation_text.agreement(study)}
-    shown["tuning"] = [(one.heading, _markdown(one.heads, one.rows, left=2)) for one in ablation_tuning.tables(found)]
-    shown["tuned_differences"] = found.tuned.effects.study.differences if found.tuned and found.tuned.effects else ()
-    if found.fields:
-        run_plots.save(forest(study, found.fields), folder / "figures", slug)
-        shown["alone"] = _table([base_line(study), *field_lines(study, found.fields)])
-        shown["notes"] = detectable_notes(study, found.fields)
+def document(
+    analysis: Analysis,
+    *,
+    results: Path | None = None,
+    texts: CorpusTexts | None = None,
+    command: str = "",
+    failures: Sequence[str] = (),
+) -> Document:
+    """Return the report of an ablation and its runs.
+
+    Args:
+        analysis: What the runs show.
+        results: The folder of the runs, for translations; without it the page has none.
+        texts: The test sets whose source and reference the page may show.
+        command: The command that made the runs; by default those of the records.
+        failures: The rules of `check` that fail, a line each.
+    """
+    records = _records(analysis)
+    warnings = [*report_sections.corpus_warnings(records), *ablation_findings.warnings(analysis)]
+    warnings += [f"This record fails the check of this project: {line}" for line in failures]
+    blocks = _blocks(analysis, records, results, texts or {}, command) if records else []
+    return Document(
+        title="Bakeoff: ablation",
+        headline=ablation_findings.headline(analysis),
+        warnings=tuple(warnings),
+        about=report_sections.about(records) if records else "",
+        blocks=tuple(blocks),
+    )
+
+
+def _blocks(
+    analysis: Analysis, records: Sequence[RunRecord], results: Path | None, texts: CorpusTexts, command: str
+) -> list[Block]:
+    runs = [record for record in records if record.spec.budget != "pilot"]
+    labels = {record.id: recipe for effects in analysis.studies for record, recipe in _runs_of(effects)}
+    tables = [_labelled(judged, labels) for judged in report_sections.unjudged_tables(runs)]
+    shared = [f"{effects.study.title}: {ablation_findings.agreement(effects.study)}" for effects in analysis.studies]
+    links = (("Runs report", "../index.html"), ("Speed", "../speed/index.html"), ("Models", "../models.html"))
+    files = tuple((name, name) for name in (EFFECTS, csv_export.RUNS, csv_export.CURVES))
+    return [
+        Links((*links, *files)),
+        *_figures(analysis),
+        *_tables(analysis),
+        Heading("Limits", slug="limits"),
+        Items(tuple(ablation_findings.limits(analysis))),
+        *_words(analysis),
+        *report_sections.translations(tables, results, texts),
+        *report_sections.method(records, command, shared),
+        Disclosure("What each run is", (_runs(analysis),), "recipes"),
+    ]
+
+
+def _labelled(judged: JudgedTable, labels: Mapping[str, str]) -> JudgedTable:
+    """Return a table whose rows are named by what changed, such as "norm=rms"."""
+    rows = tuple(replace(row, label=labels[row.records[0].id]) for row in judged.table.rows)
+    return replace(judged, table=replace(judged.table, rows=rows), labels=tuple(row.label for row in rows))
+
+
+def _records(analysis: Analysis) -> list[RunRecord]:
+    return [record for effects in analysis.studies for record, _ in _runs_of(effects)]
+
+
+def sections(analysis: Analysis) -> list[Block]:
+    """Return the ablation as sections of the report of runs, its tables disclosed; empty without any effect."""
+    if not any(effects.fields or effects.factorial for effects in analysis.studies):
+        return []
+    warnings = [Text(line, "warning") for line in ablation_findings.warnings(analysis)]
+    limits = Items(tuple(ablation_findings.limits(analysis)))
+    return [
+        Heading("Ablation", slug="ablation"),
+        Text(ablation_findings.headline(analysis).finding),
+        *warnings,
+        *_figures(analysis)[1:],
+        Disclosure("Effects in numbers", tuple(_tables(analysis)), "effects"),
+        Disclosure("What the ablation does not show", (limits,), "limits"),
+    ]
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------
+
+
+def _figures(analysis: Analysis) -> list[Block]:
+    """Return a forest plot for each study and each factorial, and with tuned rates another one."""
+    blocks: list[Block] = [Heading("What matters most", slug="most")]
+    for number, effects in enumerate(analysis.studies, start=1):
+        after = effects.tuned.effects if effects.tuned else None
+        blocks += _forests(effects, f"ablation-{number}", effects.study.title)
+        if after is not None:
+            title = f"{effects.study.title}, learning rate tuned for each recipe"
+            blocks += _forests(after, f"ablation-{number}-tuned", title)
+    return blocks
+
+
+def _forests(effects: StudyEffects, name: str, title: str) -> list[Block]:
+    parts: list[tuple[str, str, Sequence[FieldEffects]]] = [(name, title, effects.fields)]
+    if effects.factorial is not None:
+        crossed = " × ".join(effects.factorial.fields)
+        parts.append((f"{name}-main", f"{title}: main effects in {crossed}", effects.factorial.main))
+    return [
+        Figure(
+            slug,
+            f"{heading}. Each level against the base, all else equal.",
+            short_line(f"Forest plot of validation loss and sacreBLEU, each level against the base: {heading}"),
+            partial(forest, effects.study, fields),
+        )
+        for slug, heading, fields in parts
+        if fields
+    ]
+
+
+def _tables(analysis: Analysis) -> list[Block]:
+    """Return the ranking of fields and the effects of every study."""
+    blocks: list[Block] = []
+    for variant, ranks in analysis.rankings.items():
+        if ranks[MAIN]:
+            several = len(analysis.rankings) > 1
+            blocks += [Heading("Fields by their largest effect", slug="fields")] if not blocks else []
+            blocks += [Heading(variant, 3)] if several else []
+            blocks.append(ranking_table(ranks[MAIN], ranks[SECOND]))
+    blocks.append(Heading("Effects of each level", slug="levels"))
+    for effects in analysis.studies:
+        blocks += _study(effects)
+    if any(effects.fields or effects.factorial for effects in analysis.studies):
+        seeds = max(len(effects.study.seeds) for effects in analysis.studies)
+        note = f"Differences from the base with 95 % intervals; after Holm's correction{assumption(seeds)}: {SYMBOLS}"
+        blocks.append(Text(note, "note"))
+    return blocks
+
+
+def _study(effects: StudyEffects) -> list[Block]:
+    study, crossed = effects.study, effects.factorial
+    blocks: list[Block] = [Heading(study.title, 3)]
+    if study.differences:
+        blocks.append(Text("No table: these runs are not comparable. They differ in"))
+        ends = [f"{cell.label}: {', '.join(record.status for record in cell.records.values())}" for cell in study.cells]
+        return [*blocks, Items((*study.differences, *ends))]
+    if effects.fields:
+        blocks.append(levels_table([base_row(study), *field_rows(study, effects.fields)]))
+        blocks += [Text(line, "note") for line in detectable_notes(study, effects.fields)]
     if crossed is not None:
-        run_plots.save(forest(study, crossed.main), folder / "figures", f"{slug}-main")
-        shown |= {
-            "crossed": " × ".join(crossed.fields),
-            "coverage": _coverage(found),
-            "main": _table(field_lines(study, crossed.main)),
-            "main_notes": detectable_notes(study, crossed.main),
-            "interactions": _table(interaction_lines(study, crossed)),
-        }
-    return shown
+        names = " × ".join(crossed.fields)
+        blocks += [Text(_coverage(effects), "note")]
+        blocks.append(levels_table(field_rows(study, crossed.main), f"Main effects in {names}"))
+        blocks += [Text(line, "note") for line in detectable_notes(study, crossed.main)]
+        blocks.append(levels_table(interaction_rows(study, crossed), f"Interactions in {names}"))
+    blocks += ablation_tuning.tables(effects)
+    if effects.tuned and effects.tuned.effects and effects.tuned.effects.study.differences:
+        blocks.append(Text("No tuned table: these runs are not comparable. They differ in"))
+        blocks.append(Items(tuple(effects.tuned.effects.study.differences)))
+    return blocks
 
 
-def _runs_of(found: StudyEffects) -> list[tuple[RunRecord, str]]:
+def _coverage(effects: StudyEffects) -> str:
+    crossed = effects.factorial
+    assert crossed is not None
+    text = f"{count(crossed.combinations, 'combination')}, {count(len(crossed.seeds), 'seed')}."
+    if crossed.missing:
+        text += f" Not run: {'; '.join(crossed.missing)}."
+    if crossed.left_out:
+        text += f" Not completed at every seed, and so in no average: {'; '.join(crossed.left_out)}."
+    return text
+
+
+def _words(analysis: Analysis) -> list[Block]:
+    lines = ablation_findings.findings(analysis)
+    return [Disclosure("Findings in words", (Items(tuple(lines)),), "words")] if lines else []
+
+
+def _runs_of(effects: StudyEffects) -> list[tuple[RunRecord, str]]:
     """Return the runs of a study, each once, with what they are: untuned, at a chosen learning rate, or a pilot."""
-    made = [(record, cell.label) for cell in found.study.cells for record in cell.records.values()]
-    if found.tuned is not None:
-        cells = found.tuned.effects.study.cells if found.tuned.effects else ()
-        made += [
+    runs = [(record, cell.label) for cell in effects.study.cells for record in cell.records.values()]
+    if effects.tuned is not None:
+        cells = effects.tuned.effects.study.cells if effects.tuned.effects else ()
+        runs += [
             (record, f"{cell.label}, learning rate {record.spec.training.peak_rate:g}")
             for cell in cells
             for record in cell.records.values()
             if record.spec.budget == "tuned"
         ]
-        names = {cell.departures: cell.label for cell in found.study.cells}
-        made += [
+        names = {cell.departures: cell.label for cell in effects.study.cells}
+        runs += [
             (record, f"{names[departures]}, pilot at {record.spec.training.peak_rate:g}")
-            for departures, pilots in found.tuned.pilots.items()
+            for departures, pilots in effects.tuned.pilots.items()
             for record in pilots
         ]
-    return made
+    return runs
 
 
-def _coverage(found: StudyEffects) -> str:
-    crossed = found.factorial
-    assert crossed is not None
-    said = f"{count(crossed.combinations, 'combination')}, {count(len(crossed.seeds), 'seed')}."
-    if crossed.missing:
-        said += f" Not run: {'; '.join(crossed.missing)}."
-    if crossed.left_out:
-        said += f" Not completed at every seed, and so in no average: {'; '.join(crossed.left_out)}."
-    return said
-
-
-# Tables ---------------------------------------------------------------------------------------------------------------
-
-
-def _table(lines: Sequence[LevelRow]) -> Markdown:
-    heads = ["field (base)", "word", "seeds", *(one.title for one in ABLATION.values()), "parameters"]
-    ended = any(line.status for line in lines)
-    rows = [
-        [
-            text(line.name),
-            code(line.word, in_table=True),
-            str(line.seeds),
-            *(Markdown(line.cells[name]) for name in ABLATION),
-            line.parameters,
-            *([line.status] if ended else []),
-        ]
-        for line in lines
-    ]
-    return _markdown([*heads, *(["status"] if ended else [])], rows, left=2)
-
-
-def _ranking(ranks: Sequence[Rank], seconds: Sequence[Rank]) -> Markdown:
-    main, second = (ABLATION[name].title for name in (MAIN, SECOND))
-    heads = ["rank", "field", f"largest effect on {main}", f"best and worst word for {main}", f"rank by {second}"]
-    heads.append(f"largest effect on {second}")
-    order = [rank.field for rank in seconds]
-    rows = []
-    for place, rank in enumerate(ranks, start=1):
-        other = order.index(rank.field)
-        name = f"{rank.field}{' (joint vocabulary)' * rank.joint}"
-        rows.append([str(place), name, _largest(rank), _apart(rank), str(other + 1), _largest(seconds[other])])
-    return _markdown(heads, rows, left=2)
-
-
-def _largest(rank: Rank) -> str:
-    lost = "; ".join(f"{word}: diverged" for word in rank.lost)
-    known = f"{rank.effect.contrast.changed[0][1]}: {written(rank.effect)}" if rank.effect else ""
-    return "; ".join(filter(None, (lost, known))) or MISSING
-
-
-def _apart(rank: Rank) -> str:
-    if rank.spread is None:
-        return MISSING
-    return f"{rank.spread.best}, {rank.spread.worst}: {written(rank.spread.effect)}"
-
-
-def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: int) -> Markdown:
-    """Return a Markdown table whose first `left` columns are aligned left, the others right."""
-    rule = ["---"] * left + ["---:"] * (len(heads) - left)
-    lines = [heads, rule, *([text(cell) for cell in row] for row in rows)]
-    return Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
-
-
-def _runs(analysis: Analysis) -> list[dict[str, str]]:
-    return [
-        {
-            "id": code(record.id, in_table=True),
-            "recipe": recipe,
-            "status": record.status,
-            "started": record.started or MISSING,
-        }
-        for one in analysis.studies
-        for record, recipe in _runs_of(one)
-    ]
+def _runs(analysis: Analysis) -> Table:
+    rows = tuple(
+        (record.id, recipe, record.status, record.started or MISSING)
+        for effects in analysis.studies
+        for record, recipe in _runs_of(effects)
+    )
+    return Table("clll", ("run", "recipe", "status", "started"), rows)
 
 
 # CSV ------------------------------------------------------------------------------------------------------------------

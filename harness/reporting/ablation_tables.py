@@ -1,44 +1,40 @@
-"""An ablation as tables: for the terminal, and line by line for pages."""
+"""The tables of an ablation: effects of levels, main effects, interactions, and the ranking of fields."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from harness.analysis.ablation import Analysis, Factorial, FieldEffects, StudyEffects
+from harness.analysis.ablation import Factorial, FieldEffects, Rank
 from harness.analysis.ablation_study import Study, StudyCell
 from harness.analysis.contrasts import AblationEffect, detectable
-from harness.analysis.effects import LEGEND, assumption
+from harness.analysis.effects import Conclusion, assumption
 from harness.analysis.grouping import measure
 from harness.analysis.metric_registry import ABLATION
+from harness.reporting import formatting
+from harness.reporting.document import Cell, Table
+from harness.reporting.formatting import MISSING
 from harness.text import short_line
 
-MISSING = "–"
+MAIN, SECOND = "validation_loss", "bleu_sacre"
 
 
 # Numbers --------------------------------------------------------------------------------------------------------------
 
 
 def signed(value: float | None, figure: str) -> str:
-    """Return a difference with its sign and the figure's digits; what rounds to 0 has none."""
-    if value is None:
-        return MISSING
-    digits = ABLATION[figure].digits
-    rounded = f"{abs(value):,.{digits}f}"
-    sign = "" if float(rounded.replace(",", "")) == 0 else "+" if value > 0 else "−"
-    return sign + rounded
+    """Return a difference with its sign and the metric's digits; a value that rounds to 0 has no sign."""
+    return formatting.signed(value, ABLATION[figure].digits)
 
 
 def interval(effect: AblationEffect) -> str:
     """Return an effect's interval, "+0.25 to +0.37", or the values of two seeds; a dash where there is neither."""
-    if effect.low is None or effect.high is None:
-        values = [signed(value, effect.figure) for value in effect.values]
-        return f"seeds: {'; '.join(values)}" if len(values) == 2 else MISSING
-    return f"{signed(effect.low, effect.figure)} to {signed(effect.high, effect.figure)}"
+    return formatting.bounds(effect, ABLATION[effect.figure].digits)
 
 
 def written(effect: AblationEffect) -> str:
-    """Return an effect for a table: "+0.31 (+0.25 to +0.37) ▼", with the symbol of what can be concluded."""
+    """Return an effect on one line: "+0.31 (+0.25 to +0.37) ▼", with the symbol of what can be concluded."""
     if effect.mean is None:
         return MISSING
     bounds = "" if interval(effect) == MISSING else f" ({interval(effect)})"
@@ -59,12 +55,12 @@ class LevelRow:
     name: str
     word: str
     seeds: int
-    cells: Mapping[str, str]
+    cells: Mapping[str, str | Cell]
     parameters: str
     status: str
 
 
-def base_line(study: Study) -> LevelRow:
+def base_row(study: Study) -> LevelRow:
     """Return the base's own figures, means over its seeds that completed."""
     cell = study.cells[0]
     cells = {}
@@ -75,7 +71,7 @@ def base_line(study: Study) -> LevelRow:
     return LevelRow("base", short_line(study.variant), len(cell.completed), cells, _counted([cell]), status(cell))
 
 
-def field_lines(study: Study, found: Iterable[FieldEffects]) -> list[LevelRow]:
+def field_rows(study: Study, found: Iterable[FieldEffects]) -> list[LevelRow]:
     """Return a line for each word of each field; the field's name stands at its first word alone."""
     made = []
     for field in found:
@@ -89,7 +85,7 @@ def field_lines(study: Study, found: Iterable[FieldEffects]) -> list[LevelRow]:
     return made
 
 
-def interaction_lines(study: Study, found: Factorial) -> list[LevelRow]:
+def interaction_rows(study: Study, found: Factorial) -> list[LevelRow]:
     """Return a line for each interaction of two words."""
     made = []
     for effects in zip(*(found.interactions[name] for name in ABLATION), strict=True):
@@ -106,7 +102,7 @@ def _line(name: str, word: str, effects: Sequence[AblationEffect], cells: Sequen
         name,
         word,
         len(effects[0].contrast.seeds) if effects[0].contrast.weights else 0,
-        {one.figure: written(one) for one in effects},
+        {effect.figure: cell(effect) for effect in effects},
         _counted(cells),
         "; ".join(dict.fromkeys(filter(None, map(status, cells)))),
     )
@@ -130,36 +126,63 @@ def parameters(cell: StudyCell) -> float | None:
     return next((one for record in cell.records.values() if (one := measure(record, "parameters")) is not None), None)
 
 
-# Terminal -------------------------------------------------------------------------------------------------------------
+# Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def terminal(analysis: Analysis) -> str:
-    """Return the tables that `ablate` prints: for each study the words of each field against the base's."""
-    return "\n\n".join(_study(one) for one in analysis.studies)
-
-
-def _study(found: StudyEffects) -> str:
-    study = found.study
-    if study.differences:
-        lines = [
-            "No table: these runs are not comparable. They differ in",
-            *(f"  - {one}" for one in study.differences),
-        ]
-        return "\n".join([study.title, *lines, *(f"  {cell.label}: {_ends(cell)}" for cell in study.cells)])
-    parts = [study.title]
-    if found.fields:
-        parts.append(_aligned([base_line(study), *field_lines(study, found.fields)]))
-        parts += detectable_notes(study, found.fields)
-    if found.factorial is not None:
-        crossed = " × ".join(found.factorial.fields)
-        parts.append(f"Main effects in {crossed}:\n\n{_aligned(field_lines(study, found.factorial.main))}")
-        parts += detectable_notes(study, found.factorial.main)
-        parts.append(f"Interactions in {crossed}:\n\n{_aligned(interaction_lines(study, found.factorial))}")
-    parts.append(
-        f"Differences from the base with 95 % intervals; after Holm's correction"
-        f"{assumption(len(study.seeds))}: {LEGEND}."
+def cell(effect: AblationEffect) -> str | Cell:
+    """Return an effect as a cell: its mean, the symbol of what can be concluded, and its interval."""
+    if effect.mean is None:
+        return MISSING
+    bounds = interval(effect)
+    tones: Mapping[Conclusion, Literal["better", "worse"]] = {Conclusion.BETTER: "better", Conclusion.WORSE: "worse"}
+    return Cell(
+        signed(effect.mean, effect.figure),
+        mark=effect.conclusion.symbol,
+        detail="" if bounds == MISSING else bounds,
+        value=effect.mean,
+        tone=tones.get(effect.conclusion, ""),
     )
-    return "\n\n".join(parts)
+
+
+def levels_table(rows: Sequence[LevelRow], title: str = "") -> Table:
+    """Return rows of levels or interactions as a table; the last column says which runs did not complete."""
+    heads = ["field (base)", "level", "seeds", *(metric.title for metric in ABLATION.values()), "parameters"]
+    ended = any(row.status for row in rows)
+    lines = [
+        (row.name, row.word, str(row.seeds), *(row.cells[name] for name in ABLATION), row.parameters)
+        + ((row.status,) if ended else ())
+        for row in rows
+    ]
+    columns = "lcr" + "r" * len(ABLATION) + "r" + "l" * ended
+    return Table(columns, (*heads, *(["status"] if ended else [])), tuple(lines), title)
+
+
+def ranking_table(ranks: Sequence[Rank], seconds: Sequence[Rank]) -> Table:
+    """Return the fields by their largest effect on the first metric, with their rank by the second."""
+    main, second = (ABLATION[name].title for name in (MAIN, SECOND))
+    heads = ("rank", "field", f"largest effect on {main}", f"best, worst level for {main}", f"rank by {second}")
+    order = [rank.field for rank in seconds]
+    rows = []
+    for place, rank in enumerate(ranks, start=1):
+        other = order.index(rank.field)
+        name = f"{rank.field} (joint vocabulary)" if rank.joint else rank.field
+        spread = rank.spread
+        apart = _named(f"{spread.best}, {spread.worst}", spread.effect) if spread else MISSING
+        rows.append((str(place), name, _largest(rank), apart, str(other + 1), _largest(seconds[other])))
+    return Table("llrrrr", (*heads, f"largest effect on {second}"), tuple(rows))
+
+
+def _largest(rank: Rank) -> str | Cell:
+    lost = "; ".join(f"{word}: diverged" for word in rank.lost)
+    if rank.effect is None:
+        return lost or MISSING
+    return _named("; ".join(filter(None, (lost, rank.effect.contrast.changed[0][1]))), rank.effect)
+
+
+def _named(name: str, effect: AblationEffect) -> str | Cell:
+    """Return an effect's cell with the level or levels that it is of."""
+    shown = cell(effect)
+    return replace(shown, text=f"{name}: {shown.text}") if isinstance(shown, Cell) else MISSING
 
 
 def detectable_notes(study: Study, fields: Sequence[FieldEffects]) -> list[str]:
@@ -173,34 +196,5 @@ def detectable_notes(study: Study, fields: Sequence[FieldEffects]) -> list[str]:
     if not told:
         return []
     return [
-        f"True effects that this table finds with 80 % probability{assumption(len(study.seeds))}: {', '.join(told)}."
+        f"True effects that this table detects with 80 % probability{assumption(len(study.seeds))}: {', '.join(told)}."
     ]
-
-
-def _ends(cell: StudyCell) -> str:
-    return status(cell) or f"{len(cell.records)} completed"
-
-
-def _aligned(lines: Sequence[LevelRow]) -> str:
-    """Return two blocks of columns, losses and BLEU, for a terminal is not wide enough for both."""
-    names = list(ABLATION)
-    return "\n\n".join(_block(lines, names[start : start + 2], last=start > 0) for start in range(0, len(names), 2))
-
-
-def _block(lines: Sequence[LevelRow], names: Sequence[str], *, last: bool) -> str:
-    columns = [("field", [line.name for line in lines]), ("word", [line.word for line in lines])]
-    columns.append(("seeds", [str(line.seeds) for line in lines]))
-    columns += [(ABLATION[name].title, [line.cells[name] for line in lines]) for name in names]
-    if last and any(line.status for line in lines):
-        columns.append(("status", [line.status for line in lines]))
-    return aligned(columns)
-
-
-def aligned(columns: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """Return columns, each a head and its cells, as lines of text for the terminal."""
-    widths = [max(map(len, (head, *cells))) for head, cells in columns]
-    printed = [[head, "─" * width, *cells] for (head, cells), width in zip(columns, widths, strict=True)]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in zip(*printed, strict=True)
-    )

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from harness.analysis.ablation import Analysis, FieldEffects, StudyEffects, Tuned
+from harness.analysis.ablation import FieldEffects, StudyEffects, Tuned
 from harness.analysis.ablation_study import Departures, Study
 from harness.analysis.confounds import SIZES_OF_EMBEDDINGS, Confound
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.metric_registry import ABLATION
 from harness.execution.rate_tuning import PILOT_SEED, Choice
-from harness.reporting.ablation_tables import MISSING, aligned, base_line, written
+from harness.reporting.ablation_tables import base_row, cell, written
+from harness.reporting.document import Cell, Table
+from harness.reporting.formatting import MISSING
 
 SHOWN = ("validation_loss", "bleu_sacre")
-HEADS = [
+HEADS = (
     "field (base)",
     "level",
     "tuned rate",
     *(f"{ABLATION[name].title}, {side}" for name in SHOWN for side in ("untuned", "tuned")),
-]
-
-
-@dataclass(frozen=True)
-class TuningTable:
-    """A heading and rows of text under column heads."""
-
-    heading: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
+)
+Row = tuple[str | Cell, ...]
 
 
 # Warnings -------------------------------------------------------------------------------------------------------------
@@ -48,7 +41,7 @@ def _confounded(one: Confound) -> str:
     ratios = ", ".join(f"{ratio:.2f} with {level}" for level, ratio in one.ratios.items())
     fields = " or ".join(SIZES_OF_EMBEDDINGS)
     return (
-        f"Warning: {one.field} also changes the size of word embeddings relative to position vectors. At "
+        f"{one.field} also changes the size of word embeddings relative to position vectors. At "
         f"initialisation the ratio of their RMS is {ratios}: it changes by a factor of {one.change:.1f}. The effect of "
         f"{one.field} may come from this ratio. To separate the two, cross {one.field} with {fields}: --factorial "
         f"--field {one.field} --field {SIZES_OF_EMBEDDINGS[0]}."
@@ -85,16 +78,16 @@ def _of_pilots(study: Study, tuned: Tuned) -> list[str]:
         who = "every recipe" if len(at_edge) == len(tuned.choices) > 1 else "; ".join(at_edge)
         if at_edge:
             lines.append(
-                f"Warning: the best learning rate is the {edge} of the grid for {who}. A {wider} one "
+                f"The best learning rate is the {edge} of the grid for {who}. A {wider} one "
                 "may be better: extend --tune-rate."
             )
     lost = [names[cell] for cell, one in tuned.choices.items() if one.rate is None]
     if lost:
-        lines.append(f"Warning: every pilot diverged for {'; '.join(lost)}: the tuned table shows the untuned runs.")
+        lines.append(f"Every pilot diverged for {'; '.join(lost)}: the tuned table shows the untuned runs.")
     short = [one for one in tuned.choices.values() if one.updates < one.warmup_updates]
     if short:
         lines.append(
-            f"Warning: the pilots end after {short[0].updates:,} updates, within the warm-up of "
+            f"The pilots end after {short[0].updates:,} updates, within the warm-up of "
             f"{short[0].warmup_updates:,}, so no pilot reached its learning rate: give more --pilot-epochs."
         )
     if tuned.missing:
@@ -138,49 +131,45 @@ def how(tuned: Tuned) -> str:
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def tables(found: StudyEffects) -> list[TuningTable]:
+def tables(effects: StudyEffects) -> list[Table]:
     """Return the pilots of each recipe, and the effects without and with tuning side by side; empty without pilots."""
-    tuned = found.tuned
+    tuned = effects.tuned
     if tuned is None:
         return []
-    made = [_pilots(found.study, tuned)]
+    pilots = [_pilots(effects.study, tuned)]
     after = tuned.effects
     if after is None or after.study.differences:
-        return made
-    if found.fields:
-        rows = [_base_row(found.study, after.study, tuned), *_field_rows(found.fields, after.fields, tuned)]
-        made.append(TuningTable("Each level against the base, untuned and tuned", HEADS, rows))
-    if found.factorial is not None and after.factorial is not None:
-        crossed = " × ".join(found.factorial.fields)
-        rows = _field_rows(found.factorial.main, after.factorial.main, None)
-        made.append(TuningTable(f"Main effects in {crossed}, untuned and tuned", HEADS, rows))
-        pairs = _rows(found.factorial.interactions, after.factorial.interactions, None)
-        made.append(TuningTable(f"Interactions in {crossed}, untuned and tuned", HEADS, pairs))
-    return made
+        return pilots
+    blocks = list(pilots)
+    if effects.fields:
+        rows = [_base_row(effects.study, after.study, tuned), *_field_rows(effects.fields, after.fields, tuned)]
+        blocks.append(_table("Each level against the base, untuned and tuned", rows))
+    if effects.factorial is not None and after.factorial is not None:
+        crossed = " × ".join(effects.factorial.fields)
+        rows = _field_rows(effects.factorial.main, after.factorial.main, None)
+        blocks.append(_table(f"Main effects in {crossed}, untuned and tuned", rows))
+        pairs = _rows(effects.factorial.interactions, after.factorial.interactions, None)
+        blocks.append(_table(f"Interactions in {crossed}, untuned and tuned", pairs))
+    return blocks
 
 
-def terminal(analysis: Analysis) -> str:
-    """Return the same tables for the terminal, one figure at a time; empty without pilots."""
-    parts = []
-    for table in (table for one in analysis.studies for table in tables(one)):
-        columns = [(head, [row[place] for row in table.rows]) for place, head in enumerate(table.heads)]
-        blocks = [columns]
-        if table.heads is HEADS:
-            blocks = [[*columns[:3], *columns[start : start + 2]] for start in (3, 5)]
-        parts += [f"{table.heading}:", *map(aligned, blocks)]
-    return "\n\n".join(parts)
+def _table(title: str, rows: Sequence[Row]) -> Table:
+    return Table("llrrrrr", HEADS, tuple(rows), title)
 
 
-def _pilots(study: Study, tuned: Tuned) -> TuningTable:
-    rates = sorted({rate for one in tuned.choices.values() for rate in one.losses})
-    heads = ["recipe", *(f"{rate:g}" for rate in rates), "chosen", "at the edge of the grid"]
+def _pilots(study: Study, tuned: Tuned) -> Table:
+    rates = sorted({rate for choice in tuned.choices.values() for rate in choice.losses})
+    heads = ("recipe", *(f"{rate:g}" for rate in rates), "chosen", "at the edge of the grid")
     rows = []
-    for cell in study.cells:
-        choice = tuned.choices.get(cell.departures)
+    for study_cell in study.cells:
+        choice = tuned.choices.get(study_cell.departures)
         if choice is not None:
             losses = [_loss(choice, rate) for rate in rates]
-            rows.append([cell.label, *losses, MISSING if choice.rate is None else f"{choice.rate:g}", choice.edge])
-    return TuningTable(f"Validation loss of the pilots by learning rate ({how(tuned)})", heads, rows)
+            rows.append(
+                (study_cell.label, *losses, MISSING if choice.rate is None else f"{choice.rate:g}", choice.edge)
+            )
+    title = f"Validation loss of the pilots by learning rate ({how(tuned)})"
+    return Table("l" + "r" * (len(rates) + 1) + "l", heads, tuple(rows), title)
 
 
 def _loss(choice: Choice, rate: float) -> str:
@@ -190,36 +179,36 @@ def _loss(choice: Choice, rate: float) -> str:
     return "diverged" if loss is None else f"{loss:.3f}"
 
 
-def _base_row(before: Study, after: Study, tuned: Tuned) -> list[str]:
-    lines = base_line(before), base_line(after)
-    return ["base", lines[0].word, _rate(tuned, ()), *(line.cells[figure] for figure in SHOWN for line in lines)]
+def _base_row(before: Study, after: Study, tuned: Tuned) -> Row:
+    rows = base_row(before), base_row(after)
+    return ("base", rows[0].word, _rate(tuned, ()), *(row.cells[figure] for figure in SHOWN for row in rows))
 
 
-def _field_rows(before: Iterable[FieldEffects], after: Iterable[FieldEffects], tuned: Tuned | None) -> list[list[str]]:
-    known = {one.field: one.effects for one in after}
-    made = []
-    for one in before:
-        rows = _rows(one.effects, known.get(one.field, {}), tuned)
-        made += [[f"{one.field} ({one.words[0]})" if place == 0 else "", *row[1:]] for place, row in enumerate(rows)]
-    return made
+def _field_rows(before: Iterable[FieldEffects], after: Iterable[FieldEffects], tuned: Tuned | None) -> list[Row]:
+    known = {field.field: field.effects for field in after}
+    lines: list[Row] = []
+    for field in before:
+        for index, row in enumerate(_rows(field.effects, known.get(field.field, {}), tuned)):
+            lines.append((f"{field.field} ({field.words[0]})" if index == 0 else "", *row[1:]))
+    return lines
 
 
 def _rows(
     before: Mapping[str, Sequence[AblationEffect]], after: Mapping[str, Sequence[AblationEffect]], tuned: Tuned | None
-) -> list[list[str]]:
-    """Return a row for each contrast: fields, levels, learning rate, and each figure untuned and tuned."""
-    made = []
+) -> list[Row]:
+    """Return a row for each contrast: fields, levels, learning rate, and each metric untuned and tuned."""
+    lines: list[Row] = []
     for same in zip(*(before[figure] for figure in SHOWN), strict=True):
         changed = same[0].contrast.changed
-        row = [" × ".join(field for field, _ in changed), ", ".join(level for _, level in changed)]
-        row.append(MISSING if tuned is None else _rate(tuned, changed))
+        cells: list[str | Cell] = [" × ".join(field for field, _ in changed), ", ".join(level for _, level in changed)]
+        cells.append(MISSING if tuned is None else _rate(tuned, changed))
         for effect in same:
-            later = (one for one in after.get(effect.figure, ()) if one.contrast.changed == changed)
-            row += [written(effect), next(map(written, later), MISSING)]
-        made.append(row)
-    return made
+            later = (other for other in after.get(effect.figure, ()) if other.contrast.changed == changed)
+            cells += [cell(effect), next(map(cell, later), MISSING)]
+        lines.append(tuple(cells))
+    return lines
 
 
-def _rate(tuned: Tuned, cell: Departures) -> str:
-    choice = tuned.choices.get(cell)
+def _rate(tuned: Tuned, departures: Departures) -> str:
+    choice = tuned.choices.get(departures)
     return MISSING if choice is None or choice.rate is None else f"{choice.rate:g}"

@@ -1,28 +1,48 @@
-"""Writes a report: one Markdown page with its tables and pictures, the same bytes for the same records."""
+"""The report of runs: headline, leaderboards, learning curves, quality against speed, significance, translations."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import jinja2
-
-from harness.analysis.fairness import differences
-from harness.analysis.grouping import RunTable, TableRow, groups, notes, shown_budgets
-from harness.analysis.leaderboard import SYMBOLS, distinct, judge, stored_sentences
-from harness.analysis.statistics import METHOD
-from harness.reporting import csv_export, leaderboard_cells, provenance, run_plots
-from harness.reporting.bench_tables import markdown_group
-from harness.reporting.markdown import Markdown, code, text
-from harness.reporting.verdict import verdict
-from harness.storage import files
+from harness.analysis.ablation import analyse
+from harness.analysis.effects import Conclusion, Difference
+from harness.analysis.fairness import other_vocabulary
+from harness.analysis.grouping import TableRow
+from harness.analysis.inference import LEAST_SEEDS
+from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard, stored_sentences
+from harness.analysis.metric_registry import METRICS
+from harness.analysis.statistics import METHOD, Method
+from harness.reporting import (
+    ablation_report,
+    bench_headline,
+    concept_plots,
+    csv_export,
+    models_report,
+    pages,
+    report_sections,
+    run_files,
+    run_plots,
+)
+from harness.reporting.document import Block, Cell, Disclosure, Document, Figure, Heading, Items, Links, Table, Text
+from harness.reporting.formatting import MISSING, between, p_value, percent, signed
+from harness.reporting.report_sections import JudgedTable
+from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
-from impls.recipes import TRAININGS
+from harness.text import count, short_line
 
-PAGE, TEMPLATES = "index.md", Path(__file__).parent / "templates"
+SHOWN = (
+    "bleu_sacre",
+    "test_perplexity",
+    "parameters",
+    "training_tokens_per_second",
+    "decoding_sentences_per_second",
+)
+"""The metrics of a leaderboard that are always shown, where a run has them; the others are optional columns."""
+TITLES = {"training_tokens_per_second": "training tokens/s", "decoding_sentences_per_second": "sentences/s"}
+MATRICES = ("bleu_sacre", "test_perplexity")
+MARK = "*"
 EXPLANATIONS = {
     "controlled": "One training recipe for all: only the architecture differs.",
     "source": "Each variant with the training its source uses: compare sacreBLEU and chrF; perplexity and BLEU on "
@@ -31,233 +51,329 @@ EXPLANATIONS = {
     "controlled table stands there only; the ablation shows both together.",
 }
 AGREEMENTS = {
-    "controlled": "These agree in all runs: data settings and files, vocabularies, token ids, test set, decoding, "
-    "signatures, training settings, updates, seeds, the stream of batches, and every initial tensor that two recipes "
-    "share by name and shape.",
-    "source": "These agree in all runs: data files, test set and signatures. Whether translations may contain unknown "
-    "words is part of each source's search.",
-    "tuned": "These agree in all runs: everything that agrees in a controlled table, except the learning rate.",
+    "controlled": "data settings and files, vocabularies, token ids, test set, decoding, signatures, training "
+    "settings, updates, seeds, the stream of batches, and every initial tensor that two recipes share by name and "
+    "shape",
+    "source": "data files, test set and signatures. Whether translations may contain unknown words is part of each "
+    "source's search",
+    "tuned": "everything that agrees in a controlled table, except the learning rate",
 }
 
-DEFINITIONS = (
-    "Loss is in nats per target word, padding excluded: a sum divided by a count. Perplexity is its exponential, "
-    "without label smoothing. The training figures are taken while training, with dropout; the training loss is "
-    "what was minimised.",
-    "Tutorial perplexity is the exponential of the mean over batches of 128 of each batch's mean, as the "
-    "tutorials average it; compare it with the tutorials' figures only.",
-    "Training and validation perplexity are those of the kept epoch; where several epochs are averaged, of the "
-    "last of them.",
-    "BLEU is 0 to 100. Tutorial BLEU compares with the tutorials only; sacreBLEU and chrF are computed on "
-    "detokenised text and compare across tokenizers. The brevity penalty, from 0 to 1, is sacreBLEU's.",
-    "Unknown tokens are those of all test translations; in detokenised text one character, ⁇, stands for each. The "
-    "signatures say whether the search may choose them: unk:never or unk:allowed.",
-    "Speeds and times are this machine's. Training speed counts target words; decoding is of the whole test set.",
-    "Differences are paired by seed and analysed on a natural scale: the logit of BLEU and chrF, the logarithm of "
-    "perplexity. Interval and p-value come from one standard error and one number of degrees of freedom, over seeds "
-    "and, where they are stored, test sentences; p-values of a table are corrected by Holm's method. Tables of 4 rows "
-    "or more moderate the variances of their comparisons by empirical Bayes (Smyth 2004) where these are compatible. "
-    "How often this errs is simulated in docs/statistics-simulation.md.",
-    "With one seed the test is paired approximate randomisation over the test sentences, as in sacreBLEU: it says "
-    "nothing of other seeds. With two seeds both values are shown and nothing is tested. Below 6 seeds every test "
-    "assumes normally distributed seed noise.",
-    "A table's figures are means over the seeds that completed; ± is the standard deviation over them (n − 1). "
-    "Runs that did not complete are listed.",
-)
+
+def write(report: Document, records: Sequence[RunRecord], folder: Path) -> Path:
+    """Write the pages of a report of `records`, their CSV files and models.html under `folder`.
+
+    Returns:
+        The path of the HTML page.
+    """
+    csv_export.save(records, folder)
+    models_report.write(folder)
+    return pages.write(report, folder)
 
 
-@dataclass(frozen=True)
-class PlotFile:
-    """A file name without its ending, and what is seen."""
-
-    name: str
-    caption: str
-
-
-@dataclass(frozen=True)
-class BenchSection:
-    """One table of the page, with its pictures; `tables` is empty where there are no runs of this budget."""
-
-    heading: str
-    explanation: str
-    agreement: str = ""
-    tables: Markdown = Markdown("")
-    differences: list[str] = field(default_factory=list)
-    pictures: list[PlotFile] = field(default_factory=list)
-
-    @property
-    def fair(self) -> bool:
-        return not self.differences
-
-
-def write(
-    records: Iterable[RunRecord],
-    folder: Path,
+def document(
+    records: Sequence[RunRecord],
     *,
     results: Path | None = None,
+    texts: CorpusTexts | None = None,
     command: str = "",
+    method: Method = METHOD,
     failures: Sequence[str] = (),
-) -> Path:
-    """Write `folder`/index.md, its pictures under `folder`/figures and the CSV files; return the page's path.
+) -> Document:
+    """Return the report of some runs.
 
-    `results` is where the runs' folders lie: the counts of each sentence, for intervals, are read there. `failures` are
-    the rules of `check` that fail, a line each.
+    Args:
+        records: The runs.
+        results: The folder of the runs: translations, sentence statistics, attention and weights are read there.
+            Without it the page shows the records alone.
+        texts: The test sets whose source and reference the page may show.
+        command: The command that made the runs; by default those of the records.
+        method: How intervals and tests are made.
+        failures: The rules of `check` that fail, a line each.
 
-    Raises: ValueError where there are no records, or naming a damaged file.
+    Raises:
+        ValueError: There are no records, or a stored file is damaged; the message names it.
     """
-    found = groups(records)
-    if not found:
-        raise ValueError("there are no run records to report: train something first")
-    everything = [record for group in found for record in group.records]
-    pictures = folder / "figures"
-    said, matrices = _judgements(found, results)
-    context = {
-        "verdict": said,
-        "matrices": matrices,
-        "symbols": SYMBOLS,
-        "summary": summary(found),
-        "warnings": warnings(found),
-        "failures": failures,
-        "sections": _sections(found, pictures),
-        "explanations": _explanations(pictures),
-        "measured": [*DEFINITIONS, *provenance.measured(everything)],
-        "signatures": [(name, _code(how), who) for name, how, who in provenance.signatures(everything)],
-        "sources": [(_code(variant), source) for variant, source in provenance.sources(everything)],
-        "command": Markdown("\n".join(f"    {line}" for line in provenance.commands(everything, command))),
-        "environment": provenance.environment(everything),
-        "digests": [(name, _code(digest)) for name, digest in provenance.digests(everything)],
-        "runs": [
-            {**run, "id": _code(run["id"]), "hypotheses": _code(run["hypotheses"])}
-            for run in provenance.runs(everything)
-        ],
-    }
-    csv_export.save(everything, folder)
-    page = folder / PAGE
-    files.write_bytes(page, render("index.md.j2", context).encode())
-    return page
-
-
-def _judgements(
-    found: Sequence[RunTable], results: Path | None
-) -> tuple[str, list[leaderboard_cells.DifferenceMatrix]]:
-    """Return the verdict, and all differences of each figure that is judged, table by table."""
-    sentences, judged, matrices = stored_sentences(results), [], []
-    for group in found:
-        unlike = differences(group)
-        labels = distinct([row.label for row in group.rows])
-        judged.append((group, {} if unlike else judge(group, labels, sentences, method=METHOD), unlike))
-        matrices += leaderboard_cells.matrices(group, judged[-1][1])
-    return verdict(judged), matrices
-
-
-def _code(value: str) -> Markdown:
-    return code(value, in_table=True)
-
-
-def render(template: str, context: dict[str, Any]) -> str:
-    """Fill a template of a Markdown page; whatever is not Markdown already is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        finalize=text,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,
-    )
-    page = environment.get_template(template).render(context)
-    return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
-
-
-# What is said first ---------------------------------------------------------------------------------------------------
-
-
-def summary(found: Sequence[RunTable]) -> str:
-    """Return in a sentence how many runs there are, of what, and whether they compare with published figures."""
-    records = [record for group in found for record in group.records]
-    variants = list(dict.fromkeys(row.variant for group in found for row in group.rows))
-    seeds = sorted({len(row.records) for group in found for row in group.rows})
-    data = list(dict.fromkeys(group.title for group in found))
-    fit = [group for group in found if group.published_size]
-    verdict = "are" if len(fit) == len(found) else "are in part" if fit else "are not"
-    amount = _count(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-    statuses = [record.status for record in records]
-    ends = ", ".join(f"{statuses.count(end)} {end}" for end in dict.fromkeys(sorted(statuses)))
-    return (
-        f"{_count(len(records), 'run')} ({ends}) of {_count(len(variants), 'variant')} on {'; on '.join(data)}; "
-        f"{amount} a variant; these figures {verdict} comparable with published ones."
+    sentences = stored_sentences(results)
+    tables = report_sections.judged_tables(records, sentences, method)
+    if not tables:
+        raise ValueError("there are no run records to report; train something first: python -m harness bench")
+    shown = [record for judged in tables for record in judged.table.records]
+    pilots = [record for record in records if record.spec.budget == "pilot"]
+    warnings = [f"This record fails the check of this project: {line}" for line in failures]
+    return Document(
+        title="Bakeoff: small Transformers and a GRU compared",
+        headline=bench_headline.headline(tables),
+        warnings=(*report_sections.corpus_warnings(shown), *warnings),
+        about=report_sections.about(shown),
+        blocks=(
+            Links(
+                (
+                    ("Ablation", "ablation/index.html"),
+                    ("Speed", "speed/index.html"),
+                    ("Models", models_report.PAGE),
+                    (csv_export.RUNS, csv_export.RUNS),
+                    (csv_export.CURVES, csv_export.CURVES),
+                )
+            ),
+            *_leaderboards(tables),
+            *report_sections.curves(tables),
+            *_scores(tables),
+            *_speeds(tables),
+            *ablation_report.sections(analyse([*shown, *pilots], sentences)),
+            *_significance(tables),
+            *report_sections.translations(tables, results, texts or {}),
+            *report_sections.attention(tables, results, texts or {}),
+            *_learned_positions(tables, results),
+            *report_sections.method(shown, command, [_agreement(judged) for judged in tables if judged.metrics]),
+        ),
     )
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
+# Leaderboards ---------------------------------------------------------------------------------------------------------
 
 
-def warnings(found: Sequence[RunTable]) -> list[str]:
-    """Return what must stand in bold: that figures are not Multi30k's."""
-    embedded = [record for group in found for record in group.records if record.spec.data.corpus == "captions"]
-    if not embedded:
-        return []
-    alone = len(embedded) == sum(len(group.records) for group in found)
-    where = "The corpus is" if alone else "Where it says so, the corpus is"
-    reason = "".join(f" {note.rstrip('.')}." for note in notes(embedded))
+def _leaderboards(tables: Sequence[JudgedTable]) -> list[Block]:
+    blocks: list[Block] = [Heading("Leaderboard", slug="leaderboard")]
+    for judged in tables:
+        table = judged.table
+        blocks += [Heading(table.heading, 3), Text(EXPLANATIONS[table.budget], "aside")]
+        blocks += [Text(line, "note") for line in table.caveats]
+        if judged.differences:
+            blocks.append(Text("No table: these runs are not comparable. They differ in"))
+            blocks.append(Items((*judged.differences, *(f"{row.label}: {row.status}" for row in table.rows))))
+            continue
+        blocks.append(leaderboard(judged))
+        blocks += [Text(line, "note") for line in _visible_notes(judged)]
+        notes = _notes(judged)
+        blocks += [Disclosure("Notes on this table", (Items(tuple(notes)),))] if notes else []
+    return blocks
+
+
+def leaderboard(judged: JudgedTable) -> Table:
+    """Return a table's leaderboard, best row first by the first judged metric, missing columns left out."""
+    first = next(iter(judged.metrics.values()), None)
+    order = first.ranking if first else []
+    rows = sorted(
+        zip(judged.labels, judged.table.rows, strict=True),
+        key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order),
+    )
+    known = [name for name in METRICS if any(row.summary(name).values for _, row in rows)]
+    names = [name for name in SHOWN if name in known]
+    others = [name for name in known if name not in names]
+    heads = ["variant", *(_title(name) for name in names), "seeds"]
+    troubled = any(row.completed < len(row.records) for _, row in rows)
+    heads += [*(["runs"] if troubled else []), *map(_title, others)]
+    lines = []
+    for label, row in rows:
+        cells: list[str | Cell] = [Cell(label, detail=_rank(first, label), value=label)]
+        cells += [_cell(judged, label, row, name) for name in names]
+        cells.append(Cell(str(len(row.counted)), value=float(len(row.counted))))
+        cells += [row.status] if troubled else []
+        lines.append((*cells, *(_cell(judged, label, row, name) for name in others)))
+    fixed = len(heads) - len(others)
+    columns = ["l", *["r"] * len(names), "r", *(["l"] if troubled else []), *["r"] * len(others)]
+    return Table(
+        "".join(columns),
+        tuple(heads),
+        tuple(lines),
+        kind="leaderboard",
+        optional=frozenset(range(fixed, len(heads))),
+        descending=frozenset(heads.index(_title(name)) for name in known if METRICS[name].direction == "higher"),
+        filters=tuple({"text": _searched(label, row)} for label, row in rows),
+    )
+
+
+def _title(name: str) -> str:
+    return TITLES.get(name, METRICS[name].heading)
+
+
+def _searched(label: str, row: TableRow) -> str:
+    spec = row.records[0].spec
+    return short_line(f"{label} {spec.framework} {spec.device} {row.status}", longest=600)
+
+
+def _rank(metric: MetricLeaderboard | None, label: str) -> str:
+    """Return the ranks that a row may have by the first metric, such as "rank 1–3"."""
+    ranks = metric.rank_interval(label) if metric else None
+    if ranks is None:
+        return ""
+    return f"rank {ranks[0]}" if ranks[0] == ranks[1] else f"rank {ranks[0]}–{ranks[1]}"
+
+
+def _cell(judged: JudgedTable, label: str, row: TableRow, name: str) -> str | Cell:
+    metric, summary = METRICS[name], row.summary(name)
+    if summary.mean is None:
+        return MISSING
+    text, mark = metric.format(summary.mean), _vocabulary_mark(judged, row, name)
+    board = judged.metrics.get(name)
+    if board is not None and (interval := board.intervals.get(label)) is not None and interval.mean is not None:
+        against = board.against_best(label)
+        best = len(board.ranking) > 1 and label == board.ranking[0]
+        return Cell(
+            metric.format(interval.mean),
+            mark=against.symbol if against else "",
+            detail=between(interval, metric.digits),
+            value=interval.mean,
+            tone="best" if best else "",
+        )
+    spread = summary.deviation
+    constant = spread is None or (spread == 0 and metric.digits == 0)
+    digits = metric.decimals(summary.mean / metric.divisor)
+    detail = "" if constant or spread is None else f"± {spread / metric.divisor:,.{digits}f}"
+    return Cell(text, mark=mark, detail=detail, value=summary.mean)
+
+
+def _vocabulary_mark(judged: JudgedTable, row: TableRow, name: str) -> str:
+    """Return the mark of a figure that compares with no other row, because its run has another vocabulary."""
+    table = judged.table
+    other = other_vocabulary(table.records) if table.budget == "source" and METRICS[name].token_based else frozenset()
+    return MARK if any(record.id in other for record in row.records) else ""
+
+
+def _visible_notes(judged: JudgedTable) -> list[str]:
+    """Return what a reader needs beside the table: its symbols, and which runs did not complete."""
+    rows, notes = judged.table.rows, []
+    if any(len(board.ranking) > 1 for board in judged.metrics.values()):
+        notes.append(f"Beside the best of each column: {SYMBOLS}")
+    if any(_vocabulary_mark(judged, row, name) for row in rows for name in METRICS):
+        notes.append(f"{MARK} another vocabulary than most rows: this figure compares with no other row.")
+    ended = endings(judged)
+    return notes + ([f"Did not complete: {'; '.join(ended)}."] if ended else [])
+
+
+def _notes(judged: JudgedTable) -> list[str]:
+    """Return what the intervals, ranks and tests of a table cover."""
+    boards = [board for board in judged.metrics.values() if len(board.ranking) > 1]
+    remarks = dict.fromkeys(line for board in boards for line in board.comparisons.remarks)
+    notes = [short_line(line) for line in remarks]
+    if boards and boards[0].seeds >= LEAST_SEEDS:
+        notes.append("A rank lies between the significantly better and the significantly worse variants.")
+        notes += [line for board in boards for line in board.notes]
+    if any(len(row.counted) > 2 for row in judged.table.rows):
+        notes.append("Ranges are 95 % intervals, ± the standard deviation over seeds.")
+    return notes
+
+
+def endings(judged: JudgedTable) -> list[str]:
+    """Return for each run that did not complete how it ended."""
     return [
-        f"{where} captions, sentences that a grammar embedded in this project generates. It is not Multi30k.{reason}"
+        f"{row.label}, seed {record.spec.seed}: {record.status}"
+        + (f" after {count(len(record.curve), 'epoch')}" if record.curve else "")
+        + (f": {short_line(record.reason)}" if record.reason else "")
+        for row in judged.table.rows
+        for record in row.records
+        if record.status != "completed"
     ]
 
 
-# Sections and pictures ------------------------------------------------------------------------------------------------
+def _agreement(judged: JudgedTable) -> str:
+    """Return what all runs of a comparable table have in common."""
+    table = judged.table
+    text = f"{table.heading}: {AGREEMENTS[table.budget]}."
+    outside = [row.label for row in table.rows if any(record.spec.recipe is None for record in row.records)]
+    if outside and table.budget == "controlled":
+        text += f" Without a recipe, and so not compared in their initial weights: {', '.join(outside)}."
+    return short_line(text, longest=2_000)
 
 
-def _sections(found: Sequence[RunTable], folder: Path) -> list[BenchSection]:
-    """Return every budget of every kind of data, whether it has runs or not."""
-    made = []
-    for title in dict.fromkeys(group.title for group in found):
-        for budget, name in shown_budgets(found).items():
-            same = [group for group in found if (group.budget, group.title) == (budget, title)]
-            if not same:
-                made.append(BenchSection(f"{name}: {title}", EXPLANATIONS[budget]))
-            for number, group in enumerate(same, start=1):
-                slug = _slug(group, number)
-                made.append(_section(group, slug, folder))
-    return made
+# Charts ---------------------------------------------------------------------------------------------------------------
 
 
-def _section(group: RunTable, slug: str, folder: Path) -> BenchSection:
-    different = differences(group)
-    pictures = [] if different else _pictures(group.rows, slug, folder)
-    explanation = EXPLANATIONS[group.budget]
-    return BenchSection(group.heading, explanation, agreement(group), markdown_group(group), different, pictures)
+def _scores(tables: Sequence[JudgedTable]) -> list[Block]:
+    """Return a chart of sacreBLEU and perplexity for each table with at least two rows."""
+    blocks: list[Block] = []
+    for judged, slug in zip(tables, report_sections.slugs(tables), strict=True):
+        rows = judged.table.rows
+        names = [name for name in MATRICES if sum(bool(row.by_seed(name)) for row in rows) > 1]
+        if judged.differences or not names:
+            continue
+        titles = " and ".join(METRICS[name].title for name in names)
+        alt = short_line(f"Points, one per variant: {titles} of {', '.join(judged.labels)}", longest=600)
+        draw = partial(run_plots.scores, rows, judged.labels, names)
+        blocks.append(Figure(f"{slug}-scores", f"{judged.table.heading}. {titles} on the test set.", alt, draw))
+    return [Heading("Scores", slug="scores"), *blocks] if blocks else []
 
 
-def agreement(group: RunTable) -> str:
-    """Return what all runs of a group whose runs are comparable have alike."""
-    outside = [row.label for row in group.rows if any(record.spec.recipe is None for record in row.records)]
-    if not outside or group.budget != "controlled":
-        return AGREEMENTS[group.budget]
-    who = ", ".join(outside)
-    return f"{AGREEMENTS[group.budget]} Without a recipe, and so not compared in their initial weights: {who}."
+def _speeds(tables: Sequence[JudgedTable]) -> list[Block]:
+    blocks: list[Block] = []
+    for judged, slug in zip(tables, report_sections.slugs(tables), strict=True):
+        rows = judged.table.rows
+        names = [] if judged.differences else run_plots.speeds(rows, "bleu_sacre")
+        if not names:
+            continue
+        alt = f"Points, one per variant: sacreBLEU against throughput, {', '.join(judged.labels)}"
+        caption = f"{judged.table.heading}. Throughput holds for the machine named under environment."
+        draw = partial(run_plots.quality_against_speed, rows, judged.labels, names)
+        blocks.append(Figure(f"{slug}-speed", caption, short_line(alt, longest=600), draw))
+    return [Heading("Quality against speed", slug="speed"), *blocks] if blocks else []
 
 
-def _slug(group: RunTable, number: int) -> str:
-    words = re.sub(r"[^a-z0-9]+", "-", f"{group.budget} {group.title}".lower()).strip("-")[:90].strip("-")
-    return words if number == 1 else f"{words}-{number}"
+def _learned_positions(tables: Sequence[JudgedTable], results: Path | None) -> list[Block]:
+    found = run_files.learned_positions([judged.table for judged in tables], results) if results else []
+    if not found:
+        return []
+    figures = tuple(
+        Figure(
+            f"positions-{number}",
+            f"Learned positions of {label}",
+            short_line(f"Heat map of the learned positions of {label}: position downwards, embedding column across"),
+            partial(concept_plots.learned_positions, values),
+            models_report.position_table(values),
+        )
+        for number, (label, values) in enumerate(found, start=1)
+    )
+    return [Heading("Learned positions", slug="positions"), Disclosure("Position tables of the encoder", figures)]
 
 
-def _pictures(found: Sequence[TableRow], slug: str, folder: Path) -> list[PlotFile]:
-    made = []
-    for name, (caption, draw, needed) in run_plots.RECORD_FIGURES.items():
-        if any(row.summary(one).values for row in found for one in needed):
-            run_plots.save(draw(found), folder, f"{slug}-{name}")
-            made.append(PlotFile(f"{slug}-{name}", caption))
-    return made
+# Significance ---------------------------------------------------------------------------------------------------------
 
 
-def _explanations(folder: Path) -> list[PlotFile]:
-    drawn = {
-        "learning-rates": ("Learning rates, as each source trains its variant", run_plots.learning_rates(TRAININGS)),
-        "sinusoids": ("The table of sinusoidal positions", run_plots.sinusoid_table()),
-        "masks": ("The masks of a padded batch of three sentences", run_plots.padded_masks()),
-        "activations": ("Activations and their derivatives", run_plots.activations()),
-    }
-    for name, (_, made) in drawn.items():
-        run_plots.save(made, folder, name)
-    return [PlotFile(name, caption) for name, (caption, _) in drawn.items()]
+def _significance(tables: Sequence[JudgedTable]) -> list[Block]:
+    """Return the matrix of differences of each table with at least two seeds and two rows, perplexity disclosed."""
+    blocks: list[Block] = []
+    for judged in tables:
+        boards = [judged.metrics[name] for name in MATRICES if name in judged.metrics]
+        for board in boards:
+            if len(board.ranking) < 2 or board.seeds < 2:
+                continue
+            title = f"{board.metric.title}, {judged.table.heading}"
+            table = matrix(title, board)
+            blocks.append(table if board.name == MATRICES[0] else Disclosure(title, (table,)))
+    if not blocks:
+        return []
+    note = (
+        "Each cell is the row less the column: the mean difference over paired seeds with its 95 % interval (two "
+        f"seeds: both values), p after Holm's correction, and the probability to be better in a new seed. {SYMBOLS}"
+    )
+    return [Heading("Significance", slug="significance"), Text(note, "aside"), *blocks]
+
+
+def matrix(title: str, board: MetricLeaderboard) -> Table:
+    """Return the differences of all pairs of rows in the order of their means; each pair stands there once."""
+    names = board.ranking
+    rows = tuple(
+        (name, *(_difference(board, name, other) if index > column else "" for column, other in enumerate(names[:-1])))
+        for index, name in enumerate(names)
+        if index
+    )
+    return Table("l" + "r" * (len(names) - 1), ("row less column", *names[:-1]), rows, title, "matrix")
+
+
+def _difference(board: MetricLeaderboard, first: str, second: str) -> Cell:
+    difference: Difference = board.comparisons.between(first, second)
+    if difference.mean is None:
+        return Cell(MISSING, mark=Conclusion.NOT_TESTED.symbol)
+    digits, conclusion = board.metric.digits, board.conclusion(difference)
+    chance = difference.better_on_new_seed(less_is_better=board.metric.less_is_better)
+    details = [between(difference, digits).replace("-", "−")]
+    details += [] if difference.p_holm is None else [f"p {p_value(difference.p_holm)}"]
+    details += [] if chance is None else [f"new seed {percent(chance)}"]
+    tones: Mapping[Conclusion, str] = {Conclusion.BETTER: "better", Conclusion.WORSE: "worse"}
+    return Cell(
+        signed(difference.mean, digits),
+        mark=conclusion.symbol,
+        detail="; ".join(filter(None, details)),
+        value=difference.mean,
+        tone=tones.get(conclusion, ""),  # type: ignore[arg-type]
+    )

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from harness.reporting.plot_style import FAINT, INK, Style, figure, label_ends, quantity, style, styled, write
+from harness.reporting.formatting import quantity
+from harness.reporting.plot_style import FAINT, INK, Style, figure, label_ends, style, styled, write
 from harness.text import short_line
 from harness.training import schedules
 from impls import formulas
@@ -40,15 +41,15 @@ def sinusoid_table(positions: int = 100, width: int = 256) -> Figure:
 
 
 @styled
-def learnt_positions(table: npt.NDArray[Any]) -> Figure:
-    """Draw a table of learnt positions as a heat map, position downwards, column across. Shapes: table [P,D]."""
+def learned_positions(table: npt.NDArray[Any]) -> Figure:
+    """Draw a table of learned positions as a heat map, position downwards, column across. Shapes: table [P,D]."""
     made, grid = figure(9, 4.2)
     axes = grid[0, 0]
     values = np.asarray(table, dtype=np.float64)
     most = float(np.abs(values).max()) or 1.0
     image = axes.imshow(values, aspect="auto", cmap="PuOr", vmin=-most, vmax=most)
     axes.grid(visible=False)
-    axes.set_title("Learnt positions of the encoder")
+    axes.set_title("Learned positions of the encoder")
     axes.set_xlabel(f"column of the embedding (0 to {values.shape[1] - 1})")
     axes.set_ylabel("position in the sentence")
     bar = made.colorbar(image, ax=axes, pad=0.02)

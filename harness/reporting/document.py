@@ -75,7 +75,8 @@ class Cell:
 
     def __str__(self) -> str:
         """Return everything on one line, as formats without markup show it."""
-        return " ".join(filter(None, (self.text, self.mark, f"({self.detail})" if self.detail else "")))
+        detail = self.detail if self.detail.startswith("±") or not self.detail else f"({self.detail})"
+        return " ".join(filter(None, (self.text, self.mark, detail)))
 
 
 @dataclass(frozen=True)
@@ -193,3 +194,19 @@ def tables(blocks: Sequence[Block]) -> Iterator[Table]:
             yield block
         elif isinstance(block, Disclosure):
             yield from tables(block.blocks)
+
+
+def without_empty(shown: Sequence[tuple[Block, str]]) -> Iterator[str]:
+    """Yield rendered blocks, without headings that nothing rendered follows."""
+    for index, (block, rendered) in enumerate(shown):
+        if rendered and not (isinstance(block, Heading) and _is_empty(block, shown[index + 1 :])):
+            yield rendered
+
+
+def _is_empty(heading: Heading, following: Sequence[tuple[Block, str]]) -> bool:
+    for block, rendered in following:
+        if isinstance(block, Heading) and block.level <= heading.level:
+            return True
+        if rendered and not isinstance(block, Heading):
+            return False
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import textwrap
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -18,10 +19,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from harness.analysis.grouping import TableRow
+from harness.reporting.formatting import quantity
 from harness.storage import files
 from harness.text import short_line
 
 INK, FAINT, GRID = "#222222", "#767676", "#DDDDDD"
+TIP = "tip: "
+"""How the id of a drawn element begins whose rest is its tooltip in the HTML page."""
+
 SETTINGS: Any = {
     "axes.edgecolor": FAINT,
     "axes.grid": True,
@@ -98,9 +103,9 @@ STYLES = {
     "plain": Style("#7F7F7F", "d", (0, (5, 1))),
     "tuned": Style("#882255", "H", (0, (12, 2, 2, 2))),
 }
-OUTSIDERS = ("#5A5A5A", "#8C6D31", "#7B4173")
-OUTSIDER_MARKERS = ("*", "p", "h", "<", ">")
-OUTSIDER_DASHES = ((0, (8, 2, 2, 2)), (0, (1, 2)), (0, (5, 5)))
+EXTERNAL_COLOURS = ("#5A5A5A", "#8C6D31", "#7B4173")
+EXTERNAL_MARKERS = ("*", "p", "h", "<", ">")
+EXTERNAL_DASHES = ((0, (8, 2, 2, 2)), (0, (1, 2)), (0, (5, 5)))
 
 
 def style(variant: str) -> Style:
@@ -109,21 +114,32 @@ def style(variant: str) -> Style:
         return STYLES[variant]
     number = zlib.crc32(variant.encode("utf-8", "replace"))
     return Style(
-        OUTSIDERS[number % len(OUTSIDERS)],
-        OUTSIDER_MARKERS[number // 7 % len(OUTSIDER_MARKERS)],
-        OUTSIDER_DASHES[number // 11 % len(OUTSIDER_DASHES)],
+        EXTERNAL_COLOURS[number % len(EXTERNAL_COLOURS)],
+        EXTERNAL_MARKERS[number // 7 % len(EXTERNAL_MARKERS)],
+        EXTERNAL_DASHES[number // 11 % len(EXTERNAL_DASHES)],
     )
 
 
 def row_styles(rows: Sequence[TableRow]) -> list[Style]:
-    """Return each row's style: its variant's, with a hollow marker from the variant's second row on."""
-    seen: set[str] = set()
-    found = []
+    """Return a style for each row: its variant's; further rows of a variant take other colours and hollow markers.
+
+    No two rows share colour, marker and fill.
+    """
+    present = {row.variant for row in rows}
+    free = [own for name, own in STYLES.items() if name not in present] or list(STYLES.values())
+    spare = itertools.cycle(
+        Style(own.colour, marker, own.dashes, hollow=True)
+        for marker, own in itertools.product(("o", "s", "^", "D", "v", *EXTERNAL_MARKERS), free)
+    )
+    styles: list[Style] = []
+    used: set[tuple[str, str, bool]] = set()
     for row in rows:
         own = style(row.variant)
-        found.append(Style(own.colour, own.marker, own.dashes, hollow=row.variant in seen))
-        seen.add(row.variant)
-    return found
+        if (own.colour, own.marker, own.hollow) in used:
+            own = next((one for one in spare if (one.colour, one.marker, True) not in used or len(used) > 99), own)
+        used.add((own.colour, own.marker, own.hollow))
+        styles.append(own)
+    return styles
 
 
 def short(label: str, *, width: int = 24) -> str:
@@ -149,13 +165,6 @@ def figure(width: float, height: float, *, rows: int = 1, columns: int = 1, **sh
     made = Figure(figsize=(width, height))
     FigureCanvasAgg(made)
     return made, made.subplots(rows, columns, squeeze=False, **shared)
-
-
-def quantity(value: float, _: object = None) -> str:
-    """Return a number for an axis or a bar: 950, 12,000, 9.04 M."""
-    if abs(value) >= 1e6:
-        return f"{value / 1e6:.2f}".rstrip("0").rstrip(".") + " M"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def logarithmic(axes: Axes, which: str) -> None:
@@ -234,15 +243,6 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Style]], *, l
 
 
 @styled
-def save(drawn: Figure, folder: Path, name: str) -> tuple[Path, Path]:
-    """Write `folder`/`name`.png and .svg and return their paths; the same figure gives the same bytes."""
-    paths = folder / f"{name}.png", folder / f"{name}.svg"
-    for path in paths:
-        write(drawn, path)
-    return paths
-
-
-@styled
 def write(drawn: Figure, path: Path) -> None:
     """Write a figure in the format that the path's ending names: png, svg or pdf.
 
@@ -255,7 +255,7 @@ def write(drawn: Figure, path: Path) -> None:
         "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
     }
     if kind not in empty:
-        raise ValueError(f"picture {path.name!r}: allowed is a name that ends in .png, .svg or .pdf")
+        raise ValueError(f"picture {path.name!r} must end in .png, .svg or .pdf")
     buffer = io.BytesIO()
     drawn.savefig(buffer, format=kind, metadata=empty[kind])
     files.write_bytes(path, buffer.getvalue())

@@ -146,3 +146,10 @@ def runs(records: Sequence[RunRecord]) -> list[dict[str, str]]:
         }
         for record in records
     ]
+
+
+def commit(record: RunRecord) -> str:
+    """Return the commit that a run was made at; empty where it is unknown."""
+    known = record.environment.get("commit")
+    digest = known.get("digest") if isinstance(known, dict) else known
+    return short_line(str(digest or ""), longest=60)

@@ -18,6 +18,7 @@ from harness.reporting.document import (
     Table,
     Text,
     Widget,
+    without_empty,
 )
 from harness.text import short_line
 
@@ -38,22 +39,7 @@ def document(report: Document) -> str:
 
 def blocks(content: Sequence[Block]) -> str:
     """Return blocks as Markdown. A heading without anything below it is left out."""
-    shown = [(block, _block(block)) for block in content]
-    kept = [
-        rendered
-        for index, (block, rendered) in enumerate(shown)
-        if rendered and not (isinstance(block, Heading) and _empty(block, shown[index + 1 :]))
-    ]
-    return "\n\n".join(kept) + "\n"
-
-
-def _empty(heading: Heading, following: Sequence[tuple[Block, str]]) -> bool:
-    for block, rendered in following:
-        if isinstance(block, Heading) and block.level <= heading.level:
-            return True
-        if rendered and not isinstance(block, Heading):
-            return False
-    return True
+    return "\n\n".join(without_empty([(block, _block(block)) for block in content])) + "\n"
 
 
 def _block(block: Block) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.reporting.document import Block, Code, Document, Heading, Items, Table, Text, Widget
+from harness.reporting.document import Block, Code, Document, Heading, Items, Table, Text, Widget, without_empty
 from harness.text import short_line
 
 LONGEST = 4_000
@@ -15,12 +15,13 @@ LINE = 104
 def document(report: Document) -> str:
     """Return a document as text, its headline last, where a terminal shows it."""
     lines = [*report.warnings, report.headline.finding, report.headline.caveat]
-    return blocks([Heading(report.title), *report.blocks, *(Text(line) for line in lines if line)], width=LINE)
+    parts = [blocks([Heading(report.title)]), blocks(report.blocks, width=LINE)]
+    return "\n".join([*parts, blocks([Text(line) for line in lines if line])])
 
 
 def blocks(content: Sequence[Block], *, width: int = 0) -> str:
     """Return blocks as text without control characters; tables wider than `width` are split, 0 allows any width."""
-    return "\n\n".join(filter(None, (_block(block, width) for block in content))) + "\n"
+    return "\n\n".join(without_empty([(block, _block(block, width)) for block in content])) + "\n"
 
 
 def _block(block: Block, width: int) -> str:

@@ -1,4 +1,4 @@
-"""What the HTML page shows of run folders beside their records: translations, attention, learnt positions."""
+"""What the HTML page shows of run folders beside their records: translations, attention, learned positions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from harness.analysis.grouping import BUDGETS, RunTable
 from harness.analysis.leaderboard import distinct
+from harness.evaluation import metrics
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import DataSpec
 from harness.reporting.translation_explorer import Example, TranslationColumn, explorer
@@ -75,7 +76,10 @@ def _translations(
     named = _named(groups)
     sides = [
         TranslationColumn(
-            label, record.spec.seed, {one.sentence: short_line(one.text, longest=SENTENCE_CHARACTERS) for one in loaded}
+            label,
+            record.spec.seed,
+            {one.sentence: short_line(one.text, longest=SENTENCE_CHARACTERS) for one in loaded},
+            _sentence_chrf(results, record),
         )
         for label, record in named
         if (loaded := _hypotheses(results, record))
@@ -125,10 +129,18 @@ def _hypotheses(results: Path, record: RunRecord) -> list[run_store.Hypothesis]:
     return run_store.load_hypotheses(results, record.id, record.fingerprints.get("hypotheses"))
 
 
+def _sentence_chrf(results: Path, record: RunRecord) -> list[float]:
+    """Return the chrF of each test sentence; empty where its statistics are not stored."""
+    if not run_store.has_sentences(results, record.id):
+        return []
+    sums = run_store.load_sentences(results, record.id, record.fingerprints.get("sentences")).get("chrf")
+    return [] if sums is None else [round(float(score), 1) for score in metrics.score_from_sums("chrf", sums)]
+
+
 # Positions ------------------------------------------------------------------------------------------------------------
 
 
-def learnt_positions(found: Sequence[RunTable], results: Path) -> list[tuple[str, Any]]:
+def learned_positions(found: Sequence[RunTable], results: Path) -> list[tuple[str, Any]]:
     """Return the position table [P,D] of the encoder of each row that learns one and whose weights are stored.
 
     Of several seeds the first that completed is taken. Raises: ValueError naming a damaged file.

@@ -1,4 +1,4 @@
-"""Pictures of a speed document: shares of the limit, ratios to peers, what an update is spent on, how cost grows."""
+"""Plots of a speed document: throughput, MFU, ratios to baselines, what an update is spent on, how the cost grows."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from harness.reporting.formatting import quantity, significant_digits
 from harness.reporting.plot_style import (
+    EXTERNAL_COLOURS,
     FAINT,
     GRID,
     INK,
-    OUTSIDERS,
     STYLES,
     figure,
     logarithmic,
-    quantity,
     say,
     short,
     styled,
 )
-from harness.reporting.speed_tables import AXES, exponent, number, of_one_variant, ordered, told, way
+from harness.reporting.speed_tables import AXES, decoding_name, exponent, ordered_ratios, same_variant, work_name
 from harness.speed.speed_document import Breakdown, DecodingTimes, Group, Scaling, SpeedDocument, SpeedRatio, TimedModel
 from harness.speed.timing import Samples
 from harness.text import short_line
@@ -30,17 +30,17 @@ from harness.text import short_line
 MOST = 60
 """The most lines, or panels, that a picture has; the tables have all."""
 
-COLOUR, PEER = STYLES["learned_positions"].colour, OUTSIDERS[0]
+COLOUR, BASELINE_COLOUR = STYLES["learned_positions"].colour, EXTERNAL_COLOURS[0]
 GROUPS: dict[Group, str] = {
     "matrix products": STYLES["learned_positions"].colour,
-    "attention": OUTSIDERS[1],
+    "attention": EXTERNAL_COLOURS[1],
     "softmax and loss": STYLES["conv_ffn"].colour,
     "norm and activation": STYLES["bahdanau_gru"].colour,
     "dropout": STYLES["sinusoidal_handmade"].colour,
     "optimiser": STYLES["paper"].colour,
-    "clipping": OUTSIDERS[2],
+    "clipping": EXTERNAL_COLOURS[2],
     "embedding": STYLES["torch_reference"].colour,
-    "copies and other": OUTSIDERS[0],
+    "copies and other": EXTERNAL_COLOURS[0],
     "interpreter": INK,
     "data": "#6F7B88",
     "harness": "#8A78B8",
@@ -57,7 +57,7 @@ Dot = tuple[float, float, float, str]
 
 
 def _colour(subject: TimedModel) -> str:
-    return PEER if subject.kind == "peer" else COLOUR
+    return BASELINE_COLOUR if subject.kind == "peer" else COLOUR
 
 
 def _dot(samples: Samples, colour: str, scale: float = 1.0) -> Dot:
@@ -79,9 +79,9 @@ def training(document: SpeedDocument) -> Figure | None:
         fastest, slowest = one.target / one.seconds.lower, one.target / one.seconds.upper
         rates.append((one.target_per_second, slowest, fastest, _colour(subject)))
         shares.append(None if one.limit_share is None else _dot(one.limit_share, _colour(subject), 100))
-    panels = [("Target tokens per second, more is better", "tokens/s", rates)]
+    panels = [("Target tokens per second, higher is better", "tokens/s", rates)]
     if any(shares):
-        panels.append(("Share of the machine's limit, more is better", "% of the matrix-product rate", shares))
+        panels.append(("MFU, higher is better", "% of the matmul peak", shares))
     made = _lines([one.name for one, _ in there], panels)
     if any(shares):
         made.axes[1].set_xlim(0, max(100, *(1.05 * one[2] for one in shares if one)))
@@ -107,7 +107,7 @@ def decoding(document: SpeedDocument) -> Figure | None:
             for subject, one in zip(there, found, strict=True)
         ]
         _dots(axes, dots)
-        axes.set_title(way(ways[name]).capitalize())
+        axes.set_title(decoding_name(ways[name]).capitalize())
         axes.set_xlabel("s for 1,000, log scale")
     _log_reach(grid[0], [found for axes in grid[0] for found in axes.dataLim.intervalx if math.isfinite(found)])
     _names(grid[0, 0], [one.name for one in there])
@@ -117,12 +117,12 @@ def decoding(document: SpeedDocument) -> Figure | None:
 
 @styled
 def ratios(document: SpeedDocument) -> Figure | None:
-    """Draw how many times as fast a variant is as each peer, a line a comparison; None where there is none.
+    """Draw how many times as fast a variant is as each baseline, a line a comparison; None where there is none.
 
-    Where there are any, only comparisons of a variant with peers of its own recipe are drawn.
+    Where there are any, only comparisons of a variant with baselines of its own recipe are drawn.
     """
-    found = ordered(document)
-    found = ([one for one in found if of_one_variant(document, one)] or found)[:MOST]
+    found = ordered_ratios(document)
+    found = ([one for one in found if same_variant(document, one)] or found)[:MOST]
     if not found:
         return None
     made, grid = figure(11, 1.2 + 0.34 * len(found))
@@ -130,16 +130,20 @@ def ratios(document: SpeedDocument) -> Figure | None:
     _dots(axes, [_dot(one.ratio, COLOUR) for one in found], written=True)
     axes.axvline(1, color=INK, lw=1.0, zorder=1)
     _log_reach([axes], [1.0, *(end for one in found for end in (one.ratio.lower, one.ratio.upper))])
-    axes.set_xlabel("times as fast as the peer (1: equally fast), log scale; lines are quartiles")
-    axes.set_yticks(range(len(found)), [_compared(document, one) for one in found], fontsize=9)
+    axes.set_xlabel("times as fast as the baseline (1: equally fast), log scale; lines are quartiles")
+    subjects = {one.subject for one in found}
+    axes.set_yticks(range(len(found)), [_compared(document, one, name=len(subjects) > 1) for one in found], fontsize=9)
+    if len(subjects) == 1:
+        axes.set_title(f"{_line(found[0].subject, 48)} compared with")
     axes.set_ylim(len(found) - 0.4, -0.6)
     return made
 
 
-def _compared(document: SpeedDocument, one: SpeedRatio) -> str:
-    own, theirs = told(document, one.subject, one.what), told(document, one.baseline, one.baseline_what)
+def _compared(document: SpeedDocument, one: SpeedRatio, *, name: bool) -> str:
+    own, theirs = work_name(document, one.subject, one.what), work_name(document, one.baseline, one.baseline_what)
     what = own if own == theirs else f"{own} ÷ {theirs}"
-    return f"{_line(one.subject)} : {_line(one.baseline)}, {_line(what, 48)}"
+    subject = f"{_line(one.subject)} : " if name else ""
+    return f"{subject}{_line(one.baseline)}, {_line(what, 48)}"
 
 
 def _line(label: str, width: int = 28) -> str:
@@ -174,7 +178,9 @@ def _dots(axes: Axes, dots: Sequence[Dot | None], *, written: bool = False) -> N
         spot = (high, place) if written else (value, place)
         shift, side = ((7, 0), "center") if written else ((0, 5), "bottom")
         across = "left" if written else "center"
-        axes.annotate(number(value), spot, shift, textcoords="offset points", va=side, ha=across, fontsize=8)
+        axes.annotate(
+            significant_digits(value), spot, shift, textcoords="offset points", va=side, ha=across, fontsize=8
+        )
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
 
@@ -187,7 +193,7 @@ def _names(axes: Axes, names: Sequence[str]) -> None:
 
 def _legend(made: Figure, there: Sequence[TimedModel]) -> None:
     if {one.kind for one in there} == {"variant", "peer"}:
-        made.suptitle("Blue: variants. Grey: peers. Lines are quartiles; less is better.", x=0.01, ha="left",
+        made.suptitle("Blue: variants. Grey: baselines. Lines are quartiles; lower is better.", x=0.01, ha="left",
                       fontsize=9, color=FAINT)  # fmt: skip
 
 

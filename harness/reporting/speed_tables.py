@@ -1,17 +1,17 @@
-"""A speed document as tables, cell by cell: the same for the Markdown page and the HTML one."""
+"""The tables of a speed document, cell by cell."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from harness.speed.speed_document import DecodingTimes, MatrixRate, Scaling, SpeedDocument, SpeedRatio, TimedModel
+from harness.reporting.document import Cell, Table
+from harness.reporting.formatting import MISSING, mebibytes, significant_digits
+from harness.speed.speed_document import DecodingTimes, Scaling, SpeedDocument, SpeedRatio, TimedModel
 from harness.speed.timing import Samples
 from harness.text import short_line
 
-MISSING = "–"
-WAYS = {
+DECODINGS = {
     "greedy": "greedy, in batches",
     "beam": "beam {beam}, in batches",
     "single_greedy": "greedy, one by one",
@@ -26,325 +26,358 @@ AXES = {
 }
 
 
-@dataclass(frozen=True)
-class SpeedTable:
-    """Cells as plain text; the first `left` columns are aligned left."""
-
-    title: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    left: int = 1
+# Numbers and names ----------------------------------------------------------------------------------------------------
 
 
-# Numbers --------------------------------------------------------------------------------------------------------------
-
-
-def number(value: float) -> str:
-    """Return a figure with three or four digits that count: 12,345, 678, 12.3, 1.23, 0.123, 0.0012."""
-    size = abs(value)
-    if size >= 100:
-        return f"{value:,.0f}"
-    if size >= 0.1 or value == 0:
-        return f"{value:.{1 if size >= 10 else 2 if size >= 1 else 3}f}"
-    return f"{value:#.2g}"
-
-
-def median(samples: Samples | None, scale: float = 1.0) -> str:
-    """Return a series: "12.3 (11.9 to 12.8)", median and quartiles; one sample has no quartiles."""
+def median(samples: Samples | None, scale: float = 1.0) -> str | Cell:
+    """Return a median with its quartiles, "12.3 (11.9 to 12.8)"; one sample has no quartiles."""
     if samples is None:
         return MISSING
-    if len(samples) == 1:
-        return number(scale * samples.median)
-    return f"{number(scale * samples.median)} ({quartiles(samples, scale)})"
+    written = significant_digits(scale * samples.median)
+    detail = quartiles(samples, scale) if len(samples) > 1 else ""
+    return Cell(written, detail=detail, value=scale * samples.median)
 
 
 def quartiles(samples: Samples, scale: float = 1.0) -> str:
     """Return the quartiles of a series, "11.9 to 12.8"."""
-    return f"{number(scale * samples.lower)} to {number(scale * samples.upper)}"
+    return f"{significant_digits(scale * samples.lower)} to {significant_digits(scale * samples.upper)}"
 
 
-def megabytes(size: int | None) -> str:
-    """Return bytes as MB; "unknown" where the system does not say."""
-    return "unknown" if size is None else f"{size / 1e6:,.0f}"
-
-
-def exponent(one: Scaling) -> str:
-    """Return a fitted exponent with its standard error, "0.93 ± 0.02"; of two sizes there is none."""
-    if one.exponent is None:
+def exponent(scaling: Scaling) -> str:
+    """Return a fitted exponent with its standard error, "0.93 ± 0.02"; two sizes have no error."""
+    if scaling.exponent is None:
         return MISSING
-    error = " (two sizes)" if one.standard_error is None else f" ± {one.standard_error:.2f}"
-    return f"{one.exponent:.2f}{error}".replace("-", "−")
+    error = " (two sizes)" if scaling.standard_error is None else f" ± {scaling.standard_error:.2f}"
+    return f"{scaling.exponent:.2f}{error}".replace("-", "−")
+
+
+def decoding_name(decoding: DecodingTimes) -> str:
+    """Return in words how sentences were translated."""
+    return short_line(DECODINGS.get(decoding.name, decoding.name).replace("{beam}", str(decoding.beam)))
+
+
+def work_name(document: SpeedDocument, subject: str, work: str) -> str:
+    """Return in words what was timed of a subject: training, evaluation, or a way of decoding."""
+    same = [decoding for decoding in document.subject(subject).decoding if decoding.name == work]
+    return decoding_name(same[0]) if same else short_line(work)
+
+
+def ordered_ratios(document: SpeedDocument) -> list[SpeedRatio]:
+    """Return all ratios, subject by subject and work by work."""
+    names, works = [subject.name for subject in document.subjects], ["training", "evaluation", *DECODINGS]
+    return sorted(
+        document.comparisons,
+        key=lambda ratio: (
+            names.index(ratio.subject),
+            [*works, ratio.what].index(ratio.what),
+            names.index(ratio.baseline),
+        ),
+    )
+
+
+def same_variant(document: SpeedDocument, ratio: SpeedRatio) -> bool:
+    """Whether both have one variant's recipe; otherwise models are compared, not implementations."""
+    return document.subject(ratio.subject).variant == document.subject(ratio.baseline).variant
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def training(document: SpeedDocument) -> list[SpeedTable]:
-    """Return how fast each subject trains; memory on a device has a column where there is any."""
-    there = [(one, one.training) for one in document.subjects if one.training is not None]
-    if not there:
-        return []
-    heads = ["subject", "update, ms", "target tokens/s", "epoch, s", "GFLOP/s", "of the limit, %"]
-    heads += ["harness's loop ÷ bare loop", "first update, s", "peak memory, MB"]
-    on_device = any(one.device_memory_bytes is not None for _, one in there)
+def at_a_glance(document: SpeedDocument) -> Table | None:
+    """Return training speed, seconds for 1,000 translations and memory of each subject; None without any."""
+    names = [name for name in DECODINGS if any(_decoding(subject, name) for subject in document.subjects)]
+    shown = [subject for subject in document.subjects if subject.training or subject.decoding]
+    if not shown:
+        return None
+    heads = ["subject", "training tokens/s", "MFU, %"]
+    heads += [DECODINGS[name].replace("{beam}", str(document.settings.beam)) + ", s for 1,000" for name in names]
     rows = []
-    for subject, one in there:
+    for subject in shown:
+        training = subject.training
+        cells: list[str | Cell] = [short_line(subject.name), MISSING, MISSING]
+        if training is not None:
+            rate = training.target_per_second
+            cells[1] = Cell(significant_digits(rate), value=rate)
+            share = training.limit_share
+            cells[2] = MISSING if share is None else Cell(significant_digits(100 * share.median), value=share.median)
+        for name in names:
+            decoding = _decoding(subject, name)
+            seconds = decoding.thousand_seconds if decoding else None
+            cells.append(MISSING if seconds is None else Cell(significant_digits(seconds), value=seconds))
+        rows.append((*cells, memory(subject)))
+    heads.append("peak memory, MiB")
+    return Table("l" + "r" * (len(heads) - 1), tuple(heads), tuple(rows))
+
+
+def memory(subject: TimedModel) -> str:
+    """Return the largest peak memory of a subject's parts."""
+    parts = [part for part in (subject.training, subject.evaluation, *subject.decoding) if part is not None]
+    sizes = [part.peak_memory_bytes for part in parts if part.peak_memory_bytes is not None]
+    return mebibytes(max(sizes, default=None))
+
+
+def _decoding(subject: TimedModel, name: str) -> DecodingTimes | None:
+    return next((decoding for decoding in subject.decoding if decoding.name == name), None)
+
+
+def training(document: SpeedDocument) -> list[Table]:
+    """Return how fast each subject trains; memory on a device has a column where there is any."""
+    timed = [(subject, subject.training) for subject in document.subjects if subject.training is not None]
+    if not timed:
+        return []
+    heads = ["subject", "update, ms", "target tokens/s", "epoch, s", "GFLOP/s", "MFU, %"]
+    heads += ["training loop ÷ bare loop", "first update, s", "peak memory, MiB"]
+    on_device = any(times.device_memory_bytes is not None for _, times in timed)
+    rows = []
+    for subject, times in timed:
         row = [
             short_line(subject.name),
-            median(one.seconds, 1_000 / one.updates),
-            number(one.target_per_second),
-            median(one.seconds, one.epoch_tokens / one.tokens) if one.tokens else MISSING,
-            number(one.operations_per_second / 1e9) if one.operations else MISSING,
-            median(one.limit_share, 100),
-            median(one.loop_ratio),
-            number(one.first_update_seconds),
-            megabytes(one.peak_memory_bytes),
+            median(times.seconds, 1_000 / times.updates),
+            significant_digits(times.target_per_second),
+            median(times.seconds, times.epoch_tokens / times.tokens) if times.tokens else MISSING,
+            significant_digits(times.operations_per_second / 1e9) if times.operations else MISSING,
+            median(times.limit_share, 100),
+            median(times.loop_ratio),
+            significant_digits(times.first_update_seconds),
+            mebibytes(times.peak_memory_bytes),
         ]
-        rows.append([*row, *([megabytes(one.device_memory_bytes)] if on_device else [])])
-    return [SpeedTable("Training", [*heads, *(["device memory, MB"] if on_device else [])], rows)]
+        rows.append((*row, *([mebibytes(times.device_memory_bytes)] if on_device else [])))
+    heads += ["device memory, MiB"] if on_device else []
+    return [Table("l" + "r" * (len(heads) - 1), tuple(heads), tuple(rows), "Training")]
 
 
-def evaluation(document: SpeedDocument) -> list[SpeedTable]:
+def evaluation(document: SpeedDocument) -> list[Table]:
     """Return how fast each subject evaluates."""
-    rows = [
-        [
+    rows = tuple(
+        (
             short_line(subject.name),
-            str(one.batches),
-            median(one.seconds),
-            number(one.target_per_second),
-            number(one.operations_per_second / 1e9) if one.operations else MISSING,
-            f"{one.nats_per_token:.4f}",
-            megabytes(one.peak_memory_bytes),
-        ]
+            str(times.batches),
+            median(times.seconds),
+            significant_digits(times.target_per_second),
+            significant_digits(times.operations_per_second / 1e9) if times.operations else MISSING,
+            f"{times.nats_per_token:.4f}",
+            mebibytes(times.peak_memory_bytes),
+        )
         for subject in document.subjects
-        if (one := subject.evaluation) is not None
-    ]
-    heads = ["subject", "batches", "seconds", "target tokens/s", "GFLOP/s", "nats per token", "peak memory, MB"]
-    return [SpeedTable("Evaluation", heads, rows)] if rows else []
-
-
-def way(one: DecodingTimes) -> str:
-    """Return in words how something was translated."""
-    return short_line(WAYS.get(one.name, one.name).format(beam=one.beam) if one.name in WAYS else one.name)
-
-
-def decoding(document: SpeedDocument) -> list[SpeedTable]:
-    """Return how fast each subject translates, a table a way: greedy and beam, in batches and one by one."""
-    names = dict.fromkeys(one.name for subject in document.subjects for one in subject.decoding)
-    heads = ["subject", "batch", "sentences", "seconds for these", "sentences/s", "seconds for 1,000", "words"]
-    heads += ["without end", "equal translations", "peak memory, MB"]
-    made = []
-    for name in sorted(names, key=lambda one: [*WAYS, one].index(one)):
-        found = [(subject, one) for subject in document.subjects for one in subject.decoding if one.name == name]
-        rows = [
-            [
-                short_line(subject.name),
-                str(one.batch_size),
-                f"{one.sentences:,}",
-                median(one.seconds),
-                number(one.sentences_per_second),
-                number(one.thousand_seconds),
-                f"{one.words:,}",
-                str(one.unfinished),
-                equal(one),
-                megabytes(one.peak_memory_bytes),
-            ]
-            for subject, one in found
-        ]
-        made.append(SpeedTable(way(found[0][1]).capitalize(), heads, rows))
-    return made
-
-
-def equal(one: DecodingTimes) -> str:
-    """Return how many translations are those of the subject with the same weights: "1,000 of 1,000, paper/torch"."""
-    if one.equal is None:
-        return MISSING
-    return f"{one.equal:,} of {one.sentences:,} ({short_line(one.compared_with or '')})"
-
-
-def comparisons(document: SpeedDocument) -> list[SpeedTable]:
-    """Return how many times as fast each variant is as each peer, paired by round."""
-    rows = [
-        [
-            short_line(one.subject),
-            short_line(one.baseline),
-            short_line(document.subject(one.baseline).variant),
-            told(document, one.subject, one.what),
-            told(document, one.baseline, one.baseline_what),
-            number(one.ratio.median),
-            quartiles(one.ratio) if len(one.ratio) > 1 else MISSING,
-            str(len(one.ratio)),
-        ]
-        for one in ordered(document)
-    ]
-    heads = ["subject", "peer", "peer's variant", "subject's work", "peer's work", "times as fast", "quartiles"]
-    return [SpeedTable("Compared with peers", [*heads, "rounds"], rows, left=5)] if rows else []
-
-
-def ordered(document: SpeedDocument) -> list[SpeedRatio]:
-    """Return all comparisons, subject by subject and work by work."""
-    names, works = [one.name for one in document.subjects], ["training", "evaluation", *WAYS]
-    return sorted(
-        document.comparisons,
-        key=lambda one: (names.index(one.subject), [*works, one.what].index(one.what), names.index(one.baseline)),
+        if (times := subject.evaluation) is not None
     )
+    heads = ("subject", "batches", "seconds", "target tokens/s", "GFLOP/s", "nats per token", "peak memory, MiB")
+    title = "Evaluation: the loss of the validation batches, forward only"
+    return [Table("lrrrrrr", heads, rows, title)] if rows else []
 
 
-def of_one_variant(document: SpeedDocument, one: SpeedRatio) -> bool:
-    """Return whether the two have one variant's recipe; else it is models that are compared, not how they are made."""
-    return document.subject(one.subject).variant == document.subject(one.baseline).variant
+def decoding(document: SpeedDocument) -> list[Table]:
+    """Return how fast each subject translates, a table for each way: greedy and beam, in batches and one by one."""
+    names = dict.fromkeys(times.name for subject in document.subjects for times in subject.decoding)
+    heads = ("subject", "batch", "sentences", "seconds", "sentences/s", "seconds for 1,000", "tokens", "unfinished")
+    tables = []
+    for name in sorted(names, key=lambda name: [*DECODINGS, name].index(name)):
+        timed = [(subject, times) for subject in document.subjects if (times := _decoding(subject, name))]
+        rows = tuple(
+            (
+                short_line(subject.name),
+                str(times.batch_size),
+                f"{times.sentences:,}",
+                median(times.seconds),
+                significant_digits(times.sentences_per_second),
+                significant_digits(times.thousand_seconds),
+                f"{times.words:,}",
+                str(times.unfinished),
+                equal(times),
+                mebibytes(times.peak_memory_bytes),
+            )
+            for subject, times in timed
+        )
+        tables.append(
+            Table(
+                "l" + "r" * 9,
+                (*heads, "equal translations", "peak memory, MiB"),
+                rows,
+                decoding_name(timed[0][1]).capitalize(),
+            )
+        )
+    return tables
 
 
-def told(document: SpeedDocument, name: str, what: str) -> str:
-    """Return in words what was timed of a subject."""
-    found = [one for one in document.subject(name).decoding if one.name == what]
-    return way(found[0]) if found else short_line(what)
+def equal(times: DecodingTimes) -> str:
+    """Return how many translations equal those of the subject with the same weights: "1,000 of 1,000 (paper/torch)"."""
+    if times.equal is None:
+        return MISSING
+    return f"{times.equal:,} of {times.sentences:,} ({short_line(times.compared_with or '')})"
 
 
-def breakdown(document: SpeedDocument) -> list[SpeedTable]:
-    """Return the share of each group in an update, a column a subject."""
-    there = [(one, one.breakdown) for one in document.subjects if one.breakdown is not None]
-    if not there:
+def comparisons(document: SpeedDocument) -> list[Table]:
+    """Return how many times as fast each variant is as each baseline, paired by round."""
+    rows = tuple(
+        (
+            short_line(ratio.subject),
+            short_line(ratio.baseline),
+            short_line(document.subject(ratio.baseline).variant),
+            work_name(document, ratio.subject, ratio.what),
+            work_name(document, ratio.baseline, ratio.baseline_what),
+            Cell(significant_digits(ratio.ratio.median), value=ratio.ratio.median),
+            quartiles(ratio.ratio) if len(ratio.ratio) > 1 else MISSING,
+            str(len(ratio.ratio)),
+        )
+        for ratio in ordered_ratios(document)
+    )
+    heads = (
+        "subject",
+        "baseline",
+        "baseline's variant",
+        "subject's work",
+        "baseline's work",
+        "times as fast",
+        "quartiles",
+    )
+    return [Table("lllllrrr", (*heads, "rounds"), rows, "Every ratio")] if rows else []
+
+
+def breakdown(document: SpeedDocument) -> list[Table]:
+    """Return the share of each group of operators in an update, a column a subject."""
+    taken = [(subject, subject.breakdown) for subject in document.subjects if subject.breakdown is not None]
+    if not taken:
         return []
-    groups = dict.fromkeys(share.group for _, one in there for share in one.shares)
-    rows = []
+    groups = dict.fromkeys(share.group for _, parts in taken for share in parts.shares)
+    rows: list[tuple[str, ...]] = []
     for group in groups:
         cells = []
-        for _, one in there:
-            found = [share for share in one.shares if share.group == group]
-            share = math.fsum(each.share for each in found)
-            calls = f" ({sum(each.calls for each in found):,})" if any(each.calls for each in found) else ""
-            cells.append(f"{100 * share:.1f}{calls}" if found else MISSING)
-        rows.append([group, *cells])
-    rows.append(["profiled updates", *(str(one.profiled_updates) for _, one in there)])
-    overhead = [MISSING if one.overhead_ratio is None else number(one.overhead_ratio) for _, one in there]
-    rows.append(["profiled ÷ unprofiled time", *overhead])
-    heads = ["% of an update (calls)", *(short_line(one.name) for one, _ in there)]
-    return [SpeedTable("Breakdown", heads, rows)]
+        for _, parts in taken:
+            same = [share for share in parts.shares if share.group == group]
+            total = math.fsum(share.share for share in same)
+            calls = f" ({sum(share.calls for share in same):,})" if any(share.calls for share in same) else ""
+            cells.append(f"{100 * total:.1f}{calls}" if same else MISSING)
+        rows.append((group, *cells))
+    rows.append(("profiled updates", *(str(parts.profiled_updates) for _, parts in taken)))
+    ratios = [
+        MISSING if parts.overhead_ratio is None else significant_digits(parts.overhead_ratio) for _, parts in taken
+    ]
+    rows.append(("profiled ÷ unprofiled time", *ratios))
+    heads = ("% of an update (calls)", *(short_line(subject.name) for subject, _ in taken))
+    return [Table("l" + "r" * len(taken), heads, tuple(rows), "Breakdown")]
 
 
-def scaling(document: SpeedDocument) -> list[SpeedTable]:
+def scaling(document: SpeedDocument) -> list[Table]:
     """Return how the cost grows along each axis: the fitted exponents, then every point."""
     if not document.scaling:
         return []
-    remarks = any(one.reason for one in document.scaling)
-    fits = [
-        [
-            AXES[one.axis],
-            short_line(one.subject),
-            ", ".join(f"{short_line(name).replace('_', ' ')} {value:g}" for name, value in one.fixed.items()),
-            *([short_line(one.reason) or MISSING] if remarks else []),
-            exponent(one),
-            str(len(one.points)),
-        ]
-        for one in document.scaling
-    ]
-    heads = ["what grows", "subject", "what is fixed", *(["remark"] if remarks else []), "exponent of time", "sizes"]
-    points = [
-        [
-            AXES[one.axis],
+    fits = tuple(
+        (
+            AXES[line.axis],
+            short_line(line.subject),
+            ", ".join(f"{short_line(name).replace('_', ' ')} {value:g}" for name, value in line.fixed.items()),
+            short_line(line.reason) or MISSING,
+            exponent(line),
+            str(len(line.points)),
+        )
+        for line in document.scaling
+    )
+    points = tuple(
+        (
+            AXES[line.axis],
             f"{point.size:g}",
             median(point.seconds, 1_000),
-            number(point.tokens_per_second),
+            significant_digits(point.tokens_per_second),
             f"{len(point.seconds)}",
-        ]
-        for one in document.scaling
-        for point in one.points
-    ]
-    made = [SpeedTable("Fitted exponents", heads, fits, left=len(heads) - 2)]
+        )
+        for line in document.scaling
+        for point in line.points
+    )
+    heads = ("axis", "subject", "fixed", "remark", "exponent of time", "sizes")
+    tables = [Table("llllrr", heads, fits, "Fitted exponents")]
     if points:
-        made.append(SpeedTable("Every size", ["what grows", "size", "ms", "tokens/s", "rounds"], points))
-    return made
+        tables.append(Table("lrrrr", ("axis", "size", "ms", "tokens/s", "rounds"), points, "Every size"))
+    return tables
 
 
-def limit(document: SpeedDocument) -> list[SpeedTable]:
-    """Return the machine's rates at the models' own products, and which products these are."""
-    rows = [
-        [
-            short_line(", ".join(one.variants), longest=2_000),
-            short_line(one.library),
-            number(one.operations_per_second / 1e9),
-            _rates(one),
-            number(one.operations / 1e9),
-            median(one.seconds),
-        ]
-        for one in document.rates
-    ]
+def matmul_peak(document: SpeedDocument) -> list[Table]:
+    """Return the machine's measured rates at the models' own matrix products, and which products these are."""
+    rows = tuple(
+        (
+            short_line(", ".join(rate.variants), longest=2_000),
+            short_line(rate.library),
+            significant_digits(rate.operations_per_second / 1e9),
+            f"{significant_digits(rate.operations / rate.seconds.upper / 1e9)} to "
+            f"{significant_digits(rate.operations / rate.seconds.lower / 1e9)}"
+            if len(rate.seconds) > 1
+            else MISSING,
+            significant_digits(rate.operations / 1e9),
+            median(rate.seconds),
+        )
+        for rate in document.rates
+    )
     if not rows:
         return []
-    heads = ["products of", "multiplied by", "GFLOP/s", "quartiles", "GFLOP in all", "seconds"]
-    products = [
-        [*map(short_line, (rate.variants[0] if rate.variants else "", one.name, one.rows)), f"{one.inputs:,}",
-         f"{one.outputs:,}", str(one.count)]
+    products = tuple(
+        (
+            short_line(rate.variants[0] if rate.variants else ""),
+            short_line(product.name),
+            short_line(product.rows),
+            f"{product.inputs:,}",
+            f"{product.outputs:,}",
+            str(product.count),
+        )
         for rate in document.rates
-        for one in rate.products
-    ]  # fmt: skip
-    parts = ["of", "first of the alike", "a row for each", "inputs", "outputs", "alike"]
+        for product in rate.products
+    )
+    heads = ("products of", "library", "GFLOP/s", "quartiles", "GFLOP in all", "seconds")
+    parts = ("of", "first of its kind", "a row for each", "inputs", "outputs", "number of its kind")
     return [
-        SpeedTable("The machine's rate at the models' own products", heads, rows, left=2),
-        SpeedTable("These products", parts, products, left=3),
+        Table("llrrrr", heads, rows, "Measured matmul peak at the models' own products"),
+        Table("lllrrr", parts, products, "These products"),
     ]
 
 
-def _rates(one: MatrixRate) -> str:
-    if len(one.seconds) == 1:
-        return MISSING
-    slow, fast = one.operations / one.seconds.upper, one.operations / one.seconds.lower
-    return f"{number(slow / 1e9)} to {number(fast / 1e9)}"
-
-
-def subjects(document: SpeedDocument) -> SpeedTable:
+def subjects(document: SpeedDocument) -> Table:
     """Return every subject: what it is, how it ended, where its weights are from, and what starting it took."""
-    rows = [
-        [
-            short_line(one.name),
-            one.kind,
-            short_line(one.variant),
-            short_line(f"{one.framework} on {one.backend}" if one.backend else one.framework),
-            short_line(f"{one.ending}: {one.reason}" if one.reason else one.ending, longest=1_000),
-            short_line(one.weights_from) or MISSING,
-            MISSING if one.parameters is None else f"{one.parameters:,}",
-            MISSING if one.start_seconds is None else number(one.start_seconds),
-            MISSING if one.compilation_seconds is None else number(one.compilation_seconds),
-            MISSING if one.idle_share is None else f"{100 * one.idle_share:.2g}",
-        ]
-        for one in document.subjects
-    ]
-    heads = ["subject", "kind", "variant", "made of", "ended", "weights to translate with", "parameters", "start, s"]
-    heads += ["compilation, s", "processor time while others run, %"]
-    return SpeedTable("Every subject", heads, rows, left=6)
+    rows = tuple(
+        (
+            short_line(subject.name),
+            subject.kind,
+            short_line(subject.variant),
+            short_line(f"{subject.framework} on {subject.backend}" if subject.backend else subject.framework),
+            short_line(f"{subject.ending}: {subject.reason}" if subject.reason else subject.ending, longest=1_000),
+            short_line(subject.weights_from) or MISSING,
+            MISSING if subject.parameters is None else f"{subject.parameters:,}",
+            MISSING if subject.start_seconds is None else significant_digits(subject.start_seconds),
+            MISSING if subject.compilation_seconds is None else significant_digits(subject.compilation_seconds),
+            MISSING if subject.idle_share is None else f"{100 * subject.idle_share:.2g}",
+        )
+        for subject in document.subjects
+    )
+    heads = ("subject", "kind", "variant", "framework", "ended", "weights for decoding", "parameters", "start, s")
+    return Table("llllllrrrr", (*heads, "compilation, s", "CPU time while idle, %"), rows, "Every subject")
 
 
 def machine(document: SpeedDocument) -> list[tuple[str, str]]:
     """Return where it was measured, name by name."""
-    one, settings = document.machine, document.settings
-    dirty = {True: ", with changes that are in no commit", False: "", None: ""}[one.dirty]
-    found = {
-        "processor": one.processor or "unknown",
-        "cores": str(one.cores),
-        "threads of a subject": str(settings.threads),
-        "memory": "unknown" if one.memory_bytes is None else f"{one.memory_bytes / 1e9:.1f} GB",
-        "GPU": one.gpu or "none used",
-        "device, precision": f"{settings.device}, {settings.precision}"
-        + ", CUDA graphs" * (settings.cuda_graphs == "on"),
-        "system": one.system,
-        "Python": one.python,
-        "versions": ", ".join(f"{name} {version}" for name, version in one.versions.items()) or "unknown",
-        "commit": f"{one.commit or 'unknown'}{dirty}",
-        "load average before, after": " and ".join(
-            "unknown" if load is None else f"{load:.2f}" for load in (one.load_before, one.load_after)
-        ),
+    machine, settings = document.machine, document.settings
+    dirty = {True: ", with uncommitted changes", False: "", None: ""}[machine.dirty]
+    graphs = ", CUDA graphs" if settings.cuda_graphs == "on" else ""
+    loads = ("unknown" if load is None else f"{load:.2f}" for load in (machine.load_before, machine.load_after))
+    pairs = {
+        "processor": machine.processor or "unknown",
+        "cores": str(machine.cores),
+        "threads per subject": str(settings.threads),
+        "memory": "unknown" if machine.memory_bytes is None else f"{mebibytes(machine.memory_bytes)} MiB",
+        "GPU": machine.gpu or "none used",
+        "device, precision": f"{settings.device}, {settings.precision}{graphs}",
+        "system": machine.system,
+        "Python": machine.python,
+        "versions": ", ".join(f"{name} {version}" for name, version in machine.versions.items()) or "unknown",
+        "commit": f"{machine.commit or 'unknown'}{dirty}",
+        "load average before, after": " and ".join(loads),
         "measured": f"{document.started} to {document.ended}",
     }
-    return [(name, short_line(value, longest=1_000)) for name, value in found.items()]
+    return [(name, short_line(value, longest=1_000)) for name, value in pairs.items()]
 
 
-def environments(subjects_of: Sequence[TimedModel]) -> list[tuple[str, str]]:
-    """Return the variables that processes had set, with the subjects that had them so."""
-    found: dict[str, list[str]] = {}
-    for one in subjects_of:
-        if one.environment:
-            variables = " ".join(f"{name}={value}" for name, value in sorted(one.environment.items()))
-            found.setdefault(short_line(variables, longest=1_000), []).append(short_line(one.name))
-    everyone = len(found) == 1
-    return [("environment" if everyone else f"environment of {', '.join(who)}", what) for what, who in found.items()]
+def environments(timed: Sequence[TimedModel]) -> list[tuple[str, str]]:
+    """Return the variables that processes had set, with the subjects that had them."""
+    holders: dict[str, list[str]] = {}
+    for subject in timed:
+        if subject.environment:
+            variables = " ".join(f"{name}={value}" for name, value in sorted(subject.environment.items()))
+            holders.setdefault(short_line(variables, longest=1_000), []).append(short_line(subject.name))
+    shared = len(holders) == 1
+    return [("environment" if shared else f"environment of {', '.join(who)}", what) for what, who in holders.items()]

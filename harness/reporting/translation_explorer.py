@@ -1,32 +1,33 @@
-"""What the translation explorer of a page holds: every sentence's translations, packed, and where they disagree."""
+"""What the translation explorer of a page holds: every sentence's translations, compressed, and where they disagree."""
 
 from __future__ import annotations
 
+import base64
 import difflib
+import gzip
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from harness.experiments.specs import Case
 
-ALPHABET = "".join(chr(code) for code in range(33, 127) if chr(code) not in "\"&'<>\\`")
-LEADS = (50, 26, 8)
-"""How many first letters of a word's number say that it is one, two or three letters long; the rest say four."""
 ROOM_BYTES = 1_250_000
-"""What the packed translations of a whole page may take; further seeds are left out and counted."""
+"""What the compressed translations of a whole page may take; further seeds are left out and counted."""
 SHOWN = 5
 """Sentences that stand in the page before any script runs."""
 
 
 @dataclass(frozen=True)
 class TranslationColumn:
-    """One column of the explorer: a variant's translations with one seed, by sentence number."""
+    """One column of the explorer: a variant's translations with one seed, and their chrF, by sentence number."""
 
     label: str
     seed: int
     sentences: Mapping[int, str]
+    chrf: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def explorer(
     while kept and numbers:
         chosen = [one for one in sides if one.seed in kept]
         data = _data(chosen, kept, numbers, source, reference)
-        taken = size(data)
+        taken = len(packed(data))
         if taken <= room_bytes:
             break
         if len(kept) > 1:
@@ -96,11 +97,10 @@ def explorer(
     return Explorer(chosen, numbers, data, examples, seeds[len(kept) :], total - len(numbers))
 
 
-def size(data: Mapping[str, Any]) -> int:
-    """Return about how many bytes the packed text takes in a page."""
-    return sum(len(one.encode()) for one in data["words"]) + sum(
-        len(line) + 3 for side in data["sides"] for line in side["text"]
-    )
+def packed(data: Mapping[str, Any]) -> str:
+    """Return the data as JSON, compressed with gzip, as base64; the same data give the same text."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return base64.b64encode(gzip.compress(text, mtime=0)).decode()
 
 
 def _data(
@@ -110,51 +110,30 @@ def _data(
     source: Sequence[str],
     reference: Sequence[str],
 ) -> dict[str, Any]:
-    """Return what the script unpacks: a list of words, and each sentence as their numbers."""
-    texts = [[one.sentences.get(number) for number in numbers] for one in sides]
-    own = [[lines[number] if number < len(lines) else None for number in numbers] for lines in (source, reference)]
-    counted = Counter(
-        word for lines in (*texts, *own) for line in lines if line is not None for word in line.split(" ")
+    """Return what the script reads: the sentences of each side in the order of `numbers`."""
+    source, reference = (
+        [lines[number] if number < len(lines) else "" for number in numbers] if lines else []
+        for lines in (source, reference)
     )
-    words = sorted(counted, key=lambda word: (-counted[word], word))
-    code = {word: number_code(place) for place, word in enumerate(words)}
-
-    def packed(lines: Iterable[str | None]) -> list[str]:
-        return ["".join(code[word] for word in line.split(" ")) if line is not None else "" for line in lines]
-
     return {
         "numbers": list(numbers),
-        "words": words,
         "sides": [
-            {"label": one.label, "seed": one.seed, "text": packed(lines)}
-            for one, lines in zip(sides, texts, strict=True)
+            {
+                "label": side.label,
+                "seed": side.seed,
+                "text": [side.sentences.get(number) for number in numbers],
+                "chrf": [side.chrf[number] for number in numbers] if len(side.chrf) > max(numbers) else [],
+            }
+            for side in sides
         ],
-        "source": packed(own[0]) if source else [],
-        "reference": packed(own[1]) if reference else [],
+        "source": source,
+        "reference": reference,
         "disagreement": [
-            [_disagreement([one.sentences.get(number) for one in sides if one.seed == seed]) for number in numbers]
+            [_disagreement([side.sentences.get(number) for side in sides if side.seed == seed]) for number in numbers]
             for seed in seeds
         ],
         "seeds": list(seeds),
     }
-
-
-def number_code(number: int) -> str:
-    """Return a word's number as one letter or a few; no code begins another, so they need nothing between them."""
-    base = len(ALPHABET)
-    leads = (*LEADS, base - sum(LEADS))
-    first = 0
-    for length, own in enumerate(leads):
-        room = own * base**length
-        if number < room:
-            lead, rest = divmod(number, base**length)
-            tail = ""
-            for _ in range(length):
-                rest, digit = divmod(rest, base)
-                tail = ALPHABET[digit] + tail
-            return ALPHABET[first + lead] + tail
-        number, first = number - room, first + own
-    raise ValueError(f"{number} words more than a page can hold: allowed is {sum(leads)} million")
 
 
 def _disagreement(found: Sequence[str | None]) -> int:

@@ -64,7 +64,7 @@ def put_checkpoint(folder: Path, turn: int) -> None:
 
 
 def put_table(folder: Path, turn: int) -> None:
-    csv_export.table([{"run": f"run {n}", "turn": turn} for n in range(400)], folder / SPEC.id / "runs.csv")
+    csv_export.write_table([{"run": f"run {n}", "turn": turn} for n in range(400)], folder / SPEC.id / "runs.csv")
 
 
 def put_page(folder: Path, turn: int) -> None:

@@ -18,9 +18,8 @@ from record_factory import record
 from harness import text as terminal
 from harness.cli import console
 from harness.cli.main import main
-from harness.processes.progress import Event
-from harness.processes.progress_display import Display
-from harness.reporting import bench_report, csv_export, render_html, render_latex
+from harness.processes.progress import Display, Event
+from harness.reporting import bench_report, csv_export, render_latex
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES
@@ -158,7 +157,7 @@ def test_html_page_hostile_signatures_and_environment_are_escaped(tmp_path: Path
     one = named(
         hostile, 0, signatures={"bleu": hostile}, environment={"versions": {hostile: hostile}, "commit": hostile}
     )
-    page = render_html.write([one], tmp_path).read_text(encoding="utf-8")
+    page = bench_report.write(bench_report.document([one]), [one], tmp_path).read_text(encoding="utf-8")
     assert not UNSAFE.search(page)
     assert "\\u001b" in page
 
@@ -171,7 +170,9 @@ def test_markdown_report_hostile_text_is_escaped(tmp_path: Path, monkeypatch: py
     texts = [" ".join(HOSTILE[start::3]) for start in range(3)]
     found = [named(text, place) for place, text in enumerate(texts)]
     found[2] = replace(found[2], status="failed", reason=texts[2], scores={}, curve=())
-    page = bench_report.write(found, tmp_path).read_text(encoding="utf-8")
+    page = (
+        bench_report.write(bench_report.document(found), found, tmp_path).with_suffix(".md").read_text(encoding="utf-8")
+    )
     shown = MarkdownIt("commonmark").enable("table").render(page)
     tags = set(re.findall(r"<\s*/?\s*([a-zA-Z!][\w-]*)", shown))
     assert tags <= TAGS

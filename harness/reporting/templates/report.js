@@ -9,110 +9,139 @@
     for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
     return element;
   }
-{% include "theme.js" %}
+  document.documentElement.classList.add("js");
 
+  // State in the address: #sort=0.3d&find=gru&columns=…&s=221&theme=dark. An address without "=" is a section.
+  const state = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
+  function keep(name, value) {
+    if (value) state.set(name, value);
+    else state.delete(name);
+    history.replaceState(null, "", state.size ? `#${state}` : location.pathname + location.search);
+  }
 
-  // Leaderboard: every column sorts; missing values go last either way.
-  function sortable(table) {
-    const heads = all("thead th", table), body = one("tbody", table);
+  // Theme: the system's until the button is pressed.
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const root = document.documentElement, button = one("#theme");
+  const theme = () => root.dataset.theme || (dark.matches ? "dark" : "light");
+  const label = () => { button.textContent = theme() === "dark" ? "Light theme" : "Dark theme"; };
+  if (["light", "dark"].includes(state.get("theme"))) root.dataset.theme = state.get("theme");
+  button.addEventListener("click", () => {
+    root.dataset.theme = theme() === "dark" ? "light" : "dark";
+    keep("theme", root.dataset.theme);
+    label();
+  });
+  dark.addEventListener("change", label);
+  label();
+
+  // A link into a closed disclosure opens it.
+  function reveal() {
+    if (location.hash.length < 2 || location.hash.includes("=")) return;
+    for (let at = document.getElementById(location.hash.slice(1)); at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+  }
+  addEventListener("hashchange", reveal);
+  reveal();
+
+  // Leaderboard: columns sort, the first click best first; missing values go last either way.
+  function leaderboard(table, number) {
+    const heads = all("thead th", table), body = one("tbody", table), controls = table.closest(".scroll").previousElementSibling;
+    function sort(column, direction) {
+      heads.forEach((head) => head.removeAttribute("aria-sort"));
+      heads[column].setAttribute("aria-sort", direction);
+      const sign = direction === "ascending" ? 1 : -1;
+      const key = (row) => row.cells[column].dataset.value ?? "";
+      const numbers = all("tr", body).every((row) => key(row) === "" || Number.isFinite(Number(key(row))));
+      const rows = all("tr", body).sort((a, b) => {
+        const [x, y] = [key(a), key(b)];
+        if (x === "" || y === "") return (x === "") - (y === "");
+        return sign * (numbers ? x - y : x.localeCompare(y, "en"));
+      });
+      body.append(...rows);
+    }
     heads.forEach((head, column) => {
       const control = make("button", head.textContent.trim(), { type: "button" });
-      head.textContent = "";
-      head.append(control);
+      head.replaceChildren(control);
       control.addEventListener("click", () => {
-        const direction = head.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
-        heads.forEach((other) => other.removeAttribute("aria-sort"));
-        head.setAttribute("aria-sort", direction);
-        const sign = direction === "ascending" ? 1 : -1;
-        const key = (row) => row.cells[column].dataset.value ?? "";
-        const numbers = all("tr", body).every((row) => key(row) === "" || Number.isFinite(Number(key(row))));
-        const rows = all("tr", body).sort((a, b) => {
-          const [x, y] = [key(a), key(b)];
-          if (x === "" || y === "") return (x === "") - (y === "");
-          return sign * (numbers ? x - y : x.localeCompare(y, "en"));
-        });
-        body.append(...rows);
+        const first = head.dataset.first ?? "ascending", other = first === "ascending" ? "descending" : "ascending";
+        const direction = head.getAttribute("aria-sort") === first ? other : first;
+        sort(column, direction);
+        keep("sort", `${number}.${column}${direction[0]}`);
       });
     });
-  }
-  all("table.board").forEach(sortable);
-
-  const board = one("#leaderboard .controls");
-  function filterBoard() {
-    const words = one("#find").value.toLowerCase().split(/\s+/).filter(Boolean);
-    const wanted = { budget: one("#budget").value, framework: one("#framework").value };
-    let shown = 0;
-    const rows = all("table.board tbody tr");
-    for (const row of rows) {
-      const text = row.dataset.text.toLowerCase();
-      row.hidden = !(words.every((word) => text.includes(word)) &&
-        Object.entries(wanted).every(([key, value]) => !value || row.dataset[key] === value));
-      shown += !row.hidden;
+    const boxes = all(".chooser input", controls);
+    function choose() {
+      for (const box of boxes) for (const row of all("tr", table)) row.cells[Number(box.value)].hidden = !box.checked;
     }
-    for (const part of all("#leaderboard .group")) {
-      const own = all("table.board tbody tr", part);
-      part.hidden = own.length ? own.every((row) => row.hidden) : Boolean(words.length || wanted.framework || (wanted.budget && wanted.budget !== part.dataset.budget));
+    one(".chooser", controls).addEventListener("input", () => {
+      choose();
+      keep(`columns${number}`, boxes.filter((box) => box.checked).map((box) => box.value).join(" "));
+    });
+    const find = one(".find", controls);
+    function filter() {
+      const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const rows = all("tr", body);
+      for (const row of rows) row.hidden = !words.every((word) => (row.dataset.text ?? row.textContent).toLowerCase().includes(word));
+      one(".shown", controls).textContent = words.length ? `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows shown` : "";
     }
-    one("#shown").textContent = `${shown} of ${rows.length} rows shown`;
+    find.addEventListener("input", () => { filter(); keep(`find${number}`, find.value); });
+    const [, board, column, direction] = /^(\d+)\.(\d+)([ad])$/.exec(state.get("sort") ?? "") ?? [];
+    if (Number(board) === number && heads[column]) sort(column, direction === "a" ? "ascending" : "descending");
+    if (state.has(`columns${number}`)) {
+      const chosen = state.get(`columns${number}`).split(" ");
+      boxes.forEach((box) => { box.checked = chosen.includes(box.value); });
+    }
+    find.value = state.get(`find${number}`) ?? "";
+    choose();
+    filter();
   }
-  if (board) { board.addEventListener("input", filterBoard); filterBoard(); }
+  all("table.board").forEach(leaderboard);
 
-  // Curves: the pointer, or the arrow keys, choose an epoch; its values stand in the legend.
+  // Curves: the pointer, or the arrow keys, choose an epoch; its values stand below.
   function readable(figure) {
-    const { top, bottom, epochs, names } = read(one(".points", figure));
+    const { labels, panels } = read(one(".points", figure));
     const chart = one(".chart", figure), svg = one("svg", chart), values = all(".legend output", figure);
-    const cursor = document.createElementNS("http://www.w3.org/2000/svg", "line");
-    cursor.setAttribute("class", "cursor");
-    svg.append(cursor);
-    let place = epochs.length - 1;
+    const cursors = panels.map((panel) => {
+      const cursor = document.createElementNS("http://www.w3.org/2000/svg", "line");
+      for (const [key, value] of Object.entries({ class: "cursor", y1: panel.top, y2: panel.bottom })) cursor.setAttribute(key, value);
+      svg.append(cursor);
+      return cursor;
+    });
+    let at = labels.length - 1;
     function show(next) {
-      place = Math.max(0, Math.min(epochs.length - 1, next));
-      const epoch = epochs[place];
-      for (const [key, value] of Object.entries({ x1: epoch.x, x2: epoch.x, y1: top, y2: bottom })) cursor.setAttribute(key, value);
-      epoch.values.forEach((value, row) => { values[row].textContent = value; });
-      one(".at", figure).textContent = epoch.label;
-      chart.setAttribute("aria-valuenow", place + 1);
-      chart.setAttribute("aria-valuetext", `${epoch.label}: ${names.map((name, row) => `${name} ${epoch.values[row]}`).join("; ")}`);
+      at = Math.max(0, Math.min(labels.length - 1, next));
+      panels.forEach((panel, index) => {
+        cursors[index].setAttribute("x1", panel.x[at]);
+        cursors[index].setAttribute("x2", panel.x[at]);
+        values[index].textContent = panel.texts[at];
+      });
+      one(".at", figure).textContent = labels[at];
+      chart.setAttribute("aria-valuenow", at + 1);
+      chart.setAttribute("aria-valuetext", `${labels[at]}: ${panels.map((panel) => `${panel.name} ${panel.texts[at]}`).join("; ")}`);
     }
-    for (const [key, value] of Object.entries({ role: "slider", "aria-valuemin": 1, "aria-valuemax": epochs.length })) chart.setAttribute(key, value);
+    chart.setAttribute("aria-valuemax", labels.length);
     chart.addEventListener("keydown", (event) => {
-      const steps = { ArrowRight: place + 1, ArrowUp: place + 1, ArrowLeft: place - 1, ArrowDown: place - 1, Home: 0, End: epochs.length - 1 };
+      const steps = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, Home: 0, End: labels.length - 1 };
       if (!(event.key in steps)) return;
       event.preventDefault();
       show(steps[event.key]);
     });
     chart.addEventListener("pointermove", (event) => {
       const box = svg.getBoundingClientRect();
-      const x = (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width;
-      const gaps = epochs.map((epoch) => Math.abs(epoch.x - x));
+      const scale = svg.viewBox.baseVal.width / box.width;
+      const [x, y] = [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
+      const panel = panels.find((each) => x >= each.left && x <= each.right && y >= each.top && y <= each.bottom);
+      if (!panel) return;
+      const gaps = panel.x.map((place) => Math.abs(place - x));
       show(gaps.indexOf(Math.min(...gaps)));
     });
-    show(place);
+    show(at);
   }
-  all("figure.panel").forEach(readable);
+  all("figure.readable").forEach(readable);
 
-  // Translations: each is a string of word numbers; the first letter of a number says how long it is.
-  const PAGE = 10;
-  function unpack(data) {
-    const starts = [];
-    let first = 0, least = 0;
-    data.leads.forEach((own, tail) => {
-      starts.push({ first, least, tail });
-      first += own;
-      least += own * data.alphabet.length ** tail;
-    });
-    const digit = new Map([...data.alphabet].map((letter, place) => [letter, place]));
-    return (packed) => {
-      const words = [];
-      for (let at = 0; at < packed.length;) {
-        let number = digit.get(packed[at++]);
-        const kind = starts.findLast((start) => number >= start.first);
-        number -= kind.first;
-        for (let left = kind.tail; left > 0; left--) number = number * data.alphabet.length + digit.get(packed[at++]);
-        words.push(data.words[number + kind.least]);
-      }
-      return words.join(" ");
-    };
+  // Translations: JSON, compressed with gzip, as base64.
+  const PAGE = 5;
+  async function unpack(text) {
+    const bytes = Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
   }
 
   function differences(before, after, folded) {
@@ -146,31 +175,27 @@
     return place;
   }
 
-  function explore(part) {
-    const data = read(one(".data", part));
-    const text = unpack(data);
+  async function explore(part) {
+    const data = await unpack(one(".packed", part).textContent);
     const control = (name) => one(`[data-control="${name}"]`, part);
     const list = one(".sentences", part);
-    const cache = new Map();
     let page = 0;
-    const words = (packed) => {
-      if (!cache.has(packed)) cache.set(packed, text(packed));
-      return cache.get(packed);
-    };
 
     function entry(index, sides, base) {
       const number = data.numbers[index];
       const article = make("article", "", { class: "sentence" });
-      article.append(make("h4", `Sentence ${number}, disagreement ${data.disagreement[data.seeds.indexOf(Number(control("seed").value))][index]} of 100`));
+      const title = make("h4", `Sentence ${number}, disagreement ${data.disagreement[data.seeds.indexOf(Number(control("seed").value))][index]} of 100 `);
+      title.append(make("a", "link", { href: `#s=${number}`, "aria-label": `Link to sentence ${number}` }));
+      article.append(title);
       const terms = make("dl");
       const row = (name, place) => terms.append(make("dt", name), place);
-      if (data.source.length) row("source", make("dd", words(data.source[index]), { lang: data.languages[0] }));
-      if (data.reference.length) row("reference", make("dd", words(data.reference[index]), { lang: data.languages[1] }));
+      if (data.source.length) row("source", make("dd", data.source[index], { lang: data.languages[0] }));
+      if (data.reference.length) row("reference", make("dd", data.reference[index], { lang: data.languages[1] }));
       for (const side of sides) {
-        if (side.text[index] === "" ) continue;
-        const place = marked(base === null || base === side.text ? null : words(base[index]), words(side.text[index]), data.case === "lower");
+        if (side.text[index] === null) continue;
+        const place = marked(base === null || base === side.text ? null : base[index], side.text[index], data.case === "lower");
         place.setAttribute("lang", data.languages[1]);
-        row(side.label, place);
+        row(side.chrf.length ? `${side.label} (chrF ${side.chrf[index]})` : side.label, place);
       }
       article.append(terms);
       return article;
@@ -185,18 +210,23 @@
       const base = against === "reference" ? data.reference : against === "" ? null : (having.find((side) => side.label === against.slice(1)) || { text: null }).text;
       const wanted = control("search").value.toLowerCase().split(/\s+/).filter(Boolean);
       const kind = control("kind").value;
+      const [least, most] = control("length").value ? control("length").value.split("-").map(Number) : [0, 0];
+      const better = having.find((side) => side.label === control("worse").value);
+      const worse = better && sides.find((side) => side !== better);
       const found = data.numbers.map((_, index) => index).filter((index) => {
-        const packed = sides.map((side) => side.text[index]).filter(Boolean);
-        const differ = new Set(packed).size > 1;
+        const texts = sides.map((side) => side.text[index]).filter((text) => text !== null);
+        const differ = new Set(texts).size > 1;
         if (kind && differ !== (kind === "differ")) return false;
+        const words = (data.reference[index] ?? texts[0] ?? "").split(" ").length;
+        if (least && (words < least || (most && words > most))) return false;
+        if (better && !(worse && worse.chrf[index] < better.chrf[index])) return false;
         if (!wanted.length) return true;
-        const lines = [...packed, ...[data.source, data.reference].filter((own) => own.length).map((own) => own[index])];
-        return lines.some((line) => wanted.every((word) => words(line).toLowerCase().includes(word))) || wanted.join(" ") === `#${data.numbers[index]}`;
+        const lines = [...texts, ...[data.source, data.reference].filter((own) => own.length).map((own) => own[index])];
+        return lines.some((line) => wanted.every((word) => line.toLowerCase().includes(word))) || wanted.join(" ") === `#${data.numbers[index]}`;
       });
-      if (control("order").value === "disagreement") {
-        const share = data.disagreement[data.seeds.indexOf(seed)];
-        found.sort((a, b) => share[b] - share[a] || a - b);
-      }
+      const share = data.disagreement[data.seeds.indexOf(seed)];
+      const rank = worse ? (index) => better.chrf[index] - worse.chrf[index] : (index) => share[index];
+      if (control("order").value === "disagreement") found.sort((a, b) => rank(b) - rank(a) || a - b);
       const pages = Math.max(1, Math.ceil(found.length / PAGE));
       page = Math.max(0, Math.min(page, pages - 1));
       list.replaceChildren(...found.slice(page * PAGE, (page + 1) * PAGE).map((index) => entry(index, sides, base)));
@@ -205,9 +235,20 @@
       one('[data-turn="-1"]', part).disabled = page === 0;
       one('[data-turn="1"]', part).disabled = page >= pages - 1;
     }
+    function linked() {
+      const number = new URLSearchParams(location.hash.slice(1)).get("s");
+      if (number === null) return;
+      control("search").value = `#${number}`;
+      for (let at = part; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+      show();
+      part.scrollIntoView();
+    }
     one(".controls", part).addEventListener("input", () => { page = 0; show(); });
     for (const turn of all("[data-turn]", part)) turn.addEventListener("click", () => { page += Number(turn.dataset.turn); show(); });
+    addEventListener("hashchange", linked);
     show();
+    linked();
+    part.dataset.ready = "true";
   }
   all(".explorer").forEach(explore);
 
@@ -222,7 +263,7 @@
     };
     function show() {
       const own = data[Number(run.value)];
-      fill(sentence, own.sentences.map((one, place) => [place, `sentence ${one.number}`]));
+      fill(sentence, own.sentences.map((each, place) => [place, `sentence ${each.number}`]));
       const chosen = own.sentences[Number(sentence.value)];
       fill(layer, chosen.layers.map((_, place) => [place, `layer ${place + 1}`]));
       const packed = chosen.layers[Number(layer.value)];
@@ -243,7 +284,7 @@
       one("tbody", table).replaceChildren(...rows);
       one("caption", table).textContent = `${own.label}, sentence ${chosen.number}, layer ${Number(layer.value) + 1}: weight in percent`;
     }
-    fill(run, data.map((one, place) => [place, one.label]));
+    fill(run, data.map((each, place) => [place, each.label]));
     one(".controls", part).addEventListener("input", show);
     show();
   }

@@ -19,7 +19,7 @@ from harness.analysis.fairness import fairness
 from harness.analysis.grouping import groups
 from harness.audit.rules import check
 from harness.data.dataset import prepare
-from harness.reporting import ablation_report, ablation_text, render_html
+from harness.reporting import ablation_findings, ablation_report, bench_report
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.training import train
@@ -52,8 +52,14 @@ def analysed(records: list[RunRecord]) -> Analysis:
     return analyse(records, lambda one: None)
 
 
+def page_of(found: Analysis, folder: Path, suffix: str) -> str:
+    page = ablation_report.write(ablation_report.document(found), found, folder)
+    return page.with_suffix(suffix).read_text()
+
+
 def said(records: list[RunRecord]) -> str:
-    return "\n".join(ablation_text.finding(analysed(records)))
+    found = analysed(records)
+    return "\n".join([*ablation_findings.findings(found), *ablation_findings.warnings(found)])
 
 
 # The size of embeddings beside positions ------------------------------------------------------------------------------
@@ -68,8 +74,8 @@ def test_a_field_that_changes_the_ratio_is_warned_of_wherever_effects_are_shown(
     assert one.ratios == expected
     assert f"{one.ratios['sinusoidal']:.2f} with sinusoidal, {one.ratios['learned']:.2f} with learned" in said(records)
     assert WARNING in said(records)
-    assert WARNING in ablation_report.write(found, tmp_path).read_text()
-    assert WARNING in render_html.write(records, tmp_path).read_text()
+    assert WARNING in page_of(found, tmp_path, ".md")
+    assert WARNING in bench_report.write(bench_report.document(records), records, tmp_path).read_text()
 
 
 def test_none_rotary_and_alibi_have_no_ratio_and_other_fields_change_none() -> None:
@@ -142,14 +148,14 @@ def test_batching_is_compared_although_batches_and_updates_differ_between_its_le
     assert study.study.base["batching"] == "random"
     assert study.fields[0].words == LEVELS
     assert all(effect.mean is not None for effect in study.fields[0].effects["validation_loss"])
-    page = ablation_report.write(found, tmp_path).read_text()
+    page = page_of(found, tmp_path, ".html")
     held = (
         "Batching is compared at equal epochs (10): every level sees each training pair once per epoch. The number of "
     )
     held += "updates differs: 2,270 with random, 2,270 with length, 610 with tokens."
     assert held in page
     assert "training settings apart from batching" in page
-    assert "training settings apart from batching" not in ablation_text.agreement(
+    assert "training settings apart from batching" not in ablation_findings.agreement(
         analysed(grid({"norm": ("layernorm", "rms")})).studies[0].study
     )
 

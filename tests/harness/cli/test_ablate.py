@@ -31,8 +31,8 @@ from harness.execution import local
 from harness.experiments import ablation_grids, suites
 from harness.experiments.ablation_grids import FACTORIAL, FIELDS, ONE_AT_A_TIME, Grid, cells, grids, words
 from harness.experiments.specs import DataSpec, RunSpec
-from harness.reporting import ablation_report, ablation_text
-from harness.reporting.ablation_tables import field_lines, signed, terminal
+from harness.reporting import ablation_findings, ablation_report, render_text
+from harness.reporting.ablation_tables import field_rows, signed
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from impls.contract import TransformerRecipe
@@ -239,6 +239,20 @@ def analysed(records: list[RunRecord]) -> Analysis:
     return analyse(records, nothing_stored)
 
 
+def findings(analysis: Analysis) -> list[str]:
+    return [*ablation_findings.findings(analysis), *ablation_findings.warnings(analysis)]
+
+
+def terminal(analysis: Analysis) -> str:
+    return render_text.document(ablation_report.document(analysis))
+
+
+def page_of(analysis: Analysis, folder: Path, **options: Any) -> str:
+    """Write a report and return its Markdown page."""
+    report = ablation_report.document(analysis, **options)
+    return ablation_report.write(report, analysis, folder).with_suffix(".md").read_text()
+
+
 def of_word(found: tuple[FieldEffects, ...], field: str, word: str, figure: str = LOSS) -> AblationEffect:
     (one,) = [one for one in found if one.field == field]
     (effect,) = [effect for effect in one.effects[figure] if effect.contrast.changed == ((field, word),)]
@@ -297,11 +311,11 @@ def test_the_field_with_the_largest_effect_ranks_first_and_is_named_in_the_findi
     found = analysed(star)
     ranks = found.rankings["learned_positions"][LOSS]
     assert [rank.field for rank in ranks] == ["positions", "norm", "activation"]
-    said = ablation_text.finding(found)[0]
+    said = findings(found)[0]
     most = "positions has the largest effect on the validation loss, assuming normally distributed seed noise: "
     assert f"{most}none instead of learned changes it by −0." in said
     assert said.index("norm (rms") < said.index("activation (gelu")
-    few = ablation_text.finding(analysed([one for one in star if one.spec.seed < 4]))[0]
+    few = findings(analysed([one for one in star if one.spec.seed < 4]))[0]
     assert "has the largest effect" not in few
     assert "Fewer than 5 seeds are too few for a claim. Largest effects on the validation loss: positions" in few
 
@@ -365,7 +379,7 @@ def test_planted_interactions_are_found_where_they_are_and_averaged_over_the_oth
     assert pairs["positions=none with activation=tanh"].mean == pytest.approx(0.2 / 2, abs=0.03)
     main = of_word(crossed.main, "positions", "none")
     assert main.mean == pytest.approx(0.5 + 0.4 / 2 + 0.2 / 4, abs=0.03)
-    said = "\n".join(ablation_text.finding(analysed(records)))
+    said = "\n".join(findings(analysed(records)))
     assert "the largest is that of positions=none with norm=rms" in said
 
 
@@ -402,10 +416,10 @@ def test_a_diverged_run_is_shown_and_its_word_keeps_the_other_seeds() -> None:
     assert (effect.low, effect.p, effect.conclusion) == (None, None, Conclusion.NOT_TESTED)
     assert effect.values == pytest.approx((0.1, 0.2))
     assert of_word(found.studies[0].fields, "activation", "tanh").contrast.seeds == (0, 1, 2)
-    (line,) = [one for one in field_lines(found.studies[0].study, found.studies[0].fields) if one.word == "gelu"]
+    (line,) = [one for one in field_rows(found.studies[0].study, found.studies[0].fields) if one.word == "gelu"]
     assert (line.status, line.seeds) == ("1 of 3 diverged", 2)
     assert "1 of 3 diverged" in terminal(found)
-    assert "activation=gelu (1 of 3 diverged)" in "\n".join(ablation_text.finding(found))
+    assert "activation=gelu (1 of 3 diverged)" in "\n".join(findings(found))
 
 
 def test_a_word_that_only_diverged_ranks_its_field_first(tmp_path: Path) -> None:
@@ -420,8 +434,8 @@ def test_a_word_that_only_diverged_ranks_its_field_first(tmp_path: Path) -> None
     ranks = found.rankings["learned_positions"][LOSS]
     assert [(rank.field, rank.lost) for rank in ranks] == [("norm", ("none",)), ("activation", ())]
     assert ranks[0].effect is None
-    assert "every run diverged: norm=none" in ablation_text.finding(found)[0]
-    page = ablation_report.write(found, tmp_path).read_text()
+    assert "every run diverged: norm=none" in findings(found)[0]
+    page = page_of(found, tmp_path)
     assert "| 1 | norm | none: diverged |" in page
     assert "| 3 of 3 diverged |" in page
 
@@ -444,11 +458,11 @@ def test_runs_that_are_not_comparable_are_refused_by_name(
     (study,) = found.studies
     assert any(expected in line for line in study.study.differences)
     assert (study.fields, study.factorial) == ((), None)
-    page = ablation_report.write(found, tmp_path).read_text()
+    page = page_of(found, tmp_path)
     assert "not comparable" in page
     assert expected.split(":")[0] in page
     assert "not comparable" in terminal(found)
-    assert ablation_text.limits(found) == []
+    assert ablation_findings.limits(found) == []
 
 
 def test_a_seed_that_one_recipe_lacks_is_no_reason_to_refuse_the_others() -> None:
@@ -456,7 +470,7 @@ def test_a_seed_that_one_recipe_lacks_is_no_reason_to_refuse_the_others() -> Non
     fewer = [r for r in records if not (r.spec.seed == 2 and r.spec.recipe.activation == "tanh")]  # type: ignore[union-attr]
     whole = analysed(fewer)
     found = whole.studies[0]
-    assert "tanh: +0.505 (seeds: +0.500; +0.510) ?, of 2 seeds" in ablation_text.finding(whole)[0]
+    assert "tanh: +0.505 (seeds: +0.500; +0.510) ?, of 2 seeds" in findings(whole)[0]
     assert found.study.differences == ()
     assert of_word(found.fields, "activation", "tanh").contrast.seeds == (0, 1)
     assert of_word(found.fields, "activation", "gelu").contrast.seeds == (0, 1, 2)
@@ -499,8 +513,8 @@ def test_with_one_seed_nothing_is_significant_and_the_page_says_why() -> None:
     effect = of_word(found.studies[0].fields, "activation", "tanh")
     assert effect.mean == pytest.approx(0.5)
     assert (effect.low, effect.high, effect.significant) == (None, None, False)
-    assert any("seed noise is unknown" in line for line in ablation_text.limits(found))
-    assert "Fewer than 5 seeds are too few for a claim." in ablation_text.finding(found)[0]
+    assert any("seed noise is unknown" in line for line in ablation_findings.limits(found))
+    assert "Fewer than 5 seeds are too few for a claim." in findings(found)[0]
 
 
 def test_stored_sentences_widen_the_interval_of_a_score_and_are_named() -> None:
@@ -528,7 +542,7 @@ def test_stored_sentences_widen_the_interval_of_a_score_and_are_named() -> None:
 
 def test_limits_name_size_seeds_and_what_one_field_at_a_time_cannot_show() -> None:
     star = planted(ACTIVATIONS, lambda words, seed: 2 + RISES[words["activation"]][seed])
-    said = "\n".join(ablation_text.limits(analysed(star)))
+    said = "\n".join(ablation_findings.limits(analysed(star)))
     for words_ in (
         "width 256",
         "rest on 3 seeds, assuming normally distributed seed noise",
@@ -539,7 +553,7 @@ def test_limits_name_size_seeds_and_what_one_field_at_a_time_cannot_show() -> No
     ):
         assert words_ in said
     crossed = planted(CORNERS, lambda words, seed: 2 + noise(words, seed))
-    said = "\n".join(ablation_text.limits(analysed(crossed)))
+    said = "\n".join(ablation_findings.limits(analysed(crossed)))
     assert "one at a time" not in said
     assert "three fields" in said
 
@@ -554,13 +568,15 @@ def test_differences_have_a_sign_unless_they_round_to_zero(value: float | None, 
 def test_the_page_its_pictures_and_its_data_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     records = planted(CORNERS, lambda words, seed: added(words, seed) + noise(words, seed))
     for folder, order in (("one", records), ("two", records[::-1])):
-        ablation_report.write(analysed(order), tmp_path / folder, command="python -m harness ablate --factorial")
+        page_of(analysed(order), tmp_path / folder, command="python -m harness ablate --factorial")
     names = sorted(str(path.relative_to(tmp_path / "one")) for path in (tmp_path / "one").rglob("*") if path.is_file())
-    assert {"index.md", "effects.csv", "runs.csv", "figures/study-1.svg", "figures/study-1-main.png"} <= set(names)
+    assert {"index.md", "effects.csv", "runs.csv", "figures/ablation-1.svg", "figures/ablation-1-main.svg"} <= set(
+        names
+    )
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
     page = (tmp_path / "one" / "index.md").read_text()
-    assert "    python -m harness ablate --factorial\n" in page
+    assert "python -m harness ablate --factorial" in (tmp_path / "one" / "index.html").read_text()
     for name in names:
         if name.startswith("figures"):
             assert f"({name})" in page
@@ -578,7 +594,7 @@ def test_a_hostile_variant_name_is_shown_and_does_nothing(tmp_path: Path) -> Non
         for one in ("relu", "gelu")
         for seed in (0, 1)
     ]
-    page = ablation_report.write(analysed(records), tmp_path, command="python -m harness ablate").read_text()
+    page = page_of(analysed(records), tmp_path, command="python -m harness ablate")
     shown = MarkdownIt("commonmark").enable("table").render(page)
     assert "<b>" not in shown
     assert 'href="http' not in shown
@@ -587,14 +603,11 @@ def test_a_hostile_variant_name_is_shown_and_does_nothing(tmp_path: Path) -> Non
     assert "$" not in outside_code
 
 
-def test_nothing_to_compare_is_said_and_not_written(tmp_path: Path) -> None:
+def test_nothing_to_compare_is_said() -> None:
     found = analysed([record(LEARNED_POSITIONS, seed, 2.0) for seed in range(3)])
     assert found.studies == ()
-    assert ablation_text.finding(found) == [
-        "No ablation: no two runs differ in nothing but the words of their recipes."
-    ]
-    with pytest.raises(ValueError, match="there is no ablation to report"):
-        ablation_report.write(found, tmp_path)
+    assert findings(found) == ["No ablation: no two runs differ only in the levels of their recipes."]
+    assert ablation_report.document(found).blocks == ()
 
 
 def test_a_base_that_cannot_take_a_word_is_refused() -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from record_factory import record as made_up
 
-from harness.analysis.ablation import StudyEffects, analyse
+from harness.analysis.ablation import Analysis, StudyEffects, analyse
 from harness.analysis.fairness import unfair
 from harness.analysis.grouping import groups, shown_budgets
 from harness.audit import plausibility_rules, row_difference_rules
@@ -27,8 +27,7 @@ from harness.execution.rate_tuning import PILOT_SEED, Choice, choose, pilots, tu
 from harness.experiments import ablation_grids
 from harness.experiments.ablation_grids import Grid
 from harness.experiments.specs import RunSpec
-from harness.reporting import ablation_report, ablation_text, ablation_tuning, render_html
-from harness.reporting import bench_tables as tables
+from harness.reporting import ablation_findings, ablation_report, ablation_tuning, bench_report, render_text
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.training import train
@@ -59,6 +58,16 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def run_spec(**changes: Any) -> RunSpec:
     return RunSpec(variant="learned_positions", recipe=LEARNED_POSITIONS, **changes)
+
+
+def findings(analysis: Analysis) -> str:
+    return "\n".join([*ablation_findings.findings(analysis), *ablation_findings.warnings(analysis)])
+
+
+def page_of(analysis: Analysis, folder: Path) -> str:
+    """Write a report and return its Markdown page."""
+    report = ablation_report.document(analysis)
+    return ablation_report.write(report, analysis, folder).with_suffix(".md").read_text()
 
 
 def test_pilots_are_the_beginning_of_the_run_at_other_rates_and_another_seed() -> None:
@@ -199,20 +208,21 @@ def test_tuned_and_untuned_effects_stand_side_by_side_with_their_rates(tmp_path:
     assert found.tuned.effects is not None
     assert found.tuned.effects.study.differences == ()
     analysis = analyse(records, lambda one: None)
-    said = "\n".join(ablation_text.finding(analysis))
+    said = findings(analysis)
     assert "With the learning rate chosen for each recipe (0.0005, 0.001, 0.002; pilots of 1 epoch, seed 1000" in said
     assert "The estimate changes its sign for positions=sinusoidal." in said
     assert "the best learning rate is the lowest of the grid for positions=none (0.0005)." in said
     assert "the best learning rate is the highest of the grid for positions=sinusoidal (0.002)." in said
-    assert "none was tuned" not in "\n".join(ablation_text.limits(analysis))
-    page = ablation_report.write(analysis, tmp_path).read_text()
-    for shown in (page.replace("&#126;", "~"), ablation_tuning.terminal(analysis)):
+    assert "none was tuned" not in "\n".join(ablation_findings.limits(analysis))
+    page = page_of(analysis, tmp_path)
+    for shown in (page.replace("&#126;", "~"), render_text.document(ablation_report.document(analysis))):
         assert re.search(r"sinusoidal\W+0\.002\W+\+0\.5.*−0\.2", shown)
         assert re.search(r"positions=none\W+3\.000\W+4\.000\W+5\.000\W+0\.0005\W+lowest", shown)
     lines = pd.read_csv(tmp_path / ablation_report.EFFECTS)
     chosen = lines[(lines.figure == LOSS) & (lines.changed == "positions=sinusoidal") & (lines.kind == "word")]
     assert dict(zip(chosen.learning_rates, chosen.effect.round(1), strict=True)) == {"untuned": 0.5, "tuned": -0.2}
-    assert sum(record.id in page for record in records) == len(records)
+    html = (tmp_path / "index.html").read_text()
+    assert sum(record.id in html for record in records) == len(records)
 
 
 def test_only_the_rate_may_differ_between_tuned_runs(tmp_path: Path) -> None:
@@ -234,7 +244,7 @@ def test_only_the_rate_may_differ_between_tuned_runs(tmp_path: Path) -> None:
         assert any(expected in line for line in found.tuned.effects.study.differences)
         assert not found.tuned.effects.fields
         assert any(expected in str(line) for line in unfair(damaged, "tuned"))
-        page = ablation_report.write(analyse(damaged, lambda one: None), tmp_path).read_text()
+        page = page_of(analyse(damaged, lambda one: None), tmp_path)
         assert "No tuned table: these runs are not comparable." in page
     # Another setting makes another spec, which is not the tuned run of this cell.
     told = replace(bad.spec, training=replace(bad.spec.training, beta2=0.98))
@@ -255,7 +265,7 @@ def test_a_level_without_its_tuned_run_is_named_and_without_the_base_there_are_n
     assert found is not None
     assert found.missing == ("base", "positions=sinusoidal")
     assert found.effects is None
-    said = "\n".join(ablation_text.finding(analyse(without, lambda one: None)))
+    said = findings(analyse(without, lambda one: None))
     assert "Not tuned, because pilots or runs at the chosen rate are missing: positions=sinusoidal." in said
 
 
@@ -265,13 +275,13 @@ def test_pilots_that_never_reach_their_rate_or_all_diverge_are_warned_of() -> No
         replace(one, spec=replace(one.spec, training=replace(one.spec.training, warmup_updates=4_000)))
         for one in records
     ]
-    said = "\n".join(ablation_text.finding(analyse([replace(one, id=one.spec.id) for one in slow], lambda one: None)))
+    said = findings(analyse([replace(one, id=one.spec.id) for one in slow], lambda one: None))
     assert "the pilots end after 227 updates, within the warm-up of 4,000" in said
     gone = [
         replace(one, status="diverged") if (one.spec.budget, positions(one)) == ("pilot", "none") else one
         for one in records
     ]
-    said = "\n".join(ablation_text.finding(analyse(gone, lambda one: None)))
+    said = findings(analyse(gone, lambda one: None))
     assert "every pilot diverged for positions=none" in said
 
 
@@ -280,12 +290,13 @@ def test_reports_show_tuned_runs_in_a_table_of_their_own_and_no_pilots(tmp_path:
     assert [group.budget for group in groups(records)] == ["controlled", "tuned"]
     assert [group.budget for group in groups(records, pilots=True)] == ["controlled", "tuned", "pilot"]
     assert [unfair(group.records, group.budget) for group in groups(records, pilots=True)] == [[], [], []]
-    shown = render_html.write(records, tmp_path).read_text()
-    for text in (tables.terminal(records), shown):
+    report = bench_report.document(records)
+    shown = bench_report.write(report, records, tmp_path).read_text()
+    for text in (render_text.document(report), shown):
         assert "Tuned learning rate:" in text
         assert "-pilot-s1000-" not in text
     assert "learning rate tuned for each recipe" in shown
-    assert "Learning rates (0.0005, 0.001, 0.002; pilots of 1 epoch" in shown
+    assert "by learning rate (0.0005, 0.001, 0.002; pilots of 1 epoch" in shown
     untuned = [one for one in records if one.spec.budget == "controlled"]
     assert list(shown_budgets(groups(untuned))) == ["controlled"]
 
@@ -308,12 +319,12 @@ def test_tuning_crosses_with_a_factorial() -> None:
     ]
     records = [*levels(("learned", "none")), *(replace(one, id=one.spec.id) for one in norms)]
     found = study(records)
-    headings = [table.heading for table in ablation_tuning.tables(found)]
+    headings = [table.title for table in ablation_tuning.tables(found)]
     assert [one.partition(" in ")[0] for one in headings[2:]] == ["Main effects", "Interactions"]
     main = ablation_tuning.tables(found)[2].rows
-    assert [row[:2] for row in main] == [["positions (learned)", "none"], ["norm (layernorm)", "rms"]]
-    assert main[0][3].startswith("+0.2")
-    assert main[0][4].startswith("+0.4")
+    assert [row[:2] for row in main] == [("positions (learned)", "none"), ("norm (layernorm)", "rms")]
+    assert str(main[0][3]).startswith("+0.2")
+    assert str(main[0][4]).startswith("+0.4")
 
 
 # The command ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from hostile_text import HOSTILE
 from record_factory import record
 
 from harness.analysis.statistics import Method
-from harness.reporting import render_html, speed_report
+from harness.reporting import bench_report, speed_report
 from harness.reporting.run_files import CorpusText
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -29,18 +29,24 @@ QUICK = Method(resamples=50, trials=50)
 VARIANTS = ("learned_positions", "conv_ffn", "bahdanau_gru")
 COUNT = 40
 SIZES = {"desk": (1440, 900), "phone": (320, 640)}
-SECTIONS = (
+ALL = (
     "verdict",
     "leaderboard",
     "curves",
+    "scores",
     "speed",
     "ablation",
     "significance",
     "translations",
     "attention",
-    "model",
+    "positions",
+    "method",
 )
-ALL = (*SECTIONS, "reproducing", "citing")
+
+
+def write(records: list[RunRecord], folder: Path, **options: Any) -> Path:
+    """Write a report and return its HTML page."""
+    return bench_report.write(bench_report.document(records, method=QUICK, **options), records, folder)
 
 
 def executable() -> str:
@@ -117,9 +123,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place, one) for place, one in enumerate(records) if (one.spec.variant, one.spec.seed) == ("conv_ffn", 2)
     )
     records[place] = replace(lost, status="diverged", reason="loss is nan", scores={}, curve=lost.curve[:2])
-    return render_html.write(
-        records, tmp_path_factory.mktemp("report"), results=results, texts=pages_factory.texts(COUNT), method=QUICK
-    )
+    return write(records, tmp_path_factory.mktemp("report"), results=results, texts=pages_factory.texts(COUNT))
 
 
 # It works -------------------------------------------------------------------------------------------------------------
@@ -130,11 +134,13 @@ def test_every_section_is_drawn(report: Path, opened: Open) -> None:
     assert [one.get_attribute("id") for one in seen.page.locator("main > section").all()] == list(ALL)
     for name in ALL:
         box = seen.page.locator(f"#{name}").bounding_box()
-        assert box["height"] > 60, name
-    for name in ("curves", "speed", "model"):
+        assert box["height"] > 40, name
+    for name in ("curves", "scores", "speed", "ablation"):
         for drawn in seen.page.locator(f"#{name} svg.drawn").all():
             assert drawn.bounding_box()["height"] > 80
     assert seen.page.locator("#curves svg.drawn path").count() > 40
+    height = seen.page.evaluate("document.documentElement.scrollHeight")
+    assert height <= 9 * SIZES["desk"][1]
     assert (seen.requests, seen.messages) == ([], [])
 
 
@@ -143,26 +149,29 @@ def test_without_scripts_the_page_can_be_read(report: Path, opened: Open) -> Non
     assert seen.all("#verdict p")
     assert len(seen.all("#translations article")) == 5
     assert not seen.all(".controls")
+    seen.page.locator("#attention details").evaluate("one => { one.open = true; }")
     assert seen.all("#attention td")
 
 
-def test_every_column_of_the_leaderboard_sorts_both_ways(report: Path, opened: Open) -> None:
+def test_leaderboard_sorts_every_column_best_first(report: Path, opened: Open) -> None:
     seen = opened(report)
     table = seen.page.locator("table.board").first
-    heads = table.locator("thead th").all()
-    assert len(heads) > 10
+    heads = [head for head in table.locator("thead th").all() if head.is_visible()]
+    assert len(heads) in (7, 8)
     for column, head in enumerate(heads):
-        orders = []
-        for direction in ("ascending", "descending"):
+        first = head.get_attribute("data-first") or "ascending"
+        orders = {}
+        for direction in (first, "descending" if first == "ascending" else "ascending"):
             head.locator("button").click()
             assert head.get_attribute("aria-sort") == direction
             values = table.evaluate(
                 "(table, column) => [...table.tBodies[0].rows].map((row) => row.cells[column].dataset.value)", column
             )
-            orders.append([one for one in values if one])
-        numbers = all(_number(one) is not None for one in orders[0])
-        keys = [[float(one) if numbers else one.lower() for one in order] for order in orders]
-        assert keys == [sorted(keys[0]), sorted(keys[0], reverse=True)]
+            orders[direction] = [one for one in values if one]
+        numbers = all(_number(one) is not None for one in orders["ascending"])
+        keys = {name: [float(one) if numbers else one.lower() for one in order] for name, order in orders.items()}
+        assert keys["ascending"] == sorted(keys["ascending"])
+        assert keys["descending"] == sorted(keys["descending"], reverse=True)
     assert table.locator("th[aria-sort]").count() == 1
 
 
@@ -173,27 +182,40 @@ def _number(text: str) -> float | None:
         return None
 
 
-def test_the_leaderboard_filters_by_budget_framework_and_text(report: Path, opened: Open) -> None:
+def test_leaderboard_columns_sort_and_theme_are_kept_in_the_address(report: Path, opened: Open) -> None:
     seen = opened(report)
-    rows = "table.board tbody tr"
-    everything = len(seen.all(rows))
-    assert everything == 7
-    seen.page.select_option("#budget", "source")
-    assert len(seen.all(rows)) == 2
-    assert seen.all("#shown") == [f"2 of {everything} rows shown"]
-    seen.page.select_option("#budget", "")
-    seen.page.fill("#find", "GRU")
-    assert [one.split()[0] for one in seen.all(rows)] == ["bahdanau_gru"]
-    seen.page.fill("#find", "no such thing")
-    assert seen.all(rows) == []
-    seen.page.fill("#find", "")
-    seen.page.select_option("#framework", "torch")
-    assert len(seen.all(rows)) == everything
+    controls, table = seen.page.locator(".board-controls").first, seen.page.locator("table.board").first
+    assert not table.locator("thead th", has_text="chrF").is_visible()
+    controls.locator("summary").click()
+    controls.locator("label", has_text="chrF").first.locator("input").check()
+    assert table.locator("thead th", has_text="chrF").is_visible()
+    table.locator("thead th", has_text="parameters").locator("button").click()
+    seen.page.click("#theme")
+    address = seen.page.url
+    again = opened(report)
+    again.page.goto("about:blank")
+    again.page.goto(address)
+    table = again.page.locator("table.board").first
+    assert table.locator("thead th", has_text="chrF").is_visible()
+    assert table.locator("thead th", has_text="parameters").get_attribute("aria-sort") == "ascending"
+    assert again.page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_leaderboard_columns_can_be_reached_and_the_first_stays(report: Path, opened: Open, size: str) -> None:
+    seen = opened(report, size=size)
+    region = seen.page.locator("#leaderboard .scroll").first
+    wide = region.evaluate("one => [one.scrollWidth, one.clientWidth]")
+    if size == "desk":
+        assert wide[0] <= wide[1], "all default columns are visible"
+    region.evaluate("one => { one.scrollLeft = one.scrollWidth; }")
+    left = region.bounding_box()["x"]
+    assert abs(region.locator("tbody th").first.bounding_box()["x"] - left) < 2
 
 
 def test_curves_can_be_read_by_pointer_and_by_keyboard(report: Path, opened: Open) -> None:
     seen = opened(report)
-    figure = seen.page.locator("figure.panel").first
+    figure = seen.page.locator("figure.readable").first
     chart = figure.locator(".chart")
     assert figure.locator(".at").inner_text() == "epoch 10"
     chart.focus()
@@ -203,16 +225,16 @@ def test_curves_can_be_read_by_pointer_and_by_keyboard(report: Path, opened: Ope
     assert chart.get_attribute("aria-valuenow") == "2"
     assert chart.get_attribute("aria-valuetext").startswith("epoch 2: learned_positions")
     box = chart.locator("svg").bounding_box()
-    seen.page.mouse.move(box["x"] + 0.98 * box["width"], box["y"] + 0.5 * box["height"])
-    assert figure.locator(".at").inner_text() == "epoch 10"
-    told = figure.locator(".legend output").first.inner_text()
-    figure.locator("summary").click()
-    assert told in figure.locator("tbody tr").last.inner_text()
+    seen.page.mouse.move(box["x"] + 0.12 * box["width"], box["y"] + 0.5 * box["height"])
+    near = int(figure.locator(".at").inner_text().split()[1])
+    seen.page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.5 * box["height"])
+    assert int(figure.locator(".at").inner_text().split()[1]) > near
 
 
 def test_the_explorer_searches_filters_pages_and_marks(report: Path, opened: Open) -> None:
     seen = opened(report)
-    part = seen.page.locator(".explorer").first
+    part = seen.page.locator(".explorer[data-ready]").first
+    part.wait_for()
 
     def control(name: str) -> Any:
         return part.locator(f'[data-control="{name}"]')
@@ -220,9 +242,9 @@ def test_the_explorer_searches_filters_pages_and_marks(report: Path, opened: Ope
     def count() -> str:
         return str(part.locator(".count").inner_text())
 
-    assert count() == f"1 to 10 of {COUNT} sentences"
+    assert count() == f"1 to 5 of {COUNT} sentences"
     part.locator('[data-turn="1"]').click()
-    assert count() == f"11 to 20 of {COUNT} sentences"
+    assert count() == f"6 to 10 of {COUNT} sentences"
     control("search").fill("#7")
     assert [one.split(",")[0] for one in seen.all(".explorer h4")] == ["Sentence 7"]
     assert pages_factory.SOURCE in part.locator(".sentences").inner_text()
@@ -233,12 +255,12 @@ def test_the_explorer_searches_filters_pages_and_marks(report: Path, opened: Ope
     assert count() == "0 to 0 of 0 sentences"
     for box in part.locator('[data-control="side"]').all()[1:]:
         box.uncheck()
-    assert count() == f"1 to 10 of {COUNT} sentences"
+    assert count() == f"1 to 5 of {COUNT} sentences"
     control("kind").select_option("differ")
     assert count() == "0 to 0 of 0 sentences"
     for box in part.locator('[data-control="side"]').all():
         box.check()
-    assert count() == f"1 to 10 of {COUNT} sentences"
+    assert count() == f"1 to 5 of {COUNT} sentences"
     assert part.locator("ins").count() > 10
     assert part.locator("del").count() > 10
     control("against").select_option("")
@@ -247,9 +269,19 @@ def test_the_explorer_searches_filters_pages_and_marks(report: Path, opened: Ope
     assert part.locator("h4").first.inner_text().startswith("Sentence 0,")
 
 
+def test_a_sentence_has_an_address_of_its_own(report: Path, opened: Open) -> None:
+    seen = opened(report)
+    seen.page.goto("about:blank")
+    seen.page.goto(f"{report.as_uri()}#s=7")
+    part = seen.page.locator(".explorer[data-ready]").first
+    part.wait_for()
+    assert [one.split(",")[0] for one in seen.all(".explorer h4")] == ["Sentence 7"]
+
+
 def test_a_translation_is_the_stored_one(report: Path, opened: Open) -> None:
     seen = opened(report)
-    part = seen.page.locator(".explorer").first
+    part = seen.page.locator(".explorer[data-ready]").first
+    part.wait_for()
     part.locator('[data-control="against"]').select_option("")
     part.locator('[data-control="search"]').fill("#11")
     found = part.locator(".sentences dd").all_inner_texts()
@@ -258,6 +290,7 @@ def test_a_translation_is_the_stored_one(report: Path, opened: Open) -> None:
 
 def test_attention_follows_its_controls(report: Path, opened: Open) -> None:
     seen = opened(report)
+    seen.page.locator("#attention details").evaluate("one => { one.open = true; }")
     part = seen.page.locator(".attention")
     before = part.locator("td").all_inner_texts()
     part.locator('[data-control="layer"]').select_option("2")
@@ -294,7 +327,7 @@ def test_the_keyboard_reaches_everything_in_the_order_of_the_page(report: Path, 
     assert places[0][1] == "skip"
     assert [one[0] for one in places] == sorted(one[0] for one in places)
     assert all(seen_focus for *_, seen_focus in places)
-    assert {"theme", "find", "budget", "framework", "scroll"} <= {str(name) for _, name, _ in places} | {
+    assert {"theme", "scroll"} <= {str(name) for _, name, _ in places} | {
         str(seen.page.evaluate("place => document.querySelectorAll('*')[place].id", place)) for place, *_ in places
     }
 
@@ -341,7 +374,7 @@ def hostile_records(results: Path) -> list[RunRecord]:
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("hostile")
     records = hostile_records(results)
-    return render_html.write(records, results / "page", results=results, texts=hostile_texts(), method=QUICK)
+    return write(records, results / "page", results=results, texts=hostile_texts())
 
 
 def hostile_texts() -> Any:
@@ -352,7 +385,8 @@ def hostile_texts() -> Any:
 
 def test_hostile_text_shows_as_text_and_runs_nothing(hostile: Path, opened: Open) -> None:
     seen = opened(hostile)
-    part = seen.page.locator(".explorer").first
+    part = seen.page.locator(".explorer[data-ready]").first
+    part.wait_for()
     part.locator('[data-control="order"]').select_option("number")
     part.locator('[data-control="against"]').select_option("")
     words = part.locator(".sentences").inner_text() + seen.page.locator("#leaderboard").inner_text()
@@ -382,6 +416,8 @@ def test_the_page_of_speed_is_drawn_loads_nothing_and_can_be_reached(
     speed: Path, opened: Open, size: str, theme: str
 ) -> None:
     seen = opened(speed, size=size, theme=theme)
+    for one in seen.page.locator("details").all():
+        one.evaluate("one => { one.open = true; }")
     pictures = seen.page.locator("svg.drawn").all()
     assert len(pictures) == 5
     for drawn in pictures:

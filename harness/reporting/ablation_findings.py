@@ -1,4 +1,4 @@
-"""An ablation in words: its finding, and what the evidence does not cover."""
+"""An ablation in words: its headline, its findings, and what the evidence does not cover."""
 
 from __future__ import annotations
 
@@ -10,32 +10,73 @@ from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.analysis.metric_registry import ABLATION
 from harness.reporting import ablation_tuning
-from harness.reporting.ablation_tables import MISSING, interval, parameters, signed, status, written
+from harness.reporting.ablation_tables import MAIN, SECOND, interval, parameters, signed, status, written
+from harness.reporting.document import Headline
+from harness.reporting.formatting import MISSING, listed
 from harness.storage.records import RunRecord
 from harness.text import count, short_line
 from impls.contract import TransformerRecipe
 
-MAIN, SECOND = "validation_loss", "bleu_sacre"
+NOTHING = "No ablation: no two runs differ only in the levels of their recipes."
 
 
 # The finding ----------------------------------------------------------------------------------------------------------
 
 
-def finding(analysis: Analysis) -> list[str]:
-    """Return in paragraphs what the evidence shows; where it shows nothing, why."""
-    said = []
+def headline(analysis: Analysis) -> Headline:
+    """Return the largest effect on the validation loss, and what limits it."""
     for variant, rankings in analysis.rankings.items():
-        same = [one for one in analysis.studies if one.study.variant == variant]
-        ranks = rankings[MAIN]
-        if ranks:
-            said.append(_largest_effects(same, ranks, rankings[SECOND]))
-        said += [_together(one.factorial) for one in same if one.factorial is not None]
-        said += [line for one in same for line in (*ablation_tuning.finding(one), *ablation_tuning.warnings(one))]
-        said += [line for one in same for line in _lost(one)]
-        said += [
-            f"{one.study.title}: no effects, for its runs are not comparable." for one in same if one.study.differences
-        ]
-    return said or ["No ablation: no two runs differ in nothing but the words of their recipes."]
+        ranks = [rank for rank in rankings[MAIN] if rank.effect is not None]
+        same = [effects for effects in analysis.studies if effects.study.variant == variant]
+        if ranks and same:
+            study = next(effects.study for effects in same if effects.fields)
+            return Headline(_headline(study, ranks), _caveat(study, same))
+    return Headline((findings(analysis) or warnings(analysis))[0])
+
+
+def _headline(study: Study, ranks: Sequence[Rank]) -> str:
+    claimed = [rank for rank in ranks if rank.effect is not None and _claimed(rank.effect)]
+    first = (claimed or ranks)[0]
+    assert first.effect is not None
+    title = ABLATION[MAIN].title
+    changed = f"{_exchange(first.effect)} changes it by {_said(first.effect)}"
+    if claimed:
+        return f"In {short_line(study.variant)}, {first.field} has the largest effect on the {title}: {changed}."
+    seeds = count(len(study.seeds), "seed")
+    few = f"; {seeds} are too few for a claim, which needs {CLAIM_SEEDS}" if len(study.seeds) < CLAIM_SEEDS else ""
+    return (
+        f"In {short_line(study.variant)}, the largest effect on the {title} is that of {first.field}: {changed}{few}."
+    )
+
+
+def _caveat(study: Study, same: Sequence[StudyEffects]) -> str:
+    confounded = list(dict.fromkeys(confound.field for effects in same for confound in effects.confounds))
+    start = f"The effect of {listed(confounded)} is confounded with embedding scale. " if confounded else ""
+    tuned = any(effects.tuned is not None for effects in same)
+    rate = "" if tuned else ", one learning rate for all recipes"
+    return f"{start}{_setting(study)}{rate}; other sizes and longer training may rank the fields otherwise."
+
+
+def findings(analysis: Analysis) -> list[str]:
+    """Return in paragraphs what the evidence shows."""
+    lines = []
+    for variant, rankings in analysis.rankings.items():
+        same = [effects for effects in analysis.studies if effects.study.variant == variant]
+        if rankings[MAIN]:
+            lines.append(_largest_effects(same, rankings[MAIN], rankings[SECOND]))
+        lines += [_together(effects.factorial) for effects in same if effects.factorial is not None]
+        lines += [line for effects in same for line in ablation_tuning.finding(effects)]
+    return lines
+
+
+def warnings(analysis: Analysis) -> list[str]:
+    """Return what limits how the effects may be read, and why there are none where there are none."""
+    lines = []
+    for effects in analysis.studies:
+        lines += [*ablation_tuning.warnings(effects), *_lost(effects)]
+        if effects.study.differences:
+            lines.append(f"{effects.study.title}: no effects, because its runs are not comparable.")
+    return lines or ([] if analysis.studies else [NOTHING])
 
 
 def _largest_effects(found: Sequence[StudyEffects], ranks: Sequence[Rank], seconds: Sequence[Rank]) -> str:
@@ -48,7 +89,7 @@ def _largest_effects(found: Sequence[StudyEffects], ranks: Sequence[Rank], secon
     lost = [rank for rank in ranks if rank.lost]
     if lost:
         who = "; ".join(f"{rank.field}={', '.join(rank.lost)}" for rank in lost)
-        parts.append(f"Not trainable here at all, for every run diverged: {who}.")
+        parts.append(f"Not trainable here, because every run diverged: {who}.")
     if told and len(study.seeds) < CLAIM_SEEDS:
         rest = "; ".join(f"{one.field} ({_brief(one, study)})" for one in told)
         parts.append(f"Fewer than {CLAIM_SEEDS} seeds are too few for a claim. Largest effects on the {title}: {rest}.")
@@ -150,7 +191,7 @@ def _lost(found: StudyEffects) -> list[str]:
         return []
     return [
         f"Runs that did not complete, {found.study.title}: {'; '.join(lost)}. Where some seeds of a recipe did, its "
-        "effects are of these alone, and so flatter it."
+        "effects are of these alone, which flatters it."
     ]
 
 

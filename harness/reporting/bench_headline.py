@@ -1,0 +1,87 @@
+"""The headline of a report of runs: who leads the longest-trained table and how surely, and what limits that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
+from harness.analysis.leaderboard import MetricLeaderboard
+from harness.analysis.metric_registry import MAIN
+from harness.reporting.document import Headline
+from harness.reporting.formatting import listed
+from harness.reporting.report_sections import JudgedTable, budget_title
+from harness.text import count
+
+MOST_NAMES = 3
+
+
+def headline(tables: Sequence[JudgedTable]) -> Headline:
+    """Return the finding of the longest-trained table in which a run completed, and what limits it."""
+    main = next((judged for judged in tables if any(row.completed for row in judged.table.rows)), tables[0])
+    return Headline(_finding(main), _caveat(main, len(tables)))
+
+
+def _finding(judged: JudgedTable) -> str:
+    table, board = judged.table, judged.metrics.get(MAIN)
+    where = f"{table.title} ({budget_title(judged)})"
+    if judged.differences:
+        points = count(len(judged.differences), "point")
+        return f"The runs on {where} differ in {points} in which they must agree, so they are not compared."
+    if board is None or not board.ranking:
+        return f"No run on {where} has completed with a sacreBLEU, so there is nothing to compare."
+    best, *others = board.ranking
+    row = table.rows[judged.labels.index(best)]
+    summary = row.summary(MAIN)
+    assert summary.mean is not None
+    spread = "" if summary.deviation is None else f" ± {summary.deviation:.1f}"
+    seeds = count(len(summary.values), "seed")
+    epochs = max(len(record.curve) for record in row.records)
+    after = f"After {count(epochs, 'epoch')} " if epochs else ""
+    finding = f"{after}{best} reaches {summary.mean:.1f}{spread} sacreBLEU ({seeds}) on {where}"
+    return f"{finding}{_lead(board, others)}."
+
+
+def _lead(board: MetricLeaderboard, others: Sequence[str]) -> str:
+    """Return how the best row stands to the others."""
+    if not others:
+        return "; no other variant has completed there"
+    ahead = board.comparisons.between(board.ranking[0], others[0]).mean
+    margin = "" if ahead is None else f", {ahead:.2f} above {others[0]}"
+    if board.seeds < 2:
+        seeds = "with one seed," if board.seeds else "without a seed that all variants have,"
+        return f"{margin}; {seeds} seed noise is unknown, so no variant can be called better than another"
+    if board.seeds < CLAIM_SEEDS:
+        return f"{margin}; {board.seeds} seeds are too few for a claim, which needs {CLAIM_SEEDS}"
+    under = assumption(board.seeds)
+    undecided = [label for label in others if board.against_best(label) is not Conclusion.WORSE]
+    if len(undecided) == len(others):
+        return f"{margin}, but its lead over no other variant is significant{under}"
+    decided = len(others) - len(undecided)
+    among = f"all {decided} others" if not undecided else f"{decided} of the {len(others)} others"
+    among = "the only other" if len(others) == 1 else among
+    rest = f", while {_names(undecided)} {'is' if len(undecided) == 1 else 'are'} tied with it" if undecided else ""
+    return f", significantly above {among}{rest}{under}"
+
+
+def _names(labels: Sequence[str]) -> str:
+    if len(labels) > MOST_NAMES:
+        return f"{', '.join(labels[:MOST_NAMES])} and {len(labels) - MOST_NAMES} more"
+    return listed(labels)
+
+
+def _caveat(judged: JudgedTable, tables: int) -> str:
+    """Return for what the finding holds, and of which runs it knows nothing."""
+    records = judged.table.records
+    lost = [record for record in records if record.status != "completed"]
+    text = "This holds for this corpus, test set, size and budget alone"
+    if tables > 1:
+        text += f" ({count(tables - 1, 'other table')} below)"
+    if lost:
+        diverged = sum(record.status == "diverged" for record in lost)
+        text += f"; {len(lost)} of its {count(len(records), 'run')} did not complete"
+        text += f", {diverged} of them because they diverged" if diverged else ""
+    if judged.table.departures:
+        more = len(judged.table.departures) - 1
+        text += f"; not comparable with published figures: {judged.table.departures[0]}"
+        text += f" and {count(more, 'more reason')}" if more else ""
+    return f"{text}."

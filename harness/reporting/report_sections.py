@@ -1,0 +1,253 @@
+"""Parts that the reports of runs and of ablations share: curves, translations, attention, and how to reproduce them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from harness.analysis.fairness import differences
+from harness.analysis.grouping import BUDGETS, RunTable, groups
+from harness.analysis.leaderboard import MetricLeaderboard, Sentences, distinct, judge
+from harness.analysis.statistics import METHOD, Method
+from harness.reporting import provenance, run_files, run_plots
+from harness.reporting.document import Block, Code, Disclosure, Figure, Heading, Items, Table, Text, Widget, facts
+from harness.reporting.run_files import CorpusTexts
+from harness.reporting.translation_explorer import ROOM_BYTES, packed
+from harness.storage.records import RunRecord
+from harness.text import count, short_line
+
+CITATIONS = (
+    (
+        "Multi30k",
+        "@inproceedings{elliott-etal-2016-multi30k,\n"
+        "  title     = {Multi30{K}: Multilingual {E}nglish-{G}erman Image Descriptions},\n"
+        "  author    = {Elliott, Desmond and Frank, Stella and Sima'an, Khalil and Specia, Lucia},\n"
+        "  booktitle = {Proceedings of the 5th Workshop on Vision and Language},\n"
+        "  year      = {2016},\n"
+        "  pages     = {70--74},\n"
+        "  address   = {Berlin, Germany},\n"
+        "  publisher = {Association for Computational Linguistics},\n"
+        "  doi       = {10.18653/v1/W16-3210}\n"
+        "}",
+    ),
+    (
+        "This software",
+        "@software{{bakeoff,\n"
+        "  title   = {{Bakeoff: interchangeable small Transformers trained on identical Multi30k runs}},\n"
+        "  note    = {{Commit {commit}}}\n"
+        "}}",
+    ),
+)
+DEFINITIONS = (
+    "Loss is in nats per target token, padding excluded: a sum divided by a count. Perplexity is its exponential, "
+    "without label smoothing. Training loss and perplexity are taken while training, with dropout; the training loss "
+    "is what was minimised.",
+    "Tutorial perplexity is the exponential of the mean over batches of 128 of each batch's mean, as the tutorials "
+    "average it; compare it with the tutorials' figures only.",
+    "Training and validation figures are those of the kept epoch; where several epochs are averaged, of the last.",
+    "BLEU is 0 to 100. Tutorial BLEU compares with the tutorials only; sacreBLEU and chrF are computed on detokenised "
+    "text and compare across tokenizers.",
+    "Unknown tokens are those of all test translations; in detokenised text one character, ⁇, stands for each. The "
+    "signatures say whether the search may choose them: unk:never or unk:allowed.",
+    "Training throughput counts target tokens; decoding throughput is that of the whole test set. Both hold for the "
+    "machine named under environment.",
+    "Differences are paired by seed and analysed on a natural scale: the logit of BLEU and chrF, the logarithm of "
+    "perplexity. Interval and p-value come from one standard error and one number of degrees of freedom, over seeds "
+    "and, where they are stored, test sentences; p-values of a table are corrected by Holm's method. Tables of 4 rows "
+    "or more moderate the variances of their comparisons by empirical Bayes (Smyth 2004) where these are compatible. "
+    "docs/statistics-simulation.md gives the simulated error rates.",
+    "With one seed the test is paired approximate randomisation over the test sentences, as in sacreBLEU: it says "
+    "nothing about other seeds. With two seeds both values are shown and nothing is tested. Below 6 seeds every test "
+    "assumes normally distributed seed noise.",
+    "Numbers are means over the seeds that completed; ± is the standard deviation over them (n − 1).",
+)
+
+
+@dataclass(frozen=True)
+class JudgedTable:
+    """A table of runs with its statistics, computed once for every format.
+
+    Args:
+        table: The runs.
+        labels: A label for each row, no two equal.
+        metrics: The intervals and differences by metric; empty where the runs are not comparable.
+        differences: Why the runs are not comparable; empty where they are.
+    """
+
+    table: RunTable
+    labels: tuple[str, ...]
+    metrics: Mapping[str, MetricLeaderboard]
+    differences: tuple[str, ...]
+
+    @property
+    def slug(self) -> str:
+        """The short name of its section and pictures."""
+        return str(self.table.budget)
+
+
+def unjudged_tables(records: Sequence[RunRecord]) -> Iterator[JudgedTable]:
+    """Yield the tables that the records form, the longest-trained first, without statistics."""
+    for table in groups(records):
+        yield JudgedTable(table, tuple(distinct([row.label for row in table.rows])), {}, tuple(differences(table)))
+
+
+def judged_tables(
+    records: Sequence[RunRecord], sentences: Sentences, method: Method = METHOD
+) -> tuple[JudgedTable, ...]:
+    """Return the tables that the records form, the longest-trained first, each judged."""
+    return tuple(
+        one if one.differences else replace(one, metrics=judge(one.table, one.labels, sentences, method=method))
+        for one in unjudged_tables(records)
+    )
+
+
+def slugs(tables: Sequence[JudgedTable]) -> list[str]:
+    """Return a short name for each table: its budget, with a number from the second table of a budget on."""
+    names: list[str] = []
+    for judged in tables:
+        earlier = sum(name.split("-")[0] == judged.slug for name in names)
+        names.append(f"{judged.slug}-{earlier + 1}" if earlier else judged.slug)
+    return names
+
+
+# Curves ---------------------------------------------------------------------------------------------------------------
+
+
+def curves(tables: Sequence[JudgedTable]) -> list[Block]:
+    """Return the learning curves of each table whose runs are comparable and have at least two epochs."""
+    blocks: list[Block] = []
+    for judged, slug in zip(tables, slugs(tables), strict=True):
+        rows, labels = judged.table.rows, judged.labels
+        if judged.differences or not run_plots.has_curves(rows):
+            continue
+        seeds = max(len(row.counted) for row in rows)
+        bands = "Bands are 95 % intervals over seeds. " if seeds > 2 else "One seed: no bands. " if seeds == 1 else ""
+        caption = f"{judged.table.heading}. {bands}× ends a run that did not complete. Lower is better."
+        heads, lines = run_plots.curve_data(rows, labels)
+        alt = f"Training and validation loss against epochs, a panel for each of {', '.join(labels)}"
+        blocks.append(
+            Figure(
+                f"{slug}-loss",
+                caption,
+                short_line(alt, longest=600),
+                partial(run_plots.learning_curves, rows, labels),
+                Table("r" * len(heads), heads, lines),
+                partial(run_plots.curve_reading, rows, labels),
+            )
+        )
+    return [Heading("Learning curves", slug="curves"), *blocks] if blocks else []
+
+
+# Translations and attention -------------------------------------------------------------------------------------------
+
+
+def translations(tables: Sequence[JudgedTable], results: Path | None, texts: CorpusTexts) -> list[Block]:
+    """Return the explorer of every test set on which two runs with the same seed have stored translations."""
+    if results is None:
+        return []
+    found = run_files.translations([judged.table for judged in tables], results, texts, room_bytes=ROOM_BYTES)
+    if not found:
+        return []
+    note = (
+        "Disagreement is the mean over pairs of variants of the share of words that two translations do not have in "
+        "common. Underlined words are only in the translation, struck ones only in the text compared with."
+    )
+    widgets = [
+        Widget(
+            "explorer",
+            {
+                **{name: value for name, value in asdict(part).items() if name != "data"},
+                "notes": [*part.notes, note],
+                "seeds": part.data["seeds"],
+                "languages": part.data["languages"],
+                "has_reference": bool(part.data["reference"]),
+                "packed": packed(part.data),
+            },
+        )
+        for part in found
+    ]
+    return [Heading("Translations", slug="translations"), *widgets]
+
+
+def attention(tables: Sequence[JudgedTable], results: Path | None, texts: CorpusTexts) -> list[Block]:
+    """Return the stored attention of each row's first completed run."""
+    data = run_files.attention([judged.table for judged in tables], results, texts) if results is not None else None
+    if data is None:
+        return []
+    note = (
+        "How much each target token (row) attends to each source token (column), in percent, a mean over the heads of "
+        "a layer."
+    )
+    widget = Widget("attention", data)
+    return [Heading("Attention", slug="attention"), Disclosure("Attention weights", (Text(note, "aside"), widget))]
+
+
+# Method and reproduction ----------------------------------------------------------------------------------------------
+
+
+def method(records: Sequence[RunRecord], command: str, agreements: Sequence[str]) -> list[Block]:
+    """Return how the figures are defined and measured, and everything that is needed to reproduce them, disclosed."""
+    commands = provenance.commands(records, command)
+    measured = (*DEFINITIONS, *provenance.measured(records))
+    digests = Table("lc", ("data", "SHA-256"), tuple(provenance.digests(records)), "Digests")
+    signatures = Table("lcp", ("score", "signature", "runs"), tuple(provenance.signatures(records)), "Signatures")
+    sources = Table("lp", ("variant", "follows"), tuple(provenance.sources(records)))
+    runs = Table(
+        "clll",
+        ("run", "status", "started", "translations (SHA-256)"),
+        tuple((run["id"], run["status"], run["started"], run["hypotheses"]) for run in provenance.runs(records)),
+    )
+    commit = ", ".join(dict.fromkeys(filter(None, map(provenance.commit, records)))) or "unknown"
+    (data_title, data_entry), (title, entry) = CITATIONS
+    return [
+        Heading("Method and data", slug="method"),
+        *([Disclosure("Commands", (Code("\n".join(commands)),), "commands")] if commands else []),
+        Disclosure("How it was measured", (Items(measured),), "measured"),
+        Disclosure("What agrees in all runs", (Items(tuple(agreements)),), "fairness"),
+        Disclosure("What each variant follows", (sources,), "sources"),
+        Disclosure("Environment", (facts(provenance.environment(records)),), "environment"),
+        Disclosure("Digests and signatures", (digests, signatures), "digests"),
+        Disclosure("Every run", (runs,), "runs"),
+        Disclosure(
+            "Citing",
+            (
+                Heading(data_title, 3),
+                Code(data_entry, f"BibTeX: {data_title}"),
+                Heading(title, 3),
+                Code(entry.format(commit=commit), f"BibTeX: {title}"),
+            ),
+            "citing",
+        ),
+    ]
+
+
+def about(records: Sequence[RunRecord]) -> str:
+    """Return in a sentence how many runs there are, how they ended, when they began and at which commit."""
+    statuses = [record.status for record in records]
+    ends = ", ".join(f"{statuses.count(end)} {end}" for end in dict.fromkeys(sorted(statuses)))
+    days = sorted({record.started[:10] for record in records if record.started})
+    when = "" if not days else f", {days[0]}" if len(days) == 1 else f", {days[0]} to {days[-1]}"
+    commits = list(dict.fromkeys(provenance.commit(record)[:10] for record in records if provenance.commit(record)))
+    at = f", commit {', '.join(commits[:2])}{' and others' if len(commits) > 2 else ''}" if commits else ""
+    data = list(dict.fromkeys(f"{record.spec.data.corpus} {record.spec.data.direction}" for record in records))
+    return short_line(f"{count(len(records), 'run')} ({ends}) on {'; '.join(data)}{when}{at}.", longest=600)
+
+
+def corpus_warnings(records: Sequence[RunRecord]) -> list[str]:
+    """Return a warning if figures are not Multi30k's."""
+    embedded = [record for record in records if record.spec.data.corpus == "captions"]
+    if not embedded:
+        return []
+    where = "The corpus is" if len(embedded) == len(records) else "Where it says so, the corpus is"
+    notes = "".join(
+        f" {note.rstrip('.')}." for note in dict.fromkeys(record.note for record in embedded if record.note)
+    )
+    text = f"{where} captions, sentences that a grammar in this project generates. It is not Multi30k.{notes}"
+    return [short_line(text, longest=2_000)]
+
+
+def budget_title(judged: JudgedTable) -> str:
+    """Return the words for a table's budget within a sentence."""
+    return BUDGETS[judged.table.budget].lower()
