@@ -10,8 +10,10 @@ from typing import Any
 
 from harness.analysis.ablation import Analysis, FieldEffects, StudyEffects
 from harness.analysis.ablation_study import label
+from harness.analysis.bench_analysis import TableAnalysis
 from harness.analysis.contrasts import AblationEffect, Contrast
 from harness.analysis.effects import assumption
+from harness.analysis.grouping import RunTable, groups
 from harness.analysis.leaderboard import SYMBOLS
 from harness.analysis.metric_registry import ABLATION
 from harness.reporting import ablation_findings, ablation_tuning, csv_export, pages, report_sections
@@ -28,7 +30,6 @@ from harness.reporting.ablation_tables import (
 )
 from harness.reporting.document import Block, Disclosure, Document, Figure, Heading, Items, Links, Table, Text
 from harness.reporting.formatting import MISSING
-from harness.reporting.report_sections import JudgedTable
 from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
 from harness.text import count, short_line
@@ -83,7 +84,7 @@ def _blocks(
 ) -> list[Block]:
     runs = [record for record in records if record.spec.budget != "pilot"]
     labels = {record.id: recipe for effects in analysis.studies for record, recipe in _runs_of(effects)}
-    tables = [_labelled(judged, labels) for judged in report_sections.unjudged_tables(runs)]
+    tables = [_labelled(table, labels) for table in groups(runs)]
     shared = [f"{effects.study.title}: {ablation_findings.agreement(effects.study)}" for effects in analysis.studies]
     links = (("Runs report", "../index.html"), ("Speed", "../speed/index.html"), ("Models", "../models.html"))
     files = tuple((name, name) for name in (EFFECTS, csv_export.RUNS, csv_export.CURVES))
@@ -100,10 +101,10 @@ def _blocks(
     ]
 
 
-def _labelled(judged: JudgedTable, labels: Mapping[str, str]) -> JudgedTable:
-    """Return a table whose rows are named by what changed, such as "norm=rms"."""
-    rows = tuple(replace(row, label=labels[row.records[0].id]) for row in judged.table.rows)
-    return replace(judged, table=replace(judged.table, rows=rows), labels=tuple(row.label for row in rows))
+def _labelled(table: RunTable, labels: Mapping[str, str]) -> TableAnalysis:
+    """Return a table without statistics whose rows are named by what changed, such as "norm=rms"."""
+    rows = tuple(replace(row, label=labels[row.records[0].id]) for row in table.rows)
+    return TableAnalysis(replace(table, rows=rows), tuple(row.label for row in rows), (), {})
 
 
 def _records(analysis: Analysis) -> list[RunRecord]:

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.analysis.bench_analysis import TableAnalysis
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.analysis.leaderboard import MetricLeaderboard
 from harness.analysis.metric_registry import MAIN
 from harness.reporting.document import Headline
 from harness.reporting.formatting import listed
-from harness.reporting.report_sections import JudgedTable, budget_title
+from harness.reporting.report_sections import budget_title
 from harness.text import count
 
 MOST_NAMES = 3
 
 
-def headline(tables: Sequence[JudgedTable]) -> Headline:
+def headline(tables: Sequence[TableAnalysis]) -> Headline:
     """Return the finding of the longest-trained table in which a run completed, and what limits it."""
     main = next((judged for judged in tables if any(row.completed for row in judged.table.rows)), tables[0])
     return Headline(_finding(main), _caveat(main, len(tables)))
 
 
-def _finding(judged: JudgedTable) -> str:
-    table, board = judged.table, judged.metrics.get(MAIN)
+def _finding(judged: TableAnalysis) -> str:
+    table, board = judged.table, judged.leaderboards.get(MAIN)
     where = f"{table.title} ({budget_title(judged)})"
-    if judged.differences:
-        points = count(len(judged.differences), "point")
+    if judged.mismatches:
+        points = count(len(judged.mismatches), "point")
         return f"The runs on {where} differ in {points} in which they must agree, so they are not compared."
     if board is None or not board.ranking:
         return f"No run on {where} has completed with a sacreBLEU, so there is nothing to compare."
@@ -69,7 +70,7 @@ def _names(labels: Sequence[str]) -> str:
     return listed(labels)
 
 
-def _caveat(judged: JudgedTable, tables: int) -> str:
+def _caveat(judged: TableAnalysis, tables: int) -> str:
     """Return for what the finding holds, and of which runs it knows nothing."""
     records = judged.table.records
     lost = [record for record in records if record.status != "completed"]

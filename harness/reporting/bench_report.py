@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from harness.analysis.ablation import analyse
+from harness.analysis.bench_analysis import TableAnalysis, analyse_bench
 from harness.analysis.effects import Conclusion, Difference
 from harness.analysis.fairness import other_vocabulary
 from harness.analysis.grouping import TableRow
 from harness.analysis.inference import LEAST_SEEDS
-from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard, stored_sentences
+from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard
 from harness.analysis.metric_registry import METRICS
 from harness.analysis.statistics import METHOD, Method
 from harness.reporting import (
@@ -27,7 +27,6 @@ from harness.reporting import (
 )
 from harness.reporting.document import Block, Cell, Disclosure, Document, Figure, Heading, Items, Links, Table, Text
 from harness.reporting.formatting import MISSING, between, p_value, percent, signed
-from harness.reporting.report_sections import JudgedTable
 from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
 from harness.text import count, short_line
@@ -94,12 +93,11 @@ def document(
     Raises:
         ValueError: There are no records, or a stored file is damaged; the message names it.
     """
-    sentences = stored_sentences(results)
-    tables = report_sections.judged_tables(records, sentences, method)
+    analysis = analyse_bench(records, results, method=method)
+    tables = analysis.tables
     if not tables:
         raise ValueError("there are no run records to report; train something first: python -m harness bench")
     shown = [record for judged in tables for record in judged.table.records]
-    pilots = [record for record in records if record.spec.budget == "pilot"]
     warnings = [f"This record fails the check of this project: {line}" for line in failures]
     return Document(
         title="Bakeoff: small Transformers and a GRU compared",
@@ -120,12 +118,12 @@ def document(
             *report_sections.curves(tables),
             *_scores(tables),
             *_speeds(tables),
-            *ablation_report.sections(analyse([*shown, *pilots], sentences)),
+            *ablation_report.sections(analysis.ablation),
             *_significance(tables),
             *report_sections.translations(tables, results, texts or {}),
             *report_sections.attention(tables, results, texts or {}),
             *_learned_positions(tables, results),
-            *report_sections.method(shown, command, [_agreement(judged) for judged in tables if judged.metrics]),
+            *report_sections.method(shown, command, [_agreement(judged) for judged in tables if judged.leaderboards]),
         ),
     )
 
@@ -133,15 +131,15 @@ def document(
 # Leaderboards ---------------------------------------------------------------------------------------------------------
 
 
-def _leaderboards(tables: Sequence[JudgedTable]) -> list[Block]:
+def _leaderboards(tables: Sequence[TableAnalysis]) -> list[Block]:
     blocks: list[Block] = [Heading("Leaderboard", slug="leaderboard")]
     for judged in tables:
         table = judged.table
         blocks += [Heading(table.heading, 3), Text(EXPLANATIONS[table.budget], "aside")]
         blocks += [Text(line, "note") for line in table.caveats]
-        if judged.differences:
+        if judged.mismatches:
             blocks.append(Text("No table: these runs are not comparable. They differ in"))
-            blocks.append(Items((*judged.differences, *(f"{row.label}: {row.status}" for row in table.rows))))
+            blocks.append(Items((*judged.mismatches, *(f"{row.label}: {row.status}" for row in table.rows))))
             continue
         blocks.append(leaderboard(judged))
         blocks += [Text(line, "note") for line in _visible_notes(judged)]
@@ -150,9 +148,9 @@ def _leaderboards(tables: Sequence[JudgedTable]) -> list[Block]:
     return blocks
 
 
-def leaderboard(judged: JudgedTable) -> Table:
+def leaderboard(judged: TableAnalysis) -> Table:
     """Return a table's leaderboard, best row first by the first judged metric, missing columns left out."""
-    first = next(iter(judged.metrics.values()), None)
+    first = next(iter(judged.leaderboards.values()), None)
     order = first.ranking if first else []
     rows = sorted(
         zip(judged.labels, judged.table.rows, strict=True),
@@ -201,12 +199,12 @@ def _rank(metric: MetricLeaderboard | None, label: str) -> str:
     return f"rank {ranks[0]}" if ranks[0] == ranks[1] else f"rank {ranks[0]}–{ranks[1]}"
 
 
-def _cell(judged: JudgedTable, label: str, row: TableRow, name: str) -> str | Cell:
+def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> str | Cell:
     metric, summary = METRICS[name], row.summary(name)
     if summary.mean is None:
         return MISSING
     text, mark = metric.format(summary.mean), _vocabulary_mark(judged, row, name)
-    board = judged.metrics.get(name)
+    board = judged.leaderboards.get(name)
     if board is not None and (interval := board.intervals.get(label)) is not None and interval.mean is not None:
         against = board.against_best(label)
         best = len(board.ranking) > 1 and label == board.ranking[0]
@@ -224,17 +222,17 @@ def _cell(judged: JudgedTable, label: str, row: TableRow, name: str) -> str | Ce
     return Cell(text, mark=mark, detail=detail, value=summary.mean)
 
 
-def _vocabulary_mark(judged: JudgedTable, row: TableRow, name: str) -> str:
+def _vocabulary_mark(judged: TableAnalysis, row: TableRow, name: str) -> str:
     """Return the mark of a figure that compares with no other row, because its run has another vocabulary."""
     table = judged.table
     other = other_vocabulary(table.records) if table.budget == "source" and METRICS[name].token_based else frozenset()
     return MARK if any(record.id in other for record in row.records) else ""
 
 
-def _visible_notes(judged: JudgedTable) -> list[str]:
+def _visible_notes(judged: TableAnalysis) -> list[str]:
     """Return what a reader needs beside the table: its symbols, and which runs did not complete."""
     rows, notes = judged.table.rows, []
-    if any(len(board.ranking) > 1 for board in judged.metrics.values()):
+    if any(len(board.ranking) > 1 for board in judged.leaderboards.values()):
         notes.append(f"Beside the best of each column: {SYMBOLS}")
     if any(_vocabulary_mark(judged, row, name) for row in rows for name in METRICS):
         notes.append(f"{MARK} another vocabulary than most rows: this figure compares with no other row.")
@@ -242,9 +240,9 @@ def _visible_notes(judged: JudgedTable) -> list[str]:
     return notes + ([f"Did not complete: {'; '.join(ended)}."] if ended else [])
 
 
-def _notes(judged: JudgedTable) -> list[str]:
+def _notes(judged: TableAnalysis) -> list[str]:
     """Return what the intervals, ranks and tests of a table cover."""
-    boards = [board for board in judged.metrics.values() if len(board.ranking) > 1]
+    boards = [board for board in judged.leaderboards.values() if len(board.ranking) > 1]
     remarks = dict.fromkeys(line for board in boards for line in board.comparisons.remarks)
     notes = [short_line(line) for line in remarks]
     if boards and boards[0].seeds >= LEAST_SEEDS:
@@ -255,7 +253,7 @@ def _notes(judged: JudgedTable) -> list[str]:
     return notes
 
 
-def endings(judged: JudgedTable) -> list[str]:
+def endings(judged: TableAnalysis) -> list[str]:
     """Return for each run that did not complete how it ended."""
     return [
         f"{row.label}, seed {record.spec.seed}: {record.status}"
@@ -267,7 +265,7 @@ def endings(judged: JudgedTable) -> list[str]:
     ]
 
 
-def _agreement(judged: JudgedTable) -> str:
+def _agreement(judged: TableAnalysis) -> str:
     """Return what all runs of a comparable table have in common."""
     table = judged.table
     text = f"{table.heading}: {AGREEMENTS[table.budget]}."
@@ -280,13 +278,13 @@ def _agreement(judged: JudgedTable) -> str:
 # Charts ---------------------------------------------------------------------------------------------------------------
 
 
-def _scores(tables: Sequence[JudgedTable]) -> list[Block]:
+def _scores(tables: Sequence[TableAnalysis]) -> list[Block]:
     """Return a chart of sacreBLEU and perplexity for each table with at least two rows."""
     blocks: list[Block] = []
     for judged, slug in zip(tables, report_sections.slugs(tables), strict=True):
         rows = judged.table.rows
         names = [name for name in MATRICES if sum(bool(row.by_seed(name)) for row in rows) > 1]
-        if judged.differences or not names:
+        if judged.mismatches or not names:
             continue
         titles = " and ".join(METRICS[name].title for name in names)
         alt = short_line(f"Points, one per variant: {titles} of {', '.join(judged.labels)}", longest=600)
@@ -295,11 +293,11 @@ def _scores(tables: Sequence[JudgedTable]) -> list[Block]:
     return [Heading("Scores", slug="scores"), *blocks] if blocks else []
 
 
-def _speeds(tables: Sequence[JudgedTable]) -> list[Block]:
+def _speeds(tables: Sequence[TableAnalysis]) -> list[Block]:
     blocks: list[Block] = []
     for judged, slug in zip(tables, report_sections.slugs(tables), strict=True):
         rows = judged.table.rows
-        names = [] if judged.differences else run_plots.speeds(rows, "bleu_sacre")
+        names = [] if judged.mismatches else run_plots.speeds(rows, "bleu_sacre")
         if not names:
             continue
         alt = f"Points, one per variant: sacreBLEU against throughput, {', '.join(judged.labels)}"
@@ -309,7 +307,7 @@ def _speeds(tables: Sequence[JudgedTable]) -> list[Block]:
     return [Heading("Quality against speed", slug="speed"), *blocks] if blocks else []
 
 
-def _learned_positions(tables: Sequence[JudgedTable], results: Path | None) -> list[Block]:
+def _learned_positions(tables: Sequence[TableAnalysis], results: Path | None) -> list[Block]:
     found = run_files.learned_positions([judged.table for judged in tables], results) if results else []
     if not found:
         return []
@@ -329,11 +327,11 @@ def _learned_positions(tables: Sequence[JudgedTable], results: Path | None) -> l
 # Significance ---------------------------------------------------------------------------------------------------------
 
 
-def _significance(tables: Sequence[JudgedTable]) -> list[Block]:
+def _significance(tables: Sequence[TableAnalysis]) -> list[Block]:
     """Return the matrix of differences of each table with at least two seeds and two rows, perplexity disclosed."""
     blocks: list[Block] = []
     for judged in tables:
-        boards = [judged.metrics[name] for name in MATRICES if name in judged.metrics]
+        boards = [judged.leaderboards[name] for name in MATRICES if name in judged.leaderboards]
         for board in boards:
             if len(board.ranking) < 2 or board.seeds < 2:
                 continue

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from harness.analysis.fairness import differences
-from harness.analysis.grouping import BUDGETS, RunTable, groups
-from harness.analysis.leaderboard import MetricLeaderboard, Sentences, distinct, judge
-from harness.analysis.statistics import METHOD, Method
+from harness.analysis.bench_analysis import TableAnalysis
+from harness.analysis.grouping import BUDGETS
 from harness.reporting import provenance, run_files, run_plots
 from harness.reporting.document import Block, Code, Disclosure, Figure, Heading, Items, Table, Text, Widget, facts
 from harness.reporting.run_files import CorpusTexts
@@ -65,62 +63,25 @@ DEFINITIONS = (
 )
 
 
-@dataclass(frozen=True)
-class JudgedTable:
-    """A table of runs with its statistics, computed once for every format.
-
-    Args:
-        table: The runs.
-        labels: A label for each row, no two equal.
-        metrics: The intervals and differences by metric; empty where the runs are not comparable.
-        differences: Why the runs are not comparable; empty where they are.
-    """
-
-    table: RunTable
-    labels: tuple[str, ...]
-    metrics: Mapping[str, MetricLeaderboard]
-    differences: tuple[str, ...]
-
-    @property
-    def slug(self) -> str:
-        """The short name of its section and pictures."""
-        return str(self.table.budget)
-
-
-def unjudged_tables(records: Sequence[RunRecord]) -> Iterator[JudgedTable]:
-    """Yield the tables that the records form, the longest-trained first, without statistics."""
-    for table in groups(records):
-        yield JudgedTable(table, tuple(distinct([row.label for row in table.rows])), {}, tuple(differences(table)))
-
-
-def judged_tables(
-    records: Sequence[RunRecord], sentences: Sentences, method: Method = METHOD
-) -> tuple[JudgedTable, ...]:
-    """Return the tables that the records form, the longest-trained first, each judged."""
-    return tuple(
-        one if one.differences else replace(one, metrics=judge(one.table, one.labels, sentences, method=method))
-        for one in unjudged_tables(records)
-    )
-
-
-def slugs(tables: Sequence[JudgedTable]) -> list[str]:
+def slugs(tables: Sequence[TableAnalysis]) -> list[str]:
     """Return a short name for each table: its budget, with a number from the second table of a budget on."""
     names: list[str] = []
     for judged in tables:
-        earlier = sum(name.split("-")[0] == judged.slug for name in names)
-        names.append(f"{judged.slug}-{earlier + 1}" if earlier else judged.slug)
+        budget = judged.table.budget
+        earlier = sum(name.split("-")[0] == budget for name in names)
+        names.append(f"{budget}-{earlier + 1}" if earlier else budget)
     return names
 
 
 # Curves ---------------------------------------------------------------------------------------------------------------
 
 
-def curves(tables: Sequence[JudgedTable]) -> list[Block]:
+def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
     """Return the learning curves of each table whose runs are comparable and have at least two epochs."""
     blocks: list[Block] = []
     for judged, slug in zip(tables, slugs(tables), strict=True):
         rows, labels = judged.table.rows, judged.labels
-        if judged.differences or not run_plots.has_curves(rows):
+        if judged.mismatches or not run_plots.has_curves(rows):
             continue
         seeds = max(len(row.counted) for row in rows)
         bands = "Bands are 95 % intervals over seeds. " if seeds > 2 else "One seed: no bands. " if seeds == 1 else ""
@@ -143,7 +104,7 @@ def curves(tables: Sequence[JudgedTable]) -> list[Block]:
 # Translations and attention -------------------------------------------------------------------------------------------
 
 
-def translations(tables: Sequence[JudgedTable], results: Path | None, texts: CorpusTexts) -> list[Block]:
+def translations(tables: Sequence[TableAnalysis], results: Path | None, texts: CorpusTexts) -> list[Block]:
     """Return the explorer of every test set on which two runs with the same seed have stored translations."""
     if results is None:
         return []
@@ -171,7 +132,7 @@ def translations(tables: Sequence[JudgedTable], results: Path | None, texts: Cor
     return [Heading("Translations", slug="translations"), *widgets]
 
 
-def attention(tables: Sequence[JudgedTable], results: Path | None, texts: CorpusTexts) -> list[Block]:
+def attention(tables: Sequence[TableAnalysis], results: Path | None, texts: CorpusTexts) -> list[Block]:
     """Return the stored attention of each row's first completed run."""
     data = run_files.attention([judged.table for judged in tables], results, texts) if results is not None else None
     if data is None:
@@ -248,6 +209,6 @@ def corpus_warnings(records: Sequence[RunRecord]) -> list[str]:
     return [short_line(text, longest=2_000)]
 
 
-def budget_title(judged: JudgedTable) -> str:
+def budget_title(judged: TableAnalysis) -> str:
     """Return the words for a table's budget within a sentence."""
     return BUDGETS[judged.table.budget].lower()

@@ -17,17 +17,19 @@ import pytest
 from places import FIXTURES, ROOT
 from record_factory import narrow, record
 
+from harness.analysis.bench_analysis import analyse_bench
 from harness.analysis.fairness import fairness, unfair
 from harness.analysis.grouping import groups, rows
-from harness.analysis.leaderboard import stored_sentences
+from harness.analysis.statistics import Method
 from harness.cli.report_options import without_disturbed_rates
 from harness.experiments.specs import DataSpec
-from harness.reporting import bench_report, csv_export, render_markdown, render_text, report_sections
+from harness.reporting import bench_report, csv_export, render_markdown, render_text
 from harness.reporting.document import Cell, Heading, Table, figures, tables
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TUTORIAL
 
 HOSTILE = "evil.mod:$\\frac{x}_y$_a_|<b>`t`|[l](http://x.y)"
+QUICK = Method(resamples=50, trials=50)
 TWO = ("learned_positions", "bahdanau_gru")
 
 
@@ -160,16 +162,16 @@ def test_source_budgets_may_differ_in_training_but_not_in_data_or_signatures() -
 
 
 def terminal(records: list[RunRecord]) -> str:
-    return render_text.document(bench_report.document(records))
+    return render_text.document(bench_report.document(records, method=QUICK))
 
 
 def markdown(records: list[RunRecord]) -> str:
-    return render_markdown.document(bench_report.document(records))
+    return render_markdown.document(bench_report.document(records, method=QUICK))
 
 
 def test_leaderboard_shows_means_and_intervals() -> None:
     found = [replace(one, scores={"bleu_tutorial": 35.0 + one.spec.seed}) for one in runs("paper", seeds=3)]
-    (judged,) = report_sections.judged_tables(found, stored_sentences(None))
+    (judged,) = analyse_bench(found, method=QUICK).tables
     table = bench_report.leaderboard(judged)
     (cells,) = (dict(zip(table.heads, row, strict=True)) for row in table.rows)
     bleu = cells["tutorial BLEU"]
@@ -180,7 +182,7 @@ def test_leaderboard_shows_means_and_intervals() -> None:
 
 
 def test_leaderboard_has_seven_columns_and_the_rest_on_request() -> None:
-    (judged,) = report_sections.judged_tables(runs("paper", "conv_ffn"), stored_sentences(None))
+    (judged,) = analyse_bench(runs("paper", "conv_ffn"), method=QUICK).tables
     table = bench_report.leaderboard(judged)
     shown = ("variant", "sacreBLEU", "test perplexity", "parameters", "training tokens/s", "sentences/s", "seeds")
     assert table.without_optional().heads == shown
@@ -193,7 +195,7 @@ def test_leaderboard_ranks_the_best_row_first_with_rank_intervals() -> None:
         replace(one, scores={"bleu_sacre": 30.0 + 5 * (one.spec.variant == "paper") + 0.1 * (one.spec.seed % 2)})
         for one in runs("learned_positions", "paper", seeds=5)
     ]
-    (judged,) = report_sections.judged_tables(found, stored_sentences(None))
+    (judged,) = analyse_bench(found, method=QUICK).tables
     rows = bench_report.leaderboard(judged).rows
     assert [str(row[0]) for row in rows] == ["paper (rank 1)", "learned_positions (rank 2)"]
     assert [cell.mark for cell in (row[1] for row in rows) if isinstance(cell, Cell)] == ["", "▼"]
@@ -283,7 +285,7 @@ def test_settings_tell_rows_of_one_variant_apart() -> None:
 def test_another_vocabulary_is_marked_in_the_source_table() -> None:
     found = runs("learned_positions", "paper", "conv_ffn", seeds=1, budget="source")
     found[2] = with_print(found[2], target_vocabulary="1" * 64)
-    (judged,) = report_sections.judged_tables(found, stored_sentences(None))
+    (judged,) = analyse_bench(found, method=QUICK).tables
     marked = {
         str(row[0]).partition(" ")[0]
         for row in bench_report.leaderboard(judged).rows
@@ -388,7 +390,7 @@ def test_csv_grouped_by_label_gives_the_leaderboard(tmp_path: Path) -> None:
     csv_export.save(records, tmp_path)
     table = pd.read_csv(tmp_path / "runs.csv")
     means = table[table.status == "completed"].groupby("label")[["parameters", "training_tokens_per_second"]].mean()
-    (judged,) = report_sections.judged_tables(records, stored_sentences(None))
+    (judged,) = analyse_bench(records, method=QUICK).tables
     board = bench_report.leaderboard(judged)
     for row in board.rows:
         cells = dict(zip(board.heads, row, strict=True))

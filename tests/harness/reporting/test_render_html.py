@@ -21,11 +21,11 @@ import pytest
 from places import FIXTURES, ROOT
 from record_factory import record
 
-from harness.analysis.leaderboard import stored_sentences
+from harness.analysis.bench_analysis import analyse_bench
 from harness.analysis.statistics import Method
 from harness.cli.main import main
 from harness.experiments.suites import FULL_VARIANTS
-from harness.reporting import bench_headline, bench_report, report_sections
+from harness.reporting import bench_headline, bench_report
 from harness.reporting.translation_explorer import TranslationColumn, explorer, marked
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -272,7 +272,7 @@ def test_case_counts_only_where_models_saw_it() -> None:
 
 
 def finding(records: list[RunRecord]) -> str:
-    tables = report_sections.judged_tables(records, stored_sentences(None), QUICK)
+    tables = analyse_bench(records, method=QUICK).tables
     return bench_headline.headline(tables).finding
 
 
