@@ -1,11 +1,13 @@
-"""Tables, plots and pages from results; never imports a machine-learning framework.
+"""Reports: one document model, its renderers, and the content of each kind of report; no machine-learning framework.
 
 Input: the result objects of `harness.analysis`, run records, speed documents.
 Output: terminal text, Markdown, HTML, LaTeX, CSV and SVG.
 
-- `bench_report`, `ablation_report`, `comparison_report` and `speed_report` each hold one report.
-- `document` is a small document model of headings, text and tables, rendered to several formats.
-- `render_html` builds the self-contained HTML page.
+- `document.Document` is a report as data: a headline and blocks of text, tables, figures and interactive parts.
+- `document.Table` and `document.Figure` are its most frequent blocks; `render_*` turn them into a format.
+- `pages.write` writes a document as HTML, Markdown, headline.json and pictures.
+
+`bench_report`, `ablation_report`, `comparison_report`, `speed_report` and `models_report` hold the content.
 
 Called by the commands `report`, `bench`, `ablate`, `compare` and `speed`.
 """

@@ -26,7 +26,7 @@ from harness.reporting import (
     run_plots,
 )
 from harness.reporting.document import Block, Cell, Disclosure, Document, Figure, Heading, Items, Links, Table, Text
-from harness.reporting.formatting import MISSING, between, p_value, percent, signed
+from harness.reporting.formatting import MISSING, between, bounds, p_value, percent, signed
 from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
 from harness.text import count, short_line
@@ -364,7 +364,8 @@ def _difference(board: MetricLeaderboard, first: str, second: str) -> Cell:
         return Cell(MISSING, mark=Conclusion.NOT_TESTED.symbol)
     digits, conclusion = board.metric.digits, board.conclusion(difference)
     chance = difference.better_on_new_seed(less_is_better=board.metric.less_is_better)
-    details = [between(difference, digits).replace("-", "−")]
+    interval = bounds(difference, digits)
+    details = [] if interval == MISSING else [interval]
     details += [] if difference.p_holm is None else [f"p {p_value(difference.p_holm)}"]
     details += [] if chance is None else [f"new seed {percent(chance)}"]
     tones: Mapping[Conclusion, str] = {Conclusion.BETTER: "better", Conclusion.WORSE: "worse"}

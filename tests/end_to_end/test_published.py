@@ -74,26 +74,48 @@ def words_of(record: RunRecord) -> list[str]:
     return [*words[3:], *(EARLIER if NOTE in record.note else [])]
 
 
+PAGES = ("index.html", "models.html", "ablation/index.html", "speed/index.html")
+
+
+def same_files(made: Path) -> None:
+    """Check that every file written under `made` is the published one, to the byte."""
+    written = [path for path in made.rglob("*") if path.is_file() and path.stat().st_size]
+    assert written
+    for path in sorted(written):
+        assert (REPORTS / path.relative_to(made)).read_bytes() == path.read_bytes(), path.relative_to(made)
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """Return a folder with an empty file for each page, to which the pages link where they exist."""
+    for name in PAGES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
 @pytest.mark.parametrize("results", ["results/published", "results/published/ablation"])
-def test_published_pages_are_made_from_the_published_records(results: str, tmp_path: Path) -> None:
-    """Every page, picture and table is what the command writes now, to the byte."""
-    if results.endswith("ablation"):
-        command, page = words_of(FOLDERS[ABLATION][0]), REPORTS / "ablation"
-    else:
-        command, page = ["report"], REPORTS
-    assert main([*command, "--results", results, "--reports", str(tmp_path)]) == 0
-    for path in sorted((tmp_path / "ablation" if "ablation" in results else tmp_path).rglob("*")):
-        if path.is_file():
-            committed = page / path.relative_to(tmp_path / "ablation" if "ablation" in results else tmp_path)
-            assert committed.read_bytes() == path.read_bytes(), committed
+def test_published_pages_are_made_from_the_published_records(results: str, beside: Path) -> None:
+    command = words_of(FOLDERS[ABLATION][0]) if results.endswith("ablation") else ["report"]
+    assert main([*command, "--results", results, "--reports", str(beside)]) == 0
+    same_files(beside)
 
 
-def test_the_page_of_speed_is_made_from_the_published_document(tmp_path: Path) -> None:
+def test_published_speed_page_is_made_from_the_published_document(beside: Path) -> None:
     (document,) = SPEED
-    assert main(["speed", "--from", str(document), "--reports", str(tmp_path)]) == 0
-    made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    page = REPORTS / "speed"
-    assert made == {path.relative_to(REPORTS): path.read_bytes() for path in page.rglob("*") if path.is_file()}
+    assert main(["speed", "--from", str(document), "--reports", str(beside)]) == 0
+    same_files(beside)
+
+
+def test_published_pages_are_short_and_every_link_leads_to_a_file() -> None:
+    for page in REPORTS.rglob("index.md"):
+        content = page.read_text(encoding="utf-8")
+        assert len(content.split("\n")) <= 150, page
+        for link in re.findall(r"\]\(([^)#]+)\)", content):
+            assert (page.parent / link).is_file(), (page, link)
+    for page in REPORTS.rglob("*.html"):
+        for link in re.findall(r'<a href="([^"#]+)"', page.read_text(encoding="utf-8")):
+            assert (page.parent / link).is_file(), (page, link)
 
 
 def test_no_published_page_holds_text_of_the_corpus(multi30k_folder: Path) -> None:

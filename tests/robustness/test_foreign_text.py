@@ -18,7 +18,8 @@ from record_factory import record
 from harness import text as terminal
 from harness.cli import console
 from harness.cli.main import main
-from harness.processes.progress import Display, Event
+from harness.processes.progress import Event
+from harness.processes.progress_display import Display
 from harness.reporting import bench_report, csv_export, render_latex
 from harness.storage import run_store
 from harness.storage.records import RunRecord
