@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -68,6 +69,8 @@ def _environment(drawn: Mapping[str, Drawn]) -> jinja2.Environment:
         lstrip_blocks=True,
         autoescape=True,
     )
+    numbers = itertools.count(1)
+    environment.globals["number"] = lambda: next(numbers)
     environment.filters["kind"] = lambda block: type(block).__name__
     environment.filters["cell"] = lambda cell: cell if isinstance(cell, Cell) else Cell(cell)
     environment.filters["svg"] = lambda figure: inline(drawn[figure.name], figure.name, figure.alt)
