@@ -27,7 +27,7 @@ from impls import weights
 from impls.contract import Training
 from impls.recipes import LEARNED_POSITIONS
 
-WARNING = "Warning: positions also changes the size of word embeddings relative to position vectors."
+WARNING = "positions also changes the size of word embeddings relative to position vectors."
 RMS = ("source_embedding_rms", "target_embedding_rms", "position_rms")
 
 

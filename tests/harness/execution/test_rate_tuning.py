@@ -211,8 +211,8 @@ def test_tuned_and_untuned_effects_stand_side_by_side_with_their_rates(tmp_path:
     said = findings(analysis)
     assert "With the learning rate chosen for each recipe (0.0005, 0.001, 0.002; pilots of 1 epoch, seed 1000" in said
     assert "The estimate changes its sign for positions=sinusoidal." in said
-    assert "the best learning rate is the lowest of the grid for positions=none (0.0005)." in said
-    assert "the best learning rate is the highest of the grid for positions=sinusoidal (0.002)." in said
+    assert "The best learning rate is the lowest of the grid for positions=none (0.0005)." in said
+    assert "The best learning rate is the highest of the grid for positions=sinusoidal (0.002)." in said
     assert "none was tuned" not in "\n".join(ablation_findings.limits(analysis))
     page = page_of(analysis, tmp_path)
     for shown in (page.replace("&#126;", "~"), render_text.document(ablation_report.document(analysis))):
@@ -276,13 +276,13 @@ def test_pilots_that_never_reach_their_rate_or_all_diverge_are_warned_of() -> No
         for one in records
     ]
     said = findings(analyse([replace(one, id=one.spec.id) for one in slow], lambda one: None))
-    assert "the pilots end after 227 updates, within the warm-up of 4,000" in said
+    assert "The pilots end after 227 updates, within the warm-up of 4,000" in said
     gone = [
         replace(one, status="diverged") if (one.spec.budget, positions(one)) == ("pilot", "none") else one
         for one in records
     ]
     said = findings(analyse(gone, lambda one: None))
-    assert "every pilot diverged for positions=none" in said
+    assert "Every pilot diverged for positions=none" in said
 
 
 def test_reports_show_tuned_runs_in_a_table_of_their_own_and_no_pilots(tmp_path: Path) -> None:

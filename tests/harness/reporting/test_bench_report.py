@@ -25,6 +25,7 @@ from harness.cli.report_options import without_disturbed_rates
 from harness.experiments.specs import DataSpec
 from harness.reporting import bench_report, csv_export, render_markdown, render_text
 from harness.reporting.document import Cell, Heading, Table, figures, tables
+from harness.reporting.render_markdown import text
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TUTORIAL
 
@@ -338,13 +339,13 @@ def write(records: list[RunRecord], folder: Path, **options: Any) -> Path:
 def test_page_opens_with_the_headline_that_every_format_has(page: Path) -> None:
     content = page.read_text(encoding="utf-8")
     headline = json.loads((page.parent / "headline.json").read_text(encoding="utf-8"))
-    assert content.startswith(f"# Bakeoff: small Transformers and a GRU compared\n\n{headline['finding']}\n")
-    assert headline["caveat"] in content
+    assert content.startswith(f"# Bakeoff: small Transformers and a GRU compared\n\n{text(headline['finding'])}\n")
+    assert text(headline["caveat"]) in content
     html_page = escaping.unescape(page.with_suffix(".html").read_text(encoding="utf-8"))
     shown = terminal(page_records())
-    for text in (headline["finding"], headline["caveat"]):
-        assert text in html_page
-        assert text in shown
+    for line in (headline["finding"], headline["caveat"]):
+        assert line in html_page
+        assert line in shown
     assert shown.rstrip("\n").endswith(headline["caveat"])
     assert "It is not Multi30k. Multi30k is missing: &#60;no&#62; &#36;network&#36;." in content
     assert len(content.split("\n")) <= 150
