@@ -29,6 +29,7 @@ def save(records: Sequence[RunRecord], folder: Path) -> None:
 
     A mean over the lines of one `table` and `label` whose status is completed is the figure of the page's table.
     """
+    records = sorted(records, key=lambda record: record.id)
     named = {record.id: _name(record) for record in records}
     for table in groups(records, pilots=True):
         for label, row in zip(distinct([row.label for row in table.rows]), table.rows, strict=True):

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure as Drawn
 
 from harness.reporting.document import Block, Cell, Document, Heading
 from harness.reporting.inline_svg import inline
+from harness.text import printable
 
 PAGE, TEMPLATES = "index.html", Path(__file__).parent / "templates"
 GLOSSARY = {
@@ -68,6 +69,7 @@ def _environment(drawn: Mapping[str, Drawn]) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=True,
+        finalize=_shown,
     )
     numbers = itertools.count(1)
     environment.globals["number"] = lambda: next(numbers)
@@ -79,6 +81,11 @@ def _environment(drawn: Mapping[str, Drawn]) -> jinja2.Environment:
     environment.filters["value"] = sort_value
     environment.filters["slug"] = slug
     return environment
+
+
+def _shown(value: Any) -> Any:
+    """Return text without characters that are invisible or change the direction of writing; markup as it is."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def sort_value(cell: str | Cell) -> str:

@@ -427,7 +427,7 @@ def test_what_is_to_be_measured_and_a_stored_document_exclude_each_other(
     monkeypatch.chdir(tmp_path)
     assert main(["speed", "--from", "x.json", *option]) == 2
     told = capsys.readouterr().err
-    assert f"{option[0]} with --from, which measures nothing: allowed is one or the other" in told
+    assert f"{option[0]} with --from: --from measures nothing, so give one or the other" in told
     assert told.count("\n") == 1
 
 
