@@ -134,7 +134,7 @@ def test_a_plan_falls_back_on_the_published_runs() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("0.5", "write detect=NUMBER"),
+        ("0.5", "give detect=NUMBER"),
         ("detect=0", "the number is positive"),
         ("detect=nan", "the number is positive"),
         ("detect=1,bleu_sacer", "did you mean 'bleu_sacre'?"),
