@@ -142,9 +142,8 @@ def test_the_tutorial_s_figures_are_met_by_the_mean_of_the_seeds() -> None:
     perplexity, bleu = (
         np.array([one.scores[name] for one in found], dtype=float) for name in ("tutorial_perplexity", "bleu_tutorial")
     )
-    assert perplexity[[one.spec.seed for one in found].index(0)] <= 5.55
-    assert perplexity.mean() <= 5.55
-    assert bleu.min() >= 34.0
+    assert 5.27 <= perplexity.mean() <= 5.38, "what six versions of the tutorial print"
+    assert 35.1 <= bleu.mean() <= 36.5
     text = " ".join(RESULTS_PAGE.split())
     figures = f"{perplexity.mean():.3f} ± {perplexity.std(ddof=1):.3f} and {bleu.mean():.2f} ± {bleu.std(ddof=1):.2f}"
     assert f"Three seeds here give {figures} (standard deviation)" in text
