@@ -341,7 +341,6 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("harness.execution.local.execute", execute)
-    monkeypatch.setattr("harness.reporting.pages.write", lambda report, folder: tmp_path / "index.html")
     return found
 
 
