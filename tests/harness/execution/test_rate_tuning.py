@@ -446,7 +446,7 @@ def test_a_pilot_that_diverges_is_no_failure_and_a_run_that_does_is() -> None:
         ("--tune-rate 1e-3,inf", "learning rates above 0"),
         ("--pilot-epochs 2", "--pilot-epochs without --tune-rate: give the learning rates to try"),
         ("--tune-rate 1e-3,2e-3 --pilot-epochs 4 --corpus captions", "--pilot-epochs 4: give at most 3"),
-        ("--tune-rate 1e-3,2e-3 --pilot-epochs 0", "'0': allowed is a whole number of at least 1"),
+        ("--tune-rate 1e-3,2e-3 --pilot-epochs 0", "'0' is not a whole number of at least 1"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(
