@@ -143,4 +143,4 @@ def _interleaved(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) ->
 def _check(**numbers: tuple[int, int]) -> None:
     for name, (value, least) in numbers.items():
         if value < least:
-            raise ValueError(f"{name}={value!r}: allowed is a whole number of at least {least}")
+            raise ValueError(f"{name}={value!r}: expected a whole number of at least {least}")

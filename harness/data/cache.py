@@ -162,7 +162,7 @@ def _read_contents(entry: Path) -> dict[str, Any] | None:
 
 def _plain(name: str) -> str:
     if Path(name).name != name or name == "..":
-        raise ValueError(f"{name!r} in an entry of the cache: allowed is the name of a file, without folders")
+        raise ValueError(f"{name!r} in an entry of the cache: expected the name of a file, without folders")
     return name
 
 

@@ -331,11 +331,11 @@ def pairs(
     sizes = {"training": training, "validation": validation, "test": test}
     for field, value in sizes.items():
         if value < 1:
-            raise ValueError(f"{field} is {value}: allowed are whole numbers from 1")
+            raise ValueError(f"{field} is {value}: expected whole numbers from 1")
     if seed < 0:
-        raise ValueError(f"seed is {seed}: allowed are whole numbers from 0")
+        raise ValueError(f"seed is {seed}: expected whole numbers from 0")
     if sum(sizes.values()) > MOST_SENTENCES:
-        raise ValueError(f"{' + '.join(sizes)} is {sum(sizes.values())}: allowed are at most {MOST_SENTENCES}")
+        raise ValueError(f"{' + '.join(sizes)} is {sum(sizes.values())}: expected at most {MOST_SENTENCES}")
     fresh = distinct(Writer(seed))
     train = [next(fresh) for _ in range(training)]
     counts = [Counter(word for pair in train for word in pair[side].split()) for side in (0, 1)]
@@ -347,6 +347,6 @@ def pairs(
         if len(held_out) == validation + test:
             return {"train": train, "val": held_out[:validation], "test": held_out[validation:]}
     raise ValueError(
-        f"training is {training}: allowed are sizes that hold every word of validation and test twice; "
+        f"training is {training}: expected sizes that hold every word of validation and test twice; "
         f"this one does so for {len(held_out)} of {validation + test} sentences"
     )

@@ -37,7 +37,7 @@ def load(data: DataSpec, digests: Digests | None = None) -> Corpus:
 
     `digests`: the SHA-256 that each of the user's files has to have; of another one nothing but that is looked at.
 
-    Raises: DataUnavailable where Multi30k cannot be had; ValueError, one line, for what is wrong in a file.
+    Raises: DataUnavailable where Multi30k is not available; ValueError, one line, for what is wrong in a file.
     """
     if data.corpus == "files":
         return _files(data, digests)
@@ -125,7 +125,7 @@ def _files(data: DataSpec, expected: Digests | None) -> Corpus:
             if expected is not None and expected.get(field) != digests[field]:
                 raise ValueError(f"{path}: its SHA-256 is not that of the run's {field}")
         except ValueError as error:
-            raise error if expected is None else ValueError(f"the run's text cannot be had here: {error}") from error
+            raise error if expected is None else ValueError(f"the text of the run is not available: {error}") from error
         return content
 
     splits: dict[str, tuple[Lines, Lines]] = {}

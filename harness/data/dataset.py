@@ -87,7 +87,7 @@ def prepare(data: DataSpec, digests: Digests | None = None) -> Dataset:
 
     What another machine has handed over for `data` comes first. `digests` are those of `corpora.load`.
 
-    Raises: DataUnavailable where Multi30k cannot be had; ValueError, one line, for what is wrong in the corpus, the
+    Raises: DataUnavailable where Multi30k is not available; ValueError, one line, for what is wrong in the corpus, the
     settings or the machine.
     """
     handed = portable_corpus.find(data)

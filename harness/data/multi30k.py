@@ -43,7 +43,7 @@ OFFLINE = "put the files (NAME or NAME.gz) into a folder and name that folder in
 
 
 class DataUnavailable(ValueError):
-    """A corpus cannot be had; the message is one line that says what, where, why, and what to do offline."""
+    """A corpus is not available; the message is one line that says what, where, why, and what to do offline."""
 
 
 def names(direction: str, test_split: str) -> dict[str, tuple[str, str]]:
@@ -54,7 +54,7 @@ def names(direction: str, test_split: str) -> dict[str, tuple[str, str]]:
     if direction not in DIRECTIONS:
         raise ValueError(f"direction={direction!r}: allowed with corpus='multi30k' is {', '.join(DIRECTIONS)}")
     if test_split not in TEST_SPLITS:
-        raise ValueError(f"test_split={test_split!r}: allowed is {', '.join(TEST_SPLITS)}")
+        raise ValueError(f"test_split={test_split!r}: expected {', '.join(TEST_SPLITS)}")
     source, target = direction.split("-")
     splits = {"train": "train", "val": "val", "test": test_split}
     return {split: (f"{stem}.{source}", f"{stem}.{target}") for split, stem in splits.items()}
@@ -161,10 +161,10 @@ def _checked(name: str, packed: bytes) -> bytes:
 
 def _unavailable(name: str, download: downloading.Download) -> DataUnavailable:
     if not download.possible:
-        why = "cannot be had: downloading needs requests (python -m pip install '.[data]')"
+        why = "is not available: downloading needs requests (python -m pip install '.[data]')"
     else:
         reasons = "; ".join(f"{address}: {reason}" for address, reason in download.reasons.items())
-        why = f"cannot be had from {reasons}"
+        why = f"could not be downloaded from {reasons}"
     looked = "neither in MULTI30K_DIR nor" if os.environ.get("MULTI30K_DIR") else "not"
     return DataUnavailable(f"Multi30k: {name} is {looked} in the cache and {why}. Offline: {OFFLINE}")
 

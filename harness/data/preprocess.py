@@ -138,7 +138,7 @@ def splits_of(content: bytes, figures: dict[str, float]) -> dict[str, Split]:
     found = {}
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
-            raise ValueError("ids.npz: allowed are arrays that are not compressed")
+            raise ValueError("ids.npz: expected arrays that are not compressed")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         for split in SPLITS:
             source, target = (

@@ -37,7 +37,7 @@ def read(name: str) -> bytes:
         return files.read_bytes(Path(name).expanduser(), LARGEST_TEXT_BYTES, links=True)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise ValueError(f"{name}: cannot be read ({reason}); allowed is a text file, one sentence a line") from error
+        raise ValueError(f"{name}: cannot be read ({reason}); expected a text file, one sentence a line") from error
 
 
 def lines(content: bytes, name: str) -> list[str]:
@@ -86,15 +86,15 @@ def _piece(stream: BinaryIO, name: str, first: int) -> bytes:
 def _check_beginning(content: bytes, name: str) -> None:
     for beginning, kind in FOREIGN.items():
         if content.startswith(beginning):
-            raise ValueError(f"{name}, line 1: it begins as a {kind} file; allowed is plain text in UTF-8")
+            raise ValueError(f"{name}, line 1: it begins as a {kind} file; expected plain text in UTF-8")
 
 
 def _empty(name: str) -> ValueError:
-    return ValueError(f"{name}: empty; allowed is one sentence a line")
+    return ValueError(f"{name}: empty; expected one sentence a line")
 
 
 def _too_long(where: str, found: str) -> ValueError:
-    return ValueError(f"{where}: {found} characters; allowed is at most {LONGEST_LINE:,}, a sentence")
+    return ValueError(f"{where}: {found} characters; expected at most {LONGEST_LINE:,}, a sentence")
 
 
 def _lines(content: bytes, name: str, *, first: int, offset: int) -> list[str]:
@@ -102,9 +102,9 @@ def _lines(content: bytes, name: str, *, first: int, offset: int) -> list[str]:
     text = _decoded(content, name, first, offset)
     if "\0" in text:
         number = text.count("\n", 0, text.index("\0")) + first
-        raise ValueError(f"{name}, line {number}: a NUL character, as in UTF-16; allowed is text in UTF-8")
+        raise ValueError(f"{name}, line {number}: a NUL character, as in UTF-16; expected text in UTF-8")
     if "\n" not in text and "\r" in text.strip():
-        raise ValueError(f"{name}, line {first}: its lines end with CR alone; allowed is LF or CR LF")
+        raise ValueError(f"{name}, line {first}: its lines end with CR alone; expected LF or CR LF")
     found = text.removesuffix("\n").split("\n")
     for number, line in enumerate(found, start=first):
         if len(line) > LONGEST_LINE:
@@ -116,7 +116,7 @@ def _lines(content: bytes, name: str, *, first: int, offset: int) -> list[str]:
 def check_words(line: str, where: str) -> None:
     """Raise ValueError with `where` for a word that no tokenizer should be given."""
     if len(line) > LONGEST_WORD and (longest := max(map(len, line.split()), default=0)) > LONGEST_WORD:
-        raise ValueError(f"{where}: {longest:,} characters without a space; allowed is at most {LONGEST_WORD:,}")
+        raise ValueError(f"{where}: {longest:,} characters without a space; expected at most {LONGEST_WORD:,}")
 
 
 def _decoded(content: bytes, name: str, first: int, offset: int) -> str:
@@ -128,7 +128,7 @@ def _decoded(content: bytes, name: str, first: int, offset: int) -> str:
         place = offset + error.start + len(content) - len(body)
         raise ValueError(
             f"{name}, line {number}: byte {body[error.start]:#04x} (at offset {place} of the file) is not UTF-8; "
-            "allowed is UTF-8"
+            "expected UTF-8"
         ) from error
 
 
@@ -143,7 +143,7 @@ def columns(found: Sequence[str], name: str) -> tuple[Lines, Lines]:
     for number, line in enumerate(found, start=1):
         parts = line.split("\t")
         if len(parts) != 2:
-            raise ValueError(f"{name}, line {number}: {len(parts) - 1} tabs; allowed is source, one tab, target")
+            raise ValueError(f"{name}, line {number}: {len(parts) - 1} tabs; expected source, one tab, target")
         source.append(parts[0])
         target.append(parts[1])
     return stripped(source), stripped(target)
@@ -153,12 +153,12 @@ def check_pairs(pair: tuple[Lines, Lines], source: str, target: str) -> None:
     """Raise ValueError where two sides differ in length or a sentence is empty, naming the file and the line."""
     if len(pair[0]) != len(pair[1]):
         raise ValueError(
-            f"{source} has {len(pair[0])} lines and {target} {len(pair[1])}; allowed is the same number, pair by pair"
+            f"{source} has {len(pair[0])} lines and {target} {len(pair[1])}; expected the same number, pair by pair"
         )
     for name, side, found in ((source, "source", pair[0]), (target, "target", pair[1])):
         if "" in found:
             count = found.count("")
             more = f" (and {count - 1:,} more)" if count > 1 else ""
             raise ValueError(
-                f"{name}, line {found.index('') + 1}: the {side} is empty{more}; allowed is a sentence on both sides"
+                f"{name}, line {found.index('') + 1}: the {side} is empty{more}; expected a sentence on both sides"
             )

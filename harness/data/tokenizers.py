@@ -59,7 +59,7 @@ def tokenizer(
         "whitespace": lambda: WhitespaceTokenizer(case),
     }
     if name not in kinds:
-        raise ValueError(f"tokenizer={name!r}: allowed is {', '.join(get_args(specs.Tokenizer))}")
+        raise ValueError(f"tokenizer={name!r}: expected {', '.join(get_args(specs.Tokenizer))}")
     return kinds[name]()
 
 
@@ -81,7 +81,7 @@ class SpacyTokenizer:
             if self.fallback:
                 return spacy.blank(self.fallback).tokenizer
             raise ValueError(
-                f"language={self.language!r}: spaCy has no rules for it here; allowed is a language of spaCy, such as "
+                f"language={self.language!r}: spaCy has no rules for it here; expected a language of spaCy, such as "
                 "de, en, fr, or another tokenizer"
             ) from error
 

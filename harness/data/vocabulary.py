@@ -64,7 +64,7 @@ def leave_out(source: list[Ids], target: list[Ids], max_length: int) -> Split:
     if not kept:
         shortest = min(max(len(one), len(other)) for one, other in zip(source, target, strict=True))
         raise ValueError(
-            f"max_length={max_length}: no training pair is that short; allowed is at least {shortest}, "
+            f"max_length={max_length}: no training pair is that short; expected at least {shortest}, "
             "<sos> and <eos> counted"
         )
     return Split([source[row] for row in kept], [target[row] for row in kept], left_out=len(source) - len(kept))

@@ -87,7 +87,7 @@ def check_descriptors(jobs: int) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         most = max(1, (hard - SPARE_DESCRIPTORS) // DESCRIPTORS)
-        raise ValueError(f"jobs={jobs}: allowed is at most {most} where a process may open {hard} files (ulimit -n)")
+        raise ValueError(f"jobs={jobs}: expected at most {most} where a process may open {hard} files (ulimit -n)")
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 

@@ -35,7 +35,7 @@ GRACE_SECONDS = launcher.GRACE_SECONDS + 15.0
 """How long runs that a signal ends may take to send back what they go on from."""
 
 CONNECT_SECONDS = 10.0
-ALLOWED = "allowed is the HOST:PORT of a cluster that runs (ray start --head), or auto on one of its machines"
+ALLOWED = "expected the HOST:PORT of a cluster that runs (ray start --head), or auto on one of its machines"
 QUIET = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
 
 

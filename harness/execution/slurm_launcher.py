@@ -219,12 +219,12 @@ def _folder(results: Path) -> Path:
 
 
 def _cluster(name: str) -> str:
-    """Return which of submitit's clusters is meant. Raises: ValueError where it cannot be had."""
+    """Return which of submitit's clusters is meant. Raises: ValueError where it is not available."""
     if name not in ("slurm", "local"):
-        raise ValueError(f"--slurm cluster={name}: allowed is slurm, or local for processes on this machine")
+        raise ValueError(f"--slurm cluster={name}: expected slurm, or local for processes on this machine")
     if name == "slurm" and shutil.which("sbatch") is None:
         raise ValueError(
-            "--engine slurm: there is no sbatch here: allowed is a machine that can submit Slurm jobs; to try without "
+            "--engine slurm: there is no sbatch here: expected a machine that can submit Slurm jobs; to try without "
             "Slurm: --slurm cluster=local"
         )
     return name

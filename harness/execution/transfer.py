@@ -108,11 +108,9 @@ def check(spec: RunSpec, record: RunRecord, digests: Mapping[str, str]) -> None:
     """Raise ValueError where a record is not of this run, or the files, by name with SHA-256, are not its own."""
     foreign = [name for name in digests if not _is_allowed(name)]
     if foreign:
-        raise ValueError(f"{foreign[0]!r}: allowed is {', '.join(ALLOWED)}")
+        raise ValueError(f"{foreign[0]!r}: expected {', '.join(ALLOWED)}")
     if record.id != spec.id or record.spec != spec:
-        raise ValueError(
-            f"{run_store.RECORD}: it is of the run {record.id}: allowed is {spec.id} with its own settings"
-        )
+        raise ValueError(f"{run_store.RECORD}: it is of the run {record.id}: expected {spec.id} with its own settings")
     needed = {HASHED[name] for name in record.fingerprints if name in HASHED}
     if record.status == "completed":
         needed |= COMPLETE

@@ -143,7 +143,7 @@ def resolve(variant: str) -> tuple[Recipe | None, Training]:
     except ValueError:
         training = TUTORIAL
     if not isinstance(training, Training):
-        raise ValueError(f"{variant!r}: its module's TRAINING is {training!r}: allowed is a Training")
+        raise ValueError(f"{variant!r}: its module's TRAINING is {training!r}: expected a Training")
     if isinstance(named, TransformerRecipe | GruRecipe | TorchReferenceRecipe):
         return named, training
     registry.check_builder(variant, named)

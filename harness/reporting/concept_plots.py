@@ -166,7 +166,7 @@ def attention_heat_map(
     found = np.asarray(weights, dtype=np.float64)
     if found.ndim != 4 or found.shape[2:] != (len(target_tokens), len(source_tokens)) or not found.size:
         raise ValueError(
-            f"weights of shape {found.shape}: allowed is [layers, heads, {len(target_tokens)} target tokens, "
+            f"weights of shape {found.shape}: expected [layers, heads, {len(target_tokens)} target tokens, "
             f"{len(source_tokens)} source tokens], none of them 0"
         )
     write(_heat_maps(found, list(map(_word, source_tokens)), list(map(_word, target_tokens))), path)

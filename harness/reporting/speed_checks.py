@@ -21,9 +21,7 @@ def check(document: SpeedDocument) -> None:
     try:
         _check(document)
     except ArithmeticError as error:
-        raise ValueError(
-            f"{document.id}: its ratios cannot be computed ({error}): allowed are counts above 0"
-        ) from error
+        raise ValueError(f"{document.id}: its ratios cannot be computed ({error}): expected counts above 0") from error
 
 
 def _check(document: SpeedDocument) -> None:
@@ -49,7 +47,7 @@ def _check(document: SpeedDocument) -> None:
                 told, found = getattr(scaling, name), getattr(fit, name)
                 same = told == found if None in (told, found) else math.isclose(told, found, abs_tol=AGREEMENT)
                 if not same:
-                    raise ValueError(f"scaling with {scaling.axis}: {name}={told!r}: allowed is that of the points, "
+                    raise ValueError(f"scaling with {scaling.axis}: {name}={told!r}: expected that of the points, "
                                      f"{found!r}")  # fmt: skip
 
 
@@ -99,6 +97,6 @@ def _close(told: Samples, found: Samples) -> bool:
 
 def _agree(what: str, told: Samples, found: Samples | None) -> None:
     if found is None:
-        raise ValueError(f"{what}: allowed is one of samples that the document has")
+        raise ValueError(f"{what}: expected one of samples that the document has")
     if not _close(told, found):
-        raise ValueError(f"{what} {told.median:.6g}: allowed is what the samples say, {found.median:.6g}")
+        raise ValueError(f"{what} {told.median:.6g}: expected what the samples say, {found.median:.6g}")

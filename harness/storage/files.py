@@ -61,7 +61,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     with _naming(path):
         if path.exists() and not path.is_file():
-            raise ValueError(f"{path}: cannot be written: allowed is a new file, or to replace a regular one")
+            raise ValueError(f"{path}: cannot be written: expected a new file, or to replace a regular one")
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
         locked, temporary = _temporary(path)
@@ -167,12 +167,12 @@ def reading(path: Path, most: int = FILE_BYTES, *, links: bool = False) -> Itera
     Raises: ValueError naming the file and what is allowed; OSError where it cannot be opened.
     """
     if not stat.S_ISREG((path.stat() if links else path.lstat()).st_mode):
-        raise ValueError(f"{path}: allowed is a regular file{'' if links else ', and no link to one'}")
+        raise ValueError(f"{path}: expected a regular file{'' if links else ', and no link to one'}")
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with os.fdopen(os.open(path, flags if links else flags | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
-            raise ValueError(f"{path}: {size:,} bytes: allowed is at most {most:,}")
+            raise ValueError(f"{path}: {size:,} bytes: expected at most {most:,}")
         yield file
 
 
@@ -182,7 +182,7 @@ def read_bytes(path: Path, most: int, *, links: bool = False) -> bytes:
         size = os.fstat(file.fileno()).st_size
         content = file.read(size + 1)
     if len(content) > size:
-        raise ValueError(f"{path}: grew while it was read: allowed is a file that stays as it is")
+        raise ValueError(f"{path}: grew while it was read: expected a file that stays as it is")
     return content
 
 
@@ -204,9 +204,9 @@ def read_sealed(path: Path, most: int = JSON_BYTES) -> dict[str, Any]:
     """
     value = read_json(path, most)
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: allowed is a JSON object")
+        raise ValueError(f"{path}: expected a JSON object")
     if SEAL in value and value.pop(SEAL) != seal(value):
-        raise ValueError(f"{path}: its seal is not that of its content: allowed is a file as it was written")
+        raise ValueError(f"{path}: its seal is not that of its content: expected a file as it was written")
     return value
 
 

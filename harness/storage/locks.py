@@ -59,7 +59,7 @@ def hold(results: Path, run_id: str) -> Iterator[None]:
         if error.errno not in _UNSUPPORTED:
             raise
         raise NoLocks(
-            f"{path}: cannot be locked ({error.strerror}): allowed is a folder of results on a file system with locks"
+            f"{path}: cannot be locked ({error.strerror}): expected a folder of results on a file system with locks"
         ) from error
     try:
         _sign(path)

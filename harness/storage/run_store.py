@@ -72,7 +72,7 @@ def run_folder(results: Path, run_id: str) -> Path:
     """
     if run_id in ("", ".", "..") or any(one in run_id for one in ("/", "\\", "\0")) or len(os.fsencode(run_id)) > 255:
         shown = run_id if len(run_id) <= 80 else f"{run_id[:79]}…"
-        raise ValueError(f"run {shown!r}: allowed is the name of a folder in {results}")
+        raise ValueError(f"run {shown!r}: expected the name of a folder in {results}")
     return results / run_id
 
 
@@ -85,7 +85,7 @@ def own_folder(results: Path, run_id: str) -> Path:
     """Return where the files of a run are to be written. Raises: ValueError where that is a link to elsewhere."""
     folder = run_folder(results, run_id)
     if folder.is_symlink():
-        raise ValueError(f"{folder}: is a link: allowed is a folder to write in")
+        raise ValueError(f"{folder}: is a link: expected a folder to write in")
     return folder
 
 
@@ -189,7 +189,7 @@ def _own_record(results: Path, run_id: str) -> RunRecord | None:
     record = load_record(results, run_id)
     if record is not None and record.id != run_id:
         path = run_folder(results, run_id) / RECORD
-        raise ValueError(f"{path}: its id is {record.id!r}: allowed is the name of its folder")
+        raise ValueError(f"{path}: its id is {record.id!r}: expected the name of its folder")
     return record
 
 
@@ -249,9 +249,9 @@ def _hypothesis(path: Path, number: int, line: bytes) -> Hypothesis:
         one = files.parse_json(line)
         sentence, tokens, text = (one[name] for name in ("sentence", "tokens", "text"))
         if type(sentence) is not int or sentence < 0 or not isinstance(text, str) or not isinstance(tokens, list):
-            raise ValueError("allowed is the number of a sentence, its tokens and its text")
+            raise ValueError("expected the number of a sentence, its tokens and its text")
         if not all(isinstance(token, str) for token in tokens):
-            raise ValueError("allowed are tokens that are text")
+            raise ValueError("expected tokens that are text")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: line {number} is not a translation ({error})") from error
     return Hypothesis(sentence, tuple(tokens), text)
@@ -337,7 +337,7 @@ def load_attention(results: Path, run_id: str, digest: str | None = None) -> dic
         return {}
     arrays = tensors.read(path, digest, ATTENTION_BYTES, check=_check_attention)
     if not all(np.isfinite(one).all() for one in arrays.values()):
-        raise ValueError(f"{path}: a weight is not finite: allowed is from 0 to 1")
+        raise ValueError(f"{path}: a weight is not finite: expected from 0 to 1")
     return {int(name): one for name, one in sorted(arrays.items(), key=lambda pair: int(pair[0]))}
 
 
@@ -371,7 +371,7 @@ def open_log(results: Path, run_id: str) -> BinaryIO:
     path = own_folder(results, run_id) / LOG
     path.parent.mkdir(parents=True, exist_ok=True)
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
-        raise ValueError(f"{path}: allowed is a regular file, and no link to one")
+        raise ValueError(f"{path}: expected a regular file, and no link to one")
     return path.open("ab")
 
 

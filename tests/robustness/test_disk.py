@@ -226,7 +226,7 @@ def test_write_onto_folder_device_or_pipe_is_refused(tmp_path: Path, kind: str) 
     path = tmp_path / "one.csv"
     {"pipe": os.mkfifo, "folder": os.mkdir, "link to a device": lambda one: one.symlink_to("/dev/null")}[kind](path)
     before = path.lstat()
-    with pytest.raises(ValueError, match="cannot be written: allowed is a new file, or to replace a regular one"):
+    with pytest.raises(ValueError, match="cannot be written: expected a new file, or to replace a regular one"):
         files.write_bytes(path, b"x")
     assert path.lstat() == before
 
@@ -238,7 +238,7 @@ def test_write_through_a_link_is_refused(tmp_path: Path) -> None:
     results.mkdir()
     (results / SPEC.id).symlink_to(outside)
     for put in (put_record, put_hypotheses, put_sentences, put_attention, put_weights):
-        with pytest.raises(ValueError, match="is a link: allowed is a folder to write in"):
+        with pytest.raises(ValueError, match="is a link: expected a folder to write in"):
             put(results, 1)
     with pytest.raises(ValueError, match="is a link"):
         run_store.open_log(results, SPEC.id)

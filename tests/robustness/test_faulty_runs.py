@@ -326,7 +326,7 @@ def leaves_its_record_nowhere(place: Place) -> None:
 def opens_too_many_files(place: Place) -> None:
     resource = pytest.importorskip("resource")
     place.patch.setattr(resource, "getrlimit", lambda which: (90, 100))
-    with pytest.raises(ValueError, match=r"jobs=13: allowed is at most 12 where a process may open 100 files"):
+    with pytest.raises(ValueError, match=r"jobs=13: expected at most 12 where a process may open 100 files"):
         place.execute([faulty("sound", seed=seed) for seed in range(13)], jobs=200)
     raised = []
     place.patch.setattr(resource, "setrlimit", lambda which, limits: raised.append(limits))
@@ -449,7 +449,7 @@ def lies_where_nothing_can_be_locked(place: Place) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     place.patch.setattr("fcntl.flock", refuse)
-    with pytest.raises(locks.NoLocks, match=r"run\.lock: cannot be locked \(No locks available\): allowed is a folder"):
+    with pytest.raises(locks.NoLocks, match=r"run\.lock: cannot be locked \(No locks available\): expected a folder"):
         place.execute([faulty("sound")])
     assert place.trained() == {}
 

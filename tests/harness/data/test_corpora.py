@@ -68,21 +68,21 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
             r"train_source.txt, line 2: byte 0xff \(at offset 6 of the file\) is not UTF-8",
         ),
         ({"train_source": b"ein\nzwei\0\n"}, r"train_source.txt, line 2: a NUL character"),
-        ({"train_source": b""}, r"train_source.txt: empty; allowed is one sentence a line"),
+        ({"train_source": b""}, r"train_source.txt: empty; expected one sentence a line"),
         ({"train_source": b"\n \n"}, r"train_source.txt: empty"),
         ({"train_source": b"\xef\xbb\xbf"}, r"train_source.txt: empty"),
-        ({"test_source": b"ein\nzwei\n"}, r"test_source.txt, line 1: 0 tabs; allowed is source, one tab, target"),
+        ({"test_source": b"ein\nzwei\n"}, r"test_source.txt, line 1: 0 tabs; expected source, one tab, target"),
         ({"test_source": b"a\tb\nc\td\te\n"}, r"test_source.txt, line 2: 2 tabs"),
         ({"test_source": b"a\tb\nc\td\t\n"}, r"test_source.txt, line 2: 2 tabs"),
         ({"test_source": b"a\tb\nc\t\n"}, r"test_source.txt, line 2: the target is empty"),
         ({"test_source": b"a\tb\n \td\n"}, r"test_source.txt, line 2: the source is empty"),
         (
             {"train_source": b"a\nb\n", "train_target": b"a\nb\nc\n"},
-            r"train_source.txt has 2 lines and .*train_target.txt 3; allowed is the same number",
+            r"train_source.txt has 2 lines and .*train_target.txt 3; expected the same number",
         ),
         (
             {"validation_source": b"a\nb\nc\n", "validation_target": b"a\n\nc\n"},
-            r"validation_target.txt, line 2: the target is empty; allowed is a sentence on both sides",
+            r"validation_target.txt, line 2: the target is empty; expected a sentence on both sides",
         ),
     ],
 )
@@ -95,7 +95,7 @@ def test_what_is_wrong_in_a_file_is_said_in_one_line(tmp_path: Path, contents: d
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     data = files(tmp_path)
     (tmp_path / "test_source.txt").unlink()
-    with pytest.raises(ValueError, match=r"test_source.txt: cannot be read \(No such file or directory\); allowed is"):
+    with pytest.raises(ValueError, match=r"test_source.txt: cannot be read \(No such file or directory\); expected"):
         corpora.load(data)
 
 
@@ -204,7 +204,7 @@ def test_a_damaged_file_in_the_cache_is_downloaded_again(
     ("settings", "message"),
     [
         ({"direction": "de-fr"}, "direction='de-fr': allowed with corpus='multi30k' is de-en, en-de, en-fr, fr-en"),
-        ({"test_split": "test_2018"}, "test_split='test_2018': allowed is test_2016_flickr, test_2017_flickr"),
+        ({"test_split": "test_2018"}, "test_split='test_2018': expected test_2016_flickr, test_2017_flickr"),
     ],
 )
 def test_directions_and_test_splits_are_a_closed_list(settings: dict[str, str], message: str) -> None:

@@ -125,7 +125,7 @@ def test_long_pairs_are_left_out_of_training_and_cut_elsewhere(tmp_path: Path) -
     assert found.figures["train_left_out"] == 1
     assert found.figures["train_source_length_100"] == 7, "lengths are those of the corpus"
     assert found.source_words == prepare(small(tmp_path)).source_words
-    with pytest.raises(ValueError, match="max_length=3: no training pair is that short; allowed is at least 4"):
+    with pytest.raises(ValueError, match="max_length=3: no training pair is that short; expected at least 4"):
         prepare(small(tmp_path, max_length=3))
 
 
@@ -205,7 +205,7 @@ def test_a_hostile_entry_is_a_damaged_one(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/b", ".."])
 def test_an_entry_neither_reads_nor_writes_outside(name: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"secret")
-    with pytest.raises(ValueError, match="allowed is the name of a file, without folders"):
+    with pytest.raises(ValueError, match="expected the name of a file, without folders"):
         cache.write_entry(tmp_path / "entry", {}, {name: b"another"})
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
     body = {"description": {}, "files": {name: cache.digest(b"secret")}}
@@ -219,7 +219,7 @@ def test_an_entry_neither_reads_nor_writes_outside(name: str, tmp_path: Path) ->
 def test_arrays_that_unfold_are_refused() -> None:
     packed = io.BytesIO()
     np.savez_compressed(packed, train_source_ids=np.zeros(1 << 20, np.int32))
-    with pytest.raises(ValueError, match=r"ids\.npz: allowed are arrays that are not compressed"):
+    with pytest.raises(ValueError, match=r"ids\.npz: expected arrays that are not compressed"):
         preprocess.splits_of(packed.getvalue(), {})
 
 

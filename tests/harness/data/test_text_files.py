@@ -85,10 +85,10 @@ READ: dict[str, tuple[bytes, bytes | None, Pairs]] = {
 }
 SOURCE, TARGET = "train_source", "train_target"
 REFUSED: dict[str, tuple[bytes, bytes | None, str]] = {
-    "fewer lines": (b"ein\n", b"a\nb\n", f"{SOURCE} has 1 lines and .*{TARGET} 2; allowed is the same number"),
+    "fewer lines": (b"ein\n", b"a\nb\n", f"{SOURCE} has 1 lines and .*{TARGET} 2; expected the same number"),
     "more lines": (b"ein\nzwei\ndrei\n", b"a\nb\n", f"{SOURCE} has 3 lines and .*{TARGET} 2"),
     "a line too many at the end": (b"ein\nzwei\n\n", b"a\nb\n", f"{SOURCE} has 3 lines and .*{TARGET} 2"),
-    "CR alone": (b"ein\rzwei\r", b"a\nb\n", f"{SOURCE}, line 1: its lines end with CR alone; allowed is LF or CR LF"),
+    "CR alone": (b"ein\rzwei\r", b"a\nb\n", f"{SOURCE}, line 1: its lines end with CR alone; expected LF or CR LF"),
     "NUL": (b"ein\nzw\0ei\n", b"a\nb\n", f"{SOURCE}, line 2: a NUL character"),
     "not UTF-8": (b"ein\nzw\xffei\n", b"a\nb\n", rf"{SOURCE}, line 2: byte 0xff \(at offset 6 of the file\) is not"),
     "not UTF-8 after a mark": (BOM + b"ein\n\xe4\n", b"a\nb\n", rf"{SOURCE}, line 2: byte 0xe4 \(at offset 7 of the"),
@@ -101,7 +101,7 @@ REFUSED: dict[str, tuple[bytes, bytes | None, str]] = {
     "UTF-32": ("ein\nzwei\n".encode("utf-32"), b"a\nb\n", f"{SOURCE}, line 1: it begins as a UTF-32 file"),
     "gzip": (gzip.compress(b"ein\nzwei\n"), b"a\nb\n", f"{SOURCE}, line 1: it begins as a gzip file"),
     "ZIP": (b"PK\x03\x04ein\nzwei\n", b"a\nb\n", f"{SOURCE}, line 1: it begins as a ZIP file"),
-    "empty source": (b"ein\n\n", b"a\nb\n", f"{SOURCE}, line 2: the source is empty; allowed is a sentence on both"),
+    "empty source": (b"ein\n\n", b"a\nb\n", f"{SOURCE}, line 2: the source is empty; expected a sentence on both"),
     "empty targets": (b"1\n2\n3\n4\n", b"a\n\n\n \n", rf"{TARGET}, line 2: the target is empty \(and 2 more\)"),
     "both sides empty": (b"ein\n\nzwei\n", b"a\n\nb\n", f"{SOURCE}, line 2: the source is empty"),
     "nothing but white space in a line": (
@@ -109,16 +109,16 @@ REFUSED: dict[str, tuple[bytes, bytes | None, str]] = {
         b"a\nb\n",
         f"{SOURCE}, line 2: the source",
     ),
-    "empty split": (b"", b"a\n", f"{SOURCE}: empty; allowed is one sentence a line"),
+    "empty split": (b"", b"a\n", f"{SOURCE}: empty; expected one sentence a line"),
     "nothing but a mark": (BOM, b"a\n", f"{SOURCE}: empty"),
     "nothing but ends of lines": (b"\r\n\r\n", b"a\n\n", f"{SOURCE}: empty"),
-    "one column": (b"ein\ta\nzwei\n", None, f"{SOURCE}, line 2: 0 tabs; allowed is source, one tab, target"),
+    "one column": (b"ein\ta\nzwei\n", None, f"{SOURCE}, line 2: 0 tabs; expected source, one tab, target"),
     "three columns": (b"ein\ta\nzwei\tb\tc\n", None, f"{SOURCE}, line 2: 2 tabs"),
     "an empty column": (b"ein\ta\n\tb\n", None, f"{SOURCE}, line 2: the source is empty"),
     "a line without end": (
         b"ein\n" + b"x " * 100_001,
         b"a\nb\n",
-        f"{SOURCE}, line 2: 200,002 characters; allowed is at",
+        f"{SOURCE}, line 2: 200,002 characters; expected at",
     ),
     "a word without end": (b"ein\na " + b"$" * 1_001, b"a\nb\n", f"{SOURCE}, line 2: 1,001 characters without a space"),
 }
@@ -169,7 +169,7 @@ def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
         place.mkdir()
     else:
         place = Path("/dev/zero")
-    with pytest.raises(ValueError, match=rf"{place.name}: .*allowed is a"):
+    with pytest.raises(ValueError, match=rf"{place.name}: .*expected a"):
         corpora.load(replace(data, files=replace(data.files, train_source=str(place))))
 
 
@@ -178,7 +178,7 @@ def test_a_file_beyond_memory_is_refused_unread(tmp_path: Path) -> None:
     with (tmp_path / "train_source").open("wb") as file:
         file.truncate(text_files.LARGEST_TEXT_BYTES + 1)
     started = time.monotonic()
-    with pytest.raises(ValueError, match=r"train_source: 1,073,741,825 bytes: allowed is at most 1,073,741,824"):
+    with pytest.raises(ValueError, match=r"train_source: 1,073,741,825 bytes: expected at most 1,073,741,824"):
         corpora.load(data)
     assert time.monotonic() - started < 1
 
@@ -204,7 +204,7 @@ def test_a_stream_comes_in_pieces_with_its_own_numbers(monkeypatch: pytest.Monke
         (b"a\nb\nc\nd\0\n", "it, line 4: a NUL character"),
         (BOM + b"a\nb\nc\nd\xe4\n", r"it, line 4: byte 0xe4 \(at offset 10 of the file\)"),
         (b"a\nb\nc\n" + b"$" * 1_001, "it, line 4: 1,001 characters without a space"),
-        (b"a\nb\nc\n" + b"x " * 100_001, "it, line 4: 200,002 characters; allowed is at most 200,000"),
+        (b"a\nb\nc\n" + b"x " * 100_001, "it, line 4: 200,002 characters; expected at most 200,000"),
     ],
 )
 def test_what_is_refused_in_a_stream_names_its_line(
@@ -228,7 +228,7 @@ def test_a_line_without_end_is_not_waited_for() -> None:
             buffer[:] = b"\xf0\x9f\x98\x80"[: len(buffer)] * (len(buffer) // 4 or 1)
             return len(buffer)
 
-    with pytest.raises(ValueError, match="it, line 1: more characters; allowed is at most 200,000"):
+    with pytest.raises(ValueError, match="it, line 1: more characters; expected at most 200,000"):
         next(text_files.pieces(io.BufferedReader(Endless(), buffer_size=4_096), "it"))
 
 
@@ -321,7 +321,7 @@ def examine(folder: Path, source: bytes, target: bytes | None) -> str:
     """Hold what comes of two files against what is promised. Returns "read" or "refused"."""
     data = corpus(folder, source, target)
     if must_be_refused(source, target):
-        with pytest.raises(ValueError, match=r"allowed is") as caught:
+        with pytest.raises(ValueError, match=r"expected") as caught:
             corpora.load(data)
         message = str(caught.value)
         assert caught.type is ValueError
@@ -445,7 +445,7 @@ def test_a_line_of_ten_thousand_words_is_left_out_or_cut(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("one_process")
 def test_a_corpus_of_nothing_but_long_lines_says_what_is_allowed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="max_length=100: no training pair is that short; allowed is at least 10002"):
+    with pytest.raises(ValueError, match="max_length=100: no training pair is that short; expected at least 10002"):
         prepare(corpus(tmp_path, f"{LONG}\t{LONG}\n".encode()))
 
 
@@ -538,7 +538,7 @@ SPOILT: dict[str, tuple[str, bytes, str]] = {
         r"cannot be read \(a gzip file that is damaged\)",
     ),
     "gzip bomb": ("val.de.gz", gzip.compress(bytes(33 << 20), 1), "more than 33554432 bytes of text"),
-    "plain but huge": ("val.de", bytes((32 << 20) + 1), r"33,554,433 bytes: allowed is at most 33,554,432"),
+    "plain but huge": ("val.de", bytes((32 << 20) + 1), r"33,554,433 bytes: expected at most 33,554,432"),
     "another file of the corpus": ("val.de", TEXTS["val.en"], "it is another file"),
 }
 

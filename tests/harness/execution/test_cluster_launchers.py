@@ -133,9 +133,9 @@ TAMPERED: dict[str, tuple[Callable[[Contents], Contents], str]] = {
         "record.json: damaged",
     ),
     "deep record": (lambda found: {**found, run_store.RECORD: b"[" * 100_000}, "record.json: damaged"),
-    "outside": (lambda found: {**found, "../evil.txt": b"x"}, "'../evil.txt': allowed is"),
-    "absolute": (lambda found: {**found, "/tmp/checkpoint.json": b"x"}, "'/tmp/checkpoint.json': allowed is"),
-    "foreign": (lambda found: {**found, "run.lock": b"x"}, "'run.lock': allowed is"),
+    "outside": (lambda found: {**found, "../evil.txt": b"x"}, "'../evil.txt': expected"),
+    "absolute": (lambda found: {**found, "/tmp/checkpoint.json": b"x"}, "'/tmp/checkpoint.json': expected"),
+    "foreign": (lambda found: {**found, "run.lock": b"x"}, "'run.lock': expected"),
 }
 
 
@@ -159,7 +159,7 @@ def test_what_is_wrong_is_refused_and_nothing_is_written(
 
 
 def test_the_record_of_another_run_is_refused(delivered: tuple[RunSpec, Contents, list[str]], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="it is of the run .*-s0-.*: allowed is .*-s1-"):
+    with pytest.raises(ValueError, match="it is of the run .*-s0-.*: expected .*-s1-"):
         transfer.accept(tmp_path, spec(seed=1), delivered[1])
     assert not list(tmp_path.iterdir())
 
@@ -273,14 +273,14 @@ def test_code_travels_with_the_modules_of_variants_from_outside(
 
 BENCH = ["bench", "--corpus", "captions", "--tokenizer", "whitespace", "--variant", "paper"]
 REFUSED = {
-    "--engine rax": "'rax': allowed is local, ray, slurm; did you mean 'ray'?",
+    "--engine rax": "'rax': expected local, ray, slurm; did you mean 'ray'?",
     "--address here:1": "--address requires --engine ray",
     "--engine slurm --address here:1": "--address requires --engine ray",
     "--engine ray --slurm time=3": "--slurm requires --engine slurm",
     "--engine ray --jobs 2": "--jobs 2 does not apply to --engine ray",
     "--engine ray --address ray://here:1": "--address ray://here:1: give HOST:PORT",
-    "--engine slurm --slurm time": "--slurm time: allowed is KEY=VALUE, such as partition=long",
-    "--engine slurm --slurm time=": "--slurm time=: allowed is KEY=VALUE, such as partition=long",
+    "--engine slurm --slurm time": "--slurm time: expected KEY=VALUE, such as partition=long",
+    "--engine slurm --slurm time=": "--slurm time=: expected KEY=VALUE, such as partition=long",
     "--engine ray": "--engine ray: ray is not installed: python -m pip install '.[ray]'",
     "--engine slurm": "--engine slurm: submitit is not installed: python -m pip install '.[slurm]'",
 }
@@ -312,7 +312,7 @@ def test_no_ray_cluster_is_a_line(address: str, named: str, tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
     if named == "variable":
         monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(ValueError, match=f"--engine ray --address {address}: .*: allowed is the HOST:PORT"):
+    with pytest.raises(ValueError, match=f"--engine ray --address {address}: .*: expected the HOST:PORT"):
         ray_launcher.execute(
             [spec()],
             tmp_path,
@@ -337,7 +337,7 @@ def test_slurm_is_missed_in_a_line(
     monkeypatch.setattr(shutil, "which", lambda name: None)
     for words, message in (
         ([], "--engine slurm: there is no sbatch here"),
-        (["--slurm", "cluster=moon"], "--slurm cluster=moon: allowed is slurm, or local"),
+        (["--slurm", "cluster=moon"], "--slurm cluster=moon: expected slurm, or local"),
     ):
         assert main([*BENCH, "--engine", "slurm", *words, "--results", str(tmp_path)]) == 2
         assert message in capsys.readouterr().err
@@ -349,7 +349,7 @@ def test_nothing_waits_where_the_jobs_of_slurm_are_written(tmp_path: Path) -> No
     assert first.parent == second.parent == tmp_path / slurm_launcher.FOLDER
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / slurm_launcher.FOLDER).symlink_to(tmp_path)
-    with pytest.raises(ValueError, match="is a link: allowed is a folder to write in"):
+    with pytest.raises(ValueError, match="is a link: expected a folder to write in"):
         slurm_launcher._folder(tmp_path / "results")
 
 

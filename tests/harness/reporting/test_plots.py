@@ -165,7 +165,7 @@ def test_attention_is_drawn_head_by_head(layers: int, heads: int, tmp_path: Path
 
 def test_attention_of_the_wrong_shape_or_ending_is_refused(tmp_path: Path) -> None:
     weights = np.ones((1, 1, 2, 3))
-    with pytest.raises(ValueError, match=r"weights of shape \(1, 1, 2, 3\): allowed is .*4 target tokens, 3 source"):
+    with pytest.raises(ValueError, match=r"weights of shape \(1, 1, 2, 3\): expected .*4 target tokens, 3 source"):
         concept_plots.attention_heat_map(weights, list("abc"), list("abcd"), tmp_path / "x.png")
     with pytest.raises(ValueError, match=r"picture 'x.gif' must end in .png, .svg or .pdf"):
         concept_plots.attention_heat_map(weights, list("abc"), list("ab"), tmp_path / "x.gif")

@@ -504,7 +504,7 @@ def test_checkpoint_size_limit_follows_the_model(cache: Path, tmp_path: Path, mo
     assert checkpoint._most_bytes(Large()) > 3 * 8 * 2**30  # type: ignore[arg-type]
     with (tmp_path / "large").open("wb") as file:
         file.truncate(files.FILE_BYTES + 1)
-    with pytest.raises(ValueError, match="allowed is at most"):
+    with pytest.raises(ValueError, match="expected at most"):
         tensors.read(tmp_path / "large")
     with pytest.raises(ValueError, match="not safetensors"):
         tensors.read(tmp_path / "large", most=2 * files.FILE_BYTES)
@@ -514,7 +514,7 @@ def test_checkpoint_size_limit_follows_the_model(cache: Path, tmp_path: Path, mo
         patch.setattr(checkpoint, "_most_bytes", lambda model: 99)
         told = Signaller(10)
         train.run(run, tmp_path, progress=told, guard=told.watch)
-    assert any("allowed is at most 99" in remark for remark in told.remarks)
+    assert any("expected at most 99" in remark for remark in told.remarks)
 
 
 def test_resume_with_all_checkpoints_damaged_starts_again_and_reports_it(

@@ -105,7 +105,7 @@ def test_record_of_someone_else_reads_no_other_local_text(
     if how == "another":
         path.write_text("what is nobody's business\n", encoding="utf-8")
     monkeypatch.setattr(tokenizer_process, "tokenise", lambda jobs: pytest.fail("it is tokenised"))
-    said = f"the run's text cannot be had here: {path}: "
+    said = f"the text of the run is not available: {path}: "
     for command in (["score"], ["translate", "--run", record.id, "a sentence"]):
         assert main([*command, "--results", str(results)]) == 2
         error = capsys.readouterr().err
