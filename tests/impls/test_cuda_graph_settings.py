@@ -31,17 +31,17 @@ def run(variant: str = "learned_positions", **changes: Any) -> RunSpec:
     ],
 )
 def test_cuda_graphs_unsupported_run_raises(variant: str, changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=f"cuda_graphs='on' with {named}: expected framework='torch', a device that"):
+    with pytest.raises(ValueError, match=f"cuda_graphs='on' with {named}: CUDA graphs need framework='torch'"):
         run(variant, cuda_graphs="on", **changes)
 
 
 def test_cuda_graphs_external_builder_raises() -> None:
-    with pytest.raises(ValueError, match="with variant='mine:NAME': expected"):
+    with pytest.raises(ValueError, match="with variant='mine:NAME': CUDA graphs need"):
         RunSpec(variant="mine:NAME", recipe=None, device="cuda", cuda_graphs="on")
 
 
 def test_cuda_graphs_unknown_value_suggests_nearest() -> None:
-    with pytest.raises(ValueError, match="cuda_graphs='onn': expected off, on; did you mean 'on'"):
+    with pytest.raises(ValueError, match="cuda_graphs='onn': expected 'off' or 'on'; did you mean 'on'"):
         override(run(device="cuda"), "cuda_graphs=onn")
 
 

@@ -359,7 +359,7 @@ with locks.hold(results, run):
     if end == "dies":
         os.kill(os.getpid(), 9)
     from small_runs import spec
-    from harness.experiments.specs import RunRecord
+    from harness.storage.records import RunRecord
     one = spec("faulty_models:build_sound")
     run_store.save_record(results, RunRecord(id=one.id, spec=one, status="diverged", note="the other's"))
 """

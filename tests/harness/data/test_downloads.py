@@ -53,7 +53,7 @@ from harness.data import cache, corpora, download, multi30k
 from harness.data.corpora import DataUnavailable
 from harness.experiments.specs import DataSpec
 
-README = ROOT / "README.md"
+DATA_PAGE = ROOT / "docs" / "data.md"
 SILENT = 1.0
 TOTAL = 8.0
 MARGIN = 6.0
@@ -307,7 +307,7 @@ def test_fetch_limits_are_as_documented(monkeypatch: pytest.MonkeyPatch, capsys:
     stated = "less than 8 KiB in 9 seconds", "180 seconds"
     with pytest.raises(SystemExit):
         main(["data", "--help"])
-    for text in (capsys.readouterr().out, str(data_command.__doc__), README.read_text(encoding="utf-8")):
+    for text in (capsys.readouterr().out, str(data_command.__doc__), DATA_PAGE.read_text(encoding="utf-8")):
         assert all(words in " ".join(text.split()) for words in stated), text
 
 

@@ -91,7 +91,7 @@ def test_what_comes_back_is_what_local_leaves(delivered: tuple[RunSpec, Contents
     assert (found.command, found.note) == ("the command", "a note")
     kept, there = ({path.name for path in (tmp_path / name / one.id).iterdir()} for name in ("gathered", "local"))
     assert kept == there
-    assert any(line.startswith(f"{one.id}: epoch 3/3") for line in lines)
+    assert any("epoch 3/3" in line for line in lines)
     assert not any("\n" in line for line in lines)
 
 
@@ -273,14 +273,14 @@ def test_code_travels_with_the_modules_of_variants_from_outside(
 
 BENCH = ["bench", "--corpus", "captions", "--tokenizer", "whitespace", "--variant", "paper"]
 REFUSED = {
-    "--engine rax": "'rax': expected local, ray, slurm; did you mean 'ray'?",
+    "--engine rax": "'rax' is not one of local, ray, slurm; did you mean 'ray'?",
     "--address here:1": "--address requires --engine ray",
     "--engine slurm --address here:1": "--address requires --engine ray",
     "--engine ray --slurm time=3": "--slurm requires --engine slurm",
     "--engine ray --jobs 2": "--jobs 2 does not apply to --engine ray",
-    "--engine ray --address ray://here:1": "--address ray://here:1: give HOST:PORT",
-    "--engine slurm --slurm time": "--slurm time: expected KEY=VALUE, such as partition=long",
-    "--engine slurm --slurm time=": "--slurm time=: expected KEY=VALUE, such as partition=long",
+    "--engine ray --address ray://here:1": "--address ray://here:1: Ray client addresses do not work; give HOST:PORT",
+    "--engine slurm --slurm time": "--slurm time: give KEY=VALUE, such as partition=long",
+    "--engine slurm --slurm time=": "--slurm time=: give KEY=VALUE, such as partition=long",
     "--engine ray": "--engine ray: ray is not installed: python -m pip install '.[ray]'",
     "--engine slurm": "--engine slurm: submitit is not installed: python -m pip install '.[slurm]'",
 }
