@@ -193,7 +193,8 @@ def test_fetch_faulty_server_gives_the_file_or_a_reason_in_time(
         assert told.out == ""
         assert told.err.count("\n") == 1
         assert re.search(
-            rf"^bakeoff: Multi30k: train\.de is not in the cache and could not be downloaded from {server.address('bad')}: "
+            rf"^bakeoff: Multi30k: train\.de is not in the cache and could not be downloaded "
+            rf"from {server.address('bad')}: "
             rf"(?P<why>.*)\. Offline: put the files \(NAME or NAME\.gz\) into a folder and name that folder in "
             r"MULTI30K_DIR$",
             told.err,
