@@ -13,11 +13,6 @@ from worker_tasks import Crew, Task
 from harness.data import tokenizer_process
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep the tests of a file in one process of pytest-xdist, and all that use the `crew` in one as well."""
-    item.add_marker(pytest.mark.xdist_group("crew" if "crew" in getattr(item, "fixturenames", ()) else item.path.stem))
-
-
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Yield the folder that a module's tests keep prepared corpora in; they compute with one thread."""
@@ -60,11 +55,13 @@ def multi30k_folder() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def crew(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    """Yield the processes that do the tasks of all selected tests: what a test's parameter `task` names."""
+    """Yield the processes that do the tasks of a file's selected tests: what a test's parameter `task` names."""
     tasks: list[Task] = []
     for item in request.session.items:
+        if item.path != request.path:
+            continue
         task = getattr(item, "callspec", None) and item.callspec.params.get("task")
         if isinstance(task, Task) and not (task.needs_multi30k and not os.environ.get("MULTI30K_DIR")):
             tasks += task.needs
