@@ -116,11 +116,6 @@ class RunTable:
         return f"{BUDGETS[self.budget]}: {self.title}"
 
     @property
-    def published_size(self) -> bool:
-        """Whether these results are comparable with published ones."""
-        return not self.departures
-
-    @property
     def departures(self) -> tuple[str, ...]:
         """Why these results are not comparable with published ones; empty if they are."""
         data, found = self.records[0].spec.data, []
@@ -167,12 +162,6 @@ class RunTable:
 def notes(records: Iterable[RunRecord]) -> tuple[str, ...]:
     """Return the different notes of `records`, in order."""
     return tuple(dict.fromkeys(note for record in records if (note := short_line(record.note))))
-
-
-def shown_budgets(found: Iterable[RunTable]) -> dict[str, str]:
-    """Return the budgets that a report of these groups shows, with their titles."""
-    present = {group.budget for group in found}
-    return {name: title for name, title in BUDGETS.items() if name in present}
 
 
 def groups(records: Iterable[RunRecord], *, pilots: bool = False) -> tuple[RunTable, ...]:

@@ -38,6 +38,8 @@ from impls import registry
 COMMANDS = (bench, ablate, run, speed, data, settings, translate, laws, list_runs, score, check, clean, compare, report)
 BROKEN_PIPE_CODE = 141
 """The exit code of a program that SIGPIPE ends: the reader of its output is gone before all was written."""
+PLACES = ("--results", "--reports")
+"""Options that name folders of this machine."""
 VALUE_OPTIONS = ("--variant", "--base", "--run")
 """Options whose values users tend to give without the option: variants, and ids of runs."""
 
@@ -140,7 +142,7 @@ def _flush_output() -> None:
 
 def _run(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
-    typed = shlex.join(["python", "-m", "harness", *words])
+    typed = _recorded_command(words)
     try:
         parsed = parser().parse_args(words, argparse.Namespace(is_program=arguments is None, typed=typed))
         code: int = parsed.command(parsed)
@@ -158,6 +160,18 @@ def _run(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _recorded_command(words: Sequence[str]) -> str:
+    """Return the command line as records show it: without the folders of this machine that results are written to."""
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word in PLACES:
+            next(rest, None)
+        elif not word.startswith(tuple(f"{option}=" for option in PLACES)):
+            kept.append(word)
+    return shlex.join(["python", "-m", "harness", *kept])
 
 
 def _message(error: ValueError | OSError) -> str:

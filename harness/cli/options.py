@@ -122,6 +122,14 @@ def add_checkpoints(parser: argparse.ArgumentParser) -> None:
         help="resume runs whose checkpoints were written with another processor, library version or setting that "
         "changes the last digits of results; their records say so",
     )
+    parser.add_argument(
+        "--score-every",
+        type=count,
+        default=0,
+        metavar="EPOCHS",
+        help="translate the validation set after every so many epochs and store its BLEU in the learning curve "
+        "(default 0: never)",
+    )
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:

@@ -76,6 +76,7 @@ def _by_hand(arguments: argparse.Namespace, watch: SignalGuard) -> int:
         "note": arguments.note,
         "checkpoint_seconds": arguments.checkpoint_seconds,
         "resume_anyway": arguments.resume_anyway,
+        "score_every": arguments.score_every,
     }
     try:
         record = _run(spec, arguments.results, display, watch, origin)
@@ -113,8 +114,8 @@ def _spec(arguments: argparse.Namespace) -> RunSpec:
 def _child(arguments: argparse.Namespace, watch: SignalGuard) -> int:
     """Run the spec in a line of standard input; events go to standard output, everything else to standard error.
 
-    The line is JSON: `spec`; `command`, `note`, `checkpoint_seconds` and `resume_anyway` as the options of those names;
-    and `follow`, true if the run ends when its standard input is closed.
+    The line is JSON: `spec`; `command`, `note`, `checkpoint_seconds`, `resume_anyway` and `score_every` as the options
+    of those names; and `follow`, true if the run ends when its standard input is closed.
     """
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
@@ -124,6 +125,7 @@ def _child(arguments: argparse.Namespace, watch: SignalGuard) -> int:
             spec = spec_from_json(given["spec"])
             origin: dict[str, Any] = {"command": str(given.get("command", "")), "note": str(given.get("note", ""))}
             origin["resume_anyway"] = given.get("resume_anyway") is True
+            origin["score_every"] = int(given.get("score_every", 0))
             origin["checkpoint_seconds"] = float(given.get("checkpoint_seconds", arguments.checkpoint_seconds))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"--spec -: standard input holds no run: {error}") from error

@@ -180,6 +180,7 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
         retries=arguments.retries,
         checkpoint_seconds=arguments.checkpoint_seconds,
         resume_anyway=arguments.resume_anyway,
+        score_every=arguments.score_every,
     )
     settings: dict[str, Any] = {"command": arguments.typed, "note": arguments.note, "terms": limits}
     if missing and arguments.engine != "local":

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from harness.data import text_files
 from harness.data.batches import evaluation_batches
 from harness.data.dataset import Dataset, detokenise, moses_tokens, score_tokens
-from harness.evaluation.metrics import Judge, Scored, Scores, evaluate, score, unknown_tokens
+from harness.evaluation.metrics import Judge, Scored, Scores, evaluate, score, text_bleu, unknown_tokens
 from harness.evaluation.search import Decoded, translate
 from harness.experiments.specs import DecodingSpec, Unknown
 from harness.storage.run_store import Hypothesis
@@ -72,6 +72,32 @@ def measure(
             model, prepared, [translation.tokens for translation in decoded.translations[:ATTENDED]]
         ),
     )
+
+
+def validation_bleu(
+    model: Seq2SeqModel, prepared: Dataset, decoding: DecodingSpec, *, on_batch: Callable[[int], None] | None = None
+) -> float:
+    """Return the sacreBLEU, 0 to 100, of greedy translations of the validation set.
+
+    Its references are the ids that the model is validated on: words outside the vocabulary match nothing, and long
+    sentences are cut. The figure is therefore not comparable with scores of the test set.
+
+    Args:
+        model: The model; its weights and random state do not change.
+        prepared: The corpus.
+        decoding: The settings of the search, except that it is greedy and never chooses `<unk>`.
+        on_batch: Called with the number of sentences translated so far.
+    """
+    decoded = translate(
+        model, prepared.validation.source, replace(decoding, beam=1, unknown="never"), on_batch=on_batch
+    )
+    translations = [translation.tokens for translation in decoded.translations]
+    references = [ids[1:-1] for ids in prepared.validation.target]
+    texts, reference_texts = (
+        detokenise(prepared, [tuple(prepared.target_words[token] for token in ids) for ids in side])
+        for side in (translations, references)
+    )
+    return text_bleu(texts, reference_texts, prepared.data.case)
 
 
 def _translated(

@@ -192,6 +192,12 @@ def score(
     return replace(scores, signatures={name: f"{item}|unk:{unknown}" for name, item in scores.signatures.items()})
 
 
+def text_bleu(texts: Sequence[str], reference_texts: Sequence[str], case: Case) -> float:
+    """Return the `bleu_sacre` of plain sentences, as `score` computes it."""
+    bleu: float = _text_metrics(case)["bleu_sacre"].corpus_score(texts, [list(reference_texts)]).score
+    return bleu
+
+
 def _moses_metric() -> Metric:
     from sacrebleu.metrics.bleu import BLEU  # imported late: it takes as long as NumPy, and --help does not need it
 

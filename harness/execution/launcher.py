@@ -44,6 +44,7 @@ class RunLimits:
         grace_seconds: The time that an interrupted process has to write its checkpoint.
         checkpoint_seconds: The interval of checkpoints; None for the default of the run.
         resume_anyway: Whether a run resumes from a checkpoint of another environment.
+        score_every: The number of epochs between two translations of the validation set; 0 for none.
     """
 
     timeout_seconds: float | None = None
@@ -52,6 +53,7 @@ class RunLimits:
     grace_seconds: float = GRACE_SECONDS
     checkpoint_seconds: float | None = None
     resume_anyway: bool = False
+    score_every: int = 0
 
 
 @dataclass

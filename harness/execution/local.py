@@ -157,6 +157,7 @@ class _Crew:
             spec=task.spec,
             checkpoint_seconds=terms.checkpoint_seconds,
             resume_anyway=terms.resume_anyway,
+            score_every=terms.score_every,
             **self.told,
         )
         printed = logs.size(run_store.log_path(self.results, run))

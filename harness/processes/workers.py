@@ -33,6 +33,7 @@ class Payload:
         note: Free text for the record.
         checkpoint_seconds: Time between two checkpoints; None for the default.
         resume_anyway: Resume although the checkpoint was written with another arithmetic.
+        score_every: Translate the validation set after every so many epochs; 0 for never.
     """
 
     spec: RunSpec
@@ -40,6 +41,7 @@ class Payload:
     note: str = ""
     checkpoint_seconds: float | None = None
     resume_anyway: bool = False
+    score_every: int = 0
 
     def line(self) -> str:
         """Return the line. `follow` asks the process to end when its standard input does."""
@@ -92,11 +94,6 @@ class Worker:
         except RuntimeError as error:
             kill_group(self._process)
             raise OSError(str(error)) from error
-
-    @property
-    def process_id(self) -> int:
-        """The process id."""
-        return self._process.pid
 
     def ask_to_end(self) -> None:
         """Ask the process to write a checkpoint and end."""

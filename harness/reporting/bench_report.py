@@ -192,11 +192,12 @@ def _searched(label: str, row: TableRow) -> str:
 
 
 def _rank(metric: MetricLeaderboard | None, label: str) -> str:
-    """Return the ranks that a row may have by the first metric, such as "rank 1–3"."""
+    """Return the ranks that a row may have by the first metric, such as "rank 1–3, tied with the best"."""
     ranks = metric.rank_interval(label) if metric else None
-    if ranks is None:
+    if metric is None or ranks is None:
         return ""
-    return f"rank {ranks[0]}" if ranks[0] == ranks[1] else f"rank {ranks[0]}–{ranks[1]}"
+    rank = f"rank {ranks[0]}" if ranks[0] == ranks[1] else f"rank {ranks[0]}–{ranks[1]}"
+    return f"{rank}, tied with the best" if metric.tied_with_best(label) else rank
 
 
 def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> str | Cell:

@@ -85,11 +85,6 @@ def mebibytes(size: float | None) -> str:
     return "unknown" if size is None else f"{size / 2**20:,.0f}"
 
 
-def count(amount: int, noun: str) -> str:
-    """Return a number with its noun: "1 seed", "3 seeds"."""
-    return f"{amount:,} {noun}" + ("" if amount == 1 else "s")
-
-
 def listed(parts: Sequence[str]) -> str:
     """Return parts as a sentence lists them: "a, b and c"."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

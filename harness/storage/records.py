@@ -47,7 +47,8 @@ class EpochRecord:
     Units: losses in nats per target word; `training_loss` is what was minimised (label smoothing included),
     `training_perplexity` and the validation figures are unsmoothed, and None where they are not finite.
     `learning_rate` is the last update's. `updates` counts from the start of training, `tokens` (target words to
-    predict) from the start of the epoch.
+    predict) from the start of the epoch. `validation_bleu` (see `harness.evaluation.evaluate`) is None for
+    epochs that were not translated (`--score-every`).
     """
 
     epoch: int
@@ -61,6 +62,7 @@ class EpochRecord:
     largest_gradient_norm: float | None
     training_seconds: float
     validation_seconds: float
+    validation_bleu: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

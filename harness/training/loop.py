@@ -36,12 +36,15 @@ class LoopCallbacks:
     Attributes:
         on_update: after every update, inside the time that counts as training.
         on_validation: before a validation.
+        translate_validation: called with the number of an epoch after its validation; returns the BLEU of the model's
+            translations of the validation set, or None where they are not wanted.
         on_epoch: after an epoch, validation and checkpoint included.
         save_checkpoint: stores the state and the model, outside the time that counts as training.
     """
 
     on_update: Callable[[], None] = _ignore
     on_validation: Callable[[], None] = _ignore
+    translate_validation: Callable[[int], float | None] = _ignore
     on_epoch: Callable[[EpochRecord], None] = _ignore
     save_checkpoint: Callable[[], None] = _ignore
 
@@ -175,6 +178,7 @@ class TrainingLoop:
             self._callbacks.on_validation()
             scored = evaluate(self.model, self._interruptible(self.validation_batches))
             validation = scored.loss, scored.perplexity
+        seconds, diverged = time.perf_counter() - began, not has_perplexity(validation[0])
         return EpochRecord(
             epoch=state.epochs + 1,
             updates=state.updates,
@@ -186,7 +190,8 @@ class TrainingLoop:
             validation_perplexity=finite(validation[1]),
             largest_gradient_norm=finite(totals.largest_gradient_norm),
             training_seconds=state.training_seconds,
-            validation_seconds=time.perf_counter() - began,
+            validation_seconds=seconds,
+            validation_bleu=None if diverged else self._callbacks.translate_validation(state.epochs + 1),
         )
 
     def _interruptible(self, batches: list[Batch]) -> Iterator[Batch]:

@@ -14,7 +14,7 @@ import numpy as np
 import impls
 from harness.data.batches import training_batches
 from harness.data.dataset import Dataset, prepare
-from harness.evaluation.evaluate import TestResults, measure
+from harness.evaluation.evaluate import TestResults, measure, validation_bleu
 from harness.experiments.specs import RunSpec
 from harness.processes import machine
 from harness.processes.progress import Event, Progress, silent
@@ -46,6 +46,8 @@ class RunOptions:
         checkpoint_seconds: Time between two checkpoints within an epoch; 0 for checkpoints at the ends of epochs only.
         guard: Delivers signals; one that arrives leaves a checkpoint and a record of status "interrupted".
         resume_anyway: Resume although the checkpoint was written with another arithmetic.
+        score_every: Translate the validation set after every so many epochs, for the BLEU in the learning curve; 0 for
+            never.
     """
 
     progress: Progress
@@ -54,6 +56,7 @@ class RunOptions:
     checkpoint_seconds: float
     guard: SignalGuard
     resume_anyway: bool
+    score_every: int
 
 
 def run(
@@ -66,6 +69,7 @@ def run(
     checkpoint_seconds: float = checkpoint_files.SECONDS,
     guard: SignalGuard | None = None,
     resume_anyway: bool = False,
+    score_every: int = 0,
 ) -> RunRecord:
     """Train and measure one run and store its record; continue an interrupted run from its checkpoint.
 
@@ -74,7 +78,7 @@ def run(
     Args:
         spec: What to run.
         results: The folder of results.
-        progress, command, note, checkpoint_seconds, guard, resume_anyway: As in `RunOptions`.
+        progress, command, note, checkpoint_seconds, guard, resume_anyway, score_every: As in `RunOptions`.
 
     Raises:
         RunFailed: Training or measuring failed; the stored record has the reason.
@@ -89,6 +93,7 @@ def run(
         checkpoint_seconds=checkpoint_seconds,
         guard=guard or SignalGuard(),
         resume_anyway=resume_anyway,
+        score_every=score_every,
     )
     existing = reuse.reusable_records(results, [spec])
     if existing:
@@ -179,12 +184,20 @@ class _Run:
             callbacks=LoopCallbacks(
                 on_update=lambda: self.progress.report("training"),
                 on_validation=lambda: self.progress.report("validating", now=True),
+                translate_validation=self._translate_validation,
                 on_epoch=lambda epoch: self.progress.report("training", remark=epoch_remark(epoch, self.loop.epochs)),
                 save_checkpoint=self._save_checkpoint,
             ),
             checkpoint_seconds=self.options.checkpoint_seconds,
         )
         self.progress = RunProgress(self.loop, self.options.progress)
+
+    def _translate_validation(self, epoch: int) -> float | None:
+        """Return the BLEU of the validation set after an epoch, or None where it is not wanted."""
+        if not self.options.score_every or epoch % self.options.score_every:
+            return None
+        guard = self.options.guard
+        return validation_bleu(self.model, self.dataset, self.spec.decoding, on_batch=lambda _: guard.check())
 
     def _save_checkpoint(self) -> None:
         self.state.total_seconds = self._seconds()

@@ -191,8 +191,12 @@ def test_without_multi30k_the_run_is_on_captions_and_says_so(tmp_path: Path, cap
 
 
 def test_bench_trains_measures_reports_and_goes_on(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    line = ["bench", *SMALL, "--variant", "counting_model:build", "--seed", "0", "--seed", "1"]
-    assert main(line) == 0
+    line = ["bench", *SMALL, "--variant", "counting_model:build", "--seed", "0", "--seed", "1", "--score-every", "1"]
+    assert main([*line, "--results", "results/local", "--reports=reports/local"]) == 0
+    records = run_store.records(Path("results/local"))
+    # The folders of one machine tell a reader nothing.
+    assert {record.command for record in records} == {shlex.join(["python", "-m", "harness", *line])}
+    assert all(epoch.validation_bleu is not None for record in records for epoch in record.curve)
     shown = capsys.readouterr()
     assert "2 runs on captions de-en" in shown.out
     assert "not comparable with published" in shown.out

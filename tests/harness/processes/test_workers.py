@@ -1,4 +1,4 @@
-"""What the process of a run is told on its standard input."""
+"""The payload that the process of a run reads from its standard input."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from harness.processes.workers import Payload
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, {"resume_anyway": False}),
-        ({"checkpoint_seconds": 5.0, "resume_anyway": True}, {"checkpoint_seconds": 5.0, "resume_anyway": True}),
+        ({}, {"resume_anyway": False, "score_every": 0}),
+        (
+            {"checkpoint_seconds": 5.0, "resume_anyway": True, "score_every": 2},
+            {"checkpoint_seconds": 5.0, "resume_anyway": True, "score_every": 2},
+        ),
     ],
 )
 def test_payload_line_holds_its_settings(settings: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -202,6 +202,20 @@ def test_leaderboard_ranks_the_best_row_first_with_rank_intervals() -> None:
     assert [cell.mark for cell in (row[1] for row in rows) if isinstance(cell, Cell)] == ["", "▼"]
 
 
+def test_leaderboard_says_which_rows_are_tied_with_the_best() -> None:
+    noise = {"learned_positions": (0.0, 2.0, -2.0, 1.0, -1.0), "paper": (-1.0, 1.0, 2.0, -2.0, 0.1)}
+    found = [
+        replace(one, scores={"bleu_sacre": 30.0 + noise[one.spec.variant][one.spec.seed]})
+        for one in runs("learned_positions", "paper", seeds=5)
+    ]
+    (judged,) = analyse_bench(found, method=QUICK).tables
+    rows = bench_report.leaderboard(judged).rows
+    assert [str(row[0]) for row in rows] == [
+        "paper (rank 1–2)",
+        "learned_positions (rank 1–2, tied with the best)",
+    ]
+
+
 def test_one_seed_has_no_deviation_and_says_so() -> None:
     assert "seed noise is unknown" in terminal(runs(seeds=1))
     assert "±" not in terminal(runs(seeds=1))

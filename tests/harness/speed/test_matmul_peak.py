@@ -26,7 +26,7 @@ def batch(*lengths: tuple[int, int]) -> Batch:
 
 @pytest.mark.parametrize("library", ["torch", "numpy"])
 def test_products_timed_are_those_counted(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every multiplication is a real one of real rows: forward, and both gradients, written where it is told to."""
+    """Every product multiplies real rows, forward and for both gradients, and writes to the given output."""
     import torch
 
     done = 0

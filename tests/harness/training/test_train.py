@@ -16,7 +16,9 @@ from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
 from harness.data.batch_digest import expected_batches, weights_digest
 from harness.data.batches import evaluation_batches
 from harness.data.dataset import prepare
+from harness.evaluation import evaluate as evaluation
 from harness.evaluation.evaluate import test_scores as scores_of
+from harness.evaluation.search import Decoded, Translation
 from harness.experiments.specs import RunSpec
 from harness.processes import machine
 from harness.processes.progress import Event
@@ -24,7 +26,7 @@ from harness.storage import run_store
 from harness.storage.files import file_digest
 from harness.storage.records import RunRecord
 from harness.training import loop, run_progress, train
-from impls.contract import Training
+from impls.contract import UNK, Training
 
 TORCH = spec("learned_positions", TINY)
 
@@ -85,6 +87,30 @@ def test_run_record_is_complete(straight: tuple[Path, RunRecord]) -> None:
         assert name not in record.signatures
     assert set(record.signatures) < set(record.scores)
     json.dumps(record.scores, allow_nan=False)
+
+
+def test_scoring_every_second_epoch_adds_its_bleu_to_the_curve_and_changes_no_weight(
+    straight: tuple[Path, RunRecord], tmp_path: Path
+) -> None:
+    record = train.run(TORCH, tmp_path, score_every=2)
+    scored = [epoch.validation_bleu for epoch in record.curve]
+    assert [score is None for score in scored] == [True, False, True]
+    assert record.fingerprints["weights_after"] == straight[1].fingerprints["weights_after"]
+    assert run_store.load_record(tmp_path, TORCH.id).curve == record.curve
+
+
+def test_validation_bleu_is_that_of_the_ids_of_the_validation_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = prepare(TORCH.data)
+    model = train.build_model(TORCH, prepared)
+    perfect = [
+        Translation(tuple(int(token) for token in ids[1:-1] if token != UNK), 0.0, True)
+        for ids in prepared.validation.target
+    ]
+    half = [*perfect[: len(perfect) // 2], *[Translation((), 0.0, True)] * (len(perfect) - len(perfect) // 2)]
+    unknown = 100 * prepared.figures["validation_target_unknown_rate"]
+    for translations, least, most in [(perfect, 100 - 5 * unknown, 100 - unknown / 5), (half, 5.0, 60.0)]:
+        monkeypatch.setattr(evaluation, "translate", lambda *_, **__: Decoded(tuple(translations), 0, 0))  # noqa: B023
+        assert least <= evaluation.validation_bleu(model, prepared, TORCH.decoding) <= most
 
 
 def test_run_fingerprints_match_the_data_batches_and_weights(straight: tuple[Path, RunRecord]) -> None:
