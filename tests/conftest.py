@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from places import FIXTURES, ROOT
@@ -40,7 +41,11 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokenise in this process: only for tokenizers that do not import spaCy."""
-    monkeypatch.setattr(tokenizer_process, "_in_a_process", tokenizer_process._answer)
+
+    def request(command: str, **arguments: Any) -> Any:
+        return tokenizer_process.COMMANDS[command](**arguments)
+
+    monkeypatch.setattr(tokenizer_process, "_request", request)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What a model was trained on: a running digest of its batches, and how much of them is padding."""
+"""A running digest of the batches that a model is trained on, and their share of padding."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from harness.data.vocabulary import Split
 from impls.contract import PAD, Arrays, Batch, Training
 
 MARKS = (1, 10, 50)
-"""Updates after which the digest of the batches is kept, besides the ends of the epochs."""
+"""Updates after which the digest of the batches is recorded, in addition to the ends of epochs."""
 WEIGHTS_MARK = 50
-"""The update after which a digest of the weights is kept, besides the ends of the epochs."""
+"""The update after which a digest of the weights is recorded, in addition to the ends of epochs."""
 
 
 @dataclass
 class ConsumedBatches:
-    """A record of the batches that were passed to `train_step`, updated in the training loop itself.
+    """The batches that were passed to `train_step`, recorded in the training loop.
 
-    The digest is a chain, so that a checkpoint can hold it: SHA-256 of the digest before, then for each of source,
-    target_in and target_out its shape (two 64-bit integers) and its ids (32-bit integers), little endian.
+    The digest is a chain, so that a checkpoint can hold it: the SHA-256 of the previous digest, followed for each of
+    source, target_in and target_out by its shape (two 64-bit integers) and ids (32-bit integers), little endian.
 
     Attributes:
-        updates: number of batches so far.
-        digest: hexadecimal digest after the last batch.
-        marks: digest by the number of updates (a decimal string, for JSON) after which it was kept.
-        source_ids: number of source ids, padding included; `target_ids` likewise.
-        source_tokens: number of source ids that are not padding; `target_tokens` likewise.
-        fewest_tokens: target tokens of the smallest update; `most_tokens` of the largest.
+        updates: Number of batches so far.
+        digest: Hexadecimal digest after the last batch.
+        marks: Recorded digests by the number of updates (a decimal string, for JSON).
+        source_ids, target_ids: Number of ids, including padding.
+        source_tokens, target_tokens: Number of ids without padding.
+        fewest_tokens, most_tokens: Target tokens of the smallest and of the largest batch.
     """
 
     updates: int = 0
@@ -45,7 +45,7 @@ class ConsumedBatches:
     most_tokens: int = 0
 
     def add(self, batch: Batch) -> None:
-        """Record a batch that the model is trained on now."""
+        """Add a batch."""
         chain = hashlib.sha256(bytes.fromhex(self.digest))
         for ids in (batch.source, batch.target_in, batch.target_out):
             chain.update(np.array(ids.shape, dtype="<i8").tobytes())
@@ -63,11 +63,11 @@ class ConsumedBatches:
             self.mark()
 
     def mark(self) -> None:
-        """Keep the digest after the updates so far, as at the end of an epoch."""
+        """Record the digest after the updates so far."""
         self.marks[str(self.updates)] = self.digest
 
     def statistics(self) -> dict[str, float]:
-        """Return the shares of ids that are padding, 0 to 1, and the range of target tokens of an update."""
+        """Return the shares of padding, 0 to 1, and the smallest and largest number of target tokens of a batch."""
         if not self.updates:
             return {}
         return {
@@ -79,13 +79,18 @@ class ConsumedBatches:
 
 
 STATISTICS = ("source_padding_rate", "target_padding_rate", "fewest_update_tokens", "most_update_tokens")
-"""The names of `ConsumedBatches.statistics`."""
+"""The keys of `ConsumedBatches.statistics`."""
 
 
 def expected_batches(split: Split, training: Training, *, seed: int, updates: Collection[int]) -> ConsumedBatches:
-    """Return what a run consumes that is trained on `split`, computed from the corpus alone.
+    """Return the batches that a run on `split` consumes, computed from the corpus alone.
 
-    `updates` are the numbers of updates after which the digest is kept besides `MARKS`; the largest is the last update.
+    Args:
+        split: The training split.
+        training: The training settings.
+        seed: The seed of the run.
+        updates: Numbers of updates after which the digest is recorded, in addition to `MARKS`; the largest is the last
+            update.
     """
     consumed, last, epoch = ConsumedBatches(), max(updates, default=0), 0
     while consumed.updates < last and len(split):
@@ -100,7 +105,7 @@ def expected_batches(split: Split, training: Training, *, seed: int, updates: Co
 
 
 def weights_digest(weights: Arrays) -> str:
-    """Return one SHA-256 of all weights: name, shape and float32 values of each tensor, in order of name."""
+    """Return the SHA-256 of the names, shapes and float32 values of all weights, sorted by name."""
     digest = hashlib.sha256()
     for name, array in sorted(weights.items()):
         digest.update(f"{name}:{'x'.join(map(str, array.shape))}:".encode())

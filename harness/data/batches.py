@@ -20,17 +20,17 @@ def training_batches(split: Split, training: Training, *, seed: int, epoch: int,
     Every pair of `split` is in exactly one batch. `training.batching` decides which pairs share a batch:
 
     - "random": the pairs are shuffled and cut into batches of `batch_size`. This is the distribution of torchtext's
-      `BucketIterator` as the tutorials call it: it sorts pools by length only where `sort_within_batch` is set.
+      `BucketIterator` as the tutorials call it: it sorts pools by length only if `sort_within_batch` is set.
     - "length": the pairs are shuffled and cut into pools of 100 batches; each pool is sorted by length and cut into
       batches of `batch_size`; the batches of the epoch are shuffled.
     - "tokens": the shuffled pairs are sorted by the length of their longer side and cut into batches of at most
       `batch_tokens` tokens (pairs times the longer side of the longest pair); the batches are shuffled.
 
-    For "length" the length of a pair is that of its longer side, then of its target, then of its source: of the simple
-    orders it leaves the least padding on Multi30k.
+    For "length", pairs are sorted by their longer side, then their target, then their source: of the simple orders it
+    leaves the least padding on Multi30k.
 
-    The order is a function of (seed, epoch) alone, so a resumed run passes `skip`, the number of batches that are done.
-    Epochs count from 0.
+    The order is a function of (seed, epoch) alone. Epochs count from 0. A resumed run passes `skip`, the number of
+    batches that it has already been trained on.
 
     Raises:
         ValueError: A number is out of range.
@@ -38,7 +38,7 @@ def training_batches(split: Split, training: Training, *, seed: int, epoch: int,
     Source: torchtext 0.6.0, `BucketIterator` and `pool`; fairseq, `batch_by_size`, for "tokens".
     """
     _check(seed=(seed, 0), epoch=(epoch, 0), skip=(skip, 0))
-    # Raw 64-bit words, because NumPy guarantees that these stay the same in every version, but not how it shuffles.
+    # NumPy guarantees the same raw 64-bit words in every version, but not the same shuffling.
     random = np.random.PCG64([seed, epoch])
     order = _shuffled(np.arange(len(split)), random)
     if training.batching == "random":
@@ -62,10 +62,10 @@ def updates_per_epoch(split: Split, training: Training) -> int:
 
 
 def evaluation_batches(split: Split, batch_size: int = 128) -> Iterator[tuple[Batch, Rows]]:
-    """Yield the pairs in ascending order of length, with the places in `split` that the rows of each batch come from.
+    """Yield the pairs in ascending order of length, and for each batch the indices of its rows in `split`.
 
-    Length is torchtext's `interleave_keys`: the bits of the source's and the target's length, in turn. The means of
-    these batches are therefore the means of the tutorials' test iterator, which their perplexity is a mean of.
+    Length is torchtext's `interleave_keys`, which alternates the bits of the source and target lengths. So the batches
+    are those of the tutorials' test iterator, whose perplexity is a mean over batches.
 
     Source: torchtext 0.6.0, `TranslationDataset.sort_key` and `BucketIterator` with train=False.
     """
@@ -78,7 +78,7 @@ def evaluation_batches(split: Split, batch_size: int = 128) -> Iterator[tuple[Ba
 
 
 def pad(sentences: Sequence[Ids]) -> Ids:
-    """Return the sentences as the rows of one array, [B, longest], padded on the right."""
+    """Return sentences as the rows of an array [B, longest], padded on the right."""
     lengths = _lengths(sentences)
     padded = np.full((len(sentences), int(lengths.max(initial=0))), PAD, dtype=np.int32)
     if len(sentences):
@@ -111,10 +111,10 @@ def _by_length(split: Split, rows: Rows) -> Rows:
 
 
 def _cut_by_tokens(split: Split, rows: Rows, batch_tokens: int) -> list[Rows]:
-    """Sort rows by their longer side and cut them into the fullest batches of at most `batch_tokens` tokens.
+    """Sort rows by their longer side and cut them into the fullest possible batches of `batch_tokens` tokens.
 
     The cuts depend only on the sorted lengths, so the number of batches is the same in every epoch. A pair that is
-    longer than `batch_tokens` is a batch of its own.
+    longer than `batch_tokens` forms a batch alone.
     """
     longer = np.maximum(_lengths(split.source), _lengths(split.target))[rows]
     order = np.argsort(longer, kind="stable")
@@ -133,14 +133,14 @@ def _shuffled(rows: Rows, random: np.random.PCG64) -> Rows:
 
 
 def _interleaved(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the numbers whose bits are those of `first` and `second` in turn, the highest of `first` first."""
-    found = np.zeros_like(first)
+    """Return numbers whose bits alternate between those of `first` and `second`, highest of `first` first."""
+    interleaved = np.zeros_like(first)
     for bit in range(16):
-        found |= ((first >> bit) & 1) << (2 * bit + 1) | ((second >> bit) & 1) << (2 * bit)
-    return found
+        interleaved |= ((first >> bit) & 1) << (2 * bit + 1) | ((second >> bit) & 1) << (2 * bit)
+    return interleaved
 
 
 def _check(**numbers: tuple[int, int]) -> None:
-    for name, (value, least) in numbers.items():
-        if value < least:
-            raise ValueError(f"{name}={value!r}: expected a whole number of at least {least}")
+    for name, (value, minimum) in numbers.items():
+        if value < minimum:
+            raise ValueError(f"{name}={value!r}: expected an integer of at least {minimum}")

@@ -1,4 +1,7 @@
-"""The cache folder: where it is, and entries of it that are written whole or not at all and verified when read."""
+"""The cache folder, whose files and entries are written atomically and verified when they are read.
+
+Functions that write raise a ValueError that names the folder and BAKEOFF_CACHE if they cannot write.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,17 @@ TURN_SECONDS = 20.0
 
 
 def folder() -> Path:
-    """Return the cache folder: BAKEOFF_CACHE, else XDG_CACHE_HOME/bakeoff, else ~/.cache/bakeoff. It need not exist.
+    """Return the cache folder, which need not exist: BAKEOFF_CACHE, else XDG_CACHE_HOME/bakeoff, else ~/.cache/bakeoff.
 
-    Raises: ValueError where that is in a home that cannot be found.
+    Raises: ValueError if the path begins with the home folder of an unknown user.
     """
-    general = os.environ.get("XDG_CACHE_HOME", "")
-    usual = Path(general if os.path.isabs(general) else "~/.cache", "bakeoff")
-    chosen = Path(os.environ.get("BAKEOFF_CACHE") or usual)
+    xdg_cache = os.environ.get("XDG_CACHE_HOME", "")
+    default = Path(xdg_cache if os.path.isabs(xdg_cache) else "~/.cache", "bakeoff")
+    path = Path(os.environ.get("BAKEOFF_CACHE") or default)
     try:
-        return chosen.expanduser()
+        return path.expanduser()
     except RuntimeError as error:
-        raise ValueError(f"the cache folder {chosen}: {error}: name another one in BAKEOFF_CACHE") from error
+        raise ValueError(f"the cache folder {path}: {error}: name another one in BAKEOFF_CACHE") from error
 
 
 def digest(content: bytes) -> str:
@@ -42,35 +45,22 @@ def digest(content: bytes) -> str:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a second writer, sees all of it or none.
-
-    Raises: ValueError naming the cache folder where it cannot be written.
-    """
-    with _writing():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                _write(file, content)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+    """Write a file of the cache atomically."""
+    with _naming_the_folder():
+        files.write_bytes(path, content)
 
 
 @contextlib.contextmanager
 def turn(work: str) -> Iterator[None]:
-    """Let processes that would do the same work do it one after the other.
+    """Let processes that do the same work do it one after the other, so that the later ones find it done.
 
-    None waits for longer than 20 seconds, nor where the file system has no locks: the work is then done twice.
-
-    Raises: ValueError naming the cache folder where it cannot be written.
+    A process waits for at most `TURN_SECONDS`, and not at all on file systems without locks; then the work is done
+    twice.
     """
     from filelock import FileLock, Timeout
 
     lock = FileLock(folder() / f".{work}.lock", timeout=TURN_SECONDS, fallback_to_soft=False)
-    with _writing():
+    with _naming_the_folder():
         folder().mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire()
@@ -86,15 +76,16 @@ def turn(work: str) -> Iterator[None]:
 
 
 def write_entry(entry: Path, description: dict[str, Any], contents: dict[str, bytes]) -> None:
-    """Write a folder of files with their digests and a description, in one step; replace what was damaged there.
+    """Write an entry atomically: a folder of files, with their digests and a description.
 
-    Where another process has written the same entry meanwhile, that one stays.
+    A damaged entry is replaced. An entry that another process has written meanwhile is kept.
 
-    Raises: ValueError naming the cache folder where it cannot be written, or a name that leads out of the entry.
+    Raises: ValueError, also if a file name has folders.
     """
-    body = {"description": description, "files": {_plain(name): digest(content) for name, content in contents.items()}}
+    digests = {_plain_name(name): digest(content) for name, content in contents.items()}
+    body = {"description": description, "files": digests}
     sealed = canonical_json({**body, "digest": digest(canonical_json(body).encode())})
-    with _writing():
+    with _naming_the_folder():
         entry.parent.mkdir(parents=True, exist_ok=True)
         for path in entry.parent.glob(f"{PARTIAL}*"):
             if is_abandoned(path):
@@ -102,8 +93,7 @@ def write_entry(entry: Path, description: dict[str, Any], contents: dict[str, by
         temporary = Path(tempfile.mkdtemp(dir=entry.parent, prefix=PARTIAL))
         try:
             for name, content in {**contents, CONTENTS: sealed.encode()}.items():
-                with open(temporary / name, "wb") as file:
-                    _write(file, content)
+                files.write_bytes(temporary / name, content)
             if entry.exists() and read_entry(entry) is None:
                 os.rename(entry, temporary / "damaged")
             try:
@@ -117,28 +107,27 @@ def write_entry(entry: Path, description: dict[str, Any], contents: dict[str, by
 
 
 def read_description(entry: Path) -> dict[str, Any] | None:
-    """Return the description of an entry, or None where there is none or it is damaged."""
+    """Return the description of an entry; None if the entry is missing or damaged."""
     body = _read_contents(entry)
-    found: dict[str, Any] | None = None if body is None else body["description"]
-    return found
+    description: dict[str, Any] | None = None if body is None else body["description"]
+    return description
 
 
 def read_entry(entry: Path) -> tuple[dict[str, Any], dict[str, bytes]] | None:
-    """Return the description and the files of an entry, or None where it is missing, incomplete or damaged."""
+    """Return the description and the files of an entry; None if it is missing, incomplete or damaged."""
     body = _read_contents(entry)
     if body is None:
         return None
     try:
-        found = {_plain(name): files.read_bytes(entry / name, files.FILE_BYTES) for name in body["files"]}
+        contents = {_plain_name(name): files.read_bytes(entry / name, files.FILE_BYTES) for name in body["files"]}
     except (OSError, ValueError):
         return None
-    if any(digest(content) != body["files"][name] for name, content in found.items()):
-        return None
-    return body["description"], found
+    is_intact = all(digest(content) == body["files"][name] for name, content in contents.items())
+    return (body["description"], contents) if is_intact else None
 
 
 def leftovers() -> Iterator[Leftover]:
-    """Yield the partial writes of processes that are gone, and entries that no command can read."""
+    """Yield the partial writes of killed processes, and unreadable entries."""
     for name in ENTRIES:
         for path in sorted((folder() / name).glob("*")):
             if path.name.startswith(PARTIAL):
@@ -155,25 +144,19 @@ def _read_contents(entry: Path) -> dict[str, Any] | None:
     try:
         contents = files.read_json(entry / CONTENTS)
         expected = contents.pop("digest")
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError):
         return None
     return contents if digest(canonical_json(contents).encode()) == expected else None
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     if Path(name).name != name or name == "..":
         raise ValueError(f"{name!r} in an entry of the cache: expected the name of a file, without folders")
     return name
 
 
-def _write(file: Any, content: bytes) -> None:
-    file.write(content)
-    file.flush()
-    os.fsync(file.fileno())
-
-
 @contextlib.contextmanager
-def _writing() -> Iterator[None]:
+def _naming_the_folder() -> Iterator[None]:
     try:
         yield
     except OSError as error:

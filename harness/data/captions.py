@@ -1,12 +1,13 @@
-"""The corpus `captions`: a seeded grammar that writes German image captions, each with its one right translation.
+"""The corpus `captions`: a seeded grammar that generates German image captions, each with its only translation.
 
-It needs no download and has a known ceiling: the English is a function of the German, lower-cased or not, so a perfect
-model reaches BLEU 100. No dictionary can: verbs stand second or last, prefixes separate ("zieht ... aus", "is taking
-off"), compounds are two English words, a case decides a preposition ("im Park", in the park; "in den Park", into the
-park), an object decides a verb ("trägt", wearing or carrying) and a subject decides a possessive ("ihr", her or their).
+The corpus needs no download and has a known best score: the English is a function of the German, lower-cased or not, so
+a perfect model reaches BLEU 100. A dictionary does not: verbs come second or last, prefixes separate ("zieht ... aus",
+"is taking off"), compounds are two English words, the case decides the preposition ("im Park", in the park; "in den
+Park", into the park), the object decides the verb ("trägt", wearing or carrying) and the subject the possessive ("ihr",
+her or their).
 
-The text is the same on every platform and Python version. It relies on `random.Random(int).random()`, whose sequence
-the standard library promises to keep, and on the order of tuples and dicts; no set is iterated over.
+The text is the same on every platform and Python version. It relies on the sequence of `random.Random(int).random()`,
+which the standard library guarantees, and on the order of tuples and dicts; no set is iterated over.
 """
 
 import random
@@ -51,37 +52,37 @@ SHORTEST, LONGEST = 5, 16  # words, the full stop not counted
 
 
 class CaptionSubject(NamedTuple):
-    """A subject and what its clause must agree with; `owner` is its possessive, or "none"."""
+    """A subject and the features that its clause agrees with; `owner` is its possessive, or "none"."""
 
     words: Phrase
     number: Number
     owner: Article
     nouns: tuple[Noun, ...]
-    dressed: bool = False  # what the subject wears or holds is said already
+    dressed: bool = False  # whether the subject's clothes or load are already mentioned
 
 
 class Clause(NamedTuple):
-    """A clause before its words are put in order."""
+    """The parts of a clause, before its words are ordered."""
 
     subject: CaptionSubject
     finite: str
-    end: str  # what verb-second order leaves at the end: a prefix or a participle
-    final: str  # the verb or verbs that verb-final order puts there
+    end: str  # the end of verb-second order: a prefix or a participle
+    final: str  # the end of verb-final order: all verbs
     predicate: str  # in English, from the verb to the object
-    early: str = ""  # what stands before the adverbials: a definite object
-    late: str = ""  # what stands after them: an indefinite object, an agent, a direction
+    early: str = ""  # before the adverbials: a definite object
+    late: str = ""  # after the adverbials: an indefinite object, an agent, a direction
     tail: str = ""  # an infinitive clause
-    adverbials: tuple[Phrase, ...] = ()  # in German order, time before place; English has them the other way round
+    adverbials: tuple[Phrase, ...] = ()  # in German order, time before place; English reverses it
 
 
-def inflection(what: str, case: Case, column: int) -> str:
-    return INFLECTIONS[what, case].split()[column].strip("-") if what else ""
+def inflection(paradigm: str, case: Case, column: int) -> str:
+    return INFLECTIONS[paradigm, case].split()[column].strip("-") if paradigm else ""
 
 
 def noun_phrase(
     noun: Noun, *, article: Article, case: Case, number: Number = "singular", adjective: tuple[str, str] | None = None
 ) -> Phrase:
-    """An article, an adjective (its German stem and its English) and a noun, inflected together."""
+    """Return an article, an adjective (its German stem and its English) and a noun, inflected together."""
     plural = number == "plural"
     assert article != "indefinite" if plural else article not in COUNTED, (article, number)
     column = 3 if plural else GENDERS.index(noun.gender)
@@ -89,26 +90,26 @@ def noun_phrase(
     if plural and case == "dative" and german[-1] not in "ns":
         german += "n"
     english = noun.english_plural if plural else noun.english
-    stem, own_inflection, adjective_inflection, word = DETERMINERS[article]
+    stem, article_inflection, adjective_inflection, word = DETERMINERS[article]
     if adjective:
         german = f"{adjective[0]}{inflection(adjective_inflection, case, column)} {german}"
         english = f"{adjective[1]} {english}"
     if word == "a" and english[0] in "aeiou":
         word = "an"
-    return Phrase(join(stem + inflection(own_inflection, case, column), german), join(word, english))
+    return Phrase(join(stem + inflection(article_inflection, case, column), german), join(word, english))
 
 
 def prepositional(german: str, english: str, phrase: Phrase) -> Phrase:
-    """A preposition before a noun phrase, contracted with its article where German does so."""
+    """Return a preposition and a noun phrase, with the contractions of German."""
     words = f"{german} {phrase.german}"
-    for whole, short in CONTRACTIONS:
-        if words.startswith(whole):
-            words = short + words.removeprefix(whole)
+    for full, short in CONTRACTIONS:
+        if words.startswith(full):
+            words = short + words.removeprefix(full)
     return Phrase(words, f"{english} {phrase.english}")
 
 
 def verb_second(clause: Clause, front: Phrase | None = None) -> str:
-    """German main-clause order: the subject first, or `front` first and the subject behind the verb."""
+    """Return German main-clause order: the subject first, or `front` first and the subject after the verb."""
     adverbials = [phrase.german for phrase in clause.adverbials if phrase != front]
     subject = clause.subject.words.german
     opening = [front.german, clause.finite, subject] if front else [subject, clause.finite]
@@ -116,19 +117,19 @@ def verb_second(clause: Clause, front: Phrase | None = None) -> str:
 
 
 def verb_final(clause: Clause) -> str:
-    """German subordinate order: the finite verb at the end, its separable prefix joined to it."""
+    """Return German subordinate order: the finite verb at the end, joined to its separable prefix."""
     adverbials = [phrase.german for phrase in clause.adverbials]
     return join(clause.subject.words.german, clause.early, *adverbials, clause.late, clause.final) + clause.tail
 
 
 def english_order(clause: Clause) -> str:
-    """English order, the same for every clause: subject, verb, object, place, time."""
+    """Return English order, the same for every clause: subject, verb, object, place, time."""
     adverbials = [phrase.english for phrase in reversed(clause.adverbials)]
     return join(clause.subject.words.english, clause.predicate, *adverbials)
 
 
 def punctuate(text: str) -> str:
-    """The words as a sentence: a capital, a full stop, no comma twice or before the full stop."""
+    """Return words as a sentence: with a capital, a full stop, and no comma twice or before the full stop."""
     text = (text + ".").replace(",,", ",").replace(",.", ".")
     return text[0].upper() + text[1:]
 
@@ -142,38 +143,38 @@ class Writer:
     def chance(self, probability: float) -> bool:
         return self._random.random() < probability
 
-    def one(self, items: Sequence[Item]) -> Item:
+    def choose(self, items: Sequence[Item]) -> Item:
         return items[int(self._random.random() * len(items))]
 
     def noun(self, *kinds: str, other_than: tuple[Noun, ...] = ()) -> Noun:
-        kind = self.one(kinds)
-        return self.one([noun for noun in NOUNS if noun.kind == kind and noun not in other_than])
+        kind = self.choose(kinds)
+        return self.choose([noun for noun in NOUNS if noun.kind == kind and noun not in other_than])
 
     def verb(self, pattern: Pattern, *, dressed: bool = False) -> Verb:
         verbs = [verb for verb in VERBS if pattern in verb.uses.split()]
-        return self.one([verb for verb in verbs if not (dressed and "relative" in verb.uses)])
+        return self.choose([verb for verb in verbs if not (dressed and "relative" in verb.uses)])
 
     def article(self, owner: Article = "none") -> tuple[Article, Number]:
-        """An article, possessive perhaps if there is an owner, and a number that goes with it."""
+        """Draw an article, which may be possessive if there is an owner, and a number that fits it."""
         owned: tuple[Article, ...] = () if owner == "none" else (owner, owner, owner)
-        article = self.one((*("indefinite",) * 6, *("definite",) * 3, *COUNTED, *owned))
+        article = self.choose((*("indefinite",) * 6, *("definite",) * 3, *COUNTED, *owned))
         plural = article in COUNTED or (article != "indefinite" and self.chance(0.25))
         return article, "plural" if plural else "singular"
 
     def inflect(self, noun: Noun, article: Article, case: Case, number: Number, adjective: float = 0.5) -> Phrase:
-        """A noun phrase, with the probability `adjective` of one that suits the kind of noun."""
-        chosen = self.one(ADJECTIVES.get(noun.kind, PAINTS)) if self.chance(adjective) else None
+        """Draw a noun phrase, which has an adjective with the probability `adjective`."""
+        chosen = self.choose(ADJECTIVES.get(noun.kind, PAINTS)) if self.chance(adjective) else None
         return noun_phrase(noun, article=article, case=case, number=number, adjective=chosen)
 
     def related(self, relations: Sequence[Relation]) -> Phrase:
-        """A place or a direction."""
-        relation = self.one(relations)
+        """Draw a place or a direction."""
+        relation = self.choose(relations)
         article: Article = "definite" if self.chance(0.5) else "indefinite"
         words = self.inflect(relation.noun, article, relation.case, "singular", 0.3)
         return prepositional(relation.german, relation.english, words)
 
     def person(self, case: Case) -> CaptionSubject:
-        """A man, a woman or a child, or several."""
+        """Draw a person, or several."""
         noun = self.noun("adult", "adult", "child")
         article, number = self.article()
         singular: dict[str, Article] = {"masculine": "his", "feminine": "her", "neuter": "none"}
@@ -181,16 +182,16 @@ class Writer:
         return CaptionSubject(self.inflect(noun, article, case, number, 0.4), number, owner, (noun,))
 
     def couple(self, first: CaptionSubject) -> CaptionSubject:
-        """A person and another: "ein Mann und eine Frau"."""
-        other = self.person("nominative")
-        while other.nouns == first.nouns:
-            other = self.person("nominative")
-        german = f"{first.words.german} und {other.words.german}"
-        words = Phrase(german, f"{first.words.english} and {other.words.english}")
-        return CaptionSubject(words, "plural", "their", first.nouns + other.nouns)
+        """Draw a second person: "ein Mann und eine Frau"."""
+        second = self.person("nominative")
+        while second.nouns == first.nouns:
+            second = self.person("nominative")
+        german = f"{first.words.german} und {second.words.german}"
+        words = Phrase(german, f"{first.words.english} and {second.words.english}")
+        return CaptionSubject(words, "plural", "their", first.nouns + second.nouns)
 
     def subject(self, style: Style) -> CaptionSubject:
-        """Who acts: an animal, a person or a couple; in rich style perhaps with clothes or a relative clause."""
+        """Draw a subject: an animal, a person or a couple; in rich style perhaps with clothes or a relative clause."""
         if self.chance(0.15):
             noun = self.noun("animal")
             article, number = self.article()
@@ -205,7 +206,7 @@ class Writer:
         return person._replace(words=words, dressed=True)
 
     def clothes(self, subject: CaptionSubject) -> Phrase:
-        """What a person has on: " in einem roten Hemd", " mit langen Haaren"."""
+        """Draw clothes or hair: " in einem roten Hemd", " mit langen Haaren"."""
         noun = self.noun("headwear", "garment", "hair")
         several = noun.kind == "hair" or subject.number == "plural"
         words = self.inflect(
@@ -215,7 +216,7 @@ class Writer:
         return Phrase(f" {german} {words.german}", f" {english} {words.english}")
 
     def relative(self, subject: CaptionSubject) -> Phrase:
-        """A relative clause, verb at the end: ", der einen Hut trägt,"."""
+        """Draw a relative clause, with the verb at the end: ", der einen Hut trägt,"."""
         verb = self.verb("relative")
         _, words = self.thing(self.noun(*verb.objects), subject, "accusative")
         column = 3 if subject.number == "plural" else GENDERS.index(subject.nouns[0].gender)
@@ -223,7 +224,7 @@ class Writer:
         return Phrase(f", {german},", f" who {BE[subject.number]} {verb.in_english('ing')} {words.english}")
 
     def thing(self, noun: Noun, subject: CaptionSubject, case: Case) -> tuple[Article, Phrase]:
-        """An object with its article; nobody wears two hats."""
+        """Draw the article and the words of an object; one person does not wear two hats."""
         owner = "none" if noun.kind in ("adult", "child") else subject.owner
         article, number = self.article(owner)
         while number == "plural" and subject.number == "singular" and noun.kind in WORN_OR_RIDDEN:
@@ -233,15 +234,15 @@ class Writer:
         return article, self.inflect(noun, article, case, number)
 
     def adverbials(self, style: Style, place: float, places: Sequence[Relation]) -> tuple[Phrase, ...]:
-        """Perhaps a time, in rich style only, and with probability `place`, in brief style a third of it, a place."""
+        """Draw a time, in rich style only, and with the probability `place` (a third of it in brief style) a place."""
         rich = style == "rich"
-        times = (self.one(TIMES),) if rich and self.chance(0.4) else ()
+        times = (self.choose(TIMES),) if rich and self.chance(0.4) else ()
         return (*times, self.related(places)) if self.chance(place if rich else place / 3) else times
 
     def clause(self, style: Style) -> Clause:
-        """A clause of one of the patterns, in rich style longer."""
+        """Draw a clause of one of the patterns; clauses in rich style are longer."""
         patterns: tuple[Pattern, ...] = ("plain", "plain", "plain", "place", "direction", "passive", "passive", "try")
-        pattern = self.one(patterns if style == "rich" else patterns[:5])
+        pattern = self.choose(patterns if style == "rich" else patterns[:5])
         if pattern == "passive":
             return self.passive(style)
         subject = self.subject(style)
@@ -260,7 +261,7 @@ class Writer:
         return clause._replace(late=where.german, predicate=f"{predicate} {where.english}", adverbials=adverbials)
 
     def transitive(self, clause: Clause, verb: Verb, style: Style, pattern: Pattern) -> Clause:
-        """The clause with an object: "zieht einen Mantel an", "versucht, einen Mantel anzuziehen"."""
+        """Add an object to a clause: "zieht einen Mantel an", "versucht, einen Mantel anzuziehen"."""
         noun = self.noun(*verb.objects, other_than=clause.subject.nouns)
         article, words = self.thing(noun, clause.subject, "dative" if "dative" in verb.uses else "accusative")
         adverbials = self.adverbials(style, 0.5, PLACES.get(noun.kind, OUTDOORS + INDOORS))
@@ -274,7 +275,7 @@ class Writer:
         return clause._replace(finite=finite, end="", final=finite, predicate=predicate, tail=tail)
 
     def passive(self, style: Style) -> Clause:
-        """A passive: "wird von einer Frau gewaschen"."""
+        """Draw a passive clause: "wird von einer Frau gewaschen"."""
         verb = self.verb("passive")
         noun = self.noun(*verb.objects)
         agent = self.person("dative")
@@ -290,10 +291,10 @@ class Writer:
         return Clause(subject, finite, participle, final, predicate, late=by.german, adverbials=adverbials)
 
     def sentence(self) -> Phrase:
-        """One caption: a rich clause, or two brief ones joined by "während"."""
+        """Draw a caption: a rich clause, or two brief ones joined by "während"."""
         if self.chance(0.6):
             clause = self.clause("rich")
-            front = self.one(clause.adverbials) if clause.adverbials and self.chance(0.6) else None
+            front = self.choose(clause.adverbials) if clause.adverbials and self.chance(0.6) else None
             return Phrase(punctuate(verb_second(clause, front)), punctuate(english_order(clause)))
         main, side = self.clause("brief"), self.clause("brief")
         while any(noun in main.subject.nouns for noun in side.subject.nouns):
@@ -307,35 +308,36 @@ class Writer:
 
 
 def distinct(writer: Writer) -> Iterator[tuple[str, str]]:
-    """Captions of the right length without end, none of them twice in either language."""
-    seen: set[str] = set()
+    """Yield captions of the right length, without repetition in either language, endlessly."""
+    earlier: set[str] = set()
     while True:
         pair = writer.sentence()
-        if all(SHORTEST <= len(text.split()) <= LONGEST and text not in seen for text in pair):
-            seen.update(pair)
+        if all(SHORTEST <= len(text.split()) <= LONGEST and text not in earlier for text in pair):
+            earlier.update(pair)
             yield pair.german, pair.english
 
 
 def pairs(
     seed: int = 0, *, training: int = 8000, validation: int = 500, test: int = 500
 ) -> dict[str, list[tuple[str, str]]]:
-    """The splits "train", "val" and "test", each a list of (German, English).
+    """Return the splits "train", "val" and "test", each a list of (German, English).
 
-    No sentence of either language occurs twice, within a split or across. The training split depends on `seed` and
-    `training` alone. Every word of the other splits, as it stands between blanks, occurs at least twice in the training
-    split on its side: a vocabulary of words seen twice knows it, however the words are cut further or lower-cased.
+    No sentence of either language occurs twice, within a split or across splits. The training split depends on `seed`
+    and `training` alone. Every word of the other splits (between spaces) occurs at least twice on its side of the
+    training split, so it is in a vocabulary with a minimum frequency of 2, also if it is tokenised or lower-cased.
 
-    Raises: ValueError if `seed` is negative, a size is not positive, the sizes add up to more than `MOST_SENTENCES`, or
-    the training split is too small to hold the words of the others.
+    Raises:
+        ValueError: `seed` is negative, a size is not positive, the sum of the sizes exceeds `MOST_SENTENCES`, or the
+            training split is too small to contain the words of the others.
     """
     sizes = {"training": training, "validation": validation, "test": test}
     for field, value in sizes.items():
         if value < 1:
-            raise ValueError(f"{field} is {value}: expected whole numbers from 1")
+            raise ValueError(f"{field}={value}: expected an integer of at least 1")
     if seed < 0:
-        raise ValueError(f"seed is {seed}: expected whole numbers from 0")
+        raise ValueError(f"seed={seed}: expected an integer of at least 0")
     if sum(sizes.values()) > MOST_SENTENCES:
-        raise ValueError(f"{' + '.join(sizes)} is {sum(sizes.values())}: expected at most {MOST_SENTENCES}")
+        raise ValueError(f"{' + '.join(sizes)} = {sum(sizes.values())}: expected at most {MOST_SENTENCES}")
     fresh = distinct(Writer(seed))
     train = [next(fresh) for _ in range(training)]
     counts = [Counter(word for pair in train for word in pair[side].split()) for side in (0, 1)]
@@ -347,6 +349,6 @@ def pairs(
         if len(held_out) == validation + test:
             return {"train": train, "val": held_out[:validation], "test": held_out[validation:]}
     raise ValueError(
-        f"training is {training}: expected sizes that hold every word of validation and test twice; "
-        f"this one does so for {len(held_out)} of {validation + test} sentences"
+        f"training={training}: too small to contain every word of validation and test twice; it does so for "
+        f"{len(held_out)} of {validation + test} sentences; use a larger one"
     )

@@ -1,4 +1,4 @@
-"""The words of the corpus `captions` and how they are inflected, as tables."""
+"""The words of the corpus `captions` and their inflections, as tables."""
 
 from typing import Literal, NamedTuple
 
@@ -12,14 +12,14 @@ def join(*parts: str) -> str:
 
 
 class Phrase(NamedTuple):
-    """The same words in both languages."""
+    """A phrase in both languages."""
 
     german: str
     english: str
 
 
 class Noun(NamedTuple):
-    """A noun of a kind; `oblique` is its accusative and dative singular where they differ from the nominative."""
+    """A noun of a kind; `oblique` is its accusative and dative singular if they differ from the nominative."""
 
     kind: str
     gender: Literal["masculine", "feminine", "neuter"]
@@ -31,7 +31,7 @@ class Noun(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """A verb by its principal parts ("-" for none), the kinds of its objects and the patterns it may stand in."""
+    """A verb: its principal parts ("-" for none), the kinds of its objects and the patterns that it is used in."""
 
     german: str  # third person, infinitive (also the plural), separable prefix, participle
     english: str  # base, -ing form, participle, particle
@@ -56,7 +56,7 @@ class Verb(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """A preposition in both languages, its case and what follows it."""
+    """A preposition in both languages, its case and its noun."""
 
     german: str
     english: str
@@ -156,7 +156,7 @@ TIMES = (
 )
 MOODS = (("müd", "tired"), ("fröhlich", "cheerful"), ("lächelnd", "smiling"))  # stems: "müd" + "e"
 PAINTS = (("rot", "red"), ("blau", "blue"), ("schwarz", "black"), ("weiß", "white"), ("alt", "old"), ("neu", "new"))
-ADJECTIVES: dict[str, tuple[tuple[str, str], ...]] = {  # PAINTS for kinds that do not stand here
+ADJECTIVES: dict[str, tuple[tuple[str, str], ...]] = {  # all other kinds: PAINTS
     "adult": (("jung", "young"), ("alt", "old"), ("groß", "tall"), *MOODS),
     "child": (("klein", "little"), *MOODS),
     "animal": (("klein", "small"), ("groß", "big"), ("schwarz", "black"), ("weiß", "white"), ("nass", "wet")),
@@ -203,7 +203,7 @@ VERBS = (
     Verb("klettert klettern - -", "climb climbing - -", ("obstacle",), "direction"),
 )
 
-# (what, case) -> masculine, feminine, neuter, plural
+# (inflection, case) -> masculine, feminine, neuter, plural
 INFLECTIONS: dict[tuple[str, Case], str] = {
     ("definite", "nominative"): "der die das die",
     ("definite", "accusative"): "den die das die",

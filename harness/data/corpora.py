@@ -8,22 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from harness.data import cache, multi30k, text_files
-from harness.data.multi30k import DataUnavailable
 from harness.data.text_files import Lines
 from harness.experiments.specs import DataSpec
 
-__all__ = ["SPLITS", "Corpus", "DataUnavailable", "Lines", "load", "multi30k_reason", "signature"]
-
 SPLITS = ("train", "val", "test")
 Digests = Mapping[str, Any]
-"""The SHA-256 of files by name, as a record has them, which may be a stranger's."""
+"""SHA-256 by file name, possibly from an untrusted record."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus as text: for each of "train", "val" and "test" the source and the target lines, stripped.
+    """A corpus as text.
 
-    `digests`: name of each file -> SHA-256 of its uncompressed bytes.
+    Attributes:
+        name: The name of the corpus.
+        direction: The languages, such as "de-en".
+        splits: The source and the target lines of "train", "val" and "test", without surrounding white space.
+        digests: The SHA-256 of the uncompressed content of each file, by file name.
     """
 
     name: str
@@ -33,11 +34,15 @@ class Corpus:
 
 
 def load(data: DataSpec, digests: Digests | None = None) -> Corpus:
-    """Read, generate or download the corpus that `data` names; all of it, whatever `training_pairs` says.
+    """Read, generate or download a corpus with all its training pairs.
 
-    `digests`: the SHA-256 that each of the user's files has to have; of another one nothing but that is looked at.
+    Args:
+        data: Names the corpus.
+        digests: The expected SHA-256 of each of the user's files. Other files are rejected before they are parsed.
 
-    Raises: DataUnavailable where Multi30k is not available; ValueError, one line, for what is wrong in a file.
+    Raises:
+        DataUnavailable: Multi30k is not available.
+        ValueError: A file is missing, malformed or another one, or the corpus does not have the direction.
     """
     if data.corpus == "files":
         return _files(data, digests)
@@ -45,61 +50,58 @@ def load(data: DataSpec, digests: Digests | None = None) -> Corpus:
 
 
 def file_digests(data: DataSpec) -> dict[str, str]:
-    """Return the SHA-256 of each of the user's files. Raises: ValueError naming one that cannot be read."""
-    assert data.files is not None
-    names = {name: value for name, value in asdict(data.files).items() if value}
-    return {name: cache.digest(text_files.read(value)) for name, value in names.items()}
+    """Return the SHA-256 of each of the user's files. Raises: ValueError if one cannot be read."""
+    return {field: cache.digest(content) for field, content in _contents(data).items()}
 
 
 def signature(data: DataSpec) -> dict[str, str] | None:
-    """Return what determines the text, where that is known without having it: so a ready-made corpus needs no text.
+    """Return values that determine the text of a corpus without its text.
 
-    That is the digests of Multi30k's files, or the generator's code and seed for captions; None for the user's files.
+    These are the digests of Multi30k's files, or the code and seed of the captions; None for the user's files. With
+    them a cached corpus is found although its text is not available.
     """
     if data.corpus == "multi30k":
-        names = multi30k.names(data.direction, data.test_split)
-        return {name: multi30k.DIGESTS[name] for pair in names.values() for name in pair}
+        return {name: multi30k.DIGESTS[name] for name in _multi30k_names(data)}
     if data.corpus == "captions":
-        code = {name: Path(__file__).with_name(name).read_bytes() for name in ("captions.py", "captions_lexicon.py")}
-        return {**{name: cache.digest(one) for name, one in code.items()}, "seed": str(data.seed)}
+        paths = [Path(__file__).with_name(name) for name in ("captions.py", "captions_lexicon.py")]
+        return {**{path.name: cache.digest(path.read_bytes()) for path in paths}, "seed": str(data.seed)}
     return None
 
 
 def multi30k_reason(data: DataSpec) -> str | None:
-    """Return None where Multi30k can be had, downloading it if need be, and else why not, in one line.
+    """Return why Multi30k is not available, in one line; None if it is, possibly after a download.
 
-    Raises: ValueError for a direction or a test split that there is not.
+    Raises: ValueError for an unknown direction or test split.
     """
-    names = multi30k.names(data.direction, data.test_split)
+    names = _multi30k_names(data)
     try:
-        multi30k.texts([name for pair in names.values() for name in pair])
-    except DataUnavailable as error:
+        multi30k.texts(names)
+    except multi30k.DataUnavailable as error:
         return str(error)
     return None
 
 
-def multi30k_missing(data: DataSpec) -> list[str]:
-    """Return the files of Multi30k that `load` would download. Raises: as `multi30k_reason`; DataUnavailable."""
-    names = multi30k.names(data.direction, data.test_split)
-    return multi30k.absent([name for pair in names.values() for name in pair])
+def needs_download(data: DataSpec) -> bool:
+    """Return whether `load` would download a file. Raises: as `load`."""
+    return data.corpus == "multi30k" and bool(multi30k.missing_names(_multi30k_names(data)))
+
+
+def _multi30k_names(data: DataSpec) -> list[str]:
+    return [name for pair in multi30k.names(data.direction, data.test_split).values() for name in pair]
 
 
 def _multi30k(data: DataSpec) -> Corpus:
-    names = multi30k.names(data.direction, data.test_split)
-    texts = multi30k.texts([name for pair in names.values() for name in pair])
+    texts = multi30k.texts(_multi30k_names(data))
     splits = {
-        split: (
-            text_files.stripped(text_files.lines(texts[source], source)),
-            text_files.stripped(text_files.lines(texts[target], target)),
-        )
-        for split, (source, target) in names.items()
+        split: (text_files.sentences(texts[source], source), text_files.sentences(texts[target], target))
+        for split, (source, target) in multi30k.names(data.direction, data.test_split).items()
     }
     return Corpus("multi30k", data.direction, splits, {name: cache.digest(text) for name, text in texts.items()})
 
 
 def _captions(data: DataSpec) -> Corpus:
     if data.direction not in ("de-en", "en-de"):
-        raise ValueError(f"direction={data.direction!r}: allowed with corpus='captions' is de-en, en-de")
+        raise ValueError(f"direction={data.direction!r}: expected with corpus='captions': de-en, en-de")
     from harness.data import captions
 
     splits: dict[str, tuple[Lines, Lines]] = {}
@@ -115,33 +117,35 @@ def _captions(data: DataSpec) -> Corpus:
 # The user's own files -------------------------------------------------------------------------------------------------
 
 
-def _files(data: DataSpec, expected: Digests | None) -> Corpus:
+def _paths(data: DataSpec) -> dict[str, str]:
     assert data.files is not None
+    return {field: path for field, path in asdict(data.files).items() if path}
 
-    def read(field: str, path: str) -> bytes:
-        try:
-            content = text_files.read(path)
-            digests[field] = cache.digest(content)
-            if expected is not None and expected.get(field) != digests[field]:
-                raise ValueError(f"{path}: its SHA-256 is not that of the run's {field}")
-        except ValueError as error:
-            raise error if expected is None else ValueError(f"the text of the run is not available: {error}") from error
-        return content
 
+def _contents(data: DataSpec) -> dict[str, bytes]:
+    return {field: text_files.read(path) for field, path in _paths(data).items()}
+
+
+def _files(data: DataSpec, expected: Digests | None) -> Corpus:
+    paths = _paths(data)
+    try:
+        contents = _contents(data)
+        digests = {field: cache.digest(content) for field, content in contents.items()}
+        for field, digest in digests.items():
+            if expected is not None and expected.get(field) != digest:
+                raise ValueError(f"{paths[field]}: its SHA-256 is not that of the run's {field}")
+    except ValueError as error:
+        raise error if expected is None else ValueError(f"the text of the run is not available: {error}") from error
     splits: dict[str, tuple[Lines, Lines]] = {}
-    digests: dict[str, str] = {}
     for split, word in zip(SPLITS, ("train", "validation", "test"), strict=True):
-        source: str = getattr(data.files, f"{word}_source")
-        target: str = getattr(data.files, f"{word}_target")
-        first = read(f"{word}_source", source)
-        if target:
-            second = read(f"{word}_target", target)
+        source, target = f"{word}_source", f"{word}_target"
+        if target in contents:
             pair = (
-                text_files.stripped(text_files.lines(first, source)),
-                text_files.stripped(text_files.lines(second, target)),
+                text_files.sentences(contents[source], paths[source]),
+                text_files.sentences(contents[target], paths[target]),
             )
         else:
-            pair = text_files.columns(text_files.lines(first, source), source)
-        text_files.check_pairs(pair, source, target or source)
+            pair = text_files.columns(contents[source], paths[source])
+        text_files.check_pairs(pair, paths[source], paths.get(target, paths[source]))
         splits[split] = pair
     return Corpus("files", data.direction, splits, digests)

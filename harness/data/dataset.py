@@ -1,4 +1,4 @@
-"""A corpus made ready for training: vocabularies and ids of all splits, from the cache where they are there already."""
+"""Datasets: tokenised corpora with vocabularies and splits, from the cache or newly preprocessed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.data import cache, corpora, portable_corpus, preprocess, tokenizer_process, vocabulary
+from harness.data import cache, corpora, portable_corpus, preprocess, text_files, tokenizer_process, vocabulary
 from harness.data.corpora import Digests
 from harness.data.tokenizers import UNKNOWN_TEXT, tokenizer
 from harness.data.vocabulary import Split
@@ -16,44 +16,29 @@ from harness.experiments.specs import DataSpec
 from harness.storage.records import RunRecord
 from impls.contract import Ids
 
-__all__ = [
-    "Dataset",
-    "Encoded",
-    "Split",
-    "at_hand",
-    "describe",
-    "detokenise",
-    "encode",
-    "moses_tokens",
-    "of_run",
-    "prepare",
-    "remark",
-    "score_tokens",
-    "text_digests",
-    "unavailable",
-]
-
 Tokens = tuple[tuple[str, ...], ...]
 
 _LETTER = "\ua66e"
-"""A letter of hardly any text, in the place of `UNKNOWN_TEXT` while Moses cuts it."""
+"""A rare letter that replaces `UNKNOWN_TEXT` while Moses tokenises a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
     """The ids that models see, and the test set as text and tokens for scoring.
 
-    `key` names the cache entry. The first four of `source_words` and `target_words` are the special words; with one
-    joint vocabulary the two are equal. `test_target_tokens` are the references as the tutorials' BLEU takes them: the
-    model's own tokens, or, where those are parts of words, lower-cased spaCy tokens. `test_target_moses` are the
-    references' lower-cased Moses tokens. `source_model` and `target_model` are what the tokenizer learned, else empty.
-
-    `digests`: SHA-256 of `files` (name -> digest), `source_vocabulary`, `target_vocabulary`, `tokenised` (all ids), and
-    `source_model`, `target_model` where there are any.
-
-    `figures`: vocabulary sizes; of each split its pairs, left-out pairs and cut sentences; of each side of it the share
-    of unknown words and quantiles of the length (`<sos>` and `<eos>` count; before anything is left out or cut);
-    training pairs that repeat another, and test pairs that training has too.
+    Attributes:
+        data: The corpus and its settings.
+        key: The name of the cache entry.
+        source_words, target_words: The vocabularies, special words first; equal if the vocabulary is joint.
+        test_target_tokens: The references as the tutorials' BLEU takes them: the model's tokens, or lower-cased spaCy
+            tokens if those are subwords.
+        test_target_moses: The references as lower-cased Moses tokens.
+        source_model, target_model: The trained models of the tokenizers; empty for tokenizers without one.
+        digests: SHA-256 of `files` (by name), `source_vocabulary`, `target_vocabulary`, `tokenised` (all ids), and
+            `source_model` and `target_model` if they exist.
+        figures: Vocabulary sizes; for each split its pairs, left-out pairs and cut sentences; for each side of a split
+            the share of unknown words and quantiles of the length, with `<sos>` and `<eos>`, before pairs are left out
+            or cut; training pairs that repeat another, and test pairs that are also training pairs.
     """
 
     data: DataSpec
@@ -75,7 +60,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Sentences as tokens and as ids, `<sos>` words `<eos>`; `cut` of them were longer than allowed and end early."""
+    """Sentences as tokens and as ids, `<sos>` words `<eos>`; `cut` is the number of those that were too long."""
 
     tokens: list[list[str]]
     ids: list[Ids]
@@ -83,76 +68,68 @@ class Encoded:
 
 
 def prepare(data: DataSpec, digests: Digests | None = None) -> Dataset:
-    """Return the corpus as ids: from the cache, or tokenised by a process of its own and put there.
+    """Return a dataset from the cache, or preprocess the corpus in a separate process and add it to the cache.
 
-    What another machine has handed over for `data` comes first. `digests` are those of `corpora.load`.
+    A corpus that another machine has sent for `data` takes precedence.
 
-    Raises: DataUnavailable where Multi30k is not available; ValueError, one line, for what is wrong in the corpus, the
-    settings or the machine.
+    Args:
+        data: The corpus and its settings.
+        digests: As in `corpora.load`.
+
+    Raises:
+        DataUnavailable: Multi30k is not available.
+        ValueError: The corpus or a setting is wrong, or a library is missing.
     """
-    handed = portable_corpus.find(data)
-    if handed is not None:
-        return _prepared(data, preprocess.key(handed[0]["identity"]), *handed)
+    packed = portable_corpus.find(data)
+    if packed is not None:
+        return _dataset(data, preprocess.key(packed[0]["identity"]), *packed)
     signature = corpora.signature(data)
     corpus = corpora.load(data, digests) if signature is None else None
     identity = preprocess.identity(data, corpus.digests if corpus else signature or {})
-    found = _cached(identity)
-    if found is None:
-        description, files = preprocess.make(data, corpus or corpora.load(data), identity)
-        key = preprocess.key(identity)
-        cache.write_entry(_entry(key), description, files)
-        found = key, description, files
-    return _prepared(data, *found)
+    cached = _cached(identity)
+    if cached is None:
+        entry = preprocess.preprocess(data, corpus or corpora.load(data), identity)
+        cached = preprocess.key(identity), *entry
+        cache.write_entry(_entry(cached[0]), *entry)
+    return _dataset(data, *cached)
 
 
 def unavailable(data: DataSpec) -> str | None:
-    """Return None where `prepare` can have what it needs, downloading it if need be, and else why not, in one line.
+    """Return why `prepare` cannot load a corpus, in one line; None if it can, possibly after a download.
 
-    A corpus that is in the cache ready-made needs no text.
-
-    Raises: ValueError for a direction or a test split that there is not.
+    Raises: ValueError for an unknown direction or test split of Multi30k.
     """
-    signature = corpora.signature(data)
-    if data.corpus != "multi30k" or signature is None or _cached(preprocess.identity(data, signature)) is not None:
-        return None
-    return corpora.multi30k_reason(data)
+    return None if data.corpus != "multi30k" or _is_cached(data) else corpora.multi30k_reason(data)
 
 
 def text_digests(data: DataSpec) -> dict[str, str]:
-    """Return the SHA-256 of each of the user's files that `prepare` would take. Raises: ValueError naming a file."""
-    handed = portable_corpus.find(data)
-    found: dict[str, str] = corpora.file_digests(data) if handed is None else handed[0]["digests"]["files"]
-    return found
+    """Return the SHA-256 of each of the user's files that `prepare` would use. Raises: ValueError naming a file."""
+    packed = portable_corpus.find(data)
+    digests: dict[str, str] = corpora.file_digests(data) if packed is None else packed[0]["digests"]["files"]
+    return digests
 
 
 def of_run(record: RunRecord) -> Dataset:
-    """Return the corpus of a run; its record may be a stranger's, and names any file of this machine.
+    """Return the dataset of a run, whose record may come from an untrusted source and name any local file.
 
-    Raises: as `prepare`; ValueError naming a file that is not the one that the run was made from.
+    Raises: as `prepare`, and ValueError if a file is not the one that the run was trained on.
     """
     return prepare(record.spec.data, record.fingerprints.get("files") or {})
 
 
 def at_hand(record: RunRecord) -> Dataset | None:
-    """Return what `of_run` does, or None where it would have to download something. Raises: as `of_run`."""
+    """Return `of_run(record)`, or None if that would download a file. Raises: as `of_run`."""
     data = record.spec.data
-    signature = corpora.signature(data)
-    ready = signature is not None and _cached(preprocess.identity(data, signature)) is not None
-    if not ready and data.corpus == "multi30k" and corpora.multi30k_missing(data):
-        return None
-    return of_run(record)
+    return of_run(record) if _is_cached(data) or not corpora.needs_download(data) else None
 
 
 # Text to tokens, ids and back, for later use --------------------------------------------------------------------------
 
 
 def encode(prepared: Dataset, sentences: Sequence[str]) -> Encoded:
-    """Return sentences of the source language as the model's tokens and ids.
-
-    Raises: ValueError where the tokenizer's library is missing.
-    """
+    """Return source sentences as the model's tokens and ids. Raises: ValueError if a library is missing."""
     data = prepared.data
-    job = preprocess.job(data, data.source_language, [one.strip() for one in sentences], prepared.source_model)
+    job = preprocess.job(data, data.source_language, text_files.stripped(sentences), prepared.source_model)
     tokens = tokenizer_process.tokenise([job])[0]
     ids = vocabulary.encode(tokens, prepared.source_words)
     split = vocabulary.cut(ids, [], data.max_length)
@@ -160,32 +137,27 @@ def encode(prepared: Dataset, sentences: Sequence[str]) -> Encoded:
 
 
 def detokenise(prepared: Dataset, token_lists: Sequence[Sequence[str]]) -> list[str]:
-    """Return the text of lists of target tokens; one character, `UNKNOWN_TEXT`, stands for each `<unk>`.
+    """Return the texts of lists of target tokens, with `UNKNOWN_TEXT` for each `<unk>`.
 
-    Raises: ValueError where sacremoses is missing.
+    Raises: ValueError if sacremoses is missing.
     """
     tool = tokenizer(prepared.data.tokenizer, prepared.data.target_language, case=prepared.data.case)
     return [tool.detokenise(tokens) for tokens in token_lists]
 
 
 def score_tokens(prepared: Dataset, texts: Sequence[str]) -> list[list[str]]:
-    """Return the tokens of target text as `test_target_tokens` has them.
-
-    Raises: ValueError where the tokenizer's library is missing.
-    """
+    """Return target texts as tokens like `test_target_tokens`. Raises: ValueError if a library is missing."""
     return tokenizer_process.tokenise([preprocess.score_job(prepared.data, texts)])[0]
 
 
 def moses_tokens(prepared: Dataset, texts: Sequence[str]) -> list[list[str]]:
-    """Return the lower-cased Moses tokens of target text, as `test_target_moses` has them.
+    """Return target texts as lower-cased Moses tokens. Raises: ValueError if sacremoses is missing.
 
-    An unknown word is cut as a word of letters is, not as a symbol: its "'s" is a token of its own in English.
-
-    Raises: ValueError where sacremoses is missing.
+    Unknown words are treated as words of letters, not as symbols: in English a following "'s" is a separate token.
     """
     tool = tokenizer("moses", prepared.data.target_language)
-    tokens = (tool.tokenise(text.replace(UNKNOWN_TEXT, _LETTER)) for text in texts)
-    return [[token.replace(_LETTER, UNKNOWN_TEXT) for token in one] for one in tokens]
+    token_lists = (tool.tokenise(text.replace(UNKNOWN_TEXT, _LETTER)) for text in texts)
+    return [[token.replace(_LETTER, UNKNOWN_TEXT) for token in tokens] for tokens in token_lists]
 
 
 # The cache ------------------------------------------------------------------------------------------------------------
@@ -195,22 +167,25 @@ def _entry(key: str) -> Path:
     return cache.folder() / "prepared" / key
 
 
-def _cached(identity: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, bytes]] | None:
-    """Return the entry of this identity.
+def _is_cached(data: DataSpec) -> bool:
+    signature = corpora.signature(data)
+    return signature is not None and _cached(preprocess.identity(data, signature)) is not None
 
-    Where a library is not installed, its version is not compared: a cache that was carried to such a machine serves, if
-    exactly one entry fits.
+
+def _cached(identity: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, bytes]] | None:
+    """Return the key, description and files of the entry with this identity, or None.
+
+    Versions of libraries that are not installed are not compared, if exactly one entry matches: so a cache can be
+    copied to a machine without them.
     """
     keys = [preprocess.key(identity)]
     if "" in identity["versions"].values():
-        keys = [path.name for path in sorted(cache.folder().glob("prepared/[!.]*")) if _fits(path, identity)]
-    if len(keys) != 1:
-        return None
-    found = cache.read_entry(_entry(keys[0]))
-    return None if found is None else (keys[0], *found)
+        keys = [path.name for path in sorted(cache.folder().glob("prepared/[!.]*")) if _matches(path, identity)]
+    entry = cache.read_entry(_entry(keys[0])) if len(keys) == 1 else None
+    return None if entry is None else (keys[0], *entry)
 
 
-def _fits(path: Path, identity: dict[str, Any]) -> bool:
+def _matches(path: Path, identity: dict[str, Any]) -> bool:
     description = cache.read_description(path)
     if description is None:
         return False
@@ -221,7 +196,7 @@ def _fits(path: Path, identity: dict[str, Any]) -> bool:
     return {**description["identity"], "versions": versions} == identity
 
 
-def _prepared(data: DataSpec, key: str, description: dict[str, Any], files: dict[str, bytes]) -> Dataset:
+def _dataset(data: DataSpec, key: str, description: dict[str, Any], files: dict[str, bytes]) -> Dataset:
     texts = json.loads(files["texts.json"])
     splits = preprocess.splits_of(files["ids.npz"], description["figures"])
     return Dataset(
@@ -243,11 +218,11 @@ def _prepared(data: DataSpec, key: str, description: dict[str, Any], files: dict
     )
 
 
-# For people -----------------------------------------------------------------------------------------------------------
+# Summaries ------------------------------------------------------------------------------------------------------------
 
 
 def describe(prepared: Dataset) -> str:
-    """Return a page about the corpus: sizes, vocabularies, unknown words, lengths, repetitions and digests."""
+    """Return a page with sizes, vocabularies, unknown words, lengths, repetitions and digests of a dataset."""
     data, figures = prepared.data, prepared.figures
     lines = [
         f"corpus {data.corpus}, {data.direction}, tokenizer {data.tokenizer}, case {data.case}, "
@@ -271,7 +246,7 @@ def describe(prepared: Dataset) -> str:
     lines += [
         "",
         f"vocabulary               {figures['source_words']:,.0f} source words, {figures['target_words']:,.0f} target "
-        "words, the 4 special ones included",
+        "words, including the 4 special words",
         f"training pairs           {figures['train_duplicate_pairs']:,.0f} of them repeat another",
         f"test pairs in training   {figures['test_pairs_in_train']:,.0f}",
         "lengths                  <sos> and <eos> included",
@@ -279,14 +254,14 @@ def describe(prepared: Dataset) -> str:
         "SHA-256",
     ]
     files = sorted(prepared.digests["files"].items())
-    others = sorted((name, digest) for name, digest in prepared.digests.items() if name != "files")
-    return "\n".join(lines + [f"{name:24} {digest}" for name, digest in files + others])
+    digests = files + sorted((name, digest) for name, digest in prepared.digests.items() if name != "files")
+    return "\n".join(lines + [f"{name:24} {digest}" for name, digest in digests])
 
 
 def remark(data: DataSpec, figures: dict[str, Any]) -> str:
-    """Return a line about a corpus: its training pairs, what is left out or cut, and what it has twice.
+    """Return a line about the training pairs, repetitions and overlong sentences of a corpus.
 
-    `figures` are a prepared corpus's or a record's sizes.
+    `figures` are those of a dataset, or the sizes of a record.
     """
     pairs = figures["train_pairs"] + figures["train_left_out"]
     cut = figures["validation_cut"] + figures["test_cut"]

@@ -1,4 +1,4 @@
-"""Files from the network: from the first address that has the right one, in bounded time and memory."""
+"""Downloads with several addresses per file, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.text import short_line
+
 CONNECT_SECONDS = 3.0
 SILENT_SECONDS = 9.0
-"""An address that sends less than `PIECE_BYTES` in this time is given up."""
+"""An address that sends less than `PIECE_BYTES` in this time is abandoned."""
 TOTAL_SECONDS = 180.0
-"""All files together may take no longer."""
+"""The time limit of all files together."""
 PIECE_BYTES = 8 << 10
 LARGEST_DOWNLOAD_BYTES = 8 << 20
 REDIRECTS = 5
@@ -23,7 +25,7 @@ RETRIED = (429, 500, 502, 503, 504)
 
 
 def public_url(url: str) -> str:
-    """Return a URL without user, password, query and fragment, which may be secrets."""
+    """Return a URL without its possible secrets: user, password, query and fragment."""
     parts = urllib.parse.urlsplit(url)
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
@@ -45,69 +47,78 @@ def without_secrets(message: str, url: str) -> str:
 
 
 class NoAnswer(ValueError):
-    """An address that need not be asked for another file."""
+    """An address that is not worth another request."""
 
 
 class CutShort(ValueError):
-    """A file of which only the beginning came: asking again may help."""
+    """A file that ends early; another request may help."""
 
 
 class Download:
-    """Files from several addresses, of which each is as good as another.
+    """Downloads files that several addresses offer.
 
-    `reasons`: public URL of an address -> why the last file that was requested from it did not arrive.
+    Args:
+        addresses: URLs of folders with the same files, in the order in which they are tried.
+
+    Attributes:
+        reasons: By the public URL of an address, why its last file did not arrive.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self.reasons: dict[str, str] = {}
-        self._addresses = list(addresses)
+        self._addresses = [file_url(address, "") for address in addresses]
         self._deadline = time.monotonic() + TOTAL_SECONDS
         self._session = _session()
 
     @property
     def possible(self) -> bool:
-        """Whether the library that downloads is installed."""
+        """Whether the requests library is installed."""
         return self._session is not None
 
     def file(self, name: str, check: Callable[[bytes], bytes]) -> bytes | None:
-        """Return what `check` makes of a file from the first address that has it, or None.
+        """Download a file from the first address that has it.
 
-        An address whose file is cut short is asked once more, after the others. `check` raises ValueError for what is
-        not the file.
+        An address whose file ends early is tried once more, after the others.
+
+        Args:
+            name: The name of the file.
+            check: Returns the final content for the downloaded bytes; raises ValueError to reject them.
+
+        Returns:
+            The final content; None if no address has it.
         """
-        asked = list(self._addresses) if self.possible else []
+        addresses = list(self._addresses) if self.possible else []
         for _ in range(2):
             cut_short = []
-            for address in asked:
+            for address in addresses:
                 try:
                     return check(self._body(file_url(address, name)))
-                except CutShort as error:
-                    cut_short.append(address)
-                    self.reasons[public_url(address)] = str(error)
-                except NoAnswer as error:
-                    self._addresses.remove(address)
-                    self.reasons[public_url(address)] = str(error)
                 except ValueError as error:
-                    self.reasons[public_url(address)] = one_line(error)
-            asked = cut_short
+                    is_known = isinstance(error, CutShort | NoAnswer)
+                    self.reasons[public_url(address)] = str(error) if is_known else reason_of(error)
+                    if isinstance(error, CutShort):
+                        cut_short.append(address)
+                    elif isinstance(error, NoAnswer):
+                        self._addresses.remove(address)
+            addresses = cut_short
         return None
 
     def _body(self, url: str) -> bytes:
-        """Return what a URL answers.
+        """Return the body of a response. Raises: NoAnswer if it takes too long.
 
-        The transfer is a thread of its own, because no time-out of a socket bounds the search for an address or an
-        answer that comes in drops. One that is given up ends with its next piece, or with the process.
+        The transfer runs in a thread, because timeouts of sockets limit neither the DNS lookup nor a slow response. An
+        abandoned transfer ends with its next piece.
         """
         transfer = Transfer(self._session, url)
         started = time.monotonic()
         threading.Thread(target=transfer.run, daemon=True).start()
-        while not transfer.done.wait(0.05):
+        while not transfer.ended.wait(0.05):
             now = time.monotonic()
             if now > self._deadline:
-                transfer.given_up = True
-                raise NoAnswer(f"not all here after {TOTAL_SECONDS:g} seconds")
-            if now - transfer.heard > SILENT_SECONDS:
-                transfer.given_up = True
+                transfer.abandoned = True
+                raise NoAnswer(f"not all files downloaded after {TOTAL_SECONDS:g} seconds")
+            if now - transfer.last_heard > SILENT_SECONDS:
+                transfer.abandoned = True
                 seconds = f"{now - started:.0f} seconds"
                 slow = f"too slow ({transfer.size} bytes in {seconds})"
                 raise NoAnswer(slow if transfer.begun else f"no answer in {seconds}")
@@ -118,68 +129,68 @@ class Download:
 
 @dataclass
 class Transfer:
-    """One request, and what has come of it so far."""
+    """A request and the part of its response that has arrived."""
 
     session: Any
     url: str
     pieces: list[bytes] = field(default_factory=list)
     size: int = 0
     begun: bool = False
-    heard: float = field(default_factory=time.monotonic)
-    given_up: bool = False
+    last_heard: float = field(default_factory=time.monotonic)
+    abandoned: bool = False
     error: BaseException | None = None
-    done: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Ask and listen, until the end or until nobody waits for it."""
+        """Send the request and receive the response, until it ends or is abandoned."""
         try:
             self._receive()
         except BaseException as error:
             self.error = _plain(error, self.url)
-        self.done.set()
+        self.ended.set()
 
     def _receive(self) -> None:
         headers = {"Accept-Encoding": "identity", "User-Agent": "bakeoff"}
         timeout = CONNECT_SECONDS, SILENT_SECONDS + 1
-        with self.session.get(self.url, stream=True, timeout=timeout, headers=headers) as answer:
-            self.heard = time.monotonic()
-            if answer.status_code != 200:
-                kind = NoAnswer if answer.status_code in RETRIED else ValueError
-                raise kind(f"HTTP status {answer.status_code}")
+        with self.session.get(self.url, stream=True, timeout=timeout, headers=headers) as response:
+            self.last_heard = time.monotonic()
+            if response.status_code != 200:
+                kind = NoAnswer if response.status_code in RETRIED else ValueError
+                raise kind(f"HTTP status {response.status_code}")
             self.begun = True
-            # As sent: some servers name gzip as the encoding of a file that is meant to stay packed.
-            for piece in answer.raw.stream(PIECE_BYTES, decode_content=False):
-                self.heard = time.monotonic()
+            # Not decoded: some servers give gzip as the encoding of a file that is to stay compressed.
+            for piece in response.raw.stream(PIECE_BYTES, decode_content=False):
+                self.last_heard = time.monotonic()
                 self.size += len(piece)
                 if self.size > LARGEST_DOWNLOAD_BYTES:
                     raise ValueError(f"more than {LARGEST_DOWNLOAD_BYTES} bytes")
                 self.pieces.append(piece)
-                if self.given_up:
+                if self.abandoned:
                     return
 
 
 def _plain(error: BaseException, url: str) -> BaseException:
-    """Return the exception of this module for one of a library, without the secrets of the URL."""
+    """Return an exception of a library as one of this module, without the secrets of the URL."""
     import requests
     import urllib3
 
     if isinstance(error, requests.ConnectionError):
-        return NoAnswer(f"no connection ({without_secrets(one_line(error), url)})")
+        return NoAnswer(f"no connection ({without_secrets(reason_of(error), url)})")
     if isinstance(error, urllib3.exceptions.HTTPError):
-        return CutShort(f"broken off ({without_secrets(one_line(error), url)})")
+        return CutShort(f"broken off ({without_secrets(reason_of(error), url)})")
     if isinstance(error, requests.RequestException | OSError):
-        return ValueError(without_secrets(one_line(error), url))
+        return ValueError(without_secrets(reason_of(error), url))
     return error
 
 
 def _session() -> Any:
-    """Return what asks, and asks again where a server is busy; None where the library is missing."""
+    """Return a session that repeats requests to busy servers; None if requests is not installed."""
     try:
         import requests
         from urllib3.util import Retry
     except ImportError:
         return None
-    again = Retry(
+    retry = Retry(
         total=2,
         connect=1,
         backoff_factor=0.3,
@@ -190,15 +201,14 @@ def _session() -> Any:
     session = requests.Session()
     session.max_redirects = REDIRECTS
     for scheme in ("http://", "https://"):
-        session.mount(scheme, requests.adapters.HTTPAdapter(max_retries=again))
+        session.mount(scheme, requests.adapters.HTTPAdapter(max_retries=retry))
     return session
 
 
-def one_line(error: BaseException) -> str:
-    """Return the innermost reason of an error, on one line of at most 100 letters that a terminal only shows."""
+def reason_of(error: BaseException) -> str:
+    """Return the innermost reason of an error as one line of at most 100 characters."""
     with contextlib.suppress(AttributeError, IndexError):
         while isinstance(inner := getattr(error, "reason", None) or error.args[0], BaseException):
             error = inner
     text = " ".join(str(error).split()) or type(error).__name__
-    last = "".join(letter if letter.isprintable() else "?" for letter in re.split(r"[>)]: ", text)[-1])
-    return last if len(last) <= 100 else last[:97] + "..."
+    return short_line(re.split(r"[>)]: ", text)[-1], longest=100)

@@ -1,4 +1,4 @@
-"""The files of Multi30k: found in a folder or the cache, or downloaded, and always checked against their digests."""
+"""The files of Multi30k: read from a folder or the cache, or downloaded, and checked against their digests."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ OFFLINE = "put the files (NAME or NAME.gz) into a folder and name that folder in
 
 
 class DataUnavailable(ValueError):
-    """A corpus is not available; the message is one line that says what, where, why, and what to do offline."""
+    """A corpus is not available. The message is one line with the reason and what to do offline."""
 
 
 def names(direction: str, test_split: str) -> dict[str, tuple[str, str]]:
     """Return the names of the source and the target file of "train", "val" and "test".
 
-    Raises: ValueError naming the directions or the test splits there are.
+    Raises: ValueError for an unknown direction or test split.
     """
     if direction not in DIRECTIONS:
-        raise ValueError(f"direction={direction!r}: allowed with corpus='multi30k' is {', '.join(DIRECTIONS)}")
+        raise ValueError(f"direction={direction!r}: expected with corpus='multi30k': {', '.join(DIRECTIONS)}")
     if test_split not in TEST_SPLITS:
         raise ValueError(f"test_split={test_split!r}: expected {', '.join(TEST_SPLITS)}")
     source, target = direction.split("-")
@@ -60,119 +60,103 @@ def names(direction: str, test_split: str) -> dict[str, tuple[str, str]]:
     return {split: (f"{stem}.{source}", f"{stem}.{target}") for split, stem in splits.items()}
 
 
-def texts(wanted: Sequence[str]) -> dict[str, bytes]:
-    """Return the uncompressed bytes of the files of these names, each with the digest in `DIGESTS`.
+def texts(names: Sequence[str]) -> dict[str, bytes]:
+    """Return the uncompressed content of files, from the folder MULTI30K_DIR, else the cache, else by download.
 
-    Looked for in the folder that MULTI30K_DIR names, then in the cache, then downloaded into the cache.
-
-    Raises: DataUnavailable; ValueError where a file in MULTI30K_DIR is not the right one.
+    Raises:
+        DataUnavailable: A file is not available.
+        ValueError: A file in MULTI30K_DIR is damaged or another one.
     """
-    found = _at_hand(wanted)
-    missing = [name for name in wanted if not found[name]]
-    if missing:
-        found.update(_download(missing))
-    return found
+    contents = _local_texts(names)
+    if missing := [name for name in names if not contents[name]]:
+        contents.update(_download(missing))
+    return contents
 
 
-def absent(wanted: Sequence[str]) -> list[str]:
+def missing_names(names: Sequence[str]) -> list[str]:
     """Return the names of the files that `texts` would download. Raises: as `texts`."""
-    return [name for name, content in _at_hand(wanted).items() if not content]
+    return [name for name, content in _local_texts(names).items() if not content]
 
 
-def _at_hand(wanted: Sequence[str]) -> dict[str, bytes]:
-    """Return the files from the folder that MULTI30K_DIR names, or from the cache; nothing for those in neither."""
-    found: dict[str, bytes] = {}
-    for name in wanted:
-        content = _from_folder(name)
-        found[name] = _from_cache(name) if content is None else content
-    return found
+def _local_texts(names: Sequence[str]) -> dict[str, bytes]:
+    """Return the content of files in MULTI30K_DIR or the cache; empty for missing ones."""
+    return {name: _from_folder(name) or _from_cache(name) for name in names}
 
 
-def _from_folder(name: str) -> bytes | None:
-    chosen = os.environ.get("MULTI30K_DIR")
-    if not chosen:
-        return None
-    folder = Path(os.path.expanduser(chosen))
+def _from_folder(name: str) -> bytes:
+    """Return the content of a file in MULTI30K_DIR; empty if it is missing. Raises: as `texts`."""
+    setting = os.environ.get("MULTI30K_DIR")
+    if not setting:
+        return b""
+    folder = Path(os.path.expanduser(setting))
     if not folder.is_dir():
-        raise DataUnavailable(f"MULTI30K_DIR={chosen}: there is no such folder; {OFFLINE}, or unset it")
+        raise DataUnavailable(f"MULTI30K_DIR={setting}: there is no such folder; {OFFLINE}, or unset it")
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             try:
                 content = files.read_bytes(path, LARGEST_TEXT_BYTES, links=True)
-            except OSError as error:
-                raise ValueError(f"{path}: cannot be read ({error.strerror}); {OFFLINE}") from error
-            try:
-                content = _unpacked(content) if path.suffix == ".gz" else content
-            except ValueError as error:
-                raise ValueError(f"{path}: cannot be read ({error}); {OFFLINE}") from error
-            found = cache.digest(content)
-            if found != DIGESTS[name]:
-                raise ValueError(
-                    f"{path}: the SHA-256 of its text begins {found[:12]}, that of Multi30k's {name} "
-                    f"{DIGESTS[name][:12]}: it is another file; replace it or remove it"
-                )
-            return content
-    return None
+                return _verified(name, _unpacked(content) if path.suffix == ".gz" else content)
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise ValueError(f"{path}: cannot be used ({reason}); replace it or remove it") from error
+    return b""
 
 
 def _from_cache(name: str) -> bytes:
-    """Return the file's bytes, or nothing where it is missing or damaged."""
+    """Return the content of a file in the cache; empty if it is missing or damaged."""
     try:
-        content = files.read_bytes(cache.folder() / "multi30k" / name, LARGEST_TEXT_BYTES, links=True)
+        return _verified(name, files.read_bytes(cache.folder() / "multi30k" / name, LARGEST_TEXT_BYTES, links=True))
     except (OSError, ValueError):
         return b""
-    return content if cache.digest(content) == DIGESTS[name] else b""
+
+
+def _verified(name: str, content: bytes) -> bytes:
+    """Return the content of a file. Raises: ValueError if it does not have the file's digest."""
+    digest = cache.digest(content)
+    if digest != DIGESTS[name]:
+        raise ValueError(f"not the text of {name}: its SHA-256 begins {digest[:12]}, expected {DIGESTS[name][:12]}")
+    return content
 
 
 # Downloading ----------------------------------------------------------------------------------------------------------
 
 
-def _addresses() -> tuple[str, ...]:
-    chosen = os.environ.get("BAKEOFF_MULTI30K_URLS", "").replace(",", " ").split()
-    return tuple(downloading.file_url(address, "") for address in chosen) or ADDRESSES
-
-
-def _download(missing: Sequence[str]) -> dict[str, bytes]:
-    """Return the missing files, which are in the cache then.
-
-    Processes that lack them at once take turns, so that the first one's files serve the others.
-    """
+def _download(names: Sequence[str]) -> dict[str, bytes]:
+    """Download files into the cache and return them. Processes take turns, so that each file is downloaded once."""
+    urls = os.environ.get("BAKEOFF_MULTI30K_URLS", "").replace(",", " ").split()
     with cache.turn("multi30k"):
-        found = {name: content for name in missing if (content := _from_cache(name))}
-        download = downloading.Download(_addresses())
-        for name in missing:
-            if name not in found:
+        contents = {name: _from_cache(name) for name in names}
+        download = downloading.Download(urls or ADDRESSES)
+        for name in names:
+            if not contents[name]:
                 text = download.file(f"{name}.gz", functools.partial(_checked, name))
                 if text is None:
                     raise _unavailable(name, download)
                 cache.write_file(cache.folder() / "multi30k" / name, text)
-                found[name] = text
-    return found
-
-
-def _checked(name: str, packed: bytes) -> bytes:
-    """Return the text inside a downloaded file. Raises: ValueError where it is not that of `name`."""
-    content = _unpacked(packed)
-    found = cache.digest(content)
-    if found != DIGESTS[name]:
-        raise ValueError(f"{name} is another text (SHA-256 {found[:12]}, not {DIGESTS[name][:12]})")
-    return content
+                contents[name] = text
+    return contents
 
 
 def _unavailable(name: str, download: downloading.Download) -> DataUnavailable:
     if not download.possible:
-        why = "is not available: downloading needs requests (python -m pip install '.[data]')"
+        reason = "is not available: downloading needs requests (python -m pip install '.[data]')"
     else:
         reasons = "; ".join(f"{address}: {reason}" for address, reason in download.reasons.items())
-        why = f"could not be downloaded from {reasons}"
-    looked = "neither in MULTI30K_DIR nor" if os.environ.get("MULTI30K_DIR") else "not"
-    return DataUnavailable(f"Multi30k: {name} is {looked} in the cache and {why}. Offline: {OFFLINE}")
+        reason = f"could not be downloaded from {reasons}"
+    where = "neither in MULTI30K_DIR nor" if os.environ.get("MULTI30K_DIR") else "not"
+    return DataUnavailable(f"Multi30k: {name} is {where} in the cache and {reason}. Offline: {OFFLINE}")
+
+
+def _checked(name: str, packed: bytes) -> bytes:
+    return _verified(name, _unpacked(packed))
 
 
 def _unpacked(content: bytes) -> bytes:
-    """Return the text inside a gzip file; what follows its end is passed over.
+    """Return the text of a gzip file, ignoring what follows the end of the compressed data.
 
-    Raises: ValueError where it is none, is damaged or is too large; CutShort.
+    Raises:
+        CutShort: The file ends early.
+        ValueError: It is not a gzip file, is damaged or too large.
     """
     if not content.startswith(GZIP[: len(content)]):
         raise ValueError("not a gzip file")

@@ -1,4 +1,4 @@
-"""A prepared corpus on its way to another machine, which then needs neither its text nor the same tokenizers."""
+"""Prepared corpora for other machines, which then need neither the text nor the same tokenizers."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from harness.data import cache
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import DataSpec
 
-Handed = tuple[dict[str, Any], dict[str, bytes]]
+PackedCorpus = tuple[dict[str, Any], dict[str, bytes]]
 """The description and the files of a cache entry."""
 
 
-def pack(data: DataSpec, key: str) -> Handed:
-    """Return the cache entry `key`, which `data` has been prepared as. Raises: ValueError where it is gone."""
-    found = cache.read_entry(cache.folder() / "prepared" / key)
-    if found is None:
+def pack(data: DataSpec, key: str) -> PackedCorpus:
+    """Return the cache entry `key` of a prepared corpus. Raises: ValueError if the cache no longer has it."""
+    entry = cache.read_entry(cache.folder() / "prepared" / key)
+    if entry is None:
         raise ValueError(f"the prepared corpus {data.corpus} is gone from the cache folder {cache.folder()}")
-    return found
+    return entry
 
 
-def unpack(data: DataSpec, handed: Handed) -> None:
-    """Put a packed corpus where `prepare(data)` looks first. Raises: ValueError where the cache cannot be written."""
-    cache.write_entry(_entry(data), *handed)
+def unpack(data: DataSpec, packed: PackedCorpus) -> None:
+    """Write a packed corpus into the cache, where `dataset.prepare` looks for it first. Raises: ValueError."""
+    cache.write_entry(_entry(data), *packed)
 
 
-def find(data: DataSpec) -> Handed | None:
-    """Return what was unpacked for `data` on this machine, or None."""
+def find(data: DataSpec) -> PackedCorpus | None:
+    """Return the corpus that was unpacked for `data` on this machine, or None."""
     return cache.read_entry(_entry(data))
 
 

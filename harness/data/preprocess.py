@@ -1,8 +1,7 @@
-"""Makes a corpus ready: text to tokens to vocabularies to ids, and what determines them, for the cache."""
+"""Preprocessing: text to tokens, vocabularies, ids and statistics, and the identity of the result in the cache."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import importlib.metadata
 import io
@@ -15,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.data import cache, corpora, tokenizer_process, vocabulary
+from harness.data.text_files import Lines
+from harness.data.tokenizer_process import TokenizerJob
 from harness.data.tokenizers import LIBRARIES
 from harness.data.vocabulary import Split
 from harness.experiments.serialization import canonical_json, to_json
@@ -22,13 +23,12 @@ from harness.experiments.specs import DataSpec
 from impls.contract import UNK, Ids
 
 FORMAT = 4
-SENTENCEPIECE = {"vocabulary_size", "seed"}
-USED = {
+VOCABULARY_SETTINGS = {
     "moses-bpe": {"merges"},
-    "sentencepiece-bpe": SENTENCEPIECE,
-    "sentencepiece-unigram": SENTENCEPIECE,
+    "sentencepiece-bpe": {"vocabulary_size", "seed"},
+    "sentencepiece-unigram": {"vocabulary_size", "seed"},
 }
-"""The settings that tokenizers with subwords use; the others use `minimum_frequency`."""
+"""The settings that tokenizers with subwords use; all others use `minimum_frequency`."""
 
 QUANTILES = (0, 25, 50, 75, 95, 100)
 SIDES = ("source", "target")
@@ -38,12 +38,14 @@ Tokens = list[list[str]]
 
 
 def identity(data: DataSpec, text: dict[str, str]) -> dict[str, Any]:
-    """Return everything that determines the ids: the text, the settings that matter, the libraries' versions.
+    """Return everything that determines the ids: the text, the relevant settings and the versions of libraries.
 
-    `text` are the digests of the corpus, or its signature.
+    Args:
+        data: The corpus and its settings.
+        text: The digests of the corpus, or its signature.
     """
     settings = to_json(data)
-    used = USED.get(data.tokenizer, {"minimum_frequency"})
+    used = VOCABULARY_SETTINGS.get(data.tokenizer, {"minimum_frequency"})
     for name in ("files", *({"minimum_frequency", "vocabulary_size", "merges", "seed"} - used)):
         del settings[name]
     if data.corpus != "multi30k":
@@ -52,15 +54,15 @@ def identity(data: DataSpec, text: dict[str, str]) -> dict[str, Any]:
 
 
 def _versions(data: DataSpec) -> dict[str, str]:
-    """Return the versions of the libraries that cut this corpus; "" where one is not installed."""
+    """Return the versions of the libraries that tokenise a corpus; "" for those that are not installed."""
     scoring = ("spacy", "sacremoses") if data.has_subwords else ("sacremoses",)
-    found = {}
+    versions = {}
     for library in sorted({*LIBRARIES[data.tokenizer], *scoring}):
         try:
-            found[library] = importlib.metadata.version(library)
+            versions[library] = importlib.metadata.version(library)
         except importlib.metadata.PackageNotFoundError:
-            found[library] = ""
-    return found
+            versions[library] = ""
+    return versions
 
 
 def key(identity: dict[str, Any]) -> str:
@@ -68,44 +70,43 @@ def key(identity: dict[str, Any]) -> str:
     return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
 
-def job(data: DataSpec, language: str, texts: Sequence[str], model: bytes) -> tokenizer_process.TokenizerJob:
-    """Return what cuts lines into the model's tokens."""
-    return tokenizer_process.TokenizerJob(
-        tokenizer=data.tokenizer,
-        language=language,
-        case=data.case,
-        texts=list(texts),
-        model=base64.b64encode(model).decode(),
-    )
+def job(data: DataSpec, language: str, texts: Sequence[str], model: bytes) -> TokenizerJob:
+    """Return the job that cuts lines into the model's tokens."""
+    return TokenizerJob(tokenizer=data.tokenizer, language=language, case=data.case, texts=list(texts), model=model)
 
 
-def score_job(data: DataSpec, texts: Sequence[str]) -> tokenizer_process.TokenizerJob:
-    """Return what cuts target lines into the tokens of the tutorials' BLEU: the model's, or spaCy's for subwords."""
+def score_job(data: DataSpec, texts: Sequence[str]) -> TokenizerJob:
+    """Return the job that cuts target lines into the tokens of the tutorials' BLEU: the model's, or spaCy's words."""
     if not data.has_subwords:
         return job(data, data.target_language, texts, b"")
-    return tokenizer_process.TokenizerJob(
+    return TokenizerJob(
         tokenizer="spacy", language=data.target_language, case="lower", texts=list(texts), fallback="xx"
     )
 
 
-def make(data: DataSpec, corpus: corpora.Corpus, identity: dict[str, Any]) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Tokenise a corpus and return the description and the files of its cache entry.
+def preprocess(
+    data: DataSpec, corpus: corpora.Corpus, identity: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Tokenise a corpus and build its vocabularies.
 
-    The vocabulary is that of the first `training_pairs` pairs, also of those that `max_length` leaves out: so it is the
-    same for every `max_length`.
+    The vocabularies are those of the first `training_pairs` pairs, including pairs that `max_length` leaves out, so
+    they are the same for every `max_length`.
 
-    Raises: ValueError as the tokenizers do, or where no training pair is left.
+    Returns:
+        The description and the files of the cache entry.
+
+    Raises:
+        ValueError: A tokenizer fails, or no training pair is short enough.
     """
     text = {split: corpus.splits[name] for split, name in SPLITS.items()}
     text["train"] = text["train"][0][: data.training_pairs], text["train"][1][: data.training_pairs]
     models, words = _train(data, text["train"])
     tokens, score, moses = _tokenise(data, text, models)
     words = words or _count(data, tokens["train"])
-    ids = {split: [vocabulary.encode(side, words[n]) for n, side in enumerate(tokens[split])] for split in SPLITS}
+    ids = {split: list(map(vocabulary.encode, tokens[split], words)) for split in SPLITS}
     splits = {
-        "train": vocabulary.leave_out(ids["train"][0], ids["train"][1], data.max_length),
-        "validation": vocabulary.cut(ids["validation"][0], ids["validation"][1], data.max_length),
-        "test": vocabulary.cut(ids["test"][0], ids["test"][1], data.max_length),
+        split: (vocabulary.leave_out if split == "train" else vocabulary.cut)(source, target, data.max_length)
+        for split, (source, target) in ids.items()
     }
     texts = {
         "source_words": words[0],
@@ -126,30 +127,30 @@ def make(data: DataSpec, corpus: corpora.Corpus, identity: dict[str, Any]) -> tu
         if model:
             files[f"{side}.model"] = model
             digests[f"{side}_model"] = cache.digest(model)
-    figures = _sizes(ids, splits, words) | _repetitions(text)
+    figures = _sizes(ids, splits, words) | count_repetitions(text)
     return {"identity": identity, "digests": digests, "figures": figures}, files
 
 
 def splits_of(content: bytes, figures: dict[str, float]) -> dict[str, Split]:
-    """Return the splits that `make` wrote into "ids.npz".
+    """Return the splits of the file "ids.npz".
 
-    Raises: ValueError where its arrays are compressed, so that none is larger than the file.
+    Raises: ValueError if its arrays are compressed, so that none can be larger than the file.
     """
-    found = {}
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
+        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise ValueError("ids.npz: expected arrays that are not compressed")
+    splits = {}
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         for split in SPLITS:
             source, target = (
-                _cut_up(arrays[f"{split}_{side}_ids"], arrays[f"{split}_{side}_lengths"]) for side in SIDES
+                _sentences(arrays[f"{split}_{side}_ids"], arrays[f"{split}_{side}_lengths"]) for side in SIDES
             )
             left_out, cut = int(figures[f"{split}_left_out"]), int(figures[f"{split}_cut"])
-            found[split] = Split(source, target, left_out=left_out, cut=cut)
-    return found
+            splits[split] = Split(source, target, left_out=left_out, cut=cut)
+    return splits
 
 
-def _cut_up(ids: Ids, lengths: npt.NDArray[np.int64]) -> list[Ids]:
+def _sentences(ids: Ids, lengths: npt.NDArray[np.int64]) -> list[Ids]:
     ends = [0, *np.cumsum(lengths).tolist()]
     return [ids[start:end] for start, end in itertools.pairwise(ends)]
 
@@ -159,48 +160,49 @@ def _arrays(splits: dict[str, Split]) -> bytes:
     for name, split in splits.items():
         for side, sentences in zip(SIDES, (split.source, split.target), strict=True):
             arrays[f"{name}_{side}_ids"] = np.concatenate(sentences)
-            arrays[f"{name}_{side}_lengths"] = np.array([len(one) for one in sentences], dtype=np.int64)
+            arrays[f"{name}_{side}_lengths"] = np.array(list(map(len, sentences)), dtype=np.int64)
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **arrays)
     return content.getvalue()
 
 
 def _train(data: DataSpec, text: Sequence[Sequence[str]]) -> tuple[list[bytes], Words]:
-    """Return what the tokenizer learns from each side, if anything, and SentencePiece's pieces."""
+    """Return the trained model of each side, empty for tokenizers without one, and SentencePiece's pieces."""
+    is_joint = data.vocabulary == "joint"
     if data.tokenizer == "moses-bpe":
         sides = list(zip((data.source_language, data.target_language), text, strict=True))
-        parts = [sides] if data.vocabulary == "joint" else [[side] for side in sides]
-        learned = [tokenizer_process.train_bpe(part, merges=data.merges, case=data.case) for part in parts]
-        return [learned[0], learned[-1]], []
+        parts = [sides] if is_joint else [[side] for side in sides]
+        merges = [tokenizer_process.train_bpe(part, merges=data.merges, case=data.case) for part in parts]
+        return [merges[0], merges[-1]], []
     if not data.tokenizer.startswith("sentencepiece"):
         return [b"", b""], []
-    found = [
-        tokenizer_process.train(
+    trained = [
+        tokenizer_process.train_sentencepiece(
             data.tokenizer, part, vocabulary_size=data.vocabulary_size, case=data.case, seed=data.seed
         )
-        for part in ([[*text[0], *text[1]]] if data.vocabulary == "joint" else text)
+        for part in ([[*text[0], *text[1]]] if is_joint else text)
     ]
-    source, target = found[0], found[-1]
-    return [source[0], target[0]], [tuple(source[1]), tuple(target[1])]
+    (source, source_pieces), (target, target_pieces) = trained[0], trained[-1]
+    return [source, target], [tuple(source_pieces), tuple(target_pieces)]
 
 
 def _tokenise(
-    data: DataSpec, text: dict[str, tuple[corpora.Lines, corpora.Lines]], models: Sequence[bytes]
+    data: DataSpec, text: dict[str, tuple[Lines, Lines]], models: Sequence[bytes]
 ) -> tuple[dict[str, list[Tokens]], Tokens, Tokens]:
     """Return the tokens of both sides of each split, and the references' tokens for both tokenised scores."""
     languages = (data.source_language, data.target_language)
     jobs = [job(data, languages[side], text[split][side], models[side]) for split in SPLITS for side in (0, 1)]
     references = text["test"][1]
-    moses = tokenizer_process.TokenizerJob(tokenizer="moses", language=languages[1], case="lower", texts=references)
-    *found, score, moses_tokens = tokenizer_process.tokenise([*jobs, score_job(data, references), moses])
-    return {split: found[2 * n : 2 * n + 2] for n, split in enumerate(SPLITS)}, score, moses_tokens
+    moses = TokenizerJob(tokenizer="moses", language=languages[1], case="lower", texts=references)
+    *sides, score, moses_tokens = tokenizer_process.tokenise([*jobs, score_job(data, references), moses])
+    return {split: sides[2 * n : 2 * n + 2] for n, split in enumerate(SPLITS)}, score, moses_tokens
 
 
 def _count(data: DataSpec, tokens: Sequence[Tokens]) -> Words:
-    least = 1 if data.has_subwords else data.minimum_frequency
+    minimum = 1 if data.has_subwords else data.minimum_frequency
     if data.vocabulary == "joint":
-        return [vocabulary.build(*tokens, minimum_frequency=least)] * 2
-    return [vocabulary.build(side, minimum_frequency=least) for side in tokens]
+        return [vocabulary.build(*tokens, minimum_frequency=minimum)] * 2
+    return [vocabulary.build(side, minimum_frequency=minimum) for side in tokens]
 
 
 def _sizes(ids: dict[str, list[list[Ids]]], splits: dict[str, Split], words: Words) -> dict[str, float]:
@@ -208,17 +210,18 @@ def _sizes(ids: dict[str, list[list[Ids]]], splits: dict[str, Split], words: Wor
     for name, split in splits.items():
         figures |= {f"{name}_pairs": len(split), f"{name}_left_out": split.left_out, f"{name}_cut": split.cut}
         for side, sentences in zip(SIDES, ids[name], strict=True):
-            everything = np.concatenate(sentences)
-            count = max(1, len(everything) - 2 * len(sentences))
-            figures[f"{name}_{side}_unknown_rate"] = float((everything == UNK).sum() / count)
-            lengths = np.percentile([len(one) for one in sentences], QUANTILES, method="inverted_cdf")
+            all_ids = np.concatenate(sentences)
+            count = max(1, len(all_ids) - 2 * len(sentences))
+            figures[f"{name}_{side}_unknown_rate"] = float((all_ids == UNK).sum() / count)
+            lengths = np.percentile(list(map(len, sentences)), QUANTILES, method="inverted_cdf")
             for quantile, length in zip(QUANTILES, lengths, strict=True):
                 figures[f"{name}_{side}_length_{quantile}"] = int(length)
     return figures
 
 
-def _repetitions(text: dict[str, tuple[corpora.Lines, corpora.Lines]]) -> dict[str, float]:
+def count_repetitions(text: dict[str, tuple[Lines, Lines]]) -> dict[str, float]:
+    """Return the number of training pairs that repeat another, and of test pairs that are also training pairs."""
     pairs = list(zip(*text["train"], strict=True))
-    known = set(pairs)
-    repeated = sum(pair in known for pair in zip(*text["test"], strict=True))
-    return {"train_duplicate_pairs": len(pairs) - len(known), "test_pairs_in_train": repeated}
+    distinct = set(pairs)
+    repeated = sum(pair in distinct for pair in zip(*text["test"], strict=True))
+    return {"train_duplicate_pairs": len(pairs) - len(distinct), "test_pairs_in_train": repeated}

@@ -1,7 +1,8 @@
-"""Text files of any origin: their bytes become lines and pairs, or one line says what is wrong and where."""
+"""The user's text files: bytes to lines and pairs. Errors are one line that names the file and the line number."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -11,14 +12,14 @@ from harness.storage import files
 LARGEST_TEXT_BYTES = 1 << 30
 LONGEST_LINE = 200_000
 LONGEST_WORD = 1_000
-"""Characters without white space: spaCy's time grows with the square of a word of nothing but marks, and faster."""
+"""Characters without white space. spaCy's time grows with the square of the length of a word of punctuation."""
 
 PIECE_LINES = 1_000
 PIECE_BYTES = 4 << 20
-"""After so many of either a piece of a stream ends, with its line."""
+"""A piece of a stream ends with the line that reaches one of these limits."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-FOREIGN = {
+SIGNATURES = {
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
     b"\xff\xfe": "UTF-16",
@@ -26,13 +27,13 @@ FOREIGN = {
     b"\x1f\x8b": "gzip",
     b"PK\x03\x04": "ZIP",
 }
-"""How files begin that are none of ours; the longer beginning first."""
+"""The first bytes of files in other formats; a signature precedes its own prefixes."""
 
 Lines = tuple[str, ...]
 
 
 def read(name: str) -> bytes:
-    """Return the bytes of a file. Raises: ValueError naming it where it is no file, cannot be read or is too large."""
+    """Return the content of a file. Raises: ValueError if it cannot be read or is too large."""
     try:
         return files.read_bytes(Path(name).expanduser(), LARGEST_TEXT_BYTES, links=True)
     except (OSError, RuntimeError) as error:
@@ -41,124 +42,109 @@ def read(name: str) -> bytes:
 
 
 def lines(content: bytes, name: str) -> list[str]:
-    """Return the lines of a UTF-8 text, letter for letter: nothing is composed, decomposed or replaced.
+    """Return the lines of a UTF-8 text without normalising any character. Raises: as `pieces`."""
+    return [line for piece in pieces(io.BytesIO(content), name) for line in piece]
 
-    A line ends with LF (or CR LF) and with nothing else that Python takes for the end of one.
 
-    Raises: ValueError naming the file and the line.
-    """
-    _check_beginning(content, name)
-    found = _lines(content, name, first=1, offset=0)
-    if not any(map(str.strip, found)):
-        raise _empty(name)
-    return found
+def sentences(content: bytes, name: str) -> Lines:
+    """Return the lines of a UTF-8 text without the white space around them. Raises: as `pieces`."""
+    return stripped(lines(content, name))
 
 
 def pieces(stream: BinaryIO, name: str) -> Iterator[list[str]]:
-    """Yield the lines of a stream of any length, some at a time, each as soon as its piece is there.
+    """Yield the lines of a UTF-8 stream of any length, in pieces.
 
-    Raises: as `lines`, when it comes to what is wrong; where all is empty, at the end.
+    Lines end with LF or CR LF, and not with any other character that Python takes for a line end.
+
+    Raises:
+        ValueError: The text is not UTF-8, has a NUL character or an overlong line or word, or is empty; the message
+            names the line.
     """
-    first, offset, written = 1, 0, False
+    first, offset, is_empty = 1, 0, True
     while content := _piece(stream, name, first):
-        if not offset:
-            _check_beginning(content, name)
-        found = _lines(content, name, first=first, offset=offset)
-        yield found
-        written = written or any(map(str.strip, found))
-        first, offset = first + len(found), offset + len(content)
-    if not written:
-        raise _empty(name)
+        piece = _lines(content, name, first=first, offset=offset)
+        yield piece
+        is_empty = is_empty and not any(map(str.strip, piece))
+        first, offset = first + len(piece), offset + len(content)
+    if is_empty:
+        raise ValueError(f"{name}: empty; expected one sentence a line")
 
 
 def _piece(stream: BinaryIO, name: str, first: int) -> bytes:
-    """Return the next lines of a stream, of which the first is number `first`."""
-    found: list[bytes] = []
-    size, most = 0, 4 * (LONGEST_LINE + 2)  # no character of UTF-8 has more bytes
-    while len(found) < PIECE_LINES and size < PIECE_BYTES and (line := stream.readline(most)):
-        found.append(line)
+    """Return the next lines of a stream, which begin with line number `first`."""
+    piece: list[bytes] = []
+    size, most = 0, 4 * (LONGEST_LINE + 2)  # UTF-8 has at most 4 bytes per character
+    while len(piece) < PIECE_LINES and size < PIECE_BYTES and (line := stream.readline(most)):
+        piece.append(line)
         size += len(line)
         if len(line) == most and not line.endswith(b"\n"):
-            raise _too_long(f"{name}, line {first + len(found) - 1}", "more")
-    return b"".join(found)
-
-
-def _check_beginning(content: bytes, name: str) -> None:
-    for beginning, kind in FOREIGN.items():
-        if content.startswith(beginning):
-            raise ValueError(f"{name}, line 1: it begins as a {kind} file; expected plain text in UTF-8")
-
-
-def _empty(name: str) -> ValueError:
-    return ValueError(f"{name}: empty; expected one sentence a line")
-
-
-def _too_long(where: str, found: str) -> ValueError:
-    return ValueError(f"{where}: {found} characters; expected at most {LONGEST_LINE:,}, a sentence")
+            raise ValueError(f"{name}, line {first + len(piece) - 1}: expected at most {LONGEST_LINE:,} characters")
+    return b"".join(piece)
 
 
 def _lines(content: bytes, name: str, *, first: int, offset: int) -> list[str]:
-    """Return the lines of a text, or of a piece of one that begins with line `first` at byte `offset`."""
-    text = _decoded(content, name, first, offset)
+    """Return the lines of a piece that begins with line number `first` at byte `offset`."""
+    for signature, kind in SIGNATURES.items():
+        if not offset and content.startswith(signature):
+            raise ValueError(f"{name}, line 1: it begins as a {kind} file; expected plain text in UTF-8")
+    body = content if offset else content.removeprefix(BYTE_ORDER_MARK)
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        number = body.count(b"\n", 0, error.start) + first
+        position = offset + error.start + len(content) - len(body)
+        raise ValueError(
+            f"{name}, line {number}: byte {body[error.start]:#04x} (at offset {position} of the file) is not UTF-8; "
+            "expected UTF-8"
+        ) from error
     if "\0" in text:
         number = text.count("\n", 0, text.index("\0")) + first
         raise ValueError(f"{name}, line {number}: a NUL character, as in UTF-16; expected text in UTF-8")
-    if "\n" not in text and "\r" in text.strip():
-        raise ValueError(f"{name}, line {first}: its lines end with CR alone; expected LF or CR LF")
-    found = text.removesuffix("\n").split("\n")
-    for number, line in enumerate(found, start=first):
+    if not offset and "\n" not in text and "\r" in text.strip():
+        raise ValueError(f"{name}, line 1: its lines end with CR alone; expected LF or CR LF")
+    split = text.removesuffix("\n").split("\n")
+    for number, line in enumerate(split, start=first):
         if len(line) > LONGEST_LINE:
-            raise _too_long(f"{name}, line {number}", f"{len(line):,}")
+            raise ValueError(
+                f"{name}, line {number}: {len(line):,} characters; expected at most {LONGEST_LINE:,} characters"
+            )
         check_words(line, f"{name}, line {number}")
-    return found
+    return split
 
 
 def check_words(line: str, where: str) -> None:
-    """Raise ValueError with `where` for a word that no tokenizer should be given."""
+    """Raise ValueError, beginning with `where`, for a word that is too long for tokenizers."""
     if len(line) > LONGEST_WORD and (longest := max(map(len, line.split()), default=0)) > LONGEST_WORD:
         raise ValueError(f"{where}: {longest:,} characters without a space; expected at most {LONGEST_WORD:,}")
 
 
-def _decoded(content: bytes, name: str, first: int, offset: int) -> str:
-    body = content if offset else content.removeprefix(BYTE_ORDER_MARK)
-    try:
-        return body.decode("utf-8")
-    except UnicodeDecodeError as error:
-        number = body.count(b"\n", 0, error.start) + first
-        place = offset + error.start + len(content) - len(body)
-        raise ValueError(
-            f"{name}, line {number}: byte {body[error.start]:#04x} (at offset {place} of the file) is not UTF-8; "
-            "expected UTF-8"
-        ) from error
-
-
-def stripped(found: Iterable[str]) -> Lines:
+def stripped(lines: Iterable[str]) -> Lines:
     """Return lines without the white space around them."""
-    return tuple(line.strip() for line in found)
+    return tuple(line.strip() for line in lines)
 
 
-def columns(found: Sequence[str], name: str) -> tuple[Lines, Lines]:
-    """Return the source and the target column of a TSV. Raises: ValueError naming the file and the line."""
+def columns(content: bytes, name: str) -> tuple[Lines, Lines]:
+    """Return the source and the target column of a TSV. Raises: as `pieces`, and ValueError naming the line."""
     source, target = [], []
-    for number, line in enumerate(found, start=1):
-        parts = line.split("\t")
-        if len(parts) != 2:
-            raise ValueError(f"{name}, line {number}: {len(parts) - 1} tabs; expected source, one tab, target")
-        source.append(parts[0])
-        target.append(parts[1])
+    for number, line in enumerate(lines(content, name), start=1):
+        cells = line.split("\t")
+        if len(cells) != 2:
+            raise ValueError(f"{name}, line {number}: {len(cells) - 1} tabs; expected source, one tab, target")
+        source.append(cells[0])
+        target.append(cells[1])
     return stripped(source), stripped(target)
 
 
-def check_pairs(pair: tuple[Lines, Lines], source: str, target: str) -> None:
-    """Raise ValueError where two sides differ in length or a sentence is empty, naming the file and the line."""
+def check_pairs(pair: tuple[Sequence[str], Sequence[str]], source: str, target: str) -> None:
+    """Raise ValueError if the sides differ in length or a sentence is empty. `source` and `target` are file names."""
     if len(pair[0]) != len(pair[1]):
         raise ValueError(
             f"{source} has {len(pair[0])} lines and {target} {len(pair[1])}; expected the same number, pair by pair"
         )
-    for name, side, found in ((source, "source", pair[0]), (target, "target", pair[1])):
-        if "" in found:
-            count = found.count("")
+    for name, side, sentences in ((source, "source", pair[0]), (target, "target", pair[1])):
+        if "" in sentences:
+            count = sentences.count("")
             more = f" (and {count - 1:,} more)" if count > 1 else ""
             raise ValueError(
-                f"{name}, line {found.index('') + 1}: the {side} is empty{more}; expected a sentence on both sides"
+                f"{name}, line {sentences.index('') + 1}: the {side} is empty{more}; expected a sentence on both sides"
             )

@@ -1,10 +1,13 @@
-"""Runs tokenizers in a process of its own: spaCy imports torch, which must not enter a process that trains Keras."""
+"""Tokenizers in a separate process: spaCy imports torch, which must not enter a process that trains Keras models.
+
+All functions raise ValueError as the tokenizers do, and RuntimeError if the process fails.
+"""
 
 from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,82 +17,83 @@ from harness.processes import json_process
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerJob:
-    """Lines to cut with one tokenizer.
+    """Lines to be tokenised.
 
-    `model` is what was trained for the tokenizer, in base64. `fallback` is the language whose rules serve where spaCy
-    has none for `language`.
+    Attributes:
+        tokenizer: The name of the tokenizer.
+        language: The language of the lines.
+        case: "lower" or "kept".
+        texts: The lines.
+        model: The trained model of the tokenizer, if it has one.
+        fallback: The language whose rules spaCy uses if it has none for `language`.
     """
 
     tokenizer: str
     language: str
     case: str
     texts: Sequence[str]
-    model: str = ""
+    model: bytes = b""
     fallback: str = ""
 
 
 def tokenise(jobs: Sequence[TokenizerJob]) -> list[list[list[str]]]:
-    """Return the tokens of each line of each job.
-
-    Raises: ValueError as the tokenizers do; RuntimeError where the process ends without an answer.
-    """
-    found: list[list[list[str]]] = _in_a_process({"task": "tokenise", "jobs": [asdict(job) for job in jobs]})
-    return found
+    """Return the tokens of each line of each job."""
+    encoded = [{**asdict(job), "model": base64.b64encode(job.model).decode()} for job in jobs]
+    tokens: list[list[list[str]]] = _request("tokenise", jobs=encoded)
+    return tokens
 
 
-def train(name: str, texts: Sequence[str], *, vocabulary_size: int, case: str, seed: int) -> tuple[bytes, list[str]]:
-    """Train SentencePiece and return the model with its pieces in the order of their ids.
-
-    Raises: as `tokenise` does.
-    """
-    settings = {"name": name, "vocabulary_size": vocabulary_size, "case": case, "seed": seed}
-    found = _in_a_process({"task": "train", "settings": settings, "texts": list(texts)})
-    return base64.b64decode(found["model"]), found["words"]
+def train_sentencepiece(
+    name: str, texts: Sequence[str], *, vocabulary_size: int, case: str, seed: int
+) -> tuple[bytes, list[str]]:
+    """Train SentencePiece and return the model and its pieces in the order of their ids."""
+    settings = {"vocabulary_size": vocabulary_size, "case": case, "seed": seed}
+    model, pieces = _request("train_sentencepiece", name=name, texts=list(texts), **settings)
+    return base64.b64decode(model), pieces
 
 
 def train_bpe(sides: Sequence[tuple[str, Sequence[str]]], *, merges: int, case: str) -> bytes:
-    """Learn the merges of byte-pair encoding from texts, given as (language, lines).
-
-    Raises: as `tokenise` does.
-    """
-    found = _in_a_process({"task": "train_bpe", "settings": {"merges": merges, "case": case}, "sides": list(sides)})
-    return base64.b64decode(found)
+    """Return the merges of byte-pair encoding learned from texts, given as (language, lines)."""
+    return base64.b64decode(_request("train_bpe", sides=list(sides), merges=merges, case=case))
 
 
-def _in_a_process(request: dict[str, Any]) -> Any:
+def _request(command: str, **arguments: Any) -> Any:
     try:
-        return json_process.request_once(
-            "harness.data.tokenizer_process", "answer", {"request": request}, safe_path=True
-        )
+        return json_process.request_once("harness.data.tokenizer_process", command, arguments, safe_path=True)
     except json_process.ProcessFailed as error:
-        raise RuntimeError(f"the process that tokenises: {error}") from error
+        raise RuntimeError(f"the tokenizer process failed: {error}") from error
 
 
-def _answer(request: dict[str, Any]) -> Any:
-    if request["task"] == "train":
-        settings = request["settings"]
-        model = tokenizers.train_sentencepiece(settings.pop("name"), request["texts"], **settings)
-        return {
-            "model": base64.b64encode(model).decode(),
-            "words": tokenizers.SentencePieceTokenizer(model).words,
-        }
-    if request["task"] == "train_bpe":
-        return base64.b64encode(tokenizers.train_bpe(request["sides"], **request["settings"])).decode()
-    return [_tokens(TokenizerJob(**job)) for job in request["jobs"]]
+# In the process -------------------------------------------------------------------------------------------------------
 
 
-def _tokens(job: TokenizerJob) -> list[list[str]]:
-    model = base64.b64decode(job.model)
-    tokenizer = tokenizers.tokenizer(job.tokenizer, job.language, case=job.case, model=model, fallback=job.fallback)
-    return [tokenizer.tokenise(text) for text in job.texts]
+def _tokenise(jobs: Sequence[dict[str, Any]]) -> list[list[list[str]]]:
+    tokens = []
+    for job in jobs:
+        model = base64.b64decode(job["model"])
+        tokenizer = tokenizers.tokenizer(
+            job["tokenizer"], job["language"], case=job["case"], model=model, fallback=job["fallback"]
+        )
+        tokens.append([tokenizer.tokenise(text) for text in job["texts"]])
+    return tokens
 
 
-def main() -> None:
-    """Answer requests; nothing that a library prints gets into the answers."""
-    # spaCy imports torch if it is installed. Rule-based tokenizers never use it, and the import takes longer than them.
-    sys.modules["torch"] = None  # type: ignore[assignment]
-    json_process.serve({"answer": _answer})
+def _train_sentencepiece(name: str, texts: Sequence[str], **settings: Any) -> tuple[str, Sequence[str]]:
+    model = tokenizers.train_sentencepiece(name, texts, **settings)
+    return base64.b64encode(model).decode(), tokenizers.SentencePieceTokenizer(model).words
 
+
+def _train_bpe(**arguments: Any) -> str:
+    return base64.b64encode(tokenizers.train_bpe(arguments.pop("sides"), **arguments)).decode()
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "tokenise": _tokenise,
+    "train_sentencepiece": _train_sentencepiece,
+    "train_bpe": _train_bpe,
+}
 
 if __name__ == "__main__":
-    main()
+    # spaCy imports torch if it is installed. Rule-based tokenizers never use it, and the import takes seconds.
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    json_process.serve(COMMANDS)

@@ -1,7 +1,7 @@
 """Text to tokens and back: spaCy's rules, Moses, byte-pair encoding, SentencePiece, and white space.
 
-The libraries are imported when a tokenizer first needs one. spaCy imports torch where that is installed, so its
-`tokenise` only runs in a separate process (`harness.data.tokenizer_process`); `detokenise` needs sacremoses at most.
+Libraries are imported on first use. spaCy imports torch if it is installed, so spaCy's `tokenise` only runs in a
+separate process (`harness.data.tokenizer_process`); `detokenise` needs at most sacremoses.
 """
 
 from __future__ import annotations
@@ -27,28 +27,35 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 SPACE_MARK = "\u2581"
 BPE_MARK = "@@"
 UNKNOWN_TEXT = "\u2047"
-"""What stands for an unknown word, `<unk>` among tokens, in text: one character, as in SentencePiece's own decoding.
+"""The character for an unknown word (`<unk>` among tokens) in text, as in SentencePiece's own decoding.
 
-The word `<unk>` itself would count as three words in sacreBLEU's default tokenisation.
+The word `<unk>` would count as three words in sacreBLEU's default tokenisation.
 """
 
 
 class TextTokenizer(Protocol):
-    """Cuts text into tokens and puts tokens together again."""
+    """Splits text into tokens and joins tokens to text."""
 
     def tokenise(self, text: str) -> list[str]:
-        """Return the tokens of one line."""
+        """Return the tokens of a line."""
 
     def detokenise(self, tokens: Sequence[str]) -> str:
-        """Return the line that has these tokens, as nearly as they tell; `UNKNOWN_TEXT` stands for `<unk>`."""
+        """Return the text of tokens, as far as they determine it, with `UNKNOWN_TEXT` for `<unk>`."""
 
 
 def tokenizer(
     name: str, language: str, *, case: str = "lower", model: bytes = b"", fallback: str = ""
 ) -> TextTokenizer:
-    """Return the tokenizer of one language; `model` is what was trained for it, `fallback` a language for spaCy.
+    """Return the tokenizer of a language. Its methods raise ValueError if a library is missing.
 
-    Raises: ValueError naming the tokenizers there are. `tokenise` raises it where a library is missing.
+    Args:
+        name: The name of the tokenizer.
+        language: The language.
+        case: "lower" to lower-case text, "kept" otherwise.
+        model: The trained model, for tokenizers that have one.
+        fallback: The language whose rules spaCy uses if it has none for `language`.
+
+    Raises: ValueError for an unknown name.
     """
     kinds: dict[str, Callable[[], TextTokenizer]] = {
         "spacy": lambda: SpacyTokenizer(language, case, fallback),
@@ -64,7 +71,7 @@ def tokenizer(
 
 
 class SpacyTokenizer:
-    """The rules of spaCy's blank pipeline, which needs no model; each token is lower-cased after it is cut.
+    """The rules of spaCy's blank pipeline, which needs no model; tokens are lower-cased afterwards.
 
     Source: the tutorials' `[token.text for token in spacy_en.tokenizer(text)]`, torchtext's `Field(lower=True)`.
     """
@@ -93,7 +100,7 @@ class SpacyTokenizer:
 
 
 class MosesTokenizer:
-    """The Moses tokenizer, without its XML escapes; text is lower-cased first, so that no rule depends on the case."""
+    """The Moses tokenizer without XML escapes; text is lower-cased first, so no rule depends on the case."""
 
     def __init__(self, language: str, case: str = "lower") -> None:
         self.language, self.case = language, case
@@ -111,7 +118,7 @@ class MosesTokenizer:
 
 
 class MosesBpeTokenizer:
-    """Moses tokens with normalised punctuation, each cut by learned merges; pieces but a token's last end in "@@".
+    """Moses tokens with normalised punctuation, split by learned merges; all pieces but a token's last end in "@@".
 
     Source: Sennrich, Haddow and Birch 2016, section 3.2, by subword-nmt.
     """
@@ -128,16 +135,16 @@ class MosesBpeTokenizer:
     def _merges(self) -> Any:
         return _import("subword_nmt.apply_bpe").BPE(io.StringIO(self.model.decode()), separator=BPE_MARK)
 
-    def whole_tokens(self, text: str) -> list[str]:
-        """Return the tokens before any is cut."""
+    def moses_tokens(self, text: str) -> list[str]:
+        """Return the tokens before they are split by merges."""
         return self._moses.tokenise(self._normaliser.normalize(text))
 
     def tokenise(self, text: str) -> list[str]:
-        pieces: list[str] = self._merges.segment_tokens(self.whole_tokens(text))
+        pieces: list[str] = self._merges.segment_tokens(self.moses_tokens(text))
         return pieces
 
     def detokenise(self, tokens: Sequence[str]) -> str:
-        text = " ".join(_shown(tokens)).replace(f"{BPE_MARK} {UNKNOWN_TEXT}", f" {UNKNOWN_TEXT}")
+        text = " ".join(_with_unknown_text(tokens)).replace(f"{BPE_MARK} {UNKNOWN_TEXT}", f" {UNKNOWN_TEXT}")
         return _detokenise(text.replace(f"{BPE_MARK} ", "").removesuffix(BPE_MARK).split(), self.language)
 
 
@@ -153,7 +160,7 @@ class SentencePieceTokenizer:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All pieces in the order of their ids; the first four are the special words."""
+        """All pieces in the order of their ids, special words first."""
         return tuple(self._tokenizer.id_to_piece(number) for number in range(self._tokenizer.get_piece_size()))
 
     def tokenise(self, text: str) -> list[str]:
@@ -161,7 +168,7 @@ class SentencePieceTokenizer:
         return pieces
 
     def detokenise(self, tokens: Sequence[str]) -> str:
-        text = "".join(f" {token} " if token == UNKNOWN_TEXT else token for token in _shown(tokens))
+        text = "".join(f" {token} " if token == UNKNOWN_TEXT else token for token in _with_unknown_text(tokens))
         return re.sub(" +", " ", text.replace(SPACE_MARK, " ")).strip()
 
 
@@ -175,15 +182,15 @@ class WhitespaceTokenizer:
         return _cased(text, self.case).split()
 
     def detokenise(self, tokens: Sequence[str]) -> str:
-        return " ".join(_shown(tokens))
+        return " ".join(_with_unknown_text(tokens))
 
 
 def train_sentencepiece(name: str, texts: Iterable[str], *, vocabulary_size: int, case: str, seed: int) -> bytes:
-    """Return a SentencePiece model of `texts` with our special words as ids 0 to 3.
+    """Return a SentencePiece model of `texts` with the special words as ids 0 to 3.
 
-    The same text and settings give the same bytes: one thread trains it, on all lines.
+    It is trained by one thread on all lines, so the same text and settings give the same bytes.
 
-    Raises: ValueError where the text does not allow so many or so few pieces.
+    Raises: ValueError if the text does not permit a vocabulary of this size.
     """
     sentencepiece = _import("sentencepiece")
     sentencepiece.set_random_generator_seed(seed)
@@ -210,24 +217,24 @@ def train_sentencepiece(name: str, texts: Iterable[str], *, vocabulary_size: int
         word = "at most" if bound and bound[0].startswith("<=") else "at least"
         allowed = f"{word} {bound[1]}" if bound else " ".join(str(error).split())[-120:]
         raise ValueError(
-            f"vocabulary_size={vocabulary_size}: allowed with {name} and this training text is {allowed}"
+            f"vocabulary_size={vocabulary_size}: expected with {name} and this training text: {allowed}"
         ) from error
     return model.getvalue()
 
 
 def train_bpe(sides: Iterable[tuple[str, Iterable[str]]], *, merges: int, case: str) -> bytes:
-    """Return the merges that byte-pair encoding learns from texts, given as (language, lines), in subword-nmt's format.
+    """Return merges of byte-pair encoding, learned from texts given as (language, lines), in subword-nmt's format.
 
-    There are fewer than `merges` where no pair of symbols is left that occurs twice. The same text gives the same
-    bytes: of equally frequent pairs the alphabetically last is merged first.
+    Learning ends before `merges` merges if no pair of symbols occurs twice. The same text gives the same bytes: of
+    equally frequent pairs the alphabetically last is merged first.
 
-    Raises: ValueError where the text has no pair of letters that occurs twice.
+    Raises: ValueError if no pair of letters occurs twice in the text.
     """
     learning = _import("subword_nmt.learn_bpe")
     lines = []
     for language, texts in sides:
         tool = MosesBpeTokenizer(b"", language, case)
-        lines += [" ".join(tool.whole_tokens(text)) for text in texts]
+        lines += [" ".join(tool.moses_tokens(text)) for text in texts]
     model = io.StringIO()
     if any(len(word) > 1 for line in lines for word in line.split()):  # else subword-nmt fails
         learning.learn_bpe(lines, model, merges)
@@ -252,11 +259,11 @@ def _import(library: str) -> Any:
 
 
 def _detokenise(tokens: Sequence[str], language: str) -> str:
-    """Return the text that the Moses detokenizer makes of tokens, which may be spaCy's.
+    """Return the text of Moses or spaCy tokens.
 
-    spaCy cuts where Moses does not: "t-shirt" at its hyphen, "est-ce" before it, "don't" before "n't", "#8" after "#".
+    spaCy also splits "t-shirt" at its hyphen, "est-ce" before its hyphen, "don't" before "n't" and "#8" after "#".
     """
-    tokens = [token for token in _shown(tokens) if token.strip()]
+    tokens = [token for token in _with_unknown_text(tokens) if token.strip()]
     joined: list[str] = []
     for token, after in zip(tokens, [*tokens[1:], ""], strict=False):
         before = joined[-1] if joined else ""
@@ -270,8 +277,8 @@ def _detokenise(tokens: Sequence[str], language: str) -> str:
     return text
 
 
-def _shown(tokens: Sequence[str]) -> list[str]:
-    """Return the tokens with `UNKNOWN_TEXT` in the place of `<unk>`."""
+def _with_unknown_text(tokens: Sequence[str]) -> list[str]:
+    """Return tokens with `UNKNOWN_TEXT` for `<unk>`."""
     return [UNKNOWN_TEXT if token == SPECIAL_TOKENS[UNK] else token for token in tokens]
 
 

@@ -15,12 +15,13 @@ from impls.contract import EOS, SOS, SPECIAL_TOKENS, UNK, Ids
 
 @dataclass(frozen=True)
 class Split:
-    """The pairs of one split as ids.
+    """The pairs of a split as ids. Shapes: each array of `source` and `target` is [length], `<sos>` words `<eos>`.
 
-    `left_out` pairs were longer than allowed and are not here (training); `cut` sentences were longer than allowed and
-    end early (validation and test).
-
-    Shapes: each array of `source` and `target` is [length], `<sos>` words `<eos>`.
+    Attributes:
+        source: The source sentences.
+        target: The target sentences.
+        left_out: Number of pairs that were left out because a side was too long (training).
+        cut: Number of sentences that were cut because they were too long (validation and test).
     """
 
     source: list[Ids]
@@ -33,50 +34,49 @@ class Split:
 
 
 def build(*sides: Iterable[Sequence[str]], minimum_frequency: int) -> tuple[str, ...]:
-    """Return the special words and every word seen at least `minimum_frequency` times on all `sides` together.
+    """Return the special words and all words that occur at least `minimum_frequency` times on all `sides` together.
 
-    Ordered by count, then alphabetically. A word of the text that is spelled like a special word is no entry of its
-    own: it is unknown, so that no text can end a sentence early.
+    Words are ordered by count, then alphabetically. Words of the text that are spelled like a special word are left
+    out and so become unknown: no text can end a sentence early.
 
     Source: torchtext 0.6.0, `Field(init_token="<sos>", eos_token="<eos>").build_vocab(min_freq=minimum_frequency)`.
     """
     counts = Counter(word for side in sides for sentence in side for word in sentence)
     for word in SPECIAL_TOKENS:
         del counts[word]
-    kept = [word for word, count in counts.items() if count >= minimum_frequency]
-    return SPECIAL_TOKENS + tuple(sorted(kept, key=lambda word: (-counts[word], word)))
+    frequent = [word for word, count in counts.items() if count >= minimum_frequency]
+    return SPECIAL_TOKENS + tuple(sorted(frequent, key=lambda word: (-counts[word], word)))
 
 
 def encode(sentences: Iterable[Sequence[str]], words: Sequence[str]) -> list[Ids]:
-    """Return `<sos>` words `<eos>` of each sentence; a word that is not in `words`, or spelled like a special, is 0."""
-    ids = {word: number for number, word in enumerate(words)}
-    for word in SPECIAL_TOKENS:
-        ids[word] = UNK
-    return [np.array([SOS, *(ids.get(word, UNK) for word in one), EOS], dtype=np.int32) for one in sentences]
+    """Return `<sos>` words `<eos>` of each sentence as ids; unknown words and words spelled like special ones are 0."""
+    ids = {word: number for number, word in enumerate(words)} | dict.fromkeys(SPECIAL_TOKENS, UNK)
+    return [np.array([SOS, *(ids.get(word, UNK) for word in sentence), EOS], dtype=np.int32) for sentence in sentences]
 
 
 def leave_out(source: list[Ids], target: list[Ids], max_length: int) -> Split:
-    """Return the training split without the pairs of which a side is longer than `max_length`.
+    """Return the training split without pairs that have a side of more than `max_length` ids.
 
-    Raises: ValueError where no pair is left.
+    Raises: ValueError if no pair remains.
     """
-    kept = [row for row in range(len(source)) if max(len(source[row]), len(target[row])) <= max_length]
-    if not kept:
-        shortest = min(max(len(one), len(other)) for one, other in zip(source, target, strict=True))
+    lengths = [max(map(len, pair)) for pair in zip(source, target, strict=True)]
+    rows = [row for row, length in enumerate(lengths) if length <= max_length]
+    if not rows:
         raise ValueError(
-            f"max_length={max_length}: no training pair is that short; expected at least {shortest}, "
+            f"max_length={max_length}: no training pair is that short; expected at least {min(lengths)}, "
             "<sos> and <eos> counted"
         )
-    return Split([source[row] for row in kept], [target[row] for row in kept], left_out=len(source) - len(kept))
+    return Split([source[row] for row in rows], [target[row] for row in rows], left_out=len(source) - len(rows))
 
 
 def cut(source: list[Ids], target: list[Ids], max_length: int) -> Split:
-    """Return a split whose sentences are at most `max_length` long, `<eos>` last."""
-    count = sum(len(one) > max_length for one in (*source, *target))
-    return Split([_cut(one, max_length) for one in source], [_cut(one, max_length) for one in target], cut=count)
+    """Return a split whose sentences are cut to `max_length` ids, the last of them `<eos>`."""
+    count = sum(len(ids) > max_length for ids in (*source, *target))
+    source, target = ([_shortened(ids, max_length) for ids in side] for side in (source, target))
+    return Split(source, target, cut=count)
 
 
-def _cut(ids: Ids, max_length: int) -> Ids:
+def _shortened(ids: Ids, max_length: int) -> Ids:
     return ids if len(ids) <= max_length else np.append(ids[: max_length - 1], np.int32(EOS))
 
 
@@ -86,7 +86,7 @@ def digest_words(words: Sequence[str]) -> str:
 
 
 def digest_ids(*splits: Split) -> str:
-    """Return the SHA-256 of every id of every sentence of all splits, in order, with the lengths."""
+    """Return the SHA-256 of the lengths and ids of all sentences of all splits, in order."""
     digest = hashlib.sha256()
     for split in splits:
         for side in (split.source, split.target):

@@ -17,7 +17,7 @@ import impls
 from harness import text as terminal
 from harness.data import portable_corpus
 from harness.data.dataset import prepare
-from harness.data.portable_corpus import Handed
+from harness.data.portable_corpus import PackedCorpus
 from harness.execution import launcher, local, transfer
 from harness.execution.launcher import Outcome, library
 from harness.execution.transfer import Contents, Order
@@ -188,7 +188,7 @@ class _Gang:
 STARTED = "started on "
 
 
-def _task(sent: Order, corpus: Handed, mailbox: Any) -> Contents:
+def _task(sent: Order, corpus: PackedCorpus, mailbox: Any) -> Contents:
     """Carry out a run on the node where Ray calls this."""
     mailbox.put((sent.run, STARTED + socket.gethostname()))
     return transfer.fulfil(sent, corpus, lambda line: mailbox.put((sent.run, line)))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.data import portable_corpus
-from harness.data.portable_corpus import Handed
+from harness.data.portable_corpus import PackedCorpus
 from harness.execution import local
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import RunSpec, spec_from_json
@@ -64,7 +64,7 @@ def order(spec: RunSpec, results: Path, settings: Mapping[str, Any]) -> Order:
     return Order(spec.id, canonical_json(to_json(spec)), dict(settings), known, checkpoint)
 
 
-def fulfil(sent: Order, corpus: Handed, tell: Callable[[str], None]) -> Contents:
+def fulfil(sent: Order, corpus: PackedCorpus, tell: Callable[[str], None]) -> Contents:
     """Carry out a run in a temporary folder of this machine and return the files that came of it.
 
     It is the local engine that runs it, in a process of its own; each line that this shows is given to `tell`. Ctrl-C

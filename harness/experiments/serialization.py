@@ -223,7 +223,7 @@ def _walk(kind: Any, location: Sequence[int | str], where: str) -> tuple[str, An
         else:
             inner = typing.get_args(kind) or (Any,)
             kind = inner[-1] if typing.get_origin(kind) is dict else inner[0]
-        path = f"{path.removesuffix('.')}[{part}]." if isinstance(part, int) else f"{path}{part}."
+        path = f"{path.removesuffix('.')}[{part}]." if isinstance(part, int) else f"{path}{part[:80]}."
     return path, kind
 
 

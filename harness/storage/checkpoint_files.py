@@ -1,7 +1,7 @@
-"""What an interrupted run goes on from, on the disk: two generations, so that a damaged file loses little.
+"""The checkpoint files of a run: two generations, so that the older one remains if the newer one is damaged.
 
-RESULTS/ID/checkpoint-N.json         the manifest of generation N, which seals itself and hashes the tensors
-RESULTS/ID/checkpoint-N.safetensors  the tensors; written first, so that a manifest vouches for what is there
+RESULTS/ID/checkpoint-N.json         the manifest of generation N, with its own seal and the digest of the tensors
+RESULTS/ID/checkpoint-N.safetensors  the tensors; written before the manifest
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from impls.contract import Arrays
 CHECKPOINT = "checkpoint"
 GENERATIONS = 2
 SECONDS = 120.0
-"""How often a run writes one in the middle of an epoch, where nothing else is said."""
+"""The default time between two checkpoints within an epoch."""
 
 _NAME = re.compile(rf"{CHECKPOINT}-(\d+)\.(json|safetensors)")
 
@@ -28,15 +28,15 @@ Restored = TypeVar("Restored")
 
 
 def save(results: Path, run_id: str, state: Arrays, notes: dict[str, Any]) -> None:
-    """Write what an interrupted run goes on from, and remove all but the last two generations.
+    """Write a new generation and remove all but the last two.
 
-    A kill at any moment leaves every older generation, or the last two, whole.
+    A process that is killed at any moment leaves at least one complete generation, if there was one.
     """
     folder = run_store.own_folder(results, run_id)
     number = max(_generations(folder), default=0) + 1
-    path = _tensors(folder, number)
-    value = {**tensors.manifest(path.name, tensors.write(path, state), state), "notes": run_store.finite(notes)}
-    files.write_bytes(_manifest(folder, number), _sealed(value))
+    path = _path(folder, number, "safetensors")
+    manifest = {**tensors.manifest(path.name, tensors.write(path, state), state), "notes": run_store.finite(notes)}
+    files.write_bytes(_path(folder, number, "json"), _manifest_bytes(manifest))
     for older in _generations(folder)[GENERATIONS:]:
         _remove(folder, older)
 
@@ -49,11 +49,17 @@ def load(
     *,
     most: int = files.FILE_BYTES,
 ) -> Restored | None:
-    """Return what `restore` makes of the tensors and notes of the newest generation that is whole; None without one.
+    """Restore the newest usable generation and remove those newer than it.
 
-    A file of more than `most` bytes is refused unread. `complain` is told in a line of each generation that is damaged,
-    or that `restore` refuses with a ValueError. Those newer than the one that serves are removed, so that the next that
-    is written leaves two to fall back on.
+    Args:
+        results: The folder of results.
+        run_id: The id of the run.
+        restore: Called with the tensors and notes of a generation; raises ValueError to refuse it.
+        complain: Receives a line for each generation that is damaged or refused.
+        most: The largest accepted size of the tensors in bytes.
+
+    Returns:
+        What `restore` returns; None if no generation is usable.
     """
     folder, unusable = run_store.run_folder(results, run_id), []
     for number in _generations(folder):
@@ -63,26 +69,26 @@ def load(
             unusable.append(number)
             complain(str(error).replace(f"{folder}{os.sep}", ""))
             continue
-        for one in unusable:
-            _remove(folder, one)
+        for newer in unusable:
+            _remove(folder, newer)
         return restored
     return None
 
 
 def notes(results: Path, run_id: str) -> dict[str, Any]:
-    """Return the notes of the newest generation whose manifest can be read; its tensors are not looked at."""
+    """Return the notes of the newest readable manifest, without reading tensors; empty if there is none."""
     folder = run_store.run_folder(results, run_id)
     for number in _generations(folder):
         with contextlib.suppress(ValueError):
-            found = files.read_sealed(_manifest(folder, number)).get("notes")
-            if isinstance(found, dict):
-                return found
+            stored = files.read_sealed(_path(folder, number, "json")).get("notes")
+            if isinstance(stored, dict):
+                return stored
     return {}
 
 
 def exists(results: Path, run_id: str) -> bool:
-    """Return whether there is a checkpoint of a run, whole or not."""
-    return bool(_generations(run_store.run_folder(results, run_id)))
+    """Return whether a run has a checkpoint, damaged or not."""
+    return bool(paths(results, run_id))
 
 
 def paths(results: Path, run_id: str) -> list[Path]:
@@ -92,47 +98,40 @@ def paths(results: Path, run_id: str) -> list[Path]:
 
 
 def remove(results: Path, run_id: str) -> None:
-    """Remove the checkpoints of a run that needs them no longer."""
-    folder = run_store.run_folder(results, run_id)
-    for number in _generations(folder):
-        _remove(folder, number)
+    """Remove all checkpoints of a run."""
+    for path in paths(results, run_id):
+        path.unlink(missing_ok=True)
 
 
 def _read(folder: Path, number: int, most: int) -> tuple[Arrays, dict[str, Any]]:
-    """Return the tensors and notes of a generation. Raises: ValueError naming the file that is missing or damaged."""
-    manifest = _manifest(folder, number)
-    if not manifest.is_file():
-        raise ValueError(f"{manifest}: there is no such file, as where a process was killed before it wrote it")
-    state, found = tensors.read_named(manifest, most)
-    as_written = files.read_bytes(manifest, files.JSON_BYTES) == _sealed(found)
-    notes = found.get("notes")
-    if not as_written or found["file"] != _tensors(folder, number).name or not isinstance(notes, dict):
-        raise ValueError(f"{manifest}: damaged (not as it was written)")
+    """Return the tensors and notes of a generation. Raises: ValueError naming the missing or damaged file."""
+    path = _path(folder, number, "json")
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file; its process was probably killed before it wrote it")
+    state, manifest = tensors.read_named(path, most)
+    is_as_written = files.read_bytes(path, files.JSON_BYTES) == _manifest_bytes(manifest)
+    notes = manifest.get("notes")
+    if not is_as_written or manifest["file"] != f"{CHECKPOINT}-{number}.safetensors" or not isinstance(notes, dict):
+        raise ValueError(f"{path}: damaged (not as it was written)")
     return state, notes
 
 
-def _sealed(value: dict[str, Any]) -> bytes:
-    """Return a manifest as the bytes of its file. Whoever reads it writes it again: so every byte is vouched for."""
-    sealed = {**value, files.SEAL: files.seal(value)}
+def _manifest_bytes(manifest: dict[str, Any]) -> bytes:
+    """Return a manifest with its seal as the bytes of its file; readers compare them, so every byte is checked."""
+    sealed = {**manifest, files.SEAL: files.seal(manifest)}
     return (json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def _generations(folder: Path) -> list[int]:
-    """Return the numbers of the generations of which there is any file, the newest first."""
-    if not folder.is_dir():
-        return []
-    names = (_NAME.fullmatch(path.name) for path in folder.iterdir())
+    """Return the numbers of the generations that have any file, the newest first."""
+    names = map(_NAME.fullmatch, os.listdir(folder)) if folder.is_dir() else ()
     return sorted({int(name[1]) for name in names if name}, reverse=True)
 
 
-def _manifest(folder: Path, number: int) -> Path:
-    return folder / f"{CHECKPOINT}-{number}.json"
-
-
-def _tensors(folder: Path, number: int) -> Path:
-    return folder / f"{CHECKPOINT}-{number}.safetensors"
+def _path(folder: Path, number: int, suffix: str) -> Path:
+    return folder / f"{CHECKPOINT}-{number}.{suffix}"
 
 
 def _remove(folder: Path, number: int) -> None:
-    _manifest(folder, number).unlink(missing_ok=True)
-    _tensors(folder, number).unlink(missing_ok=True)
+    for suffix in ("json", "safetensors"):
+        _path(folder, number, suffix).unlink(missing_ok=True)

@@ -1,6 +1,7 @@
-"""Files that are written whole or not at all, flushed to the disk and hashed; and read with bounds, following no link.
+"""Atomic, hashed writes and bounded reads.
 
-Every result goes through here, and comes back through here: whoever reads results may have them from a stranger.
+Every result file is written and read here. Files to be read may come from untrusted sources, so reads have size
+limits, follow no links and open neither pipes nor devices.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ from harness.experiments.serialization import canonical_json
 
 try:
     import fcntl
-except ImportError:  # Windows, where what killed processes leave stays
+except ImportError:  # Windows, where partial files of killed processes are not removed
     fcntl = None  # type: ignore[assignment]
 
 PARTIAL = ".bakeoff.partial"
 SEAL = "seal"
-"""The field of a JSON object that holds the digest of all its others."""
+"""The field of a JSON object that holds the digest of all other fields."""
 
 JSON_BYTES = 4 * 2**20
-"""The limit of a JSON file. Units: bytes; a record has some 30,000."""
+"""The size limit of JSON files; a record has about 30,000 bytes."""
 
 FILE_BYTES = 4 * 2**30
-"""The limit of files without one of their own, such as checkpoints. Units: bytes."""
+"""The default size limit, for example of checkpoints."""
 
 HASHED_BYTES = 2**30
-"""The limit of files that are only hashed. Units: bytes; hashing one takes a few seconds."""
+"""The size limit of files that are only hashed, which takes a few seconds at most."""
 
 JSON_DEPTH = 50
-"""How deep JSON may be nested; a record is five deep. What is done with it later goes down several calls for each."""
+"""The largest nesting depth of JSON; records have a depth of five."""
 
-_FLUSHES_NO_FOLDER = (errno.EINVAL, errno.ENOTSUP)
+_CANNOT_FLUSH_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -53,18 +54,20 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; flush it to the disk and rename it to `path` where the block succeeds.
+    """Yield a temporary path beside `path`; if the block succeeds, flush that file and rename it to `path`.
 
-    What killed processes left of their own writes in that folder is removed.
+    Partial files that killed processes have left in the same folder are removed.
 
-    Raises: OSError naming `path`; ValueError where that is a folder, a device or a pipe.
+    Raises:
+        OSError: The file cannot be written; the error names `path`.
+        ValueError: `path` is a folder, a device or a pipe.
     """
-    with _naming(path):
+    try:
         if path.exists() and not path.is_file():
             raise ValueError(f"{path}: cannot be written: expected a new file, or to replace a regular one")
         path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path.parent)
-        locked, temporary = _temporary(path)
+        _remove_partial_files(path.parent)
+        locked, temporary = _create_temporary(path)
         try:
             yield temporary
             os.fsync(locked)
@@ -78,17 +81,23 @@ def replacing(path: Path) -> Iterator[Path]:
                 locked.close()
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
 
 
 def write_bytes(path: Path, content: bytes) -> str:
-    """Write a whole file or none, and return the SHA-256 of what it is to hold."""
+    """Write a file atomically and return the SHA-256 of its content. Raises: as `replacing`."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON that a person can read, whole or not at all. Raises: ValueError for NaN and infinity."""
+    """Write indented JSON atomically.
+
+    Raises:
+        OSError, ValueError: As `replacing`; also a ValueError for NaN and infinity.
+    """
     text = json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False, allow_nan=False)
     write_bytes(path, (text + "\n").encode())
 
@@ -99,22 +108,13 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
 
 
 def seal(value: dict[str, Any]) -> str:
-    """Return the SHA-256 of a JSON object, its seal apart: it shows an edit by hand, not one by who can reseal."""
-    others = {name: one for name, one in value.items() if name != SEAL}
-    return hashlib.sha256(canonical_json(others).encode()).hexdigest()
+    """Return the SHA-256 of a JSON object without its seal. It reveals edits by hand, but not a forged seal."""
+    unsealed = {name: item for name, item in value.items() if name != SEAL}
+    return hashlib.sha256(canonical_json(unsealed).encode()).hexdigest()
 
 
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Let every OSError of a write name the file that was to be written."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
-
-
-def _temporary(path: Path) -> tuple[io.FileIO, Path]:
-    """Create an empty file beside `path`, locked as long as the returned one is open."""
+def _create_temporary(path: Path) -> tuple[io.FileIO, Path]:
+    """Create an empty file beside `path`, locked as long as the returned file is open."""
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=PARTIAL, dir=path.parent)
         if fcntl is not None:
@@ -122,17 +122,17 @@ def _temporary(path: Path) -> tuple[io.FileIO, Path]:
                 fcntl.flock(handle, fcntl.LOCK_EX)
         if os.path.lexists(name):
             return io.FileIO(handle), Path(name)
-        os.close(handle)  # another process took it for a leftover before it was locked
+        os.close(handle)  # another process has removed it as abandoned before it was locked
 
 
-def _sweep(folder: Path) -> None:
-    """Remove the temporary files whose process is gone, and its lock with it."""
+def _remove_partial_files(folder: Path) -> None:
+    """Remove the temporary files that no living process has locked."""
     if fcntl is None:
         return
-    for left in folder.glob(f".*{PARTIAL}"):
-        with contextlib.suppress(OSError, ValueError), reading(left) as file:
+    for path in folder.glob(f".*{PARTIAL}"):
+        with contextlib.suppress(OSError, ValueError), reading(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            left.unlink()
+            path.unlink()
 
 
 def _umask() -> int:
@@ -142,14 +142,14 @@ def _umask() -> int:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make a rename survive a power cut, where the system can open folders and the file system can flush them."""
+    """Flush a folder, so that a rename survives a power failure, on systems that can do so."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in _FLUSHES_NO_FOLDER:
+        if error.errno not in _CANNOT_FLUSH_FOLDERS:
             raise
     finally:
         os.close(descriptor)
@@ -160,14 +160,19 @@ def _flush_folder(folder: Path) -> None:
 
 @contextmanager
 def reading(path: Path, most: int = FILE_BYTES, *, links: bool = False) -> Iterator[io.BufferedReader]:
-    """Open a regular file of at most `most` bytes; `links` says whether the path itself may be a link to one.
+    """Open a regular file. Pipes and devices are not opened, so reading never hangs.
 
-    Links among the folders before it are followed. Neither a pipe nor a device is opened, so nothing hangs.
+    Args:
+        path: The file. Its folders may be links.
+        most: The largest accepted size in bytes.
+        links: Whether `path` itself may be a link.
 
-    Raises: ValueError naming the file and what is allowed; OSError where it cannot be opened.
+    Raises:
+        OSError: The file cannot be opened.
+        ValueError: It is not a regular file, or too large; the message names it.
     """
     if not stat.S_ISREG((path.stat() if links else path.lstat()).st_mode):
-        raise ValueError(f"{path}: expected a regular file{'' if links else ', and no link to one'}")
+        raise ValueError(f"{path}: expected a regular file{'' if links else ', not a link to one'}")
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with os.fdopen(os.open(path, flags if links else flags | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -177,30 +182,35 @@ def reading(path: Path, most: int = FILE_BYTES, *, links: bool = False) -> Itera
 
 
 def read_bytes(path: Path, most: int, *, links: bool = False) -> bytes:
-    """Read a file whole. Raises: as `reading`; ValueError where it grows meanwhile."""
+    """Return the content of a file. Raises: as `reading`, and ValueError if the file grows meanwhile."""
     with reading(path, most, links=links) as file:
         size = os.fstat(file.fileno()).st_size
         content = file.read(size + 1)
     if len(content) > size:
-        raise ValueError(f"{path}: grew while it was read: expected a file that stays as it is")
+        raise ValueError(f"{path}: it grew while it was read: expected a file that nothing writes to")
     return content
 
 
 def read_json(path: Path, most: int = JSON_BYTES) -> Any:
-    """Read a JSON file. Raises: as `read_bytes`; ValueError naming it and what in it is not JSON."""
+    """Return the content of a JSON file.
+
+    Raises:
+        ValueError: The file is missing, cannot be read or is not JSON; the message names it.
+    """
     try:
         return parse_json(read_bytes(path, most))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
-        told = str(error)
-        raise ValueError(told if told.startswith(f"{path}: ") else f"{path}: not JSON ({told})") from error
+        reason = str(error)
+        raise ValueError(reason if reason.startswith(f"{path}: ") else f"{path}: not JSON ({reason})") from error
 
 
 def read_sealed(path: Path, most: int = JSON_BYTES) -> dict[str, Any]:
-    """Read a JSON object without its seal. Raises: as `read_json`; ValueError where its seal is not that of the rest.
+    """Return a JSON object without its seal. Files of early versions have no seal and are not checked.
 
-    One without a seal is taken as it is: older versions wrote none.
+    Raises:
+        ValueError: As `read_json`, or the file is not an object, or its seal does not match.
     """
     value = read_json(path, most)
     if not isinstance(value, dict):
@@ -211,18 +221,19 @@ def read_sealed(path: Path, most: int = JSON_BYTES) -> dict[str, Any]:
 
 
 def parse_json(content: bytes) -> Any:
-    """Return what JSON says. Raises: ValueError for what is not JSON, or means different things to different readers.
+    """Return the value of a JSON text.
 
-    That is NaN, infinity and numbers beyond them, a name that an object has twice, half a surrogate pair, and nesting
-    that no reader holds.
+    Raises:
+        ValueError: The text is not JSON, or JSON parsers disagree on it: NaN, numbers out of range, repeated names,
+            half a surrogate pair, or deep nesting.
     """
     try:
         value = json.loads(
             content.decode("utf-8"),
-            parse_constant=_refuse,
-            parse_float=_number,
-            parse_int=_integer,
-            object_pairs_hook=_object,
+            parse_constant=_reject_number,
+            parse_float=_parse_float,
+            parse_int=_parse_int,
+            object_pairs_hook=_parse_object,
         )
     except RecursionError:
         raise ValueError("nested too deep") from None
@@ -233,42 +244,36 @@ def parse_json(content: bytes) -> Any:
 
 
 def file_digest(path: Path, most: int = HASHED_BYTES) -> str:
-    """Return the SHA-256 of a file, as hexadecimal digits. Raises: as `reading`."""
+    """Return the SHA-256 of a file in hexadecimal digits. Raises: as `reading`."""
     with reading(path, most) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def check_digest(path: Path, digest: str | None, most: int = HASHED_BYTES) -> None:
-    """Raise ValueError naming the file where its SHA-256 is not `digest`; None is not checked."""
-    if digest is not None and file_digest(path, most) != digest:
-        raise ValueError(f"{path}: damaged (its SHA-256 is not {digest})")
 
 
 def _check_depth(value: Any) -> None:
     level = [value]
     for _ in range(JSON_DEPTH):
-        nested = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
-        level = [inner for one in nested for inner in one]
+        containers = [item for item in level if isinstance(item, dict | list)]
+        level = [item for inner in containers for item in (inner.values() if isinstance(inner, dict) else inner)]
     if level:
         raise ValueError("nested too deep")
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
+def _reject_number(text: str) -> NoReturn:
+    raise ValueError(f"{text if len(text) < 40 else f'{text[:40]}…'} is not JSON")
 
 
-def _number(text: str) -> float:
-    found = float(text)
-    return found if math.isfinite(found) else _refuse(text if len(text) < 40 else f"{text[:40]}…")
+def _parse_float(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _reject_number(text)
 
 
-def _integer(text: str) -> int:
-    return int(text) if len(text) <= 40 else _refuse(f"{text[:40]}…")
+def _parse_int(text: str) -> int:
+    return int(text) if len(text) <= 40 else _reject_number(text)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
         ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"{name[:40]!r} stands there twice")
-    return found
+        raise ValueError(f"the name {name[:40]!r} appears twice")
+    return value

@@ -1,4 +1,4 @@
-"""Files that killed processes leave in a results folder: checkpoints of finished runs, partial writes, free locks."""
+"""Files that killed processes leave behind: checkpoints of finished runs, partial writes and unheld locks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from harness.storage import checkpoint_files, files, locks, run_store
 
 ABANDONED_SECONDS = 3_600.0
-"""Partial writes of this age are leftovers: no write takes an hour."""
+"""Partial writes of this age are abandoned: no write takes an hour."""
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """A file or folder that nothing needs any more, and why; `is_of_run` if it lies in the folder of a run."""
+    """A file or folder that is no longer needed, and why. `is_of_run` if it is in the folder of a run."""
 
     path: Path
     reason: str
@@ -36,7 +36,7 @@ class Leftover:
             Locked: A process has started the run meanwhile.
         """
         if self.is_of_run:
-            with locks.hold(self.path.parents[1], self.path.parent.name):  # which removes the lock's file at the end
+            with locks.hold(self.path.parents[1], self.path.parent.name):  # which also removes the lock file
                 self.path.unlink(missing_ok=True)
         elif self.path.is_dir() and not self.path.is_symlink():
             shutil.rmtree(self.path)

@@ -1,8 +1,8 @@
-"""Locks, so that two runners on one folder of results do not tread on each other.
+"""Locks of runs, so that two processes never run the same run.
 
-RESULTS/ID/run.lock   held by the process that trains the run or replaces its record; its text says which that is
+RESULTS/ID/run.lock   held by the process that trains the run or replaces its record; its text names that process
 
-The lock is the kernel's, so a dead owner's is free at once; a file that a killed process left behind locks nothing.
+The kernel holds the lock, so it is released when its owner dies; a remaining lock file blocks nobody.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ except ImportError:  # Windows
 
 LOCK = "run.lock"
 LOCKED_CODE = 75
-"""What the process of a run ends with where another process runs it: EX_TEMPFAIL of sysexits.h."""
+"""The exit code of a run that another process already runs: EX_TEMPFAIL of sysexits.h."""
 
 _UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}
 _OWNER_BYTES = 500
 
 
 class Locked(ValueError):
-    """Another process holds the lock of a run. The message says which."""
+    """Another process holds the lock of a run; the message names it."""
 
 
 class NoLocks(ValueError):
@@ -43,10 +43,12 @@ class NoLocks(ValueError):
 
 @contextlib.contextmanager
 def hold(results: Path, run_id: str) -> Iterator[None]:
-    """Hold the lock of a run; wait for nobody.
+    """Hold the lock of a run, without waiting for it.
 
-    Raises: Locked where another process holds it; NoLocks where the file system of `results` has none; ValueError or
-    OSError naming the file where it cannot be written.
+    Raises:
+        Locked: Another process holds the lock.
+        NoLocks: The file system has no locks.
+        OSError, ValueError: The lock file cannot be written.
     """
     path = run_store.own_folder(results, run_id) / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,13 +68,13 @@ def hold(results: Path, run_id: str) -> Iterator[None]:
         yield
     finally:
         if os.name == "posix":
-            # Removed while it is held: who has opened it by now finds it without a name then, and takes it for held.
+            # Removed before release: a process that has already opened the file sees that it is gone and gives up.
             path.unlink(missing_ok=True)
         lock.release()
 
 
 def is_held(results: Path, run_id: str) -> bool:
-    """Return whether a process holds the lock of a run, without taking it; True if that is unknown."""
+    """Return whether a process holds the lock of a run; True if that is unknown."""
     path = run_store.run_folder(results, run_id) / LOCK
     if not os.path.lexists(path):
         return False
@@ -87,24 +89,24 @@ def is_held(results: Path, run_id: str) -> bool:
 
 
 def owner(results: Path, run_id: str) -> str:
-    """Return who holds the lock of a run, in words."""
+    """Return a phrase that names the process that holds the lock of a run."""
     path = run_store.run_folder(results, run_id) / LOCK
     try:
         with files.reading(path) as file:
-            found = json.loads(file.read(_OWNER_BYTES))
-        host = "".join(letter for letter in str(found["host"]) if letter.isprintable())
-        since = datetime.fromisoformat(found["since"]).astimezone(UTC)
-        return f"process {int(found['process'])} on {host} since {since:%Y-%m-%d %H:%M:%S} UTC"
+            signature = json.loads(file.read(_OWNER_BYTES))
+        host = "".join(letter for letter in str(signature["host"]) if letter.isprintable())
+        since = datetime.fromisoformat(signature["since"]).astimezone(UTC)
+        return f"process {int(signature['process'])} on {host} since {since:%Y-%m-%d %H:%M:%S} UTC"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
 
 
 def _sign(path: Path) -> None:
-    """Write into a lock whose it is; Windows lets nobody write into it."""
-    text = {
+    """Write the name of this process into a lock file, where the system permits that for locked files."""
+    signature = {
         "process": os.getpid(),
         "host": socket.gethostname(),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     with contextlib.suppress(PermissionError):
-        path.write_text(json.dumps(text) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(signature) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the process of a run printed: kept within bounds on the disk, and its last lines for the record."""
+"""Logs of runs: limited in size, with their last lines for the record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TAIL_BYTES = 20_000
 
 
 def size(path: Path) -> int:
-    """Return the bytes of a log; 0 where there is none."""
+    """Return the size of a log in bytes; 0 if there is none."""
     try:
         return path.stat().st_size
     except OSError:
@@ -23,9 +23,9 @@ def size(path: Path) -> int:
 
 
 def cut(path: Path) -> bool:
-    """Shorten a log that has outgrown `LOG_BYTES` to its first and last `KEPT_BYTES`, and return whether it had.
+    """Cut a log of more than `LOG_BYTES` to its first and last `KEPT_BYTES`, and return whether it was cut.
 
-    Whoever has it open to append goes on at its new end; what is written while it is cut may be lost.
+    Processes that append to it continue at the new end. Output written during the cut may be lost.
     """
     length = size(path)
     if length <= LOG_BYTES:
@@ -34,16 +34,18 @@ def cut(path: Path) -> bool:
         file.seek(-KEPT_BYTES, 2)
         last = file.read(KEPT_BYTES)
         file.seek(KEPT_BYTES)
-        file.write(f"\n[here stood what made this log longer than {LOG_BYTES:,} bytes]\n".encode())
+        file.write(
+            f"\n[the middle of this log, which was longer than {LOG_BYTES:,} bytes, has been removed]\n".encode()
+        )
         file.write(last)
         file.truncate()
     return True
 
 
 def last_lines(path: Path, *, since: int = 0) -> list[str]:
-    """Return the last `LINES` lines with any letter or digit of what was written after the first `since` bytes.
+    """Return the last `LINES` lines after the first `since` bytes, of those that have a letter or digit.
 
-    Without control characters, which would command a terminal, and none longer than `LINE_LETTERS`.
+    Control characters are removed, and lines are cut to `LINE_LETTERS` characters.
     """
     try:
         with files.reading(path) as file:
@@ -52,10 +54,10 @@ def last_lines(path: Path, *, since: int = 0) -> list[str]:
             text = file.read(_TAIL_BYTES).decode("utf-8", errors="replace")
     except (OSError, ValueError):
         return []
-    shown = (_shown(line) for line in text.split("\n"))
-    return [line for line in shown if any(map(str.isalnum, line))][-LINES:]
+    lines = map(_printable, text.split("\n"))
+    return [line for line in lines if any(map(str.isalnum, line))][-LINES:]
 
 
-def _shown(line: str) -> str:
-    line = " ".join("".join(one if one.isprintable() else " " for one in line).split())
+def _printable(line: str) -> str:
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in line).split())
     return line if len(line) <= LINE_LETTERS else f"{line[:LINE_LETTERS]} …"

@@ -1,4 +1,4 @@
-"""What a run gave (`RunRecord`) and its learning curve (`EpochRecord`), read from JSON of two schema versions."""
+"""The result of a run (`RunRecord`) and its learning curve (`EpochRecord`), read from JSON of two schema versions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from harness.text import brief
 from impls.contract import TransformerRecipe
 
 RECORD_SCHEMA = 2
-"""The version of run records; records of version 1 are read and completed."""
+"""The version of run records; records of version 1 can be read too."""
 RECORD_SCHEMAS = (1, 2)
 
 Value = str | float | bool | None
-"""What a free part of a record may hold by name; numbers include integers."""
+"""A value in the free parts of a record; `float` includes integers."""
 
 ENVIRONMENT_TYPES: dict[str, Any] = {
     "versions": dict[str, str | None],
@@ -31,24 +31,29 @@ ENVIRONMENT_TYPES: dict[str, Any] = {
     "lost_processes": list[str],
     "earlier_processes": list[dict[str, Any]],
 }
-"""The types of the parts of `RunRecord.environment` that are read again."""
+"""The types of those parts of `RunRecord.environment` that are read again."""
 
-_BY_UPDATES = ("batches", "weights_after")
-_FINGERPRINTS: dict[str, type] = {"files": dict, "weights": dict, **dict.fromkeys(_BY_UPDATES, dict)}
-"""What these hold; each other fingerprint is one digest."""
+FINGERPRINT_TYPES: dict[str, Any] = dict.fromkeys(("files", "weights", "batches", "weights_after"), dict[str, str])
+"""The types of those fingerprints that are not a single digest."""
+
+_UPDATES = re.compile("[1-9][0-9]{0,17}")
 
 Status = Literal["completed", "interrupted", "failed", "diverged"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRecord:
-    """One line of the learning curve.
+    """An epoch of the learning curve. Losses are in nats per target token, and None if they are not finite.
 
-    Units: losses in nats per target word; `training_loss` is what was minimised (label smoothing included),
-    `training_perplexity` and the validation figures are unsmoothed, and None where they are not finite.
-    `learning_rate` is the last update's. `updates` counts from the start of training, `tokens` (target words to
-    predict) from the start of the epoch. `validation_bleu` (see `harness.evaluation.evaluate`) is None for
-    epochs that were not translated (`--score-every`).
+    Attributes:
+        epoch: The number of the epoch, from 1.
+        updates: Updates since the start of training.
+        tokens: Target tokens of the epoch.
+        learning_rate: That of the last update.
+        training_loss: The minimised loss, with label smoothing.
+        training_perplexity: Without label smoothing, like the validation metrics.
+        validation_bleu: BLEU of the validation set (see `harness.evaluation.evaluate`); None for epochs whose model
+            did not translate it (`--score-every`).
     """
 
     epoch: int
@@ -67,20 +72,21 @@ class EpochRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """What a run gave, and the evidence of what it was given.
+    """The result of a run, with the evidence of how it was obtained.
 
-    `fingerprints`: SHA-256 digests. `files` (name -> digest of the corpus text), `source_vocabulary`,
-    `target_vocabulary`, `tokenised` (all ids of all splits), `batches` (number of updates -> chained digest of the
-    batches passed to the model so far, see `harness.data.batch_digest`), `stream` (the last of these), `weights_after`
-    (number of updates -> digest of the weights), `weights` (canonical name -> digest of the initial tensor),
-    `hypotheses` (the stored translations),
-    `trained_weights` (the stored checkpoint), `sentences` (what each test sentence adds to the scores) and `attention`
-    (that of the first of them); older records are without the last two.
-    `environment`: versions, commit, machine, threads, backend. `sizes`: parameters, vocabulary sizes, pairs, cut and
-    left-out sentences, unknown-word rates. `chosen_epochs`: the epochs whose weights were kept (averaged if several).
-    `scores`: figures of the test set by name; `signatures`: how each BLEU and chrF was computed, by the same name.
-    `speed`: seconds and rates by name. `decode`: ties, unfinished hypotheses and unknown tokens.
-    Losses and perplexities that are not finite are stored as None, with status "diverged".
+    Attributes:
+        fingerprints: SHA-256 digests. `files` (by name, of the corpus text); `source_vocabulary`, `target_vocabulary`;
+            `tokenised` (all ids of all splits); `batches` (by number of updates, the chained digest of the batches up
+            to there, see `harness.data.batch_digest`); `stream` (the last of these); `weights_after` (by number of
+            updates, the weights); `weights` (by canonical name, the initial tensors); `hypotheses`, `trained_weights`,
+            `sentences` and `attention` (the stored files; early records lack the last two).
+        environment: Versions, commit, machine, threads and backend.
+        sizes: Parameters, vocabulary sizes, pairs, cut and left-out sentences, unknown-word rates.
+        chosen_epochs: The epochs whose weights were kept; several are averaged.
+        scores: Metrics of the test set. Those that are not finite are None, with status "diverged".
+        signatures: How each BLEU and chrF was computed.
+        speed: Seconds and rates.
+        decode: Numbers of ties, unfinished hypotheses and unknown tokens.
     """
 
     schema: ClassVar[int] = RECORD_SCHEMA
@@ -113,12 +119,12 @@ def record_from_json(value: Any) -> RunRecord:
     if schema not in RECORD_SCHEMAS:
         raise ValueError(f"schema={brief(schema)}: expected one of {', '.join(map(str, RECORD_SCHEMAS))}")
     value = {name: part for name, part in value.items() if name != "schema"}
-    record: RunRecord = from_json(RunRecord, completed(value) if schema == 1 else value, "record")
+    record: RunRecord = from_json(RunRecord, _completed(value) if schema == 1 else value, "record")
     return record
 
 
-def completed(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON of a record of version 1 with the fields that later versions added to its spec."""
+def _completed(value: dict[str, Any]) -> dict[str, Any]:
+    """Add the fields that later versions added to specs to the JSON of a record of version 1."""
     spec = value.get("spec")
     if not isinstance(spec, dict):
         return value
@@ -132,21 +138,19 @@ def completed(value: dict[str, Any]) -> dict[str, Any]:
 
 def misfits(record: RunRecord) -> Iterator[str]:
     """Yield what is wrong in the free parts of a record, so that readers may rely on their types."""
-    for name, value in record.fingerprints.items():
-        kind = _FINGERPRINTS.get(name, str)
-        inner = list(value.values()) if isinstance(value, dict) else []
-        if not isinstance(value, kind) or not all(isinstance(one, str) for one in inner):
-            yield f"fingerprints.{name}={brief(value)}: expected {'digests by name' if kind is dict else 'a digest'}"
-        elif name in _BY_UPDATES and not all(
-            re.fullmatch(r"[1-9][0-9]{0,17}", key) for key in record.fingerprints[name]
-        ):
-            yield f"fingerprints.{name}={brief(value)}: expected numbers of updates as names"
-    for name, kind in ENVIRONMENT_TYPES.items():
-        if record.environment.get(name) is not None:
-            try:
-                from_json(kind, record.environment[name], f"environment.{name}")
-            except ValueError as error:
-                yield str(error)
+    checks = [("fingerprints", name, FINGERPRINT_TYPES.get(name, str)) for name in record.fingerprints]
+    checks += [("environment", name, kind) for name, kind in ENVIRONMENT_TYPES.items() if name in record.environment]
+    for part, name, kind in checks:
+        value = getattr(record, part)[name]
+        if value is None and part == "environment":
+            continue
+        try:
+            from_json(kind, value, f"{part}.{name}")
+        except ValueError as error:
+            yield str(error)
+        else:
+            if name in ("batches", "weights_after") and not all(map(_UPDATES.fullmatch, value)):
+                yield f"{part}.{name}={brief(value)}: expected numbers of updates as names"
     machine = record.environment.get("machine")
     for name in ("cores", "memory_bytes"):
         value = machine.get(name) if isinstance(machine, dict) else None
@@ -160,7 +164,7 @@ def epochs_from_json(value: Any) -> list[EpochRecord]:
 
 
 def record_schema() -> dict[str, Any]:
-    """Return the JSON schema of record.json, as written now: with its schema number and its seal."""
+    """Return the JSON schema of record.json in the current version, with its schema number and seal."""
     schema = json_schema(RunRecord)
     heads = {"schema": {"const": RECORD_SCHEMA}, "seal": {"type": "string", "pattern": "^[0-9a-f]{64}$"}}
     return {**schema, "properties": {**heads, **schema["properties"]}, "required": ["schema", *schema["required"]]}

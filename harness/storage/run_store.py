@@ -1,12 +1,15 @@
-"""The results on the disk: records, translations, counts, weights and logs, each with a digest.
+"""Run folders: records, translations, per-sentence counts, weights and logs, each with a digest.
 
-RESULTS/ID/record.json           the `RunRecord`; written last, so that it vouches for the rest
-RESULTS/ID/hypotheses.jsonl      one test translation a line: {"sentence": 0, "tokens": [...], "text": "..."}
-RESULTS/ID/sentences.safetensors what each test sentence adds to each score: numbers alone, no text
-RESULTS/ID/attention.safetensors the cross attention of the first test sentences: weights alone, no text
-RESULTS/ID/weights.safetensors   the kept weights under their canonical names; weights.json is their manifest
-RESULTS/ID/checkpoint-N.json     what an unfinished run goes on from (harness.storage.checkpoint_files)
-RESULTS/ID/log.txt               what the process of the run printed
+RESULTS/ID/record.json           the `RunRecord`; written last, so that it vouches for the other files
+RESULTS/ID/hypotheses.jsonl      one test translation per line: {"sentence": 0, "tokens": [...], "text": "..."}
+RESULTS/ID/sentences.safetensors the contribution of each test sentence to each score; no text
+RESULTS/ID/attention.safetensors the cross attention of the first test sentences; no text
+RESULTS/ID/weights.safetensors   the kept weights under their canonical names, with the manifest weights.json
+RESULTS/ID/checkpoint-N.json     the state of an unfinished run (harness.storage.checkpoint_files)
+RESULTS/ID/log.txt               the output of the process of the run
+
+Functions that read raise a ValueError that names the file if it is missing, damaged, foreign, or does not have the
+expected SHA-256 or seal. Functions that write raise a ValueError if the folder of the run is a link.
 """
 
 from __future__ import annotations
@@ -16,14 +19,16 @@ import hashlib
 import io
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import numpy as np
+from annotated_types import Ge
 
-from harness.experiments.serialization import canonical_json, to_json
+from harness.experiments.serialization import canonical_json, from_json, to_json
 from harness.storage import files, tensors
 from harness.storage.records import RunRecord, misfits, record_from_json
 from harness.storage.tensors import Headers, TensorHeader
@@ -32,47 +37,42 @@ from impls.contract import Arrays, Numbers
 
 RESULTS = Path("results/local")
 PUBLISHED = "published"
-"""The name of a folder whose runs are committed: Multi30k's terms keep its text out of pages made from them."""
+"""The name of folders whose runs are committed. Multi30k's terms keep its text out of pages made from them."""
 
 FINISHED = ("completed", "diverged")
 RECORD, HYPOTHESES, WEIGHTS, LOG = "record.json", "hypotheses.jsonl", "weights", "log.txt"
 SENTENCES, ATTENTION = "sentences.safetensors", "attention.safetensors"
 SEAL = files.SEAL
-"""The field of record.json beside those of the `RunRecord`: its own digest. Records of older versions have none."""
 
 HYPOTHESES_BYTES = 24 * 2**20
 SENTENCES_BYTES = 64 * 2**20
 ATTENTION_BYTES = 64 * 2**20
 WEIGHTS_BYTES = 512 * 2**20
-"""Limits of the files of one run, in bytes: far above what runs write (0.2 MB of translations, 0.3 MB of counts,
-0.2 MB of attention, 250 MB of weights). Reading one takes less than 512 MB of memory."""
+"""Size limits in bytes. Runs write 0.2 MB of translations, 0.3 MB of counts, 0.2 MB of attention, 250 MB of weights."""
 
 MAP_POSITIONS = 2_048
+"""The largest number of source or target positions of a stored attention map."""
 COLUMNS = 64
-"""Limits of the positions of a stored attention map, and of what one sentence adds to one score."""
+"""The largest number of counts that a sentence contributes to one score."""
 
 
 class RunFailed(Exception):
-    """A run broke off through no fault of its settings; its record says "failed" and why."""
+    """A run failed through no fault of its settings; its record has the status "failed" and the reason."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """The translation of test sentence number `sentence`: as tokens without special words, and as text."""
+    """The translation of a test sentence: as tokens without special words, and as text."""
 
-    sentence: int
+    sentence: Annotated[int, Ge(0)]
     tokens: tuple[str, ...]
     text: str
 
 
 def run_folder(results: Path, run_id: str) -> Path:
-    """Return where the files of a run lie, whether they exist or not.
-
-    Raises: ValueError where the id is not a name that a folder in `results` can have.
-    """
-    if run_id in ("", ".", "..") or any(one in run_id for one in ("/", "\\", "\0")) or len(os.fsencode(run_id)) > 255:
-        shown = run_id if len(run_id) <= 80 else f"{run_id[:79]}…"
-        raise ValueError(f"run {shown!r}: expected the name of a folder in {results}")
+    """Return the folder of a run, which need not exist. Raises: ValueError if the id cannot be a folder's name."""
+    if run_id in ("", ".", "..") or set(run_id) & {"/", "\\", "\0"} or len(os.fsencode(run_id)) > 255:
+        raise ValueError(f"run {brief(run_id)}: expected the name of a folder in {results}")
     return results / run_id
 
 
@@ -82,7 +82,7 @@ def is_published(results: Path) -> bool:
 
 
 def own_folder(results: Path, run_id: str) -> Path:
-    """Return where the files of a run are to be written. Raises: ValueError where that is a link to elsewhere."""
+    """Return the folder of a run for writing. Raises: ValueError if it is a link to another place."""
     folder = run_folder(results, run_id)
     if folder.is_symlink():
         raise ValueError(f"{folder}: is a link: expected a folder to write in")
@@ -93,37 +93,38 @@ def own_folder(results: Path, run_id: str) -> Path:
 
 
 def save_record(results: Path, record: RunRecord) -> Path:
-    """Write `record.json` and its seal; figures that are not finite become None. Returns its path."""
+    """Write `record.json` with its seal and return its path. Numbers that are not finite become None."""
     path = own_folder(results, record.id) / RECORD
     files.write_sealed(path, finite(to_json(record)))
     return path
 
 
 def update_record(results: Path, record: RunRecord) -> None:
-    """Write what differs in a stored record, with the present schema, and seal it; the rest of its file stays as it is.
-
-    Raises: ValueError naming a damaged or foreign file, or one that its seal does not fit.
-    """
+    """Write the changed fields of a stored record in the current schema, and seal it."""
     path = own_folder(results, record.id) / RECORD
     _read_record(path)
-    value, told = files.read_json(path), finite(to_json(record))
-    files.write_sealed(path, value | {name: one for name, one in told.items() if value.get(name) != one})
+    stored, new = files.read_json(path), finite(to_json(record))
+    files.write_sealed(path, stored | {name: value for name, value in new.items() if stored.get(name) != value})
+
+
+def add_fingerprint(results: Path, run_id: str, name: str, digest: str) -> None:
+    """Add a digest to the fingerprints of a stored record, and renew its seal if it has one."""
+    path = own_folder(results, run_id) / RECORD
+    _read_record(path)
+    value = files.read_json(path)
+    value["fingerprints"] = {**value.get("fingerprints", {}), name: digest}
+    write = files.write_sealed if SEAL in value else files.write_json
+    write(path, value)
 
 
 def load_record(results: Path, run_id: str) -> RunRecord | None:
-    """Return a stored record, or None where there is none.
-
-    Raises: ValueError naming a damaged or foreign file, or one that its seal does not fit.
-    """
+    """Return a stored record, or None if there is none."""
     path = run_folder(results, run_id) / RECORD
     return _read_record(path) if os.path.lexists(path) else None
 
 
 def finished(results: Path, run_id: str, *, complain: Callable[[str], None] | None = None) -> RunRecord | None:
-    """Return the record of a run that needs not be run again, else None.
-
-    A damaged one, or one of another run, counts as none; `complain` is told in a line.
-    """
+    """Return the record of a finished run, or None. `complain` receives a line if the record is unusable."""
     try:
         record = _own_record(results, run_id)
     except ValueError as error:
@@ -133,59 +134,43 @@ def finished(results: Path, run_id: str, *, complain: Callable[[str], None] | No
     return record if record is not None and record.status in FINISHED else None
 
 
-def add_fingerprint(results: Path, run_id: str, name: str, digest: str) -> None:
-    """Put a digest among the fingerprints of a stored record, and seal it anew where it was sealed.
-
-    All else in its file stays as it is, to the byte.
-
-    Raises: ValueError naming a damaged or foreign file, or one that its seal does not fit.
-    """
-    path = own_folder(results, run_id) / RECORD
-    _read_record(path)
-    value = files.read_json(path)
-    value["fingerprints"] = {**value.get("fingerprints", {}), name: digest}
-    if SEAL in value:
-        files.write_sealed(path, value)
-    else:
-        files.write_json(path, value)
-
-
 def remove_record(results: Path, run_id: str) -> None:
-    """Remove the record of a run that is to be run again."""
+    """Remove the record of a run, if there is one."""
     (own_folder(results, run_id) / RECORD).unlink(missing_ok=True)
 
 
 def records(results: Path, *, complain: Callable[[str], None] | None = None) -> list[RunRecord]:
-    """Return every record under `results`, by id; tell `complain` in a line about each file that is not one."""
-    found = []
-    for path in sorted(results.glob(f"*/{RECORD}")):
+    """Return all records in a folder of results, sorted by id. `complain` receives a line for each unusable file."""
+    usable = []
+    for run_id in _stored_ids(results):
         try:
-            record = _own_record(results, path.parent.name)
+            record = _own_record(results, run_id)
         except ValueError as error:
             if complain is not None:
                 complain(str(error))
             continue
-        found += [record] if record is not None else []
-    return found
+        usable += [record] if record is not None else []
+    return usable
 
 
 def find(results: Path, prefix: str) -> RunRecord:
-    """Return the one record whose id begins with `prefix`. Raises: ValueError where none or several do."""
-    exact = _own_record(results, prefix) if prefix else None
-    if exact is not None:
-        return exact
-    ids = sorted(path.parent.name for path in results.glob(f"*/{RECORD}") if path.parent.name.startswith(prefix))
-    if len(ids) == 1:
-        found = _own_record(results, ids[0])
-        assert found is not None
-        return found
+    """Return the record whose id is `prefix`, or the only one whose id begins with it. Raises: ValueError."""
+    ids = [run_id for run_id in _stored_ids(results) if run_id.startswith(prefix)]
+    ids = [prefix] if prefix in ids else ids
+    record = _own_record(results, ids[0]) if len(ids) == 1 else None
+    if record is not None:
+        return record
     if ids:
         raise ValueError(f"run {prefix!r}: {len(ids)} runs begin so ({', '.join(ids[:4])}{', …' * (len(ids) > 4)})")
     raise ValueError(f"run {prefix!r}: there is none in {results}; see them with: python -m harness list")
 
 
+def _stored_ids(results: Path) -> list[str]:
+    return sorted(path.parent.name for path in results.glob(f"*/{RECORD}"))
+
+
 def _own_record(results: Path, run_id: str) -> RunRecord | None:
-    """Return the record in a folder. Raises: as `load_record`; ValueError where it is the record of another run."""
+    """Return the record in a folder, or None. Raises: ValueError, also if it is the record of another run."""
     record = load_record(results, run_id)
     if record is not None and record.id != run_id:
         path = run_folder(results, run_id) / RECORD
@@ -199,21 +184,21 @@ def _read_record(path: Path) -> RunRecord:
         record = record_from_json(value)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from error
-    for wrong in misfits(record):
-        raise ValueError(f"{path}: {wrong}")
+    for misfit in misfits(record):
+        raise ValueError(f"{path}: {misfit}")
     return record
 
 
 def finite(value: Any) -> Any:
-    """Return JSON with None for every number that is not finite."""
+    """Return a JSON value with None for every number that is not finite."""
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, np.integer):
         return int(value)
     if isinstance(value, list):
-        return [finite(one) for one in value]
+        return [finite(item) for item in value]
     if isinstance(value, dict):
-        return {key: finite(one) for key, one in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     return value
 
 
@@ -221,66 +206,50 @@ def finite(value: Any) -> Any:
 
 
 def save_hypotheses(results: Path, run_id: str, hypotheses: Sequence[Hypothesis]) -> str:
-    """Write the translations, one JSON object a line, and return the SHA-256 of the file."""
-    lines = [canonical_json(dataclasses.asdict(one)) + "\n" for one in hypotheses]
+    """Write the translations, one JSON object per line, and return the SHA-256 of the file."""
+    lines = [canonical_json(dataclasses.asdict(hypothesis)) + "\n" for hypothesis in hypotheses]
     return files.write_bytes(own_folder(results, run_id) / HYPOTHESES, "".join(lines).encode())
 
 
 def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> list[Hypothesis]:
-    """Read the translations back.
-
-    Raises: ValueError naming the file where it is missing or damaged, or where its SHA-256 is not `digest`.
-    """
-    path = run_folder(results, run_id) / HYPOTHESES
-    if not os.path.lexists(path):
-        raise ValueError(f"{path}: there is no such file")
+    """Read the translations of a run from a file with the SHA-256 `digest`, if that is known."""
+    path = _existing(run_folder(results, run_id) / HYPOTHESES)
     try:
         content = files.read_bytes(path, HYPOTHESES_BYTES)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
     if digest is not None and hashlib.sha256(content).hexdigest() != digest:
         raise ValueError(f"{path}: damaged (its SHA-256 is not {digest})")
-    lines = io.BytesIO(content or b"\n")
-    return [_hypothesis(path, number, line.removesuffix(b"\n")) for number, line in enumerate(lines, start=1)]
+    hypotheses = []
+    for number, line in enumerate(io.BytesIO(content or b"\n"), start=1):
+        try:
+            hypotheses.append(from_json(Hypothesis, files.parse_json(line), ""))
+        except ValueError as error:
+            raise ValueError(f"{path}: line {number} is not a translation ({error})") from error
+    return hypotheses
 
 
-def _hypothesis(path: Path, number: int, line: bytes) -> Hypothesis:
-    try:
-        one = files.parse_json(line)
-        sentence, tokens, text = (one[name] for name in ("sentence", "tokens", "text"))
-        if type(sentence) is not int or sentence < 0 or not isinstance(text, str) or not isinstance(tokens, list):
-            raise ValueError("expected the number of a sentence, its tokens and its text")
-        if not all(isinstance(token, str) for token in tokens):
-            raise ValueError("expected tokens that are text")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: line {number} is not a translation ({error})") from error
-    return Hypothesis(sentence, tuple(tokens), text)
+def _existing(path: Path) -> Path:
+    if not os.path.lexists(path):
+        raise ValueError(f"{path}: there is no such file")
+    return path
 
 
 # Sentences ------------------------------------------------------------------------------------------------------------
 
 
 def save_sentences(results: Path, run_id: str, arrays: Arrays) -> str:
-    """Write what each test sentence adds to the scores, and return the SHA-256 of the file.
+    """Write the contributions of each test sentence to the scores, and return the SHA-256 of the file.
 
-    Shapes: `nats` float64 [N] and `tokens` int32 [N], over the target words of each sentence (`<eos>` included); under
-    the name of each BLEU and of chrF its counts, int32 [N,K], as `harness.evaluation.metrics` has them.
-
-    Raises: ValueError where these are not of the same N sentences.
+    Shapes: `nats` float64 [N] and `tokens` int32 [N], over the target tokens of each sentence (`<eos>` included); the
+    counts of each BLEU and of chrF under its name, int32 [N,K], as in `harness.evaluation.metrics`.
     """
-    path = own_folder(results, run_id) / SENTENCES
-    _check(path, arrays, _check_sentences)
-    return tensors.write(path, arrays)
+    return _save(own_folder(results, run_id) / SENTENCES, arrays, _check_sentences)
 
 
 def load_sentences(results: Path, run_id: str, digest: str | None = None) -> Arrays:
-    """Read what each test sentence adds to the scores; neither the corpus nor the weights are needed.
-
-    Raises: ValueError naming the file where it is missing or damaged, or where its SHA-256 is not `digest`.
-    """
-    path = run_folder(results, run_id) / SENTENCES
-    if not os.path.lexists(path):
-        raise ValueError(f"{path}: there is no such file")
+    """Read the arrays of `save_sentences`; neither the corpus nor the weights are needed."""
+    path = _existing(run_folder(results, run_id) / SENTENCES)
     arrays = tensors.read(path, digest, SENTENCES_BYTES, check=_check_sentences)
     if np.isnan(arrays["nats"]).any():
         raise ValueError(f"{path}: nats of a sentence are not a number")
@@ -288,25 +257,26 @@ def load_sentences(results: Path, run_id: str, digest: str | None = None) -> Arr
 
 
 def has_sentences(results: Path, run_id: str) -> bool:
-    """Return whether the file that `load_sentences` reads is there."""
+    """Return whether a run has the file that `load_sentences` reads."""
     return os.path.lexists(run_folder(results, run_id) / SENTENCES)
 
 
-def _check(path: Path, arrays: Arrays, check: Callable[[Headers], None]) -> None:
-    """Apply a check of headers to arrays that are to be written. Raises: ValueError naming the file."""
+def _save(path: Path, arrays: Arrays, check: Callable[[Headers], None]) -> str:
+    """Write arrays that pass a check of their types and shapes. Raises: ValueError naming the file."""
     try:
         check({name: TensorHeader(str(array.dtype), array.shape) for name, array in arrays.items()})
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    return tensors.write(path, arrays)
 
 
 def _check_sentences(headers: Headers) -> None:
-    """Raise ValueError unless the tensors are counts of the same sentences."""
+    """Raise ValueError unless the tensors are those of `save_sentences`."""
     kinds = {name: (header.dtype, len(header.shape)) for name, header in headers.items()}
     expected = dict.fromkeys(headers, ("int32", 2)) | {"nats": ("float64", 1), "tokens": ("int32", 1)}
     rows = {header.shape[:1] for header in headers.values()}
-    wide = any(column > COLUMNS for header in headers.values() for column in header.shape[1:])
-    if kinds != expected or len(rows) != 1 or wide:
+    is_wide = any(column > COLUMNS for header in headers.values() for column in header.shape[1:])
+    if kinds != expected or len(rows) != 1 or is_wide:
         shapes = brief({name: str(header) for name, header in sorted(headers.items())})
         raise ValueError(f"{shapes}: expected nats float64 [N], tokens int32 [N] and int32 [N,K] with K <= {COLUMNS}")
 
@@ -318,68 +288,58 @@ def save_attention(results: Path, run_id: str, maps: Mapping[int, Numbers]) -> s
     """Write the cross attention of some test sentences, by number, and return the SHA-256 of the file.
 
     Shapes: each float16 [layers,T,S], a mean over heads; T target and S source positions.
-
-    Raises: ValueError where a map has another type or shape.
     """
-    path = own_folder(results, run_id) / ATTENTION
-    arrays = {str(number): one for number, one in sorted(maps.items())}
-    _check(path, arrays, _check_attention)
-    return tensors.write(path, arrays)
+    arrays = {str(number): weights for number, weights in sorted(maps.items())}
+    return _save(own_folder(results, run_id) / ATTENTION, arrays, _check_attention)
 
 
 def load_attention(results: Path, run_id: str, digest: str | None = None) -> dict[int, Numbers]:
-    """Read the cross attention of the sentences that have one; none of a run that was stored without.
-
-    Raises: ValueError naming a damaged file, or one whose SHA-256 is not `digest`.
-    """
+    """Read the maps of `save_attention` by the numbers of their sentences; empty for runs without the file."""
     path = run_folder(results, run_id) / ATTENTION
     if not os.path.lexists(path):
         return {}
     arrays = tensors.read(path, digest, ATTENTION_BYTES, check=_check_attention)
-    if not all(np.isfinite(one).all() for one in arrays.values()):
+    if not all(np.isfinite(weights).all() for weights in arrays.values()):
         raise ValueError(f"{path}: a weight is not finite: expected from 0 to 1")
-    return {int(name): one for name, one in sorted(arrays.items(), key=lambda pair: int(pair[0]))}
+    return {number: arrays[str(number)] for number in sorted(map(int, arrays))}
 
 
 def has_attention(results: Path, run_id: str) -> bool:
-    """Return whether the file that `load_attention` reads is there."""
+    """Return whether a run has the file that `load_attention` reads."""
     return os.path.lexists(run_folder(results, run_id) / ATTENTION)
 
 
 def _check_attention(headers: Headers) -> None:
-    """Raise ValueError unless the tensors are attention maps of sentences."""
+    """Raise ValueError unless the tensors are those of `save_attention`."""
     for name, header in headers.items():
-        numbered = name.isascii() and name.isdecimal() and len(name) < 10
+        is_number = re.fullmatch("0|[1-9][0-9]{0,8}", name)
         fits = header.dtype == "float16" and len(header.shape) == 3 and 0 not in header.shape
-        if not numbered or not fits or max(header.shape) > MAP_POSITIONS:
+        if not is_number or not fits or max(header.shape) > MAP_POSITIONS:
             raise ValueError(
                 f"{brief(name)} is {header}: expected a sentence number, float16 [layers,T,S] of at most "
                 f"{MAP_POSITIONS:,} positions"
             )
 
 
-# Logs -----------------------------------------------------------------------------------------------------------------
+# Logs and weights -----------------------------------------------------------------------------------------------------
 
 
 def log_path(results: Path, run_id: str) -> Path:
-    """Return where what the process of a run prints is kept."""
+    """Return the path of the log of a run."""
     return run_folder(results, run_id) / LOG
 
 
 def open_log(results: Path, run_id: str) -> BinaryIO:
-    """Open the log of a run to add to it. Raises: OSError; ValueError where it is not a regular file."""
+    """Open the log of a run for appending. Raises: OSError; ValueError if it is not a regular file."""
     path = own_folder(results, run_id) / LOG
     path.parent.mkdir(parents=True, exist_ok=True)
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
-        raise ValueError(f"{path}: expected a regular file, and no link to one")
+        raise ValueError(f"{path}: expected a regular file, not a link to one")
     return path.open("ab")
 
 
-# Weights ----------------------------------------------------------------------------------------------------------
-
-
 def save_weights(results: Path, run_id: str, weights: Arrays) -> str:
-    """Write the weights and their manifest, and return the SHA-256 of the weights' file."""
+    """Write the weights and their manifest, and return the SHA-256 of the file of the weights."""
     folder = own_folder(results, run_id)
     digest = tensors.write(folder / f"{WEIGHTS}.safetensors", weights)
     files.write_sealed(folder / f"{WEIGHTS}.json", tensors.manifest(f"{WEIGHTS}.safetensors", digest, weights))
@@ -387,12 +347,9 @@ def save_weights(results: Path, run_id: str, weights: Arrays) -> str:
 
 
 def load_weights(results: Path, run_id: str, digest: str | None = None) -> Arrays:
-    """Read the weights of a run.
-
-    Raises: ValueError naming the file that is missing, or not what its manifest says, or whose SHA-256 is not `digest`.
-    """
-    manifest = run_folder(results, run_id) / f"{WEIGHTS}.json"
-    weights, found = tensors.read_named(manifest, WEIGHTS_BYTES)
-    if digest is not None and found["sha256"] != digest:
-        raise ValueError(f"{manifest}: its weights are not those that the record has the SHA-256 of")
+    """Read the weights of a run from a file with the SHA-256 `digest`, if that is known."""
+    path = run_folder(results, run_id) / f"{WEIGHTS}.json"
+    weights, manifest = tensors.read_named(path, WEIGHTS_BYTES)
+    if digest is not None and manifest["sha256"] != digest:
+        raise ValueError(f"{path}: its weights are not those of the SHA-256 in the record")
     return weights

@@ -1,7 +1,7 @@
-"""Tensors in files: safetensors, and JSON manifests that name and hash them. Never pickle.
+"""Tensors as safetensors files, and JSON manifests with their names and digests. Pickle is never used.
 
-Files may come from strangers, so the header is checked before any tensor is read: it must describe the file exactly,
-byte by byte, and hold the tensors that the caller expects.
+Files may come from untrusted sources, so the header is checked before any tensor is read: it must describe every byte
+of the file exactly once, and have the tensors that the caller expects.
 """
 
 from __future__ import annotations
@@ -11,43 +11,36 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 
 import numpy as np
 import safetensors
 import safetensors.numpy
+from annotated_types import Ge, Lt, MaxLen
 
+from harness.experiments.serialization import from_json
 from harness.experiments.specs import SCHEMA
 from harness.storage import files
 from harness.text import brief
 from impls.contract import Arrays
 
 HEADER_BYTES = 4 * 2**20
-"""The limit of the header of a safetensors file, which names its tensors. Units: bytes."""
+"""The size limit of the header of a safetensors file."""
 
-DTYPES = {
-    "BOOL": ("bool", 1),
-    "U8": ("uint8", 1),
-    "I8": ("int8", 1),
-    "U16": ("uint16", 2),
-    "I16": ("int16", 2),
-    "F16": ("float16", 2),
-    "U32": ("uint32", 4),
-    "I32": ("int32", 4),
-    "F32": ("float32", 4),
-    "U64": ("uint64", 8),
-    "I64": ("int64", 8),
-    "F64": ("float64", 8),
+DTYPES = {"BOOL": np.dtype(bool)} | {
+    f"{kind.upper()}{8 * size}": np.dtype(f"{kind}{size}")
+    for kind in "uif"
+    for size in (1, 2, 4, 8)
+    if (kind, size) != ("f", 1)
 }
-"""The types that NumPy can read, with their size in bytes."""
+"""NumPy's data types by their names in safetensors, such as "F32"."""
 
-_FIELDS = ("schema", "file", "sha256", "shapes")
-_DIMENSIONS = 8
+Size = Annotated[int, Ge(0), Lt(2**63)]
 
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """What the header of a file says of one tensor: `dtype` is NumPy's name."""
+    """The data type, as NumPy names it, and the shape of a stored tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -59,37 +52,61 @@ class TensorHeader:
 Headers = Mapping[str, TensorHeader]
 
 
+@dataclass(frozen=True)
+class _HeaderEntry:
+    """The entry of a tensor in the header of a safetensors file."""
+
+    dtype: str
+    shape: Annotated[tuple[Size, ...], MaxLen(8)]
+    data_offsets: tuple[Size, Size]
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """The fields of a manifest; checkpoints have notes."""
+
+    schema: Literal[1]
+    file: str
+    sha256: str
+    shapes: dict[str, tuple[Size, ...]]
+    notes: dict[str, Any] | None = None
+
+
 def write(path: Path, arrays: Arrays) -> str:
-    """Write a safetensors file and return its SHA-256. Raises: as `files.replacing`."""
-    return files.write_bytes(path, safetensors.numpy.save({k: np.array(v, order="C") for k, v in arrays.items()}))
+    """Write a safetensors file atomically and return its SHA-256. Raises: as `files.replacing`."""
+    contiguous = {name: np.array(array, order="C") for name, array in arrays.items()}
+    return files.write_bytes(path, safetensors.numpy.save(contiguous))
 
 
 def manifest(name: str, digest: str, arrays: Arrays) -> dict[str, Any]:
-    """Return the manifest of the tensors in the file `name` beside it, to be written with its seal."""
+    """Return the manifest of the file `name`, to be written beside it with a seal."""
     shapes = {key: list(array.shape) for key, array in sorted(arrays.items())}
     return {"schema": SCHEMA, "file": name, "sha256": digest, "shapes": shapes}
 
 
 def read_named(manifest: Path, most: int = files.FILE_BYTES) -> tuple[Arrays, dict[str, Any]]:
-    """Read the tensors that a manifest names, from a file of at most `most` bytes, and the manifest.
+    """Read the tensors that a manifest names, from a file of at most `most` bytes.
+
+    Returns:
+        The tensors and the manifest.
 
     Raises:
-        ValueError: A file is missing, damaged, or not what the manifest says; the message names it.
+        ValueError: A file is missing, damaged, or does not match the manifest; the message names it.
     """
-    found = files.read_sealed(manifest)
-    schema, name, digest, shapes = (found.get(field) for field in _FIELDS)
-    foreign = sorted(found.keys() - {*_FIELDS, "notes"})
-    if schema != SCHEMA or not isinstance(digest, str) or foreign:
-        fields = f"schema={brief(schema)}, sha256={brief(digest)}" + (f", and {', '.join(foreign)}" if foreign else "")
-        raise ValueError(f"{manifest}: {fields}: not a manifest of tensors of schema {SCHEMA}")
-    if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name or "\0" in name:
+    value = files.read_sealed(manifest)
+    try:
+        from_json(_Manifest, value, "manifest")
+    except ValueError as error:
+        raise ValueError(f"{manifest}: {error}") from None
+    name = value["file"]
+    if name in ("", ".", "..") or Path(name).name != name or "\0" in name:
         raise ValueError(f"{manifest}: file={brief(name)}: expected the name of a file beside it")
 
     def check(headers: Headers) -> None:
-        if {key: list(header.shape) for key, header in headers.items()} != shapes:
+        if {key: list(header.shape) for key, header in headers.items()} != value["shapes"]:
             raise ValueError(f"its tensors are not those of {manifest.name}")
 
-    return read(manifest.parent / name, digest, most, check=check), found
+    return read(manifest.parent / name, value["sha256"], most, check=check), value
 
 
 def read(
@@ -104,7 +121,7 @@ def read(
     Args:
         path: A regular file.
         digest: Its SHA-256, if known.
-        most: The limit of its size. Units: bytes.
+        most: The largest accepted size in bytes.
         check: Called with the header before any tensor is read; a ValueError rejects the file.
 
     Raises:
@@ -115,7 +132,8 @@ def read(
             headers = read_headers(file)
         if check is not None:
             check(headers)
-        files.check_digest(path, digest, most)
+        if digest is not None and files.file_digest(path, most) != digest:
+            raise ValueError(f"damaged (its SHA-256 is not {digest})")
         arrays: Arrays = safetensors.numpy.load_file(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error
@@ -140,37 +158,26 @@ def read_headers(file: BinaryIO) -> dict[str, TensorHeader]:
         raise ValueError(f"not safetensors (a header of {length:,} bytes: {limit})")
     try:
         value = files.parse_json(file.read(length))
+        if isinstance(value, dict):
+            value.pop("__metadata__", None)
+        entries: dict[str, _HeaderEntry] = from_json(dict[str, _HeaderEntry], value, "header")
+        _check_layout(entries, size - 8 - length)
     except ValueError as error:
-        raise ValueError(f"not safetensors (its header is not JSON: {error})") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"not safetensors (its header is {brief(value)}: expected a JSON object)")
-    entries = [_entry(name, item) for name, item in value.items() if name != "__metadata__"]
+        raise ValueError(f"not safetensors ({error})") from error
+    return {name: TensorHeader(DTYPES[entry.dtype].name, entry.shape) for name, entry in entries.items()}
+
+
+def _check_layout(entries: Mapping[str, _HeaderEntry], data_bytes: int) -> None:
+    """Raise ValueError unless the tensors fill `data_bytes` bytes without gaps and overlaps."""
     end = 0
-    for start, stop, name, _ in sorted(entries, key=lambda entry: entry[:2]):
-        if start != end:
-            raise ValueError(f"not safetensors ({brief(name)} starts at byte {start:,}: expected {end:,})")
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        if entry.dtype not in DTYPES:
+            raise ValueError(f"{brief(name)}.dtype={brief(entry.dtype)}: expected one of {', '.join(DTYPES)}")
+        start, stop = entry.data_offsets
+        if start != end or stop - start != DTYPES[entry.dtype].itemsize * math.prod(entry.shape):
+            raise ValueError(
+                f"{brief(name)}: its bytes {start:,} to {stop:,} do not fit its shape and the tensors before"
+            )
         end = stop
-    if end != size - 8 - length:
-        raise ValueError(f"not safetensors ({size - 8 - length:,} bytes of tensors: expected {end:,})")
-    return {name: header for _, _, name, header in entries}
-
-
-def _entry(name: str, value: Any) -> tuple[int, int, str, TensorHeader]:
-    """Return where a tensor starts and stops, its name and its header. Raises: ValueError if they do not fit."""
-    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"not safetensors ({brief(name)} is {brief(value)}: expected dtype, shape and data_offsets)")
-    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise ValueError(f"not safetensors ({brief(name)}.dtype={brief(dtype)}: expected one of {', '.join(DTYPES)})")
-    if not _are_counts(shape) or len(shape) > _DIMENSIONS:
-        raise ValueError(f"not safetensors ({brief(name)}.shape={brief(shape)}: expected up to {_DIMENSIONS} counts)")
-    if not _are_counts(offsets) or len(offsets) != 2:
-        raise ValueError(f"not safetensors ({brief(name)}.data_offsets={brief(offsets)}: expected two counts)")
-    kind, item_bytes = DTYPES[dtype]
-    if offsets[1] - offsets[0] != item_bytes * math.prod(shape):
-        raise ValueError(f"not safetensors ({brief(name)}: {dtype}{shape} does not fit its offsets {offsets})")
-    return offsets[0], offsets[1], name, TensorHeader(kind, tuple(shape))
-
-
-def _are_counts(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
+    if end != data_bytes:
+        raise ValueError(f"{data_bytes:,} bytes of tensors: expected {end:,}")

@@ -59,7 +59,7 @@ def load_model(
     elif {name: array.shape for name, array in weights.items()} != dict(
         shapes(spec.recipe, len(dataset.source_words), len(dataset.target_words))
     ):
-        raise ValueError(f"run {record.id}: the shapes of its weights do not fit its recipe and vocabularies")
+        raise ValueError(f"run {record.id}: the shapes of its weights are not those of its recipe and vocabularies")
     os.environ.update(worker_environment(spec))
     model = build_model(spec, dataset)
     model.set_weights(weights)

@@ -17,7 +17,6 @@ import pytest
 
 from harness.data import cache, corpora, preprocess, tokenizer_process, vocabulary
 from harness.data.batch_digest import expected_batches
-from harness.data.corpora import DataUnavailable
 from harness.data.dataset import (
     Dataset,
     describe,
@@ -26,6 +25,7 @@ from harness.data.dataset import (
     prepare,
     unavailable,
 )
+from harness.data.multi30k import DataUnavailable
 from harness.data.tokenizers import tokenizer
 from harness.experiments.serialization import canonical_json
 from harness.experiments.specs import DataSpec, FileSpec
@@ -155,7 +155,7 @@ def test_vocabularies_are_torchtexts() -> None:
 def test_the_second_time_nothing_is_tokenised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = small(tmp_path)
     once = prepare(data)
-    monkeypatch.setattr(tokenizer_process, "_in_a_process", None)
+    monkeypatch.setattr(tokenizer_process, "_request", None)
     assert same(prepare(data), once)
     shutil.copytree(tmp_path / "cache", tmp_path / "carried")
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "carried"))
@@ -281,21 +281,21 @@ def test_a_carried_cache_serves_without_the_library(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(preprocess.importlib.metadata, "version", version)
     once = prepare(data)
     prepare(replace(data, minimum_frequency=1))
-    process, missing = tokenizer_process._in_a_process, ValueError("sacremoses is not installed")
+    process, missing = tokenizer_process._request, ValueError("sacremoses is not installed")
 
-    def refuse(_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise missing
 
-    monkeypatch.setattr(tokenizer_process, "_in_a_process", refuse)
+    monkeypatch.setattr(tokenizer_process, "_request", refuse)
     installed.clear()
     assert same(prepare(data), once)
     with pytest.raises(ValueError, match="is not installed"):
         prepare(replace(data, case="kept"))
     installed["sacremoses"] = "0.2"
-    monkeypatch.setattr(tokenizer_process, "_in_a_process", process)
+    monkeypatch.setattr(tokenizer_process, "_request", process)
     assert prepare(data).key != once.key
     installed.clear()
-    monkeypatch.setattr(tokenizer_process, "_in_a_process", refuse)
+    monkeypatch.setattr(tokenizer_process, "_request", refuse)
     with pytest.raises(ValueError, match="is not installed"):
         prepare(data)
 
@@ -310,7 +310,7 @@ def test_multi30k_in_the_cache_needs_no_text(monkeypatch: pytest.MonkeyPatch) ->
         prepare(data)
     identity = preprocess.identity(data, corpora.signature(data) or {})
     captions = corpora.load(WORDS)
-    description, files = preprocess.make(data, captions, identity)
+    description, files = preprocess.preprocess(data, captions, identity)
     cache.write_entry(cache.folder() / "prepared" / preprocess.key(identity), description, files)
     assert unavailable(data) is None
     assert len(prepare(data).train) == len(captions.splits["train"][0])

@@ -224,9 +224,9 @@ def test_sentencepiece_has_our_special_words_and_is_the_same_each_time(name: str
 @pytest.mark.parametrize("name", ["sentencepiece-bpe", "sentencepiece-unigram"])
 @pytest.mark.parametrize(("size", "allowed"), [(5000, r"at most \d+"), (9, r"at least \d+")])
 def test_a_vocabulary_that_the_text_does_not_allow_is_refused(name: str, size: int, allowed: str) -> None:
-    message = rf"^vocabulary_size={size}: allowed with {name} and this training text is {allowed}$"
+    message = rf"^vocabulary_size={size}: expected with {name} and this training text: {allowed}$"
     with pytest.raises(ValueError, match=message) as caught:
-        tokenizer_process.train(name, TEXT.split("\n"), vocabulary_size=size, case="lower", seed=0)
+        tokenizer_process.train_sentencepiece(name, TEXT.split("\n"), vocabulary_size=size, case="lower", seed=0)
     bound = int(str(caught.value).rpartition(" ")[2])
     assert len(SentencePieceTokenizer(pieces_of(TEXT, name, bound)).words) == bound
 
@@ -261,7 +261,7 @@ def test_a_refusal_crosses_from_the_other_process_in_one_line() -> None:
 
 def test_a_process_that_dies_is_no_silent_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(RuntimeError, match="the process that tokenises: its process ended with code 1"):
+    with pytest.raises(RuntimeError, match="the tokenizer process failed: its process ended with code 1"):
         cut("whitespace", "en", "a")
 
 
