@@ -143,4 +143,4 @@ def _interleaved(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) ->
 def _check(**numbers: tuple[int, int]) -> None:
     for name, (value, minimum) in numbers.items():
         if value < minimum:
-            raise ValueError(f"{name}={value!r}: expected an integer of at least {minimum}")
+            raise ValueError(f"{name}={value!r}: expected a whole number of at least {minimum}")

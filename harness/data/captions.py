@@ -333,9 +333,9 @@ def pairs(
     sizes = {"training": training, "validation": validation, "test": test}
     for field, value in sizes.items():
         if value < 1:
-            raise ValueError(f"{field}={value}: expected an integer of at least 1")
+            raise ValueError(f"{field}={value}: expected a whole number of at least 1")
     if seed < 0:
-        raise ValueError(f"seed={seed}: expected an integer of at least 0")
+        raise ValueError(f"seed={seed}: expected a whole number of at least 0")
     if sum(sizes.values()) > MOST_SENTENCES:
         raise ValueError(f"{' + '.join(sizes)} = {sum(sizes.values())}: expected at most {MOST_SENTENCES}")
     fresh = distinct(Writer(seed))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import re
 import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from harness.text import short_line
@@ -106,67 +106,54 @@ class Download:
     def _body(self, url: str) -> bytes:
         """Return the body of a response. Raises: NoAnswer if it takes too long.
 
-        The transfer runs in a thread, because timeouts of sockets limit neither the DNS lookup nor a slow response. An
-        abandoned transfer ends with its next piece.
+        The transfer runs in a thread, because timeouts of sockets limit neither the DNS lookup nor a slow response.
         """
-        transfer = Transfer(self._session, url)
-        started = time.monotonic()
-        threading.Thread(target=transfer.run, daemon=True).start()
-        while not transfer.ended.wait(0.05):
-            now = time.monotonic()
-            if now > self._deadline:
-                transfer.abandoned = True
-                raise NoAnswer(f"not all files downloaded after {TOTAL_SECONDS:g} seconds")
-            if now - transfer.last_heard > SILENT_SECONDS:
-                transfer.abandoned = True
-                seconds = f"{now - started:.0f} seconds"
-                slow = f"too slow ({transfer.size} bytes in {seconds})"
-                raise NoAnswer(slow if transfer.begun else f"no answer in {seconds}")
-        if transfer.error is not None:
-            raise transfer.error
-        return b"".join(transfer.pieces)
-
-
-@dataclass
-class Transfer:
-    """A request and the part of its response that has arrived."""
-
-    session: Any
-    url: str
-    pieces: list[bytes] = field(default_factory=list)
-    size: int = 0
-    begun: bool = False
-    last_heard: float = field(default_factory=time.monotonic)
-    abandoned: bool = False
-    error: BaseException | None = None
-    ended: threading.Event = field(default_factory=threading.Event)
-
-    def run(self) -> None:
-        """Send the request and receive the response, until it ends or is abandoned."""
+        pieces: queue.Queue[bytes | BaseException | None] = queue.Queue()
+        abandoned, started, body, has_begun = threading.Event(), time.monotonic(), b"", False
+        threading.Thread(target=_receive, args=(self._session, url, pieces, abandoned), daemon=True).start()
         try:
-            self._receive()
-        except BaseException as error:
-            self.error = _plain(error, self.url)
-        self.ended.set()
+            while True:
+                remaining = self._deadline - time.monotonic()
+                piece = pieces.get(timeout=max(0.0, min(SILENT_SECONDS, remaining)))
+                if piece is None:
+                    return body
+                if isinstance(piece, BaseException):
+                    raise piece
+                body, has_begun = body + piece, True
+        except queue.Empty:
+            abandoned.set()
+            now = time.monotonic()
+            if now >= self._deadline:
+                raise NoAnswer(f"not all files downloaded after {TOTAL_SECONDS:g} seconds") from None
+            seconds = f"{now - started:.0f} seconds"
+            slow = f"too slow ({len(body)} bytes in {seconds})"
+            raise NoAnswer(slow if has_begun else f"no answer in {seconds}") from None
 
-    def _receive(self) -> None:
-        headers = {"Accept-Encoding": "identity", "User-Agent": "bakeoff"}
-        timeout = CONNECT_SECONDS, SILENT_SECONDS + 1
-        with self.session.get(self.url, stream=True, timeout=timeout, headers=headers) as response:
-            self.last_heard = time.monotonic()
+
+def _receive(
+    session: Any, url: str, pieces: queue.Queue[bytes | BaseException | None], abandoned: threading.Event
+) -> None:
+    """Put the pieces of a response into a queue: first b"" for its headers, at the end None or an exception."""
+    headers = {"Accept-Encoding": "identity", "User-Agent": "bakeoff"}
+    timeout = CONNECT_SECONDS, SILENT_SECONDS + 1
+    size = 0
+    try:
+        with session.get(url, stream=True, timeout=timeout, headers=headers) as response:
             if response.status_code != 200:
                 kind = NoAnswer if response.status_code in RETRIED else ValueError
                 raise kind(f"HTTP status {response.status_code}")
-            self.begun = True
+            pieces.put(b"")
             # Not decoded: some servers give gzip as the encoding of a file that is to stay compressed.
             for piece in response.raw.stream(PIECE_BYTES, decode_content=False):
-                self.last_heard = time.monotonic()
-                self.size += len(piece)
-                if self.size > LARGEST_DOWNLOAD_BYTES:
+                size += len(piece)
+                if size > LARGEST_DOWNLOAD_BYTES:
                     raise ValueError(f"more than {LARGEST_DOWNLOAD_BYTES} bytes")
-                self.pieces.append(piece)
-                if self.abandoned:
+                pieces.put(piece)
+                if abandoned.is_set():
                     return
+        pieces.put(None)
+    except BaseException as error:
+        pieces.put(_plain(error, url))
 
 
 def _plain(error: BaseException, url: str) -> BaseException:

@@ -1,4 +1,4 @@
-"""What is to be run, as data.
+"""Specifications of runs, as data.
 
 Input: names, options and JSON.
 Output: validated, immutable specs with stable ids.

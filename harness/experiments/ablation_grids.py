@@ -1,4 +1,4 @@
-"""The ablation grids, as data: runs that differ from a base in one field, or in every combination of some."""
+"""Ablation grids, as data: runs that differ from a base in one field, or in all combinations of several."""
 
 from __future__ import annotations
 
@@ -28,40 +28,42 @@ SEEDS = (0, 1, 2)
 
 JOINT = "data.vocabulary=joint"
 TOGETHER: dict[str, tuple[str, ...]] = {"tying": (JOINT,)}
-"""The settings, as written for `--set`, that all runs of a field's grid have, its base included.
+"""The `--set` settings that all runs of a field's grid share, including its base.
 
-Tying "all" makes source and target embedding one, which only one vocabulary of both sides allows. So the base of the
-tying grid is a run of its own, with another vocabulary than the plain base, and is compared with no other grid's runs.
+Tying "all" shares the embedding between source and target, which needs a joint vocabulary. So the tying grid has a base
+with a joint vocabulary, and its runs are not compared with those of other grids.
 """
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Every combination of the levels of `fields`, all else as in the base; with one field, one departure per cell."""
+    """All combinations of the levels of `fields`; all other settings are those of the base."""
 
     fields: tuple[str, ...]
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The settings that its runs have besides, the base included, as written for `--set`."""
-        return tuple(dict.fromkeys(one for field in self.fields for one in TOGETHER.get(field, ())))
+        """The additional `--set` settings of its runs."""
+        return tuple(dict.fromkeys(setting for field in self.fields for setting in TOGETHER.get(field, ())))
 
 
 ONE_AT_A_TIME = tuple(Grid((field,)) for field in FIELDS)
 FACTORIAL = Grid(CROSSED)
 
 
-def words(field: str) -> tuple[str, ...]:
+def levels(field: str) -> tuple[str, ...]:
     """Return the values that a field of a Transformer recipe or of its training accepts, in the contract's order."""
     owner = Training if field in TRAINING_FIELDS else TransformerRecipe
-    found: tuple[str, ...] = typing.get_args(typing.get_type_hints(owner)[field])
-    return found
+    values: tuple[str, ...] = typing.get_args(typing.get_type_hints(owner)[field])
+    return values
 
 
 def grids(fields: Sequence[str] = (), *, factorial: bool = False) -> tuple[Grid, ...]:
-    """Return one grid per field (all fields if none is named), or one grid of every combination.
+    """Return one grid per field, or one grid of all combinations.
 
-    Without fields the factorial crosses positions, norm and activation.
+    Args:
+        fields: The fields; if empty, all fields, or for a factorial positions, norm and activation.
+        factorial: Whether to combine the levels of the fields.
 
     Raises:
         ValueError: A factorial of one field.
@@ -78,7 +80,7 @@ def grids(fields: Sequence[str] = (), *, factorial: bool = False) -> tuple[Grid,
 
 
 def cells(grid: Grid, base: RunSpec) -> list[RunSpec]:
-    """Return the runs of a grid around `base`, the base's own first; they differ in the fields of the grid only.
+    """Return the runs of a grid around `base`, beginning with the base. They differ only in the fields of the grid.
 
     Raises:
         ValueError: The base is no Transformer recipe, or a value does not fit it.
@@ -86,13 +88,13 @@ def cells(grid: Grid, base: RunSpec) -> list[RunSpec]:
     recipe = check_base(base.variant, base.recipe)
     for setting in grid.settings:
         base = override(base, setting)
-    made = []
-    for combination in itertools.product(*map(words, grid.fields)):
+    specs = []
+    for combination in itertools.product(*map(levels, grid.fields)):
         chosen = dict(zip(grid.fields, combination, strict=True))
         training: dict[str, typing.Any] = {name: chosen.pop(name) for name in TRAINING_FIELDS if name in chosen}
         changed: Recipe = replace(recipe, **chosen)  # type: ignore[arg-type]
-        made.append(replace(base, recipe=changed, training=replace(base.training, **training)))
-    return sorted(made, key=lambda spec: (spec.recipe, spec.training) != (recipe, base.training))
+        specs.append(replace(base, recipe=changed, training=replace(base.training, **training)))
+    return sorted(specs, key=lambda spec: (spec.recipe, spec.training) != (recipe, base.training))
 
 
 def check_base(variant: str, recipe: Recipe | None) -> TransformerRecipe:

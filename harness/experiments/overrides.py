@@ -14,9 +14,9 @@ from harness.text import did_you_mean
 
 
 def override(spec: RunSpec, setting: str) -> RunSpec:
-    """Return `spec` with one setting changed, written as on the command line: "recipe.dropout=0.3".
+    """Return `spec` with one setting changed, in the syntax of the command line: "recipe.dropout=0.3".
 
-    The value is read as the type of the field; "none" empties an optional field.
+    The value is converted to the type of the field; "none" is None in an optional field.
 
     Raises:
         ValueError: The field is unknown or the value is not accepted; the message suggests the closest field.
@@ -39,9 +39,9 @@ def overridden(spec: RunSpec, settings: Iterable[str]) -> RunSpec:
 def _changed(settings: Any, path: Sequence[str], text: str, setting: str) -> Any:
     """Return a dataclass with the field at `path` changed."""
     name, *rest = path
-    known = [field.name for field in dataclasses.fields(settings)]
-    if name not in known:
-        hint = did_you_mean(name, known) or f"; the fields are {', '.join(known)}"
+    fields = [field.name for field in dataclasses.fields(settings)]
+    if name not in fields:
+        hint = did_you_mean(name, fields) or f"; the fields are {', '.join(fields)}"
         raise ValueError(f"--set {setting}: unknown field {name!r}{hint}")
     inner = getattr(settings, name)
     if dataclasses.is_dataclass(inner) and not isinstance(inner, type):
@@ -51,7 +51,7 @@ def _changed(settings: Any, path: Sequence[str], text: str, setting: str) -> Any
         return replace(settings, **{name: _changed(inner, rest, text, setting)})
     if rest:
         raise ValueError(f"--set {setting}: {name!r} has no field {rest[0]!r}")
-    # Types without their bounds: the constructor checks those, and names the field.
+    # The type without its bounds, which the constructor checks with a better message.
     kind = typing.get_type_hints(type(settings))[name]
     try:
         value = text if typing.get_origin(kind) is typing.Literal else parse(kind, text)

@@ -1,4 +1,4 @@
-"""Short names of runs for terminals: only what tells the runs of a set apart, such as "norm=rms s0"."""
+"""Short names of runs for terminals, with only the settings that differ within a set, such as "norm=rms s0"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PARTS_OF_NAMES = ("variant", "seed")
 
 
 def flat_settings(spec: RunSpec) -> dict[str, Any]:
-    """Return every setting of a run but its seed by its dotted name, such as "recipe.norm"; objects as JSON text."""
+    """Return all settings of a run except its seed, by dotted name such as "recipe.norm"; objects as JSON text."""
     settings: dict[str, Any] = {}
     for name, value in to_json(replace(spec, seed=0)).items():
         if isinstance(value, dict):
@@ -29,16 +29,15 @@ def flat_settings(spec: RunSpec) -> dict[str, Any]:
 
 
 def run_names(specs: Sequence[RunSpec]) -> list[str]:
-    """Return a short name for each run: what differs from most runs of the variant, and the seed.
+    """Return a short name for each run: the settings that differ from most runs of its variant, and the seed.
 
-    Settings are compared among the runs of one variant, because recipes of different variants differ in many. The
-    variant is named if there are several, or if nothing differs.
+    The variant is part of the name if there are several, or if no setting differs.
     """
     flat = [flat_settings(spec) for spec in specs]
     by_variant: dict[str, list[dict[str, Any]]] = {}
     for settings in flat:
         by_variant.setdefault(settings["variant"], []).append(settings)
-    usual = {variant: _usual(same) for variant, same in by_variant.items()}
+    usual = {variant: _usual(variant_settings) for variant, variant_settings in by_variant.items()}
     names = []
     for spec, settings in zip(specs, flat, strict=True):
         changed = [
@@ -52,10 +51,10 @@ def run_names(specs: Sequence[RunSpec]) -> list[str]:
 
 
 def _usual(settings: Sequence[dict[str, Any]]) -> dict[str, str | None]:
-    """Return each setting that differs between runs with the value, as JSON, of more than half of them, if any."""
+    """Return the settings that differ between runs, with the value (as JSON) of more than half of them, or None."""
     usual: dict[str, str | None] = {}
-    for name in dict.fromkeys(name for own in settings for name in own if name not in _PARTS_OF_NAMES):
-        values = Counter(canonical_json(own.get(name)) for own in settings)
+    for name in dict.fromkeys(name for flat in settings for name in flat if name not in _PARTS_OF_NAMES):
+        values = Counter(canonical_json(flat.get(name)) for flat in settings)
         if len(values) > 1:
             value, times = values.most_common(1)[0]
             usual[name] = value if 2 * times > len(settings) else None

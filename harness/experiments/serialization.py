@@ -1,7 +1,7 @@
-"""Frozen dataclasses to JSON and back, validated by pydantic; every error is one line that names the field.
+"""Frozen dataclasses to JSON and back, validated by pydantic; an error is one line that names the field.
 
-The dataclasses themselves stay plain: recipes (`impls.contract`) need NumPy alone. Pydantic is imported with the first
-value to be validated, so that the command line starts without it.
+The dataclasses are plain, because recipes (`impls.contract`) need only NumPy. Pydantic is imported on first use, so
+that the command line starts quickly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def canonical_json(value: Any) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """Return dataclasses, tuples and dicts as what `json` writes; recipes have their family, records their schema."""
+    """Return dataclasses, tuples and dicts as JSON values; recipes get their family and records their schema."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         heads = {name: getattr(value, name) for name in HEAD_FIELDS if hasattr(type(value), name)}
         return heads | {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
@@ -51,12 +51,12 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
     """Return JSON as an instance of the type `kind`, such as a dataclass.
 
     Args:
-        kind: The type. Fields that it does not have are rejected, and no value is converted to another type.
+        kind: The type. Unknown fields are rejected, and values are not converted to other types.
         value: What `json.loads` returned.
         where: The name of the value in error messages, such as "spec".
 
     Raises:
-        ValueError: A field is unknown, missing or has a value that is not accepted; the message names the first one.
+        ValueError: A field is unknown, missing or has an invalid value; the message names the first one.
     """
     from pydantic import ValidationError
 
@@ -80,10 +80,10 @@ def check_fields(settings: Any) -> None:
 
 
 def parse(kind: Any, text: str) -> Any:
-    """Return text, as written on the command line, as a value of the annotated type `kind`; "none" may be None.
+    """Convert text from the command line to the annotated type `kind`; "none" is None in an optional type.
 
     Raises:
-        ValueError: The text cannot be read as this type; the message says what is expected.
+        ValueError: The text is not of this type; the message says what is expected.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -96,7 +96,7 @@ def parse(kind: Any, text: str) -> Any:
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """Return the JSON schema (draft 2020-12) of what `from_json` accepts for a dataclass."""
+    """Return the JSON schema (draft 2020-12) of the values that `from_json` accepts for a dataclass."""
     schema = _adapter(kind).json_schema()
     definitions = schema["$defs"]
     for family, recipe in RECIPE_TYPES.items():
@@ -111,7 +111,7 @@ def json_schema(kind: Any) -> dict[str, Any]:
 
 
 class ByFamily:
-    """Marks a union of recipes, or None, whose JSON names its class by "family"; for `typing.Annotated`."""
+    """Annotation of an optional union of recipes, whose JSON has the discriminator "family"."""
 
     def __get_pydantic_core_schema__(self, _source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
@@ -138,7 +138,7 @@ def _without_family(value: Any) -> Any:
 
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return an adapter of a list of `kind`: only so can dataclasses without pydantic be configured."""
+    """Return an adapter of a list of `kind`: within a list, plain dataclasses use the configuration too."""
     from pydantic import ConfigDict, TypeAdapter
 
     return TypeAdapter(list[kind], config=ConfigDict(strict=True, extra="forbid"))
@@ -146,7 +146,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 @functools.cache
 def _fields_adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return an adapter of the fields of a dataclass as a dictionary: it does not call the constructor again."""
+    """Return an adapter of the fields of a dataclass as a dictionary, which does not call the constructor again."""
     from pydantic import ConfigDict, TypeAdapter
     from typing_extensions import TypedDict
 
@@ -161,7 +161,7 @@ def _fields_adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _first(error: ValidationError) -> ErrorDetails:
-    """Return the error to show: a misspelled field explains a missing one."""
+    """Return the most helpful error: a misspelled field explains a missing one."""
     return min(error.errors(include_url=False), key=lambda details: details["type"] != "unexpected_keyword_argument")
 
 
@@ -212,10 +212,10 @@ def _walk(kind: Any, location: Sequence[int | str], where: str) -> tuple[str, An
     path = f"{where}." if where else ""
     for part in location:
         kinds = [item for item in _members(kind) if item is not type(None)]
-        if len(kinds) > 1:  # the part says which member of the union was tried
+        if len(kinds) > 1:  # the part names the member of the union
             names = {item: getattr(typing.get_origin(item) or item, "__name__", "?") for item in kinds}
-            tried = [item for item, name in names.items() if str(part).startswith(name)]
-            kind = RECIPE_TYPES.get(str(part)) or (tried[0] if tried else Any)
+            members = [item for item, name in names.items() if str(part).startswith(name)]
+            kind = RECIPE_TYPES.get(str(part)) or (members[0] if members else Any)
             continue
         kind = kinds[0] if kinds else Any
         if dataclasses.is_dataclass(kind):

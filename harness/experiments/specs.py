@@ -1,4 +1,4 @@
-"""What a run is (`RunSpec`): frozen dataclasses that are validated when they are built, and the ids of runs."""
+"""Specifications of runs (`RunSpec`): frozen dataclasses that validate their values, and the ids of runs."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ ADDED_FIELDS: dict[tuple[str, str], Any] = {
     ("recipe", "attention_dropout"): None,
     ("recipe", "activation_dropout"): None,
 }
-"""Fields that were added to `RunSpec` later, with the value that runs had before.
+"""Fields that were added to `RunSpec` later, with the value of earlier runs.
 
-A record of version 1 is completed with them. A field with this value does not count for the id of a run, so that a new
-field changes no id.
+Records of version 1 are completed with them. A field with this value is left out of the id of a run, so that a new
+field changes no existing id.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileSpec:
-    """Where the corpus `files` lies: two files per split, one sentence a line, or one TSV per split.
+    """The paths of the corpus `files`: two files per split with one sentence per line, or one TSV per split.
 
-    A TSV holds source, tab, target; name it as the source and leave the target empty.
+    A TSV file (source, tab, target) is given as the source, with an empty target.
     """
 
     train_source: str
@@ -58,14 +58,18 @@ class FileSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """Everything that determines the ids a model sees.
+    """Everything that determines the ids a model sees. An invalid value raises a ValueError that names the field.
 
-    `training_pairs` keeps the first so many pairs of the training split (None: all). `max_length` counts `<sos>` and
-    `<eos>`: longer training pairs are left out and counted, longer sentences elsewhere are cut and counted.
-    `minimum_frequency` is for the word tokenizers, `vocabulary_size` for SentencePiece, and `merges`, the number of
-    merge operations, for "moses-bpe". `seed` is the corpus generator's and SentencePiece's, not the training's.
-
-    Raises: ValueError naming the field, its value and what is allowed.
+    Attributes:
+        vocabulary: One vocabulary per language, or a joint one.
+        minimum_frequency: Of words in the vocabularies of tokenizers without subwords.
+        vocabulary_size: The number of SentencePiece's pieces.
+        merges: The number of merges of "moses-bpe".
+        max_length: The largest number of tokens, with `<sos>` and `<eos>`. Longer training pairs are left out, longer
+            validation and test sentences are cut.
+        training_pairs: Use only this number of training pairs, from the first; None for all.
+        seed: The seed of the caption generator and of SentencePiece, not of training.
+        files: The paths of the corpus "files".
     """
 
     corpus: CorpusName = "multi30k"
@@ -95,7 +99,7 @@ class DataSpec:
 
     @property
     def has_subwords(self) -> bool:
-        """Whether tokens are parts of words, so that scores on words need tokens of their own."""
+        """Whether tokens are parts of words, so that word-level scores need another tokenizer."""
         return self.tokenizer == "moses-bpe" or self.tokenizer.startswith("sentencepiece")
 
     @property
@@ -111,11 +115,16 @@ class DataSpec:
 class DecodingSpec:
     """How the test set is translated.
 
-    `beam` 1 is greedy. Beam search ranks hypotheses by log-probability divided by a function of their length, `<eos>`
-    included, with the exponent `length_penalty`: ((5 + length) / 6) ** length_penalty with the `length_formula` "wu"
-    (Wu et al. 2016, equation 14), or length ** length_penalty with "power", as in fairseq, where an exponent of 1 gives
-    the mean log-probability of a token. `unknown` says whether a translation may contain `<unk>`: "never", as most
-    translation toolkits decide, or "allowed", as in the tutorials.
+    Attributes:
+        beam: The beam size; 1 is greedy search.
+        length_penalty: The exponent of the length by which beam search divides log-probabilities.
+        length_formula: The function of the length, `<eos>` included: ((5 + length) / 6) ** length_penalty for "wu" (Wu
+            et al. 2016, equation 14), length ** length_penalty for "power" (fairseq; with the exponent 1, hypotheses
+            are ranked by their mean log-probability).
+        max_tokens: The largest number of tokens of a translation.
+        batch_size: The number of sentences that are translated at once.
+        unknown: Whether a translation may contain `<unk>`: "never", as in most toolkits, or "allowed", as in the
+            tutorials.
     """
 
     beam: Annotated[int, Ge(1), Le(1_000)] = 1
@@ -131,17 +140,18 @@ class DecodingSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One run: a variant, its recipe, how it is trained, on what, where, and from which seed.
+    """A run: a model, its training, data and decoding, and where it is run. An invalid value raises a ValueError.
 
-    `budget` says which table the run belongs to: "controlled" (one training for all recipes), "source" (each as its
-    source trains it), "tuned" (as controlled, but with the learning rate that a pilot chose for the recipe) or "pilot"
-    (a short run that helps to choose this rate).
-    `variant` is a registered name or "package.module:NAME". `recipe` is None where that names a builder, which knows
-    its own. `updates` ends training early after so many updates (None: all epochs). `threads` is the number of CPU
-    threads. `backend` is what Keras runs on, TensorFlow where nothing is said, and None in all other frameworks.
-    `cuda_graphs` "on" has a Transformer's updates and decoding in torch captured as CUDA graphs and replayed, on a GPU.
-
-    Raises: ValueError naming the field, its value and what is allowed.
+    Attributes:
+        variant: A registered name, or "package.module:NAME".
+        recipe: The recipe; None if `variant` names an external builder.
+        budget: The table that the run belongs to: "controlled" (the same training for all recipes), "source" (each as
+            its source trains it), "tuned" (as controlled, with the learning rate that pilot runs chose for the recipe)
+            or "pilot" (a short run for the choice of this rate).
+        backend: The backend of Keras, by default TensorFlow; None for other frameworks.
+        cuda_graphs: "on" to capture the updates and decoding steps of a Transformer in torch as CUDA graphs.
+        threads: The number of CPU threads.
+        updates: Stop training after this number of updates; None for all epochs.
     """
 
     variant: str
@@ -177,26 +187,26 @@ class RunSpec:
 
     def _check_cuda_graphs(self) -> None:
         """Raise ValueError if updates cannot be captured: only Transformers in torch repeat the same kernels."""
-        wrong = {
-            f"framework={self.framework!r}": self.framework != "torch",
-            f"device={brief(self.device)}": not self.device.startswith("cuda"),
-            f"variant={brief(self.variant)}": not isinstance(self.recipe, TransformerRecipe),
+        checks = {
+            f"framework={self.framework!r}": self.framework == "torch",
+            f"device={brief(self.device)}": self.device.startswith("cuda"),
+            f"variant={brief(self.variant)}": isinstance(self.recipe, TransformerRecipe),
         }
-        named = [name for name, is_wrong in wrong.items() if is_wrong]
-        if named:
+        misfits = [setting for setting, fits in checks.items() if not fits]
+        if misfits:
             raise ValueError(
-                f"cuda_graphs='on' with {' and '.join(named)}: CUDA graphs need framework='torch', device='cuda' and "
+                f"cuda_graphs='on' with {' and '.join(misfits)}: CUDA graphs need framework='torch', device='cuda' and "
                 f"a {TransformerRecipe.__name__}"
             )
 
     @property
     def computes(self) -> str:
-        """The framework that computes: Keras's backend, or the framework itself."""
+        """The framework that computes: the backend of Keras, else the framework."""
         return self.backend or self.framework
 
     @property
     def id(self) -> str:
-        """The variant, the seed and a digest of every setting: the same settings, the same id."""
+        """The id of the run: the main settings and a digest of all settings. Equal settings have equal ids."""
         settings = to_json(self)
         if settings["recipe"]:
             settings["recipe"] = {k: v for k, v in settings["recipe"].items() if k not in ("name", "source")}
@@ -213,6 +223,6 @@ class RunSpec:
 
 
 def spec_from_json(value: Any) -> RunSpec:
-    """Return a `RunSpec` read from JSON. Raises: ValueError naming a field that is unknown, missing or not accepted."""
+    """Return a `RunSpec` read from JSON. Raises: ValueError naming an unknown, missing or invalid field."""
     spec: RunSpec = from_json(RunSpec, value, "spec")
     return spec

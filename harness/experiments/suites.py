@@ -1,4 +1,4 @@
-"""The suites `quick`, `standard` and `full`, and how each variant departs from the common settings, as data."""
+"""The suites `quick`, `standard` and `full`, and the settings of each variant's source, as data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from impls.contract import GruRecipe, Recipe, TorchReferenceRecipe, Training, Tr
 from impls.recipes import TUTORIAL
 
 OUTSIDE_SUITES = ("plain", "tuned")
-"""Built-in variants that run only where they are named."""
+"""Built-in variants that are not part of any suite."""
 FULL_VARIANTS = tuple(name for name in registry.names() if name not in OUTSIDE_SUITES)
 VARIANTS = tuple(name for name in FULL_VARIANTS if name != "paper_base")
 MULTI30K_PAIRS = 29_000
@@ -27,26 +27,27 @@ AS_SOURCE: dict[str, tuple[str, ...]] = {
     "paper_base": ("decoding.beam=5",),
     "tuned": ("data.tokenizer=moses-bpe", "data.vocabulary=joint", "decoding.beam=5"),
 }
-"""What a variant's source does besides its TRAINING, in the words of `--set`; for the budget "source" alone.
+"""The settings of a variant's source other than its TRAINING, as for `--set`; for the budget "source" only.
 
-The tutorials' searches may choose `<unk>`, so those of the variants that follow them may too. `paper` and `paper_base`
-never do, after Vaswani et al. 2017, whose subwords leave no word unknown. Neither does `conv_ffn`: its source does not
-translate, and its SentencePiece vocabulary covers every character of the training text. It has 7,000 tokens: the
-English text of Multi30k does not contain enough different pieces for the 8,000 of the source.
+The tutorials' searches may choose `<unk>`, and so may those of the variants that follow them. `paper` and `paper_base`
+never do: the subwords of Vaswani et al. 2017 leave no word unknown. Neither does `conv_ffn`: its source does not
+translate, and its SentencePiece vocabulary covers all characters of the training text. That vocabulary has 7,000 pieces
+because the English text of Multi30k does not have enough for the 8,000 of the source.
 """
 
 LITTLE_TEXT: dict[str, tuple[str, ...]] = {
     "conv_ffn": ("data.vocabulary_size=200",),
 }
-"""The same where the text is the embedded captions, which have not enough words for the source's vocabulary."""
+"""The same for the embedded captions, which have too few words for the vocabulary of the source."""
 
 
 @dataclass(frozen=True)
 class Suite:
     """A set of runs of one size.
 
-    `width`, `epochs` and `training_pairs` None keep what the recipe, its training and the corpus say. `in_keras` are
-    the variants that are run in Keras too.
+    Attributes:
+        width, epochs, training_pairs: None for those of the recipe, its training and the corpus.
+        in_keras: The variants that are also run in Keras.
     """
 
     name: str
@@ -93,18 +94,18 @@ SUITES = {
 
 
 def spec(suite: Suite, variant: str, *, budget: Budget, seed: int, data: DataSpec, threads: int = 2) -> RunSpec:
-    """Return one run of a suite.
+    """Return a run of a suite.
 
-    "controlled": the training that all share, so that only the architecture differs. "source": as the variant's own
-    source trains it.
+    With the budget "controlled" all variants share one training, so that only the architecture differs; with "source"
+    each has the training and settings of its source.
 
-    Raises: ValueError where there is no such variant.
+    Raises: ValueError for an unknown variant.
     """
-    recipe, own = resolve(variant)
-    training = TUTORIAL if budget == "controlled" else own
+    recipe, source_training = resolve(variant)
+    training = TUTORIAL if budget == "controlled" else source_training
     if suite.training_pairs is not None and data.training_pairs is None and data.corpus != "captions":
         data = replace(data, training_pairs=suite.training_pairs)
-    found = RunSpec(
+    run = RunSpec(
         variant=variant,
         recipe=recipe if suite.width is None or recipe is None else _narrow(variant, recipe, suite.width),
         training=training if suite.epochs is None else shortened(training, suite),
@@ -116,12 +117,12 @@ def spec(suite: Suite, variant: str, *, budget: Budget, seed: int, data: DataSpe
     if budget == "source":
         little = LITTLE_TEXT.get(variant, ()) if data.corpus == "captions" else ()
         for setting in (*AS_SOURCE.get(variant, ()), *little):
-            found = override(found, setting)
-    return found
+            run = override(run, setting)
+    return run
 
 
 def has(variant: str, framework: str) -> bool:
-    """Return whether a variant can be built in a framework; an outsider's builder is taken for what it is, once."""
+    """Return whether a variant can be built in a framework; external builders count as torch models."""
     recipe, _ = resolve(variant)
     if recipe is None:
         return framework == "torch"
@@ -129,24 +130,24 @@ def has(variant: str, framework: str) -> bool:
 
 
 def resolve(variant: str) -> tuple[Recipe | None, Training]:
-    """Return the recipe of a variant, None for a builder from outside, and how its source trains it.
+    """Return the recipe of a variant (None for an external builder) and the training of its source.
 
-    A variant from outside may have its module name a TRAINING; without one it is trained as the tutorials do.
+    The module of an external variant may define TRAINING; the default is the training of the tutorials.
 
-    Raises: ValueError where there is no such variant, with the nearest name.
+    Raises: ValueError for an unknown variant, with the closest name.
     """
     if ":" not in variant:
         return registry.recipe(variant), registry.training(variant)
-    named = registry.load(variant)
+    external = registry.load(variant)
     try:
         training = registry.load(f"{variant.partition(':')[0]}:TRAINING")
     except ValueError:
         training = TUTORIAL
     if not isinstance(training, Training):
         raise ValueError(f"{variant!r}: its module's TRAINING is {training!r}: expected a Training")
-    if isinstance(named, TransformerRecipe | GruRecipe | TorchReferenceRecipe):
-        return named, training
-    registry.check_builder(variant, named)
+    if isinstance(external, TransformerRecipe | GruRecipe | TorchReferenceRecipe):
+        return external, training
+    registry.check_builder(variant, external)
     return None, training
 
 
@@ -154,11 +155,13 @@ def _narrow(variant: str, recipe: Recipe, width: int) -> Recipe:
     try:
         return reduced(recipe, width)
     except ValueError as error:
-        raise ValueError(f"{variant} cannot be made as narrow as this suite, {error}; take --suite standard") from error
+        raise ValueError(
+            f"{variant} cannot be reduced to the width of this suite ({error}); use --suite standard"
+        ) from error
 
 
 def reduced(recipe: Recipe, width: int) -> Recipe:
-    """Return a recipe made narrower: feed-forward and head width in proportion, a GRU of one width."""
+    """Return a recipe with another width: feed-forward and head width in proportion, all widths of a GRU equal."""
     if isinstance(recipe, GruRecipe):
         return replace(recipe, embedding_width=width, width=width)
     inner = max(1, recipe.ffn_width * width // recipe.width)
@@ -169,7 +172,7 @@ def reduced(recipe: Recipe, width: int) -> Recipe:
 
 
 def shortened(training: Training, suite: Suite) -> Training:
-    """Return a training of the suite's epochs, its warm-up the same share of all updates as before."""
+    """Return a training with the epochs of the suite and a warm-up of the same share of all updates."""
     assert suite.epochs is not None
     share = suite.epochs / training.epochs * (suite.training_pairs or MULTI30K_PAIRS) / MULTI30K_PAIRS
     return replace(

@@ -40,7 +40,7 @@ class TrainingState:
 
     Attributes:
         started: When the run was first started.
-        data: The digest of all ids. A checkpoint is of no use with other data.
+        data: The digest of all ids; a checkpoint cannot be used with other data.
         epochs: Number of complete epochs, validation included.
         batches: What the model has been trained on.
         weights_after: Digests of the weights, by the number of updates after which they were taken.
@@ -49,8 +49,8 @@ class TrainingState:
         training_seconds: Seconds of the updates of the current epoch so far.
         totals: Totals of the current epoch once its updates are done; until then the model has them.
         curve: The complete epochs.
-        chosen: The epochs that `kept` is made of.
-        kept: The weights of the best epoch so far, or the float64 sum of those of the `chosen` epochs.
+        chosen: The epochs of the weights in `kept_weights`.
+        kept_weights: The weights of the best epoch so far, or the float64 sum of those of the `chosen` epochs.
         best_loss: The best validation loss so far.
         first_update_seconds: Seconds of the first update of the first process.
         steady_updates, steady_tokens, steady_seconds: Without the first update of each process, which allocates, and
@@ -74,7 +74,7 @@ class TrainingState:
     totals: Totals | None = None
     curve: list[EpochRecord] = field(default_factory=list)
     chosen: list[int] = field(default_factory=list)
-    kept: Arrays = field(default_factory=dict)
+    kept_weights: Arrays = field(default_factory=dict)
     best_loss: float = math.inf
     first_update_seconds: float = 0.0
     steady_updates: int = 0
@@ -113,10 +113,10 @@ class TrainingState:
 def save(results: Path, run_id: str, state: TrainingState, model: Seq2SeqModel) -> None:
     """Store everything that an exact resume needs."""
     arrays = {f"state/{name}": array for name, array in model.training_state().items()}
-    arrays |= {f"kept/{name}": array for name, array in state.kept.items()}
+    arrays |= {f"kept/{name}": array for name, array in state.kept_weights.items()}
     if state.totals is not None:
         arrays |= {f"totals/{name}": np.array(total) for name, total in vars(state.totals).items()}
-    notes = {name: value for name, value in vars(state).items() if name not in ("kept", "totals")}
+    notes = {name: value for name, value in vars(state).items() if name not in ("kept_weights", "totals")}
     notes["curve"] = to_json(state.curve)
     notes["batches"] = to_json(state.batches)
     notes["best_loss"] = state.best_loss if math.isfinite(state.best_loss) else None
@@ -171,7 +171,7 @@ def load(
     def restore(arrays: Arrays, notes: dict[str, Any]) -> TrainingState:
         state = _state(arrays, notes)
         if state.data != new.data:
-            raise ValueError("a checkpoint is of other data: the files of the corpus have changed since")
+            raise ValueError("a checkpoint was written with other data: the files of the corpus have changed")
         changes = arithmetic_differences(state.environment, new.environment, spec.computes)
         if changes and not resume_anyway:
             raise ValueError(f"a checkpoint was written with {', '.join(changes)}")
@@ -206,7 +206,7 @@ def _state(arrays: Arrays, notes: dict[str, Any]) -> TrainingState:
         notes = notes | {"curve": epochs_from_json(notes["curve"]), "best_loss": best}
         notes["batches"] = ConsumedBatches(**notes["batches"])
         totals = {name: array.item() for name, array in _part(arrays, "totals/").items()}
-        return TrainingState(**notes, kept=_part(arrays, "kept/"), totals=Totals(**totals) if totals else None)
+        return TrainingState(**notes, kept_weights=_part(arrays, "kept/"), totals=Totals(**totals) if totals else None)
     except (KeyError, TypeError) as error:
         raise ValueError(f"a checkpoint was written by another version of this program ({error})") from error
 

@@ -37,7 +37,7 @@ class LoopCallbacks:
         on_update: after every update, inside the time that counts as training.
         on_validation: before a validation.
         translate_validation: called with the number of an epoch after its validation; returns the BLEU of the model's
-            translations of the validation set, or None where they are not wanted.
+            translations of the validation set, or None for epochs that are not scored.
         on_epoch: after an epoch, validation and checkpoint included.
         save_checkpoint: stores the state and the model, outside the time that counts as training.
     """
@@ -59,9 +59,9 @@ class TrainingLoop:
         spec: The schedule, batches, seed and number of updates.
         dataset: The prepared corpus.
         model: The model to train, in the state that belongs to `state`.
-        state: Where training stands; a new `TrainingState` starts at the first update.
+        state: The state of training; a new `TrainingState` starts at the first update.
         guard: Its signals end training between two updates, after a checkpoint.
-        callbacks: What to call on the way.
+        callbacks: Functions to call during training.
         checkpoint_seconds: Time between two checkpoints within an epoch; 0 for none within epochs.
     """
 
@@ -126,8 +126,8 @@ class TrainingLoop:
     def train_epoch(self) -> None:
         """Do the remaining updates of the current epoch and leave their totals in the state."""
         state, training = self.state, self.spec.training
-        done = state.updates - state.epochs * self.epoch_updates
-        batches = training_batches(self.dataset.train, training, seed=self.spec.seed, epoch=state.epochs, skip=done)
+        skip = state.updates - state.epochs * self.epoch_updates
+        batches = training_batches(self.dataset.train, training, seed=self.spec.seed, epoch=state.epochs, skip=skip)
         self.throughput.start()
         for batch in batches:
             if state.updates == self.updates:
@@ -155,9 +155,9 @@ class TrainingLoop:
     def kept_weights(self) -> Arrays:
         """Return the weights of the best epoch, or the mean of the last `averaged_epochs` epochs, in float32."""
         if not self.spec.training.averaged_epochs:
-            return self.state.kept
+            return self.state.kept_weights
         count = len(self.state.chosen)
-        return {name: (total / count).astype(np.float32) for name, total in self.state.kept.items()}
+        return {name: (total / count).astype(np.float32) for name, total in self.state.kept_weights.items()}
 
     def _digest_weights(self) -> None:
         """Add a digest of the weights after the updates so far."""
@@ -205,10 +205,10 @@ class TrainingLoop:
         if averaged:
             if epoch.epoch > self.epochs - averaged:
                 for name, weight in self.model.weights().items():
-                    state.kept[name] = state.kept.get(name, 0) + weight.astype(np.float64)
+                    state.kept_weights[name] = state.kept_weights.get(name, 0) + weight.astype(np.float64)
                 state.chosen.append(epoch.epoch)
             return
         assert epoch.validation_loss is not None
         if epoch.validation_loss < state.best_loss:
             state.best_loss, state.chosen = epoch.validation_loss, [epoch.epoch]
-            state.kept = self.model.weights()
+            state.kept_weights = self.model.weights()

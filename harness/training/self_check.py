@@ -1,4 +1,4 @@
-"""The self-check at the start of every training run: on three real batches the model agrees with itself.
+"""The self-check at the start of a training run: on three real batches, a model must agree with itself.
 
 Only evaluation methods are called, which do not change the state of a model (law 2).
 """
@@ -32,7 +32,7 @@ SLICE = 32
 
 
 class SelfCheckFailed(LawViolated):
-    """A model breaks a law on the batches that it was about to be trained on."""
+    """A model violates a law on its first training batches."""
 
 
 def check_model(model: Seq2SeqModel, batches: Sequence[Batch], *, precision: str, device: str) -> None:
@@ -84,10 +84,10 @@ def _check_batch(model: Seq2SeqModel, batch: Batch, turn: int, share: float) -> 
         )
         cut = cuts(real.sum(1), turn)[:, None]
         columns = np.arange(length)[None]
-        other = model.logits(part.source, changed(part.target_in, real & (columns > cut)))
+        perturbed = model.logits(part.source, changed(part.target_in, real & (columns > cut)))
         before = real & (columns <= cut)
         assert_close(
-            "law 3 (causality), logits before a change of later tokens", other[before], logits[before], tolerance
+            "law 3 (causality), logits before a change of later tokens", perturbed[before], logits[before], tolerance
         )
 
 

@@ -46,7 +46,7 @@ class RunOptions:
         checkpoint_seconds: Time between two checkpoints within an epoch; 0 for checkpoints at the ends of epochs only.
         guard: Delivers signals; one that arrives leaves a checkpoint and a record of status "interrupted".
         resume_anyway: Resume although the checkpoint was written with another arithmetic.
-        score_every: Translate the validation set after every so many epochs, for the BLEU in the learning curve; 0 for
+        score_every: Translate the validation set every `score_every` epochs, for the BLEU in the learning curve; 0 for
             never.
     """
 
@@ -193,7 +193,7 @@ class _Run:
         self.progress = RunProgress(self.loop, self.options.progress)
 
     def _translate_validation(self, epoch: int) -> float | None:
-        """Return the BLEU of the validation set after an epoch, or None where it is not wanted."""
+        """Return the BLEU of the validation set after an epoch, or None for epochs that are not scored."""
         if not self.options.score_every or epoch % self.options.score_every:
             return None
         guard = self.options.guard
@@ -233,9 +233,9 @@ class _Run:
         """Measure the kept weights on the test set and store them, the translations and the per-sentence scores."""
         weights, results, run_id = self.loop.kept_weights(), self.results, self.spec.id
         epochs = f"epoch {' and '.join(map(str, self.state.chosen))}"
-        wrong = [name for name, weight in weights.items() if not np.isfinite(weight).all()]
-        if wrong:
-            return self.record("diverged", f"{epochs}: the weights kept are not finite: {', '.join(wrong)}")
+        diverged = [name for name, weight in weights.items() if not np.isfinite(weight).all()]
+        if diverged:
+            return self.record("diverged", f"{epochs}: the weights kept are not finite: {', '.join(diverged)}")
         # The training state does not change from here on, so a signal may interrupt anything.
         with self.options.guard.interruptible():
             self.model.set_weights(weights)
@@ -255,8 +255,8 @@ class _Run:
 
     def interrupted(self, error: KeyboardInterrupt, error_text: str = "") -> RunRecord:
         """Return the record of a run that a signal interrupted; `error_text` is appended to its reason."""
-        how = str(error) if isinstance(error, Interrupted) else "interrupted"
-        reason = f"{how} after {self.state.updates} of {self.loop.updates} updates{error_text}"
+        cause = str(error) if isinstance(error, Interrupted) else "interrupted"
+        reason = f"{cause} after {self.state.updates} of {self.loop.updates} updates{error_text}"
         return self.record("interrupted", reason)
 
     def record(self, status: Status, reason: str = "") -> RunRecord:

@@ -29,7 +29,7 @@ from harness.cli import ablate, bench
 from harness.cli.main import main, parser
 from harness.execution import local
 from harness.experiments import ablation_grids, suites
-from harness.experiments.ablation_grids import FACTORIAL, FIELDS, ONE_AT_A_TIME, Grid, cells, grids, words
+from harness.experiments.ablation_grids import FACTORIAL, FIELDS, ONE_AT_A_TIME, Grid, cells, grids, levels
 from harness.experiments.specs import DataSpec, RunSpec
 from harness.reporting import ablation_findings, ablation_report, render_text
 from harness.reporting.ablation_tables import field_rows, signed
@@ -79,7 +79,9 @@ def test_every_cell_of_every_grid_differs_from_its_base_in_one_field(base: Trans
         (field,) = grid.fields
         assert own.recipe == base
         setting = f"training.{field}" if field == "batching" else f"recipe.{field}"
-        assert [flat(cell)[setting] for cell in others] == [word for word in words(field) if word != flat(own)[setting]]
+        assert [flat(cell)[setting] for cell in others] == [
+            word for word in levels(field) if word != flat(own)[setting]
+        ]
         for cell in others:
             different = [name for name, value in flat(cell).items() if value != flat(own)[name]]
             assert different == [setting]
@@ -87,12 +89,12 @@ def test_every_cell_of_every_grid_differs_from_its_base_in_one_field(base: Trans
 
 def test_the_fields_are_the_closed_words_of_a_recipe_and_crossing_takes_every_combination() -> None:
     assert {grid.fields for grid in ONE_AT_A_TIME} == {(field,) for field in FIELDS}
-    assert [len(cells(grid, run_spec())) for grid in ONE_AT_A_TIME] == [len(words(field)) for field in FIELDS]
+    assert [len(cells(grid, run_spec())) for grid in ONE_AT_A_TIME] == [len(levels(field)) for field in FIELDS]
     crossed = cells(FACTORIAL, run_spec())
     assert len({cell.recipe for cell in crossed}) == len(crossed) == 5 * 4 * 4
     assert crossed[0].recipe == LEARNED_POSITIONS
     assert {(cell.recipe.positions, cell.recipe.norm, cell.recipe.activation) for cell in crossed} == set(  # type: ignore[union-attr]
-        itertools.product(words("positions"), words("norm"), words("activation"))
+        itertools.product(levels("positions"), levels("norm"), levels("activation"))
     )
 
 
@@ -477,8 +479,10 @@ def test_a_seed_that_one_recipe_lacks_is_no_reason_to_refuse_the_others() -> Non
 
 
 def test_the_base_is_the_middle_of_the_grid_or_what_is_given() -> None:
-    star = [record(replace(LEARNED_POSITIONS, positions="rotary", norm=norm), 0, 2.0) for norm in words("norm")]  # type: ignore[arg-type]
-    star += [record(replace(LEARNED_POSITIONS, positions=one), 0, 2.0) for one in words("positions") if one != "rotary"]  # type: ignore[arg-type]
+    star = [record(replace(LEARNED_POSITIONS, positions="rotary", norm=norm), 0, 2.0) for norm in levels("norm")]  # type: ignore[arg-type]
+    star += [
+        record(replace(LEARNED_POSITIONS, positions=one), 0, 2.0) for one in levels("positions") if one != "rotary"
+    ]  # type: ignore[arg-type]
     (middle,) = studies(star)
     assert (middle.base["positions"], middle.base["norm"]) == ("rotary", "layernorm")
     (given,) = studies(star, base=run_spec())
@@ -494,7 +498,7 @@ def test_a_study_is_runs_that_agree_in_all_but_closed_words() -> None:
     wide = [record(replace(LEARNED_POSITIONS, activation=one, width=512), 0, 2.0) for one in ("relu", "gelu")]  # type: ignore[arg-type]
     tied = [
         record(replace(LEARNED_POSITIONS, tying=one), 0, 2.0, data=DataSpec(vocabulary="joint"))
-        for one in words("tying")
+        for one in levels("tying")
     ]  # type: ignore[arg-type]
     found = studies([*records, *wide, *tied])
     assert [(one.joint, len(one.cells)) for one in found] == [(False, 2), (True, 3)]

@@ -90,10 +90,10 @@ def test_a_german_sentence_has_one_translation_even_in_lower_case() -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"training": 0}, "training=0: expected an integer of at least 1"),
-        ({"validation": -1}, "validation=-1: expected an integer of at least 1"),
-        ({"test": 0}, "test=0: expected an integer of at least 1"),
-        ({"seed": -1}, "seed=-1: expected an integer of at least 0"),
+        ({"training": 0}, "training=0: expected a whole number of at least 1"),
+        ({"validation": -1}, "validation=-1: expected a whole number of at least 1"),
+        ({"test": 0}, "test=0: expected a whole number of at least 1"),
+        ({"seed": -1}, "seed=-1: expected a whole number of at least 0"),
         ({"training": 99_500}, r"training \+ validation \+ test = 100500: expected at most 100000"),
         ({"training": 4, "validation": 1, "test": 1}, "training=4: too small to contain every word"),
     ],

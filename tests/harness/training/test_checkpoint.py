@@ -568,7 +568,7 @@ def test_resume_with_changed_data_is_refused(cache: Path, tmp_path: Path, monkey
     write("a")
     told = Signaller()
     whole = train.run(run, tmp_path / "results", progress=told)
-    assert any("a checkpoint is of other data" in remark for remark in told.remarks)
+    assert any("a checkpoint was written with other data" in remark for remark in told.remarks)
     assert whole.environment["resumed_after_updates"] == []
     train.run(run, tmp_path / "straight")
     assert outcome(tmp_path / "results", run) == outcome(tmp_path / "straight", run)
