@@ -212,6 +212,9 @@ class Training:
     always do. `averaged_epochs` 0 keeps the epoch with the lowest validation loss; n averages the weights of the last
     n epochs.
 
+    `patience` is the number of epochs without a lower validation loss after which training stops; None trains all
+    `epochs`. It cannot be combined with `averaged_epochs`: the last epochs before an early stop are never the best.
+
     `batching` is how sentence pairs are batched, anew in every epoch. "random" shuffles them into batches of
     `batch_size` pairs, "length" makes batches of `batch_size` pairs of similar length, and "tokens" makes batches of
     similar length with at most `batch_tokens`, which counts pairs times the longer side of the longest pair, as in
@@ -229,6 +232,7 @@ class Training:
     batch_size: int = 128
     batch_tokens: int = 4_096
     epochs: int = 10
+    patience: int | None = None
     label_smoothing: float = 0.0
     teacher_forcing: float = 1.0
     averaged_epochs: int = 0
@@ -250,6 +254,14 @@ class Training:
             _reject(self, "warmup_updates", "a whole number of at least 0 (of at least 1 with inverse_sqrt)")
         if not 0 <= self.averaged_epochs <= self.epochs:
             _reject(self, "averaged_epochs", f"a whole number from 0 to epochs={self.epochs}")
+        if self.patience is not None:
+            _check_counts(self, "patience")
+            if self.averaged_epochs:
+                _reject(
+                    self,
+                    "patience",
+                    f"None with averaged_epochs={self.averaged_epochs}: early stopping keeps the best epoch",
+                )
 
     def teacher_forcing_mask(self, seed: int, update: int, positions: int) -> npt.NDArray[np.bool_]:
         """Return at which target positions the decoder reads the reference token in an update, bool [T].

@@ -106,12 +106,21 @@ def _evidence(records: Sequence[RunRecord], declared: Collection[str]) -> Eviden
         if done:
             for name in signature_names:
                 proofs["signatures", f"signature of {name}"] = record.signatures.get(name)
-            stream = f"stream of batches, seed {record.spec.seed}{batching}"
-            proofs["stream", stream] = record.fingerprints.get("stream")
-            proofs["updates", f"updates{batching}"] = record.curve[-1].updates if record.curve else None
+            proofs |= _stream(record, batching)
         for (kind, name), value in proofs.items():
             if value is not None or done:
                 yield kind, name, "missing" if value is None else str(value), record
+
+
+def _stream(record: RunRecord, batching: str) -> dict[tuple[Kind, str], object]:
+    """Return the evidence of equal batches: of the first epoch only for runs that stop early, of all for others."""
+    if record.spec.training.patience is not None and record.curve:
+        digest = (record.fingerprints.get("batches") or {}).get(str(record.curve[0].updates))
+        return {("stream", f"batches of epoch 1, seed {record.spec.seed}{batching}"): digest}
+    return {
+        ("stream", f"stream of batches, seed {record.spec.seed}{batching}"): record.fingerprints.get("stream"),
+        ("updates", f"updates{batching}"): record.curve[-1].updates if record.curve else None,
+    }
 
 
 def _settings(record: RunRecord) -> Evidence:

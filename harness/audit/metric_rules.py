@@ -9,7 +9,7 @@ from harness.audit.record_rules import LOSSES, equal, updates_per_epoch
 from harness.audit.run_folder import Skipped, StoredRun
 from harness.evaluation.metrics import ORDERS, perplexity
 from harness.storage.records import RECORD_SCHEMA, RunRecord
-from harness.training.schedules import learning_rate
+from harness.training.schedules import learning_rate, stopping_epoch
 
 BLEU_ORDERS = tuple(f"bleu_{order}_{kind}" for order in ORDERS for kind in ("cumulative", "individual"))
 SCORES = ("bleu_tutorial", *BLEU_ORDERS, "bleu_sacre", "chrf")
@@ -50,7 +50,7 @@ def curve(stored: StoredRun) -> Iterator[str]:
 
 
 def updates(stored: StoredRun) -> Iterator[str]:
-    """The number of updates follows from training pairs, batch size, epochs and the limit."""
+    """The number of updates follows from training pairs, batch size, epochs, the limit and early stopping."""
     record = stored.known
     pairs = record.sizes.get("train_pairs")
     if not record.curve or not pairs:
@@ -63,9 +63,14 @@ def updates(stored: StoredRun) -> Iterator[str]:
     for number, line in enumerate(record.curve, start=1):
         if line.updates != min(number * each, most):
             yield f"epoch {line.epoch}: {line.updates} updates, its settings make {min(number * each, most)}"
-    expected = math.ceil(most / each)
+    planned = math.ceil(most / each)
+    stop = stopping_epoch([line.validation_loss for line in record.curve], spec.training.patience)
+    expected = planned if stop is None else min(stop, planned)
     if len(record.curve) > expected or (record.status == "completed" and len(record.curve) < expected):
         yield f"{len(record.curve)} epochs, its settings make {expected}"
+    stopped = expected if expected < planned and record.status == "completed" else None
+    if record.stopped_epoch != stopped:
+        yield f"stopped_epoch={record.stopped_epoch}, its curve and training.patience make it {stopped}"
 
 
 def tokens(stored: StoredRun) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from harness.audit.batch_reference import Expected
 from harness.experiments.specs import DataSpec
 from harness.storage import checkpoint_files, files, run_store
-from harness.storage.records import RECORD_SCHEMAS, RunRecord, misfits, record_from_json
+from harness.storage.records import LATER_FIELDS, RECORD_SCHEMAS, RunRecord, misfits, record_from_json
 from harness.storage.run_store import Hypothesis
 from harness.text import brief
 from impls.contract import Arrays
@@ -137,7 +137,7 @@ def read(results: Path, name: str, memory: FileCache) -> StoredRun:
     except (ValueError, TypeError) as error:
         return _with(found, raw=raw, misfits=(str(error),))
     wrong = tuple(_misfits(record))
-    lost = tuple(f"record.{one.name}: missing" for one in fields(RunRecord) if one.name not in raw)
+    lost = tuple(f"record.{one.name}: missing" for one in fields(RunRecord) if one.name not in {*raw, *LATER_FIELDS})
     return _with(found, raw=raw, record=None if wrong else record, misfits=wrong + lost)
 
 

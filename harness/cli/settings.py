@@ -59,6 +59,7 @@ HELP = {
     "training.batch_size": "sentence pairs per batch",
     "training.batch_tokens": "tokens per batch, with batching=tokens",
     "training.epochs": "passes over the training data",
+    "training.patience": "stop after this number of epochs without a lower validation loss; none: train all epochs",
     "training.label_smoothing": "label smoothing",
     "training.teacher_forcing": "share of target tokens fed from the reference (GRU)",
     "training.averaged_epochs": "average the weights of the last epochs; 0: keep the best epoch",

@@ -28,6 +28,7 @@ LengthFormula = Literal["wu", "power"]
 ADDED_FIELDS: dict[tuple[str, str], Any] = {
     ("training", "batching"): "length",
     ("training", "batch_tokens"): 4_096,
+    ("training", "patience"): None,
     ("decoding", "unknown"): "allowed",
     ("decoding", "length_formula"): "wu",
     ("data", "merges"): 10_000,

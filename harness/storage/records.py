@@ -15,6 +15,8 @@ from impls.contract import TransformerRecipe
 RECORD_SCHEMA = 2
 """The version of run records; records of version 1 can be read too."""
 RECORD_SCHEMAS = (1, 2)
+LATER_FIELDS = ("stopped_epoch",)
+"""Fields of `RunRecord` that earlier records of the current version lack."""
 
 Value = str | float | bool | None
 """A value in the free parts of a record; `float` includes integers."""
@@ -83,6 +85,7 @@ class RunRecord:
         environment: Versions, commit, machine, threads and backend.
         sizes: Parameters, vocabulary sizes, pairs, cut and left-out sentences, unknown-word rates.
         chosen_epochs: The epochs whose weights were kept; several are averaged.
+        stopped_epoch: The epoch after which training stopped early (`Training.patience`); None if it did not.
         scores: Metrics of the test set. Those that are not finite are None, with status "diverged".
         signatures: How each BLEU and chrF was computed.
         speed: Seconds and rates.
@@ -103,6 +106,7 @@ class RunRecord:
     sizes: dict[str, float] = field(default_factory=dict)
     curve: tuple[EpochRecord, ...] = ()
     chosen_epochs: tuple[int, ...] = ()
+    stopped_epoch: int | None = None
     scores: dict[str, float | None] = field(default_factory=dict)
     signatures: dict[str, str] = field(default_factory=dict)
     speed: dict[str, float] = field(default_factory=dict)

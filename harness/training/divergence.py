@@ -26,9 +26,10 @@ def record_remark(record: RunRecord) -> str:
     if record.status != "completed":
         return f"{record.status}: {record.reason}"
     scores = {name: math.nan if value is None else value for name, value in record.scores.items()}
+    stopped = f", stopped early after epoch {record.stopped_epoch}" if record.stopped_epoch is not None else ""
     return (
-        f"completed in {duration(record.speed['total_seconds'])}: test perplexity {scores['test_perplexity']:.3f}, "
-        f"tutorial BLEU {scores['bleu_tutorial']:.2f}"
+        f"completed in {duration(record.speed['total_seconds'])}{stopped}: "
+        f"test perplexity {scores['test_perplexity']:.3f}, tutorial BLEU {scores['bleu_tutorial']:.2f}"
     )
 
 

@@ -20,7 +20,7 @@ from harness.processes.signals import Interrupted, SignalGuard
 from harness.storage.records import EpochRecord
 from harness.training.checkpoint import TrainingState
 from harness.training.divergence import finite, has_perplexity, perplexity, why_diverged
-from harness.training.schedules import learning_rate
+from harness.training.schedules import learning_rate, stopping_epoch
 from harness.training.throughput import ThroughputMeter
 from impls.contract import Arrays, Batch, Seq2SeqModel, Totals
 
@@ -86,13 +86,19 @@ class TrainingLoop:
         self._guard, self._callbacks = guard or SignalGuard(), callbacks or LoopCallbacks()
         self._saved = time.perf_counter()
 
+    @property
+    def stopped_epoch(self) -> int | None:
+        """The epoch after which training stopped early; None if it did not."""
+        epoch = stopping_epoch([epoch.validation_loss for epoch in self.state.curve], self.spec.training.patience)
+        return epoch if epoch != self.epochs else None
+
     @cached_property
     def validation_batches(self) -> list[Batch]:
         """The batches of the validation set."""
         return [batch for batch, _ in evaluation_batches(self.dataset.validation)]
 
     def train(self) -> str:
-        """Train to the last update.
+        """Train to the last update, or until the validation loss has not improved for `patience` epochs.
 
         Returns:
             Why the run diverged, or an empty string.
@@ -102,7 +108,7 @@ class TrainingLoop:
         """
         state, self._saved = self.state, time.perf_counter()
         try:
-            while state.epochs < self.epochs:
+            while state.epochs < self.epochs and self.stopped_epoch is None:
                 if state.totals is None:
                     self.train_epoch()
                 assert state.totals is not None

@@ -285,6 +285,7 @@ class _Run:
             },
             curve=tuple(state.curve),
             chosen_epochs=tuple(state.chosen),
+            stopped_epoch=self.loop.stopped_epoch if status == "completed" else None,
             scores={name: finite(value) for name, value in self.measured.scores.items()},
             signatures=self.measured.signatures,
             speed=self._speed(),

@@ -105,6 +105,13 @@ def test_rate_outside_0_to_1_raises(kind: Any, name: str) -> None:
         ),
         (Training, "averaged_epochs", "a whole number from 0 to epochs=4", {"averaged_epochs": 5, "epochs": 4}),
         (Training, "averaged_epochs", "a whole number from 0 to epochs=10", {"averaged_epochs": -1}),
+        (Training, "patience", "a whole number of at least 1", {"patience": 0}),
+        (
+            Training,
+            "patience",
+            "None with averaged_epochs=2: early stopping keeps the best epoch",
+            {"patience": 3, "averaged_epochs": 2},
+        ),
     ],
 )
 def test_setting_out_of_range_raises(kind: Any, name: str, allowed: str, settings: dict[str, Any]) -> None:

@@ -278,6 +278,28 @@ def test_a_run_that_was_trained_passes(tmp_path: Path, monkeypatch: pytest.Monke
     assert untried == NOT_PUBLISHED | ({"C28"} if recipe is None else set())
 
 
+def test_an_early_stop_passes_if_patience_explains_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.processes.machine.commit", lambda: {"digest": "a" * 40, "dirty": False})
+    settings = replace(TRAINING, epochs=5, peak_rate=0.0, patience=1)
+    record = train.run(spec("learned_positions", TINY, training=settings), tmp_path)
+    assert record.stopped_epoch == len(record.curve) == 2
+
+    def findings() -> list[str]:
+        outcomes = {outcome.rule.code: outcome for outcome in check(tmp_path).outcomes}
+        return [finding.what for finding in outcomes["C15"].findings]
+
+    assert findings() == []
+    longer = replace(record.curve[-1], epoch=3, updates=record.curve[-1].updates + record.curve[0].updates)
+    for wrong, message in (
+        (replace(record, stopped_epoch=None), "stopped_epoch=None, its curve and training.patience make it 2"),
+        (replace(record, curve=record.curve[:1]), "1 epochs, its settings make 5"),
+        (replace(record, curve=(*record.curve, longer)), "3 epochs, its settings make 2"),
+        (replace(record, spec=replace(record.spec, training=replace(settings, patience=2))), "settings make 5"),
+    ):
+        run_store.save_record(tmp_path, wrong)
+        assert any(message in finding for finding in findings()), message
+
+
 def test_it_loads_no_framework_and_no_tables(valid: Path) -> None:
     heavy = {"torch", "tensorflow", "jax", "keras", "spacy", "pandas", "matplotlib"}
     code = (

@@ -26,6 +26,7 @@ from harness.storage import run_store
 from harness.storage.files import file_digest
 from harness.storage.records import RunRecord
 from harness.training import loop, run_progress, train
+from harness.training.schedules import stopping_epoch
 from impls.contract import UNK, Training
 
 TORCH = spec("learned_positions", TINY)
@@ -251,6 +252,56 @@ def test_averaged_weights_are_the_mean_of_the_last_epochs_also_when_resumed(tmp_
     second, third, both = weights(2, 1), weights(3, 1), weights(3, 2, interrupted=True)
     for name, one in both.items():
         np.testing.assert_allclose(one, (second[name].astype(np.float64) + third[name]) / 2, rtol=1e-6, atol=1e-9)
+
+
+STALLED = spec("learned_positions", TINY, training=replace(TRAINING, epochs=6, peak_rate=0.0, patience=2))
+
+
+@pytest.mark.parametrize(
+    ("losses", "patience", "expected"),
+    [
+        ([3.0, 2.0, 2.0, 1.0], None, None),
+        ([3.0, 2.0, 2.0, 1.0], 1, 3),
+        ([3.0, 2.0, 2.5, 2.0], 2, 4),
+        ([3.0, 2.0, 2.5, 1.9, 2.0], 2, None),
+        ([3.0, None], 1, 2),
+        ([], 1, None),
+    ],
+)
+def test_stopping_epoch_is_the_first_after_patience_epochs_without_a_lower_loss(
+    losses: list[float | None], patience: int | None, expected: int | None
+) -> None:
+    assert stopping_epoch(losses, patience) == expected
+
+
+def test_run_with_patience_stops_and_keeps_the_best_epoch(tmp_path: Path) -> None:
+    record = train.run(STALLED, tmp_path)
+    assert (record.status, record.reason, record.stopped_epoch) == ("completed", "", 3)
+    assert (len(record.curve), record.chosen_epochs) == (3, (1,))
+    expected = expected_batches(prepare(STALLED.data).train, STALLED.training, seed=0, updates=[7, 14, 21])
+    assert record.fingerprints["stream"] == expected.digest
+    improving = train.run(replace(TORCH, training=replace(TRAINING, patience=2)), tmp_path)
+    assert (len(improving.curve), improving.stopped_epoch) == (3, None)
+
+
+@pytest.mark.parametrize("stage", ["training", "validating", "translating"])
+def test_run_with_patience_resumes_with_the_same_record(tmp_path: Path, monkeypatch: Any, stage: str) -> None:
+    """Also after the last checkpoint: the resumed process translates without training another epoch."""
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+    record = train.run(STALLED, tmp_path / "straight")
+
+    def interrupt(event: Event) -> None:
+        if event.stage == stage and (event.updates > 14 or stage == "translating") and not event.remark:
+            raise KeyboardInterrupt
+
+    interrupted = train.run(STALLED, tmp_path, progress=interrupt)
+    assert (interrupted.status, interrupted.stopped_epoch) == ("interrupted", None)
+    resumed = train.run(STALLED, tmp_path)
+    assert resumed.environment["resumed_after_updates"] == [21 if stage == "translating" else 14]
+    assert resumed.stopped_epoch == record.stopped_epoch == 3
+    assert resumed.fingerprints == record.fingerprints
+    assert resumed.scores == record.scores
+    assert resumed.chosen_epochs == record.chosen_epochs
 
 
 def test_run_with_a_damaged_checkpoint_starts_again(tmp_path: Path, monkeypatch: Any) -> None:
