@@ -1,4 +1,4 @@
-"""Batches: every pair once, reproducible from (seed, epoch), padded right, grouped as the tutorials' test set is."""
+"""Batches contain every pair once, are a function of (seed, epoch), and are grouped as in the tutorials."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def epoch_of(split: Split, training: Training, *, seed: int = 0, epoch: int = 0,
     return list(batches.training_batches(split, training, seed=seed, epoch=epoch, skip=skip))
 
 
-def padding(found: list[Batch]) -> tuple[float, float]:
+def padding(batches: list[Batch]) -> tuple[float, float]:
     """Return the shares of source and target ids that are padding."""
     consumed = ConsumedBatches()
-    for batch in found:
+    for batch in batches:
         consumed.add(batch)
     statistics = consumed.statistics()
     return statistics["source_padding_rate"], statistics["target_padding_rate"]
 
 
 def split_of(lengths: list[tuple[int, int]]) -> Split:
-    """Return a split of these numbers of words, each pair recognisable by its first words."""
+    """Return a split with these numbers of words; the words identify the pair."""
 
     def sentence(number: int, words: int) -> np.ndarray:
         return np.array([SOS, *([4 + number] * words), EOS], dtype=np.int32)
@@ -56,22 +56,22 @@ def random_split(pairs: int, seed: int = 0) -> Split:
 
 
 def pairs_of(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return the pairs of a batch without padding, after checking how it is laid out."""
+    """Return the pairs of a batch without padding, after checking its layout."""
     assert batch.source.dtype == batch.target_in.dtype == batch.target_out.dtype == np.int32
     assert batch.target_in.shape == batch.target_out.shape
-    found = []
-    for source, given_words, wanted in zip(batch.source, batch.target_in, batch.target_out, strict=True):
-        length, words = int((source != PAD).sum()), int((wanted != PAD).sum())
+    pairs = []
+    for source, target_in, target in zip(batch.source, batch.target_in, batch.target_out, strict=True):
+        length, words = int((source != PAD).sum()), int((target != PAD).sum())
         assert (source[length:] == PAD).all()
-        assert (wanted[words:] == PAD).all()
-        assert (given_words[words:] == PAD).all()
-        assert source[0] == given_words[0] == SOS
-        assert source[length - 1] == wanted[words - 1] == EOS
-        assert (given_words[1:words] == wanted[: words - 1]).all()
-        found.append((tuple(source[:length].tolist()), (SOS, *wanted[:words].tolist())))
+        assert (target[words:] == PAD).all()
+        assert (target_in[words:] == PAD).all()
+        assert source[0] == target_in[0] == SOS
+        assert source[length - 1] == target[words - 1] == EOS
+        assert (target_in[1:words] == target[: words - 1]).all()
+        pairs.append((tuple(source[:length].tolist()), (SOS, *target[:words].tolist())))
     for ids in (batch.source, batch.target_out):
         assert (ids != PAD).any(axis=0).all(), "a column of nothing but padding"
-    return found
+    return pairs
 
 
 def all_pairs(split: Split) -> Counter[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -86,21 +86,23 @@ lengths = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1
 
 @settings(max_examples=60, deadline=None)
 @given(lengths, st.integers(1, 9), st.integers(0, 5), st.integers(0, 5), st.sampled_from(BATCHING))
-def test_an_epoch_has_every_pair_once(
+def test_training_batches_contain_every_pair_once(
     sizes: list[tuple[int, int]], batch_size: int, seed: int, epoch: int, batching: Any
 ) -> None:
     split = split_of(sizes)
     training = Training(batching=batching, batch_size=batch_size, batch_tokens=5 * batch_size)
-    found = epoch_of(split, training, seed=seed, epoch=epoch)
-    assert Counter(pair for batch in found for pair in pairs_of(batch)) == all_pairs(split)
-    assert len(found) == batches.updates_per_epoch(split, training)
+    epoch_batches = epoch_of(split, training, seed=seed, epoch=epoch)
+    assert Counter(pair for batch in epoch_batches for pair in pairs_of(batch)) == all_pairs(split)
+    assert len(epoch_batches) == batches.updates_per_epoch(split, training)
     if batching != "tokens":
-        assert sorted(len(batch.source) for batch in found)[1:] == [batch_size] * (len(found) - 1)
+        assert sorted(len(batch.source) for batch in epoch_batches)[1:] == [batch_size] * (len(epoch_batches) - 1)
 
 
 @settings(max_examples=40, deadline=None)
 @given(lengths, st.integers(1, 9))
-def test_evaluation_has_every_pair_once_at_its_index(sizes: list[tuple[int, int]], batch_size: int) -> None:
+def test_evaluation_batches_contain_every_pair_once_with_its_index(
+    sizes: list[tuple[int, int]], batch_size: int
+) -> None:
     split = split_of(sizes)
     places: list[int] = []
     for batch, rows in batches.evaluation_batches(split, batch_size):
@@ -112,16 +114,16 @@ def test_evaluation_has_every_pair_once_at_its_index(sizes: list[tuple[int, int]
 
 
 @pytest.mark.parametrize("batching", BATCHING)
-def test_a_resumed_epoch_goes_on_where_it_stopped(batching: Any) -> None:
+def test_training_batches_with_skip_continue_the_epoch(batching: Any) -> None:
     split, training = random_split(100), Training(batching=batching, batch_size=8, batch_tokens=200)
-    whole = epoch_of(split, training, seed=3, epoch=2)
-    for done in (0, 1, 12, 13):
-        rest = epoch_of(split, training, seed=3, epoch=2, skip=done)
-        assert [pairs_of(batch) for batch in rest] == [pairs_of(batch) for batch in whole[done:]]
+    all_batches = epoch_of(split, training, seed=3, epoch=2)
+    for skip in (0, 1, 12, 13):
+        rest = epoch_of(split, training, seed=3, epoch=2, skip=skip)
+        assert [pairs_of(batch) for batch in rest] == [pairs_of(batch) for batch in all_batches[skip:]]
 
 
 @pytest.mark.parametrize("batching", BATCHING)
-def test_seed_and_epoch_each_change_the_batches(batching: Any) -> None:
+def test_training_batches_depend_on_seed_and_epoch(batching: Any) -> None:
     split, training = random_split(200), Training(batching=batching, batch_size=8, batch_tokens=200)
     orders = {
         (seed, epoch): [pairs_of(batch) for batch in epoch_of(split, training, seed=seed, epoch=epoch)]
@@ -133,8 +135,8 @@ def test_seed_and_epoch_each_change_the_batches(batching: Any) -> None:
         assert sets[0] != sets[1], (first, second)
 
 
-def torchtext_training_batches(split: Split, batch_size: int, **settings: Any) -> list[list[int]]:
-    """Return the rows of each batch of torchtext's own training iterator, called as the tutorials call it."""
+def torchtext_batches(split: Split, batch_size: int, *, train: bool, **settings: Any) -> list[list[int]]:
+    """Return the rows of each batch of torchtext's own iterator, called as in the tutorials."""
     data = pytest.importorskip("torchtext.data", reason="needs torchtext 0.6.0")
     fields = [(name, data.RawField()) for name in ("number", "src", "trg")]
     examples = [
@@ -143,38 +145,38 @@ def torchtext_training_batches(split: Split, batch_size: int, **settings: Any) -
     ]
     dataset = data.Dataset(examples, fields)
     dataset.sort_key = pytest.importorskip("torchtext.datasets").TranslationDataset.sort_key
-    iterator = data.BucketIterator(dataset, batch_size=batch_size, train=True, **settings)
+    iterator = data.BucketIterator(dataset, batch_size=batch_size, train=train, **settings)
     iterator.create_batches()
     return [[example.number for example in batch] for batch in iterator.batches]
 
 
-def test_random_batches_have_the_distribution_of_torchtexts_iterator() -> None:
-    """As many batches of the same sizes; lengths within a batch vary as in all of the split; order is random."""
+def test_random_batches_are_distributed_as_torchtexts() -> None:
+    """The sizes are equal, the lengths within a batch vary as in the complete split, and the order is random."""
     split = random_split(1500)
-    theirs = torchtext_training_batches(split, 16)
+    theirs = torchtext_batches(split, 16, train=True)
     ours = [
         [int(source[1]) - 4 for source, _ in pairs_of(batch)]
         for batch in epoch_of(split, replace(RANDOM, batch_size=16))
     ]
-    sizes = [sorted(map(len, found)) for found in (ours, theirs)]
+    sizes = [sorted(map(len, rows_of_batches)) for rows_of_batches in (ours, theirs)]
     assert sizes[0] == sizes[1]
     source_lengths = np.array([len(source) for source in split.source])
 
-    def spread(found: list[list[int]]) -> float:
+    def spread(rows_of_batches: list[list[int]]) -> float:
         """Return the mean standard deviation of the source lengths within a batch."""
-        return float(np.mean([source_lengths[rows].std() for rows in found if len(rows) == 16]))
+        return float(np.mean([source_lengths[rows].std() for rows in rows_of_batches if len(rows) == 16]))
 
-    whole = source_lengths.std()
+    spread_of_split = source_lengths.std()
     assert spread(ours) == pytest.approx(spread(theirs), rel=0.03)
-    assert spread(ours) > 0.93 * whole
+    assert spread(ours) > 0.93 * spread_of_split
     # The fault this guards against: pools sorted by length, which `sort_within_batch` asks for.
-    assert spread(torchtext_training_batches(split, 16, sort_within_batch=True)) < 0.3 * whole
+    assert spread(torchtext_batches(split, 16, train=True, sort_within_batch=True)) < 0.3 * spread_of_split
     positions = np.argsort(np.concatenate([np.array(rows) for rows in ours]))
     assert abs(np.corrcoef(positions, np.arange(len(split)))[0, 1]) < 0.1
 
 
 def test_length_batches_are_sorted_in_pools_and_shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Larger pools pad less; the lengths of consecutive batches come in any order."""
+    """Larger pools have less padding, and consecutive batches are not sorted by length."""
     split, training = random_split(4000), replace(LENGTH, batch_size=16)
     assert batches.POOL_BATCHES == 100
     widths = [batch.source.shape[1] for batch in epoch_of(split, training)]
@@ -187,7 +189,7 @@ def test_length_batches_are_sorted_in_pools_and_shuffled(monkeypatch: pytest.Mon
     assert shares[1] > 2 * shares[10] > 3 * shares[100] > 3 * shares[1000]
 
 
-def test_sorted_batches_have_little_padding_and_random_ones_much() -> None:
+def test_sorted_batches_have_little_padding() -> None:
     split = random_split(5000)
     for training in (replace(LENGTH, batch_size=32), Training(batching="tokens", batch_tokens=600)):
         source, target = padding(epoch_of(split, training))
@@ -196,10 +198,10 @@ def test_sorted_batches_have_little_padding_and_random_ones_much() -> None:
     assert min(padding(epoch_of(split, replace(RANDOM, batch_size=32)))) > 0.4
 
 
-def test_token_batches_are_as_full_as_their_budget_permits() -> None:
+def test_token_batches_fill_their_budget() -> None:
     split, training = random_split(3000), Training(batching="tokens", batch_tokens=500)
-    found = epoch_of(split, training)
-    longer = [[max(len(source), len(target)) for source, target in pairs_of(batch)] for batch in found]
+    epoch_batches = epoch_of(split, training)
+    longer = [[max(len(source), len(target)) for source, target in pairs_of(batch)] for batch in epoch_batches]
     assert max(len(lengths) * max(lengths) for lengths in longer) <= 500
     in_order = sorted(longer, key=lambda lengths: (max(lengths), min(lengths), -len(lengths)))
     assert all((len(lengths) + 1) * min(after) > 500 for lengths, after in itertools.pairwise(in_order))
@@ -211,13 +213,13 @@ def test_token_batches_are_as_full_as_their_budget_permits() -> None:
     }
 
 
-def test_a_pair_longer_than_the_token_budget_is_a_batch_of_its_own() -> None:
-    found = epoch_of(split_of([(3, 3), (40, 2), (2, 50)]), Training(batching="tokens", batch_tokens=20))
-    assert sorted(len(batch.source) for batch in found) == [1, 1, 1]
+def test_token_batches_with_an_overlong_pair_have_it_alone() -> None:
+    epoch_batches = epoch_of(split_of([(3, 3), (40, 2), (2, 50)]), Training(batching="tokens", batch_tokens=20))
+    assert sorted(len(batch.source) for batch in epoch_batches) == [1, 1, 1]
 
 
 def random_stream() -> Split:
-    """Return a split that no version of NumPy draws differently."""
+    """Return a split that does not depend on NumPy's random numbers."""
     return split_of([(1 + number * 7 % 23, 1 + number * 5 % 19) for number in range(75)])
 
 
@@ -229,12 +231,12 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("batching", BATCHING)
-def test_the_batches_are_the_same_on_every_machine(batching: Any) -> None:
+def test_training_batches_have_the_recorded_digest(batching: Any) -> None:
     training = Training(batching=batching, batch_size=8, batch_tokens=120)
     assert expected_batches(random_stream(), training, seed=1, updates=[20]).digest == STREAMS[batching]
 
 
-def test_the_digest_is_a_chain_over_shapes_and_ids() -> None:
+def test_batch_digest_is_a_chain_over_shapes_and_ids() -> None:
     split, consumed = random_split(50), ConsumedBatches()
     chain = hashlib.sha256().digest()
     for batch in epoch_of(split, RANDOM):
@@ -247,7 +249,7 @@ def test_the_digest_is_a_chain_over_shapes_and_ids() -> None:
     assert consumed.digest == chain.hex()
 
 
-def test_the_digest_is_kept_after_updates_1_10_50_and_each_epoch() -> None:
+def test_batch_digest_is_recorded_at_marks_and_epoch_ends() -> None:
     split = random_split(20 * 8)
     expected = expected_batches(split, RANDOM, seed=4, updates=[20, 40, 57])
     assert list(expected.marks) == ["1", "10", "20", "40", "50", "57"]
@@ -262,24 +264,24 @@ def test_the_digest_is_kept_after_updates_1_10_50_and_each_epoch() -> None:
     assert shorter.marks.items() <= expected.marks.items()
 
 
-def damaged(found: list[Batch], fault: str) -> list[Batch]:
-    """Return batches of which the model is given others than the seed makes."""
-    third = found[2]
+def damaged(batches: list[Batch], fault: str) -> list[Batch]:
+    """Return batches with a fault."""
+    third = batches[2]
     if fault == "the first batch repeated":
-        return [found[0]] * len(found)
+        return [batches[0]] * len(batches)
     if fault == "two batches swapped":
-        return [*found[:2], found[3], third, *found[4:]]
+        return [*batches[:2], batches[3], third, *batches[4:]]
     if fault == "a batch skipped":
-        return [*found[:2], *found[3:]]
+        return [*batches[:2], *batches[3:]]
     if fault == "a batch repeated":
-        return [*found[:3], third, *found[3:]]
+        return [*batches[:3], third, *batches[3:]]
     if fault == "a sentence dropped":
         changed = Batch(third.source[1:], third.target_in[1:], third.target_out[1:])
     else:
         ids = {name: array.copy() for name, array in vars(third).items()}
         ids[fault.removeprefix("an id changed in ")][3, 1] += 1
         changed = Batch(**ids)
-    return [*found[:2], changed, *found[3:]]
+    return [*batches[:2], changed, *batches[3:]]
 
 
 @pytest.mark.parametrize(
@@ -295,7 +297,7 @@ def damaged(found: list[Batch], fault: str) -> list[Batch]:
         "an id changed in target_out",
     ],
 )
-def test_every_change_of_the_batches_changes_the_digest(fault: str) -> None:
+def test_batch_digest_changes_with_every_fault(fault: str) -> None:
     split = random_split(75)
     expected = expected_batches(split, RANDOM, seed=0, updates=[10])
     consumed = ConsumedBatches()
@@ -305,57 +307,45 @@ def test_every_change_of_the_batches_changes_the_digest(fault: str) -> None:
     assert expected.digest not in consumed.marks.values()
 
 
-def test_the_statistics_are_those_of_the_batches() -> None:
+def test_batch_statistics_match_the_batches() -> None:
     split = random_split(100)
-    found = epoch_of(split, RANDOM)
+    epoch_batches = epoch_of(split, RANDOM)
     consumed = ConsumedBatches()
     assert consumed.statistics() == {}
-    for batch in found:
+    for batch in epoch_batches:
         consumed.add(batch)
-    tokens = [int((batch.target_out != PAD).sum()) for batch in found]
-    real = sum(int((batch.source != PAD).sum()) for batch in found)
+    tokens = [int((batch.target_out != PAD).sum()) for batch in epoch_batches]
+    real = sum(int((batch.source != PAD).sum()) for batch in epoch_batches)
     assert consumed.statistics() == {
-        "source_padding_rate": 1 - real / sum(batch.source.size for batch in found),
-        "target_padding_rate": 1 - sum(tokens) / sum(batch.target_out.size for batch in found),
+        "source_padding_rate": 1 - real / sum(batch.source.size for batch in epoch_batches),
+        "target_padding_rate": 1 - sum(tokens) / sum(batch.target_out.size for batch in epoch_batches),
         "fewest_update_tokens": min(tokens),
         "most_update_tokens": max(tokens),
     }
 
 
-def test_the_digest_of_weights_sees_names_shapes_and_values() -> None:
+def test_weights_digest_depends_on_names_shapes_and_values() -> None:
     weights = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
     changed = weights["a"].copy()
     changed[1, 2] = np.nextafter(changed[1, 2], np.float32(9))
-    others = [
+    variations = [
         {**weights, "a": changed},
         {**weights, "a": weights["a"].reshape(3, 2)},
         {"a": weights["a"], "c": weights["b"]},
         {"a": weights["a"]},
     ]
-    digests = {weights_digest(value) for value in (weights, *others)}
+    digests = {weights_digest(value) for value in (weights, *variations)}
     assert len(digests) == 5
     assert weights_digest(dict(reversed(weights.items()))) == weights_digest(weights)
 
 
-def test_evaluation_batches_are_the_tutorials() -> None:
-    """torchtext's own test iterator puts the same pairs into the same batches."""
-    data = pytest.importorskip("torchtext.data", reason="needs torchtext 0.6.0")
-    datasets = pytest.importorskip("torchtext.datasets")
+def test_evaluation_batches_match_torchtexts() -> None:
     split = random_split(700)
-    fields = [(name, data.RawField()) for name in ("number", "src", "trg")]
-    examples = [
-        data.Example.fromlist([number, list(source[1:-1]), list(target[1:-1])], fields)
-        for number, (source, target) in enumerate(zip(split.source, split.target, strict=True))
-    ]
-    dataset = data.Dataset(examples, fields)
-    dataset.sort_key = datasets.TranslationDataset.sort_key
-    iterator = data.BucketIterator(dataset, batch_size=128, train=False)
-    iterator.create_batches()
-    theirs = [sorted(example.number for example in batch) for batch in iterator.batches]
-    assert [sorted(rows.tolist()) for _, rows in batches.evaluation_batches(split, 128)] == theirs
+    expected = [sorted(rows) for rows in torchtext_batches(split, 128, train=False)]
+    assert [sorted(rows.tolist()) for _, rows in batches.evaluation_batches(split, 128)] == expected
 
 
 @pytest.mark.parametrize(("name", "value"), [("seed", -1), ("epoch", -1), ("skip", -1)])
-def test_numbers_out_of_range_are_refused(name: str, value: int) -> None:
+def test_training_batches_with_numbers_out_of_range_are_refused(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"{name}={value}"):
         epoch_of(random_split(9), RANDOM, **{name: value})

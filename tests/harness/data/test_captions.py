@@ -1,4 +1,4 @@
-"""The corpus `captions`: its promises to a vocabulary, its German, its translations and how hard it is."""
+"""The corpus `captions`: its vocabulary, grammar, translations and difficulty."""
 
 import hashlib
 import re
@@ -36,27 +36,27 @@ def bleu(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]
 # Splits
 
 
-def test_default_sizes(corpus: Splits) -> None:
+def test_pairs_have_the_default_sizes(corpus: Splits) -> None:
     assert {split: len(sentences) for split, sentences in corpus.items()} == {"train": 8000, "val": 500, "test": 500}
 
 
-def test_sizes_asked_for() -> None:
+def test_pairs_have_the_given_sizes() -> None:
     small = pairs(3, training=300, validation=7, test=11)
     assert [len(small[split]) for split in ("train", "val", "test")] == [300, 7, 11]
 
 
-def test_the_text_is_the_same_everywhere(corpus: Splits) -> None:
+def test_pairs_have_the_recorded_digest(corpus: Splits) -> None:
     lines = "".join(f"{split}\t{german}\t{english}\n" for split in corpus for german, english in corpus[split])
     assert hashlib.sha256(lines.encode()).hexdigest() == SHA256
 
 
-def test_a_seed_repeats_and_another_differs() -> None:
-    first, again, other = (pairs(seed, training=200, validation=5, test=5) for seed in (1, 1, 2))
-    assert first == again
-    assert len({german for german, _ in first["train"]} & {german for german, _ in other["train"]}) < 20
+def test_pairs_depend_on_the_seed() -> None:
+    first, repeated, different = (pairs(seed, training=200, validation=5, test=5) for seed in (1, 1, 2))
+    assert first == repeated
+    assert len({german for german, _ in first["train"]} & {german for german, _ in different["train"]}) < 20
 
 
-def test_the_training_split_does_not_depend_on_the_others(corpus: Splits) -> None:
+def test_training_split_is_independent_of_the_other_sizes(corpus: Splits) -> None:
     assert pairs(validation=3, test=4)["train"] == corpus["train"]
 
 
@@ -67,7 +67,7 @@ def test_no_sentence_occurs_twice(corpus: Splits, side: int) -> None:
 
 
 @pytest.mark.parametrize(("seed", "training"), [(0, 8000), (1, 8000), (2, 1000), (3, 150)])
-def test_training_holds_every_word_of_the_other_splits_twice(seed: int, training: int) -> None:
+def test_training_split_contains_every_other_word_twice(seed: int, training: int) -> None:
     splits = pairs(seed, training=training, validation=50, test=50)
     for side in (0, 1):
         for cut in (str.split, words_of):
@@ -76,7 +76,7 @@ def test_training_holds_every_word_of_the_other_splits_twice(seed: int, training
             assert min(counts[word] for word in held_out) >= 2
 
 
-def test_a_german_sentence_has_one_translation_even_in_lower_case() -> None:
+def test_german_sentences_have_one_translation_even_in_lower_case() -> None:
     writer = captions.Writer(7)
     translation: dict[str, str] = {}
     repeated = 0
@@ -98,7 +98,7 @@ def test_a_german_sentence_has_one_translation_even_in_lower_case() -> None:
         ({"training": 4, "validation": 1, "test": 1}, "training=4: too small to contain every word"),
     ],
 )
-def test_bad_sizes(sizes: dict[str, int], message: str) -> None:
+def test_pairs_with_bad_sizes_are_refused(sizes: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pairs(**sizes)
 
@@ -186,8 +186,8 @@ def test_contraction(preposition: str, noun: lexicon.Noun, article: Article, cas
     ],
 )
 def test_infinitives(verb: str, infinitive: str, english: str) -> None:
-    (found,) = (row for row in lexicon.VERBS if row.german.startswith(verb + " "))
-    assert (found.to_infinitive, found.in_english("base")) == (infinitive, english)
+    (entry,) = (row for row in lexicon.VERBS if row.german.startswith(verb + " "))
+    assert (entry.to_infinitive, entry.in_english("base")) == (infinitive, english)
 
 
 def test_word_order() -> None:
@@ -205,8 +205,8 @@ def test_word_order() -> None:
     assert captions.verb_second(clause, garden) == "im Garten zieht eine Frau am Abend einen Mantel an"
     assert captions.verb_final(clause) == "eine Frau am Abend im Garten einen Mantel anzieht"
     assert captions.english_order(clause) == "a woman is putting on a coat in the garden in the evening"
-    known = clause._replace(early="den Mantel", late="")
-    assert captions.verb_second(known) == "eine Frau zieht den Mantel am Abend im Garten an"
+    definite = clause._replace(early="den Mantel", late="")
+    assert captions.verb_second(definite) == "eine Frau zieht den Mantel am Abend im Garten an"
     trying = clause._replace(finite="versucht", end="", final="versucht", late="", tail=", den Mantel anzuziehen,")
     assert captions.verb_second(trying, evening) == "am Abend versucht eine Frau im Garten, den Mantel anzuziehen,"
 
@@ -229,10 +229,10 @@ def test_word_order() -> None:
         (r" versuch(t|en).*, .* aufzuheben\.$", r" (is|are) trying to pick up "),
     ],
 )
-def test_the_corpus_has_the_pattern_and_its_translation(corpus: Splits, german: str, english: str) -> None:
-    found = [target for source, target in corpus["train"] if re.search(german, source)]
-    assert len(found) >= 2
-    assert [target for target in found if not re.search(english, target)] == []
+def test_corpus_contains_the_pattern_and_its_translation(corpus: Splits, german: str, english: str) -> None:
+    translations = [target for source, target in corpus["train"] if re.search(german, source)]
+    assert len(translations) >= 2
+    assert [target for target in translations if not re.search(english, target)] == []
 
 
 def test_sentences_are_well_formed(corpus: Splits) -> None:
@@ -248,7 +248,7 @@ def test_sentences_are_well_formed(corpus: Splits) -> None:
         assert bool(re.search(r"\bihr", german)) == bool(re.search(r"\b(her|their)\b", english)), german
 
 
-def test_the_corpus_uses_the_whole_lexicon(corpus: Splits) -> None:
+def test_corpus_uses_the_complete_lexicon(corpus: Splits) -> None:
     words = {word for german, _ in corpus["train"] for word in re.findall(r"\w+", german)}
     forms = {noun.singular for noun in lexicon.NOUNS if noun.kind != "hair"}
     forms |= {noun.plural for noun in lexicon.NOUNS if noun.plural and noun.kind != "hair"}
@@ -260,7 +260,7 @@ def test_the_corpus_uses_the_whole_lexicon(corpus: Splits) -> None:
     assert [verb.english for verb in lexicon.VERBS if f" {verb.in_english('ing')}" not in phrases] == []
 
 
-def test_the_vocabulary_is_small(corpus: Splits) -> None:
+def test_vocabulary_is_small(corpus: Splits) -> None:
     german, english = (len({word for pair in corpus["train"] for word in words_of(pair[side])}) for side in (0, 1))
     assert 200 <= english <= 300
     assert 250 <= german <= 330
@@ -270,7 +270,7 @@ def test_the_vocabulary_is_small(corpus: Splits) -> None:
 
 
 def dictionary(sentences: list[tuple[list[str], list[str]]]) -> dict[str, str]:
-    """The most probable English word of each German one, by five rounds of IBM model 1."""
+    """Return the most probable English word of each German word, after five iterations of IBM model 1."""
     table: dict[str, dict[str, float]] = {}
     for _ in range(5):
         counts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -290,24 +290,24 @@ def edits(first: list[str], second: list[str]) -> int:
     row = list(range(len(second) + 1))
     for i, word in enumerate(first, 1):
         diagonal, row[0] = row[0], i
-        for j, other in enumerate(second, 1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (word != other))
+        for j, second_word in enumerate(second, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (word != second_word))
     return row[-1]
 
 
-def test_the_score_of_the_right_answer_is_100(corpus: Splits) -> None:
+def test_bleu_of_the_references_is_100(corpus: Splits) -> None:
     targets = [words_of(english) for _, english in corpus["test"]]
     assert bleu(targets, targets) == pytest.approx(100)
 
 
-def test_word_for_word_stays_under_40(corpus: Splits) -> None:
+def test_bleu_of_a_dictionary_is_below_40(corpus: Splits) -> None:
     best = dictionary([(words_of(german), words_of(english)) for german, english in corpus["train"][:2000]])
     answers = [[best.get(word, word) for word in words_of(german)] for german, _ in corpus["test"]]
     assert 10 < bleu(answers, [words_of(english) for _, english in corpus["test"]]) < 40
     assert (best["hund"], best["frau"], best["am"]) == ("dog", "woman", "the")
 
 
-def test_the_nearest_training_sentence_stays_under_60(corpus: Splits) -> None:
+def test_bleu_of_the_nearest_training_sentence_is_below_60(corpus: Splits) -> None:
     train = [words_of(german) for german, _ in corpus["train"]]
     column = {word: index for index, word in enumerate(sorted({word for words in train for word in words}))}
     counts = np.zeros((len(train), len(column)), np.int8)
@@ -318,8 +318,8 @@ def test_the_nearest_training_sentence_stays_under_60(corpus: Splits) -> None:
     sample = corpus["test"][:100]
     for german, _ in sample:
         words = words_of(german)
-        wanted = np.bincount([column[word] for word in words], minlength=len(column)).astype(np.int8)
-        overlap = np.minimum(counts, wanted).sum(axis=1) / (lengths + len(words))
+        word_counts = np.bincount([column[word] for word in words], minlength=len(column)).astype(np.int8)
+        overlap = np.minimum(counts, word_counts).sum(axis=1) / (lengths + len(words))
         candidates = np.argsort(-overlap, kind="stable")[:100]
         by_overlap.append(words_of(corpus["train"][candidates[0]][1]))
         nearest = min(candidates, key=lambda index: edits(words, train[index]))

@@ -1,4 +1,4 @@
-"""Corpora: files are refused in one clear line, and Multi30k is found and checked."""
+"""Corpora: the user's files, the captions, and Multi30k from a folder, the cache or a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.experiments.specs import DataSpec, FileSpec
 
 
 def files(folder: Path, **contents: bytes) -> DataSpec:
-    """Return the spec of a good corpus of TSV files in `folder`, but for these contents."""
+    """Return the spec of a valid corpus of TSV files in `folder`, with some contents replaced."""
     names: dict[str, str] = {}
     for split in ("train", "validation", "test"):
         for name in (f"{split}_source", f"{split}_target"):
@@ -31,7 +31,7 @@ def files(folder: Path, **contents: bytes) -> DataSpec:
     return DataSpec(corpus="files", files=FileSpec(**names))
 
 
-def test_two_files_and_one_tsv_give_the_same_pairs(tmp_path: Path) -> None:
+def test_load_two_files_and_a_tsv_have_the_same_pairs(tmp_path: Path) -> None:
     data = files(tmp_path, train_source=b"ein\nzwei\n", train_target=b"eins\ntwo\n")
     corpus = corpora.load(data)
     assert corpus.splits["train"] == corpus.splits["val"] == corpus.splits["test"] == (("ein", "zwei"), ("eins", "two"))
@@ -39,60 +39,7 @@ def test_two_files_and_one_tsv_give_the_same_pairs(tmp_path: Path) -> None:
     assert corpus.digests["train_source"] == hashlib.sha256(b"ein\nzwei\n").hexdigest()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(b"ein\nzwei\n", id="LF"),
-        pytest.param(b"ein\nzwei", id="no last end of line"),
-        pytest.param(b"ein\r\nzwei\r\n", id="CR LF"),
-        pytest.param(b"\xef\xbb\xbfein\nzwei\n", id="byte order mark"),
-        pytest.param(b"  ein \n\tzwei\xc2\xa0\n", id="space around"),
-    ],
-)
-def test_ends_of_lines_marks_and_space_are_no_text(tmp_path: Path, content: bytes) -> None:
-    corpus = corpora.load(files(tmp_path, train_source=content, train_target=b"a\nb\n"))
-    assert corpus.splits["train"][0] == ("ein", "zwei")
-
-
-def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
-    inside = "eins\u2028zwei\u0085drei\x0bvier\x1cfünf\rsechs"
-    corpus = corpora.load(files(tmp_path, train_source=f"{inside}\nx\n".encode(), train_target=b"a\nb\n"))
-    assert corpus.splits["train"][0] == (inside, "x")
-
-
-@pytest.mark.parametrize(
-    ("contents", "message"),
-    [
-        (
-            {"train_source": b"ein\nzw\xffei\n"},
-            r"train_source.txt, line 2: byte 0xff \(at offset 6 of the file\) is not UTF-8",
-        ),
-        ({"train_source": b"ein\nzwei\0\n"}, r"train_source.txt, line 2: a NUL character"),
-        ({"train_source": b""}, r"train_source.txt: empty; expected one sentence a line"),
-        ({"train_source": b"\n \n"}, r"train_source.txt: empty"),
-        ({"train_source": b"\xef\xbb\xbf"}, r"train_source.txt: empty"),
-        ({"test_source": b"ein\nzwei\n"}, r"test_source.txt, line 1: 0 tabs; expected source, one tab, target"),
-        ({"test_source": b"a\tb\nc\td\te\n"}, r"test_source.txt, line 2: 2 tabs"),
-        ({"test_source": b"a\tb\nc\td\t\n"}, r"test_source.txt, line 2: 2 tabs"),
-        ({"test_source": b"a\tb\nc\t\n"}, r"test_source.txt, line 2: the target is empty"),
-        ({"test_source": b"a\tb\n \td\n"}, r"test_source.txt, line 2: the source is empty"),
-        (
-            {"train_source": b"a\nb\n", "train_target": b"a\nb\nc\n"},
-            r"train_source.txt has 2 lines and .*train_target.txt 3; expected the same number",
-        ),
-        (
-            {"validation_source": b"a\nb\nc\n", "validation_target": b"a\n\nc\n"},
-            r"validation_target.txt, line 2: the target is empty; expected a sentence on both sides",
-        ),
-    ],
-)
-def test_what_is_wrong_in_a_file_is_said_in_one_line(tmp_path: Path, contents: dict[str, bytes], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
-        corpora.load(files(tmp_path, **contents))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_load_missing_file_is_named(tmp_path: Path) -> None:
     data = files(tmp_path)
     (tmp_path / "test_source.txt").unlink()
     with pytest.raises(ValueError, match=r"test_source.txt: cannot be read \(No such file or directory\); expected"):
@@ -102,16 +49,16 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 # The captions ---------------------------------------------------------------------------------------------------------
 
 
-def test_captions_both_ways() -> None:
-    there, back = (corpora.load(DataSpec(corpus="captions", direction=way)) for way in ("de-en", "en-de"))
-    assert there.digests == back.digests
+def test_load_captions_in_both_directions_are_the_same_pairs() -> None:
+    german, english = (corpora.load(DataSpec(corpus="captions", direction=way)) for way in ("de-en", "en-de"))
+    assert german.digests == english.digests
     for split in corpora.SPLITS:
-        assert there.splits[split] == back.splits[split][::-1]
-        assert len(there.splits[split][0]) == len(there.splits[split][1]) > 0
-    assert corpora.load(DataSpec(corpus="captions", seed=1)).digests != there.digests
+        assert german.splits[split] == english.splits[split][::-1]
+        assert len(german.splits[split][0]) == len(german.splits[split][1]) > 0
+    assert corpora.load(DataSpec(corpus="captions", seed=1)).digests != german.digests
 
 
-def test_captions_have_no_french() -> None:
+def test_load_captions_in_french_are_refused() -> None:
     with pytest.raises(ValueError, match="direction='en-fr': expected with corpus='captions': de-en, en-de"):
         corpora.load(DataSpec(corpus="captions", direction="en-fr"))
 
@@ -138,7 +85,7 @@ def check(corpus: corpora.Corpus) -> None:
 
 
 @pytest.mark.parametrize("packed", ["plain", "gzip"])
-def test_the_folder_is_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: str) -> None:
+def test_load_multi30k_folder_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     for name in WANTED:
@@ -151,31 +98,33 @@ def test_the_folder_is_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_wrong_file_in_the_folder_is_an_error(
+def test_load_multi30k_folder_with_another_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
     (tmp_path / "val.en").write_bytes(b"another text\n")
-    found, wanted = hashlib.sha256(b"another text\n").hexdigest(), hashlib.sha256(TEXTS["val.en"]).hexdigest()
-    with pytest.raises(ValueError, match=rf"val\.en: .*not the text of .*{found[:12]}, expected {wanted[:12]}"):
+    digest, expected = hashlib.sha256(b"another text\n").hexdigest(), hashlib.sha256(TEXTS["val.en"]).hexdigest()
+    with pytest.raises(ValueError, match=rf"val\.en: .*not the text of .*{digest[:12]}, expected {expected[:12]}"):
         corpora.load(DataSpec())
 
 
-def test_a_damaged_archive_in_the_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_multi30k_folder_with_a_damaged_archive_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
     (tmp_path / "train.de.gz").write_bytes(gzip.compress(TEXTS["train.de"])[:-9])
     with pytest.raises(ValueError, match=r"train\.de\.gz: cannot be used \(a gzip file that is cut short\)"):
         corpora.load(DataSpec())
 
 
-def test_a_folder_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_multi30k_missing_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(DataUnavailable, match="nowhere: there is no such folder"):
         corpora.load(DataSpec())
 
 
-def test_what_the_folder_lacks_is_downloaded_once(
+def test_load_multi30k_files_missing_in_the_folder_are_downloaded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
@@ -188,7 +137,7 @@ def test_what_the_folder_lacks_is_downloaded_once(
     assert sorted(path.name for path in (tmp_path / "cache/multi30k").iterdir()) == sorted(set(WANTED) - {"train.de"})
 
 
-def test_a_damaged_file_in_the_cache_is_downloaded_again(
+def test_load_multi30k_damaged_file_in_the_cache_is_downloaded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
@@ -207,14 +156,14 @@ def test_a_damaged_file_in_the_cache_is_downloaded_again(
         ({"test_split": "test_2018"}, "test_split='test_2018': expected test_2016_flickr, test_2017_flickr"),
     ],
 )
-def test_directions_and_test_splits_are_a_closed_list(settings: dict[str, str], message: str) -> None:
+def test_load_unknown_direction_or_test_split_is_refused(settings: dict[str, str], message: str) -> None:
     for call in (corpora.load, corpora.multi30k_reason):
         with pytest.raises(ValueError, match=message) as caught:
             call(DataSpec(**settings))
         assert not isinstance(caught.value, DataUnavailable)
 
 
-def test_every_direction_and_test_split_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_every_direction_and_test_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in TEXTS.items():
         (tmp_path / name).write_bytes(text)
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
@@ -231,18 +180,18 @@ def write_many_times(path: str, letter: str) -> None:
         cache.write_file(Path(path), letter.encode() * 200_000)
 
 
-def test_processes_that_write_one_file_leave_one_whole(tmp_path: Path) -> None:
+def test_write_file_by_two_processes_is_atomic(tmp_path: Path) -> None:
     path = tmp_path / "file"
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=write_many_times, args=(str(path), letter)) for letter in "ab"]
-    for one in writers:
-        one.start()
-    while any(one.is_alive() for one in writers):
+    for item in writers:
+        item.start()
+    while any(item.is_alive() for item in writers):
         if path.exists():
             content = path.read_bytes()
             assert content in (b"a" * 200_000, b"b" * 200_000)
-    assert [one.exitcode for one in writers] == [0, 0]
-    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+    assert [item.exitcode for item in writers] == [0, 0]
+    assert [item.name for item in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +203,9 @@ def test_processes_that_write_one_file_leave_one_whole(tmp_path: Path) -> None:
         ({}, "/home/someone/.cache/bakeoff"),
     ],
 )
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], folder: str) -> None:
+def test_cache_folder_follows_the_environment(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], folder: str
+) -> None:
     for name in ("BAKEOFF_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/home/someone")
@@ -263,13 +214,13 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, variables: dict[str
     assert cache.folder() == Path(folder)
 
 
-def test_a_home_that_is_nobody_s_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder_of_an_unknown_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAKEOFF_CACHE", "~nobody-of-that-name/cache")
     with pytest.raises(ValueError, match="the cache folder ~nobody-of-that-name/cache: .*: name another one in BAKEOF"):
         cache.folder()
 
 
-def test_multi30k_itself(multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_multi30k_has_the_published_sizes(multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
     for direction in ("de-en", "fr-en"):
         corpus = corpora.load(DataSpec(direction=direction))

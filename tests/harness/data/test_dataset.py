@@ -1,4 +1,4 @@
-"""Prepared corpora: torchtext's vocabularies, a cache that can be trusted, and no spaCy where models are trained."""
+"""Datasets: vocabularies as in torchtext, a verified cache, and no spaCy in the process that trains."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def small(
     return DataSpec(**{"corpus": "files", "files": names, "tokenizer": "whitespace", **settings})
 
 
-def same(one: Dataset, other: Dataset) -> bool:
+def same(first_data: Dataset, second_data: Dataset) -> bool:
     for field in fields(Dataset):
-        first, second = getattr(one, field.name), getattr(other, field.name)
+        first, second = getattr(first_data, field.name), getattr(second_data, field.name)
         if field.name in ("train", "validation", "test"):
             first, second = vocabulary.digest_ids(first), vocabulary.digest_ids(second)
         if first != second:
@@ -67,35 +67,35 @@ def same(one: Dataset, other: Dataset) -> bool:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_corpus_worked_by_hand(tmp_path: Path) -> None:
-    found = prepare(small(tmp_path))
-    assert found.source_words == (*SPECIAL_TOKENS, "ein", "hund")
-    assert found.target_words == (*SPECIAL_TOKENS, "a", "dog")
-    assert [ids.tolist() for ids in found.train.source] == [
+def test_prepare_matches_a_corpus_worked_by_hand(tmp_path: Path) -> None:
+    data = prepare(small(tmp_path))
+    assert data.source_words == (*SPECIAL_TOKENS, "ein", "hund")
+    assert data.target_words == (*SPECIAL_TOKENS, "a", "dog")
+    assert [ids.tolist() for ids in data.train.source] == [
         [2, 4, 5, 0, 3],
         [2, 4, 5, 3],
         [2, 4, 0, 5, 0, 0, 3],
         [2, 4, 5, 3],
     ]
-    assert [ids.tolist() for ids in found.test.target] == [[2, 4, 5, 3], [2, 4, 0, 0, 3]]
-    assert found.test.source[1].tolist() == [SOS, UNK, 5, UNK, EOS], "a word of the text never becomes a special word"
-    assert all(ids.dtype == np.int32 for ids in (*found.train.source, *found.validation.target))
-    assert found.test_source_text == ("Ein Hund", "<eos> Hund <unk>")
-    assert found.test_target_text == ("A dog", "A <pad> dog's")
-    assert found.test_target_tokens == (("a", "dog"), ("a", "<pad>", "dog's"))
-    assert found.test_target_moses == (("a", "dog"), ("a", "<", "pad", ">", "dog", "'s"))
-    figures = found.figures
+    assert [ids.tolist() for ids in data.test.target] == [[2, 4, 5, 3], [2, 4, 0, 0, 3]]
+    assert data.test.source[1].tolist() == [SOS, UNK, 5, UNK, EOS], "a word of the text never becomes a special word"
+    assert all(ids.dtype == np.int32 for ids in (*data.train.source, *data.validation.target))
+    assert data.test_source_text == ("Ein Hund", "<eos> Hund <unk>")
+    assert data.test_target_text == ("A dog", "A <pad> dog's")
+    assert data.test_target_tokens == (("a", "dog"), ("a", "<pad>", "dog's"))
+    assert data.test_target_moses == (("a", "dog"), ("a", "<", "pad", ">", "dog", "'s"))
+    figures = data.figures
     assert (figures["train_pairs"], figures["validation_pairs"], figures["test_pairs"]) == (4, 1, 2)
     assert (figures["source_words"], figures["target_words"]) == (6, 6)
     assert figures["train_source_unknown_rate"] == 4 / 12
     assert figures["validation_target_unknown_rate"] == 3 / 4
     assert [figures[f"train_source_length_{q}"] for q in (0, 50, 100)] == [4, 4, 7]
     assert (figures["train_duplicate_pairs"], figures["test_pairs_in_train"]) == (1, 1)
-    assert sorted(found.digests["files"]) == ["test_source", "train_source", "validation_source"]
+    assert sorted(data.digests["files"]) == ["test_source", "train_source", "validation_source"]
 
 
 @pytest.mark.usefixtures("one_process")
-def test_settings_do_what_they_say(tmp_path: Path) -> None:
+def test_prepare_follows_the_settings(tmp_path: Path) -> None:
     data = small(tmp_path)
     first_two = prepare(replace(data, training_pairs=2))
     assert len(first_two.train) == 2
@@ -115,31 +115,32 @@ def test_settings_do_what_they_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_long_pairs_are_left_out_of_training_and_cut_elsewhere(tmp_path: Path) -> None:
-    found = prepare(small(tmp_path, max_length=5))
-    assert [len(ids) for ids in found.train.source] == [5, 4, 4]
-    assert (found.train.left_out, found.train.cut) == (1, 0)
-    assert found.validation.cut == 2
-    assert found.validation.source[0].tolist() == [SOS, 4, UNK, UNK, EOS]
-    assert (found.validation.left_out, found.test.cut) == (0, 0)
-    assert found.figures["train_left_out"] == 1
-    assert found.figures["train_source_length_100"] == 7, "lengths are those of the corpus"
-    assert found.source_words == prepare(small(tmp_path)).source_words
+def test_prepare_leaves_out_long_training_pairs_and_cuts_others(tmp_path: Path) -> None:
+    data = prepare(small(tmp_path, max_length=5))
+    assert [len(ids) for ids in data.train.source] == [5, 4, 4]
+    assert (data.train.left_out, data.train.cut) == (1, 0)
+    assert data.validation.cut == 2
+    assert data.validation.source[0].tolist() == [SOS, 4, UNK, UNK, EOS]
+    assert (data.validation.left_out, data.test.cut) == (0, 0)
+    assert data.figures["train_left_out"] == 1
+    assert data.figures["train_source_length_100"] == 7, "lengths are those of the corpus"
+    assert data.source_words == prepare(small(tmp_path)).source_words
     with pytest.raises(ValueError, match="max_length=3: no training pair is that short; expected at least 4"):
         prepare(small(tmp_path, max_length=3))
 
 
 def torchtext_words(sentences: list[list[str]], minimum_frequency: int = 2) -> list[str]:
-    """Return the vocabulary that torchtext itself builds of tokenised sentences."""
+    """Return the vocabulary that torchtext builds from tokenised sentences."""
     data = pytest.importorskip("torchtext.data", reason="needs torchtext 0.6.0")
     field = data.Field(tokenize=lambda text: text, init_token="<sos>", eos_token="<eos>", lower=True)
-    dataset = data.Dataset([data.Example.fromlist([one], [("text", field)]) for one in sentences], [("text", field)])
+    columns = [("text", field)]
+    dataset = data.Dataset([data.Example.fromlist([sentence], columns) for sentence in sentences], columns)
     field.build_vocab(dataset, min_freq=minimum_frequency)
-    found: list[str] = field.vocab.itos
-    return found
+    words: list[str] = field.vocab.itos
+    return words
 
 
-def test_vocabularies_are_torchtexts() -> None:
+def test_vocabularies_match_torchtexts() -> None:
     pairs = corpora.load(WORDS).splits["train"]
     for side in pairs:
         sentences = [[*text.split(), "<eos>", "Zwei\u00a0Wörter", "\u2028"] for text in side[:1500]]
@@ -152,7 +153,7 @@ def test_vocabularies_are_torchtexts() -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_the_second_time_nothing_is_tokenised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_again_tokenises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = small(tmp_path)
     once = prepare(data)
     monkeypatch.setattr(tokenizer_process, "_request", None)
@@ -163,7 +164,7 @@ def test_the_second_time_nothing_is_tokenised(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("one_process")
-def test_damage_of_any_file_is_noticed_and_made_good(tmp_path: Path) -> None:
+def test_prepare_repairs_damaged_cache_entries(tmp_path: Path) -> None:
     data = small(tmp_path)
     once = prepare(data)
     entry = tmp_path / "cache/prepared" / once.key
@@ -192,7 +193,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.skipif(os.name != "posix", reason="pipes as POSIX has them")
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_entry_is_a_damaged_one(kind: str, tmp_path: Path) -> None:
+def test_prepare_replaces_hostile_cache_entries(kind: str, tmp_path: Path) -> None:
     data = small(tmp_path)
     once = prepare(data)
     entry = tmp_path / "cache/prepared" / once.key
@@ -203,7 +204,7 @@ def test_a_hostile_entry_is_a_damaged_one(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/b", ".."])
-def test_an_entry_neither_reads_nor_writes_outside(name: str, tmp_path: Path) -> None:
+def test_cache_entry_reads_and_writes_nothing_outside(name: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"secret")
     with pytest.raises(ValueError, match="expected the name of a file, without folders"):
         cache.write_entry(tmp_path / "entry", {}, {name: b"another"})
@@ -216,14 +217,14 @@ def test_an_entry_neither_reads_nor_writes_outside(name: str, tmp_path: Path) ->
     assert cache.read_entry(tmp_path / "entry") is None
 
 
-def test_arrays_that_unfold_are_refused() -> None:
+def test_splits_of_compressed_arrays_are_refused() -> None:
     packed = io.BytesIO()
     np.savez_compressed(packed, train_source_ids=np.zeros(1 << 20, np.int32))
     with pytest.raises(ValueError, match=r"ids\.npz: expected arrays that are not compressed"):
         preprocess.splits_of(packed.getvalue(), {})
 
 
-def test_the_key_is_of_all_that_determines_the_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_depends_on_everything_that_determines_the_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     multi30k = DataSpec()
 
     def key(data: DataSpec) -> str:
@@ -263,13 +264,13 @@ def test_the_key_is_of_all_that_determines_the_ids(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.usefixtures("one_process")
-def test_where_files_lie_does_not_matter(tmp_path: Path) -> None:
+def test_key_does_not_depend_on_paths(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     assert prepare(small(tmp_path)).key == prepare(small(tmp_path / "elsewhere")).key
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_carried_cache_serves_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_with_a_copied_cache_needs_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = small(tmp_path)
     installed = {"sacremoses": "0.1"}
 
@@ -300,7 +301,7 @@ def test_a_carried_cache_serves_without_the_library(tmp_path: Path, monkeypatch:
         prepare(data)
 
 
-def test_multi30k_in_the_cache_needs_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_cached_multi30k_needs_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MULTI30K_DIR", raising=False)
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", "http://127.0.0.1:9/")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -317,7 +318,7 @@ def test_multi30k_in_the_cache_needs_no_text(monkeypatch: pytest.MonkeyPatch) ->
     assert unavailable(WORDS) is None
 
 
-def test_processes_that_prepare_at_once_agree(tmp_path: Path) -> None:
+def test_prepare_in_concurrent_processes_agrees(tmp_path: Path) -> None:
     small(tmp_path)
     code = (
         "import sys\nfrom harness.data.dataset import prepare\n"
@@ -325,12 +326,12 @@ def test_processes_that_prepare_at_once_agree(tmp_path: Path) -> None:
         "names = FileSpec(**{f'{n}_source': f'{sys.argv[1]}/{n}.tsv' for n in ('train', 'validation', 'test')})\n"
         "print(prepare(DataSpec(corpus='files', files=names, tokenizer='whitespace')).digests['tokenised'])\n"
     )
-    started = [
+    processes = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    answers = [one.communicate()[0] for one in started]
-    assert [one.returncode for one in started] == [0, 0, 0]
+    answers = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(set(answers)) == 1
     assert len(list((tmp_path / "cache/prepared").iterdir())) == 1
 
@@ -338,8 +339,8 @@ def test_processes_that_prepare_at_once_agree(tmp_path: Path) -> None:
 # Later use ------------------------------------------------------------------------------------------------------------
 
 
-def test_spacy_end_to_end_without_importing_it(tmp_path: Path) -> None:
-    """Prepare, encode, tokenise and detokenise in a fresh process, and look at what it has imported."""
+def test_spacy_end_to_end_is_not_imported(tmp_path: Path) -> None:
+    """Prepare, encode, tokenise and detokenise in a new process, and list its imports."""
     small(
         tmp_path, train=TRAIN.replace("runs", "doesn't run"), test="Ein Hund läuft\tA dog doesn't run in a t-shirt.\n"
     )
@@ -363,9 +364,9 @@ assert tuple(map(tuple, moses_tokens(found, found.test_target_text))) == found.t
 assert "5,893" not in describe(found)
 print(sorted({"spacy", "torch", "sentencepiece", "requests", "torchtext"} & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("shared", ["separate", "joint"])
@@ -373,48 +374,47 @@ def test_sentencepiece_end_to_end(tmp_path: Path, shared: str) -> None:
     data = small(
         tmp_path, tokenizer="sentencepiece-bpe", vocabulary=shared, vocabulary_size=33, test="Ein Hund\tA dog's.\n"
     )
-    found = prepare(data)
-    assert len(found.source_words) == len(found.target_words) == 33
-    assert found.source_words[:4] == found.target_words[:4] == SPECIAL_TOKENS
-    assert (found.source_words == found.target_words) == (shared == "joint")
-    assert (found.source_model == found.target_model) == (shared == "joint")
-    assert found.digests["source_model"] == cache.digest(found.source_model)
+    prepared = prepare(data)
+    assert len(prepared.source_words) == len(prepared.target_words) == 33
+    assert prepared.source_words[:4] == prepared.target_words[:4] == SPECIAL_TOKENS
+    assert (prepared.source_words == prepared.target_words) == (shared == "joint")
+    assert (prepared.source_model == prepared.target_model) == (shared == "joint")
+    assert prepared.digests["source_model"] == cache.digest(prepared.source_model)
     texts = [text.lower() for text in corpora.load(data).splits["train"][1]]
-    words = [[found.target_words[number] for number in ids[1:-1]] for ids in found.train.target]
-    assert detokenise(found, words) == texts
-    assert found.test_target_tokens == (("a", "dog", "'s", "."),), "the references of the tutorials' BLEU are spaCy's"
-    assert encode(found, ["Ein Hund"]).ids[0].tolist() == found.test.source[0].tolist()
-    assert same(prepare(data), found)
+    words = [[prepared.target_words[number] for number in ids[1:-1]] for ids in prepared.train.target]
+    assert detokenise(prepared, words) == texts
+    assert prepared.test_target_tokens == (("a", "dog", "'s", "."),), "the tutorials' BLEU uses spaCy's tokens"
+    assert encode(prepared, ["Ein Hund"]).ids[0].tolist() == prepared.test.source[0].tolist()
+    assert same(prepare(data), prepared)
 
 
 @pytest.mark.parametrize("shared", ["separate", "joint"])
 def test_byte_pair_encoding_end_to_end(tmp_path: Path, shared: str) -> None:
-    """Merges and vocabulary come from the training split alone, pieces seen once are words too."""
+    """Merges and vocabulary depend on the training split only; pieces that occur once are words too."""
     data = small(tmp_path, tokenizer="moses-bpe", vocabulary=shared, merges=9, test="Ein Hund \u2026\tA dog's.\n")
-    found = prepare(data)
-    assert (found.source_words == found.target_words) == (shared == "joint")
-    assert (found.source_model == found.target_model) == (shared == "joint")
-    assert found.digests["source_model"] == cache.digest(found.source_model)
-    assert found.source_model.decode().startswith("#version: 0.2\nu n\nun d</w>\n")
+    prepared = prepare(data)
+    assert (prepared.source_words == prepared.target_words) == (shared == "joint")
+    assert (prepared.source_model == prepared.target_model) == (shared == "joint")
+    assert prepared.digests["source_model"] == cache.digest(prepared.source_model)
+    assert prepared.source_model.decode().startswith("#version: 0.2\nu n\nun d</w>\n")
     texts = [text.lower() for text in corpora.load(data).splits["train"][1]]
-    assert (
-        detokenise(found, [[found.target_words[number] for number in ids[1:-1]] for ids in found.train.target]) == texts
-    )
-    assert found.figures["train_source_unknown_rate"] == found.figures["train_target_unknown_rate"] == 0
-    assert found.figures["test_source_unknown_rate"] > 0, "training has no full stop in German"
-    assert found.test_target_tokens == (("a", "dog", "'s", "."),), "the references of the tutorials' BLEU are spaCy's"
-    assert encode(found, ["Ein Hund \u2026"]).ids[0].tolist() == found.test.source[0].tolist()
-    assert same(prepare(data), found)
-    other = prepare(small(tmp_path, tokenizer="moses-bpe", vocabulary=shared, merges=9, test="Ein Hund\tzzz zzz\n"))
-    assert (other.source_model, other.target_words) == (found.source_model, found.target_words)
+    tokens = [[prepared.target_words[number] for number in ids[1:-1]] for ids in prepared.train.target]
+    assert detokenise(prepared, tokens) == texts
+    assert prepared.figures["train_source_unknown_rate"] == prepared.figures["train_target_unknown_rate"] == 0
+    assert prepared.figures["test_source_unknown_rate"] > 0, "training has no full stop in German"
+    assert prepared.test_target_tokens == (("a", "dog", "'s", "."),), "the tutorials' BLEU uses spaCy's tokens"
+    assert encode(prepared, ["Ein Hund \u2026"]).ids[0].tolist() == prepared.test.source[0].tolist()
+    assert same(prepare(data), prepared)
+    retested = prepare(small(tmp_path, tokenizer="moses-bpe", vocabulary=shared, merges=9, test="Ein Hund\tzzz zzz\n"))
+    assert (retested.source_model, retested.target_words) == (prepared.source_model, prepared.target_words)
 
 
 @pytest.mark.usefixtures("one_process")
-def test_the_page_shows_the_figures(tmp_path: Path) -> None:
-    found = prepare(small(tmp_path, max_length=5))
-    page = describe(found)
-    assert describe(prepare(found.data)) == page, "from the cache as when it was made"
-    for text in ("corpus files, de-en, tokenizer whitespace", "6 source words", "33.33%", found.digests["tokenised"]):
+def test_describe_shows_the_figures(tmp_path: Path) -> None:
+    data = prepare(small(tmp_path, max_length=5))
+    page = describe(data)
+    assert describe(prepare(data.data)) == page, "from the cache as when it was made"
+    for text in ("corpus files, de-en, tokenizer whitespace", "6 source words", "33.33%", data.digests["tokenised"]):
         assert text in page
     rows = {line[:24].strip(): line[24:].split() for line in page.splitlines()}
     assert rows["pairs"] == ["3", "1", "2"]
@@ -422,14 +422,14 @@ def test_the_page_shows_the_figures(tmp_path: Path) -> None:
     assert rows["sentences cut"] == ["0", "2", "0"]
     assert rows["source length, 100 %"] == ["7", "6", "5"]
     assert rows["training pairs"][:1] == ["1"]
-    assert rows["train_source"] == [found.digests["files"]["train_source"]]
+    assert rows["train_source"] == [data.digests["files"]["train_source"]]
 
 
 # Multi30k itself ------------------------------------------------------------------------------------------------------
 
 
-def test_multi30k_with_spacy(multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tutorials' vocabularies word for word, little padding, and English text that comes back."""
+def test_multi30k_with_spacy_matches_the_tutorials(multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The vocabularies are the tutorials', batches have little padding, and detokenising restores the text."""
     monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
     data = DataSpec()
     cut: list[list[list[str]]] = []
@@ -440,11 +440,11 @@ def test_multi30k_with_spacy(multi30k_folder: Path, monkeypatch: pytest.MonkeyPa
         return cut
 
     monkeypatch.setattr(tokenizer_process, "tokenise", listen)
-    found = prepare(data)
-    assert [len(found.source_words), len(found.target_words)] == [7_853, 5_893]
-    assert [len(found.train), len(found.validation), len(found.test)] == [29_000, 1_014, 1_000]
-    assert list(found.source_words) == torchtext_words(cut[0])
-    assert list(found.target_words) == torchtext_words(cut[1])
+    prepared = prepare(data)
+    assert [len(prepared.source_words), len(prepared.target_words)] == [7_853, 5_893]
+    assert [len(prepared.train), len(prepared.validation), len(prepared.test)] == [29_000, 1_014, 1_000]
+    assert list(prepared.source_words) == torchtext_words(cut[0])
+    assert list(prepared.target_words) == torchtext_words(cut[1])
     tool = tokenizer("spacy", "en")
     lines = corpora.load(data).splits["train"][1]
     back = sum(
@@ -453,7 +453,7 @@ def test_multi30k_with_spacy(multi30k_folder: Path, monkeypatch: pytest.MonkeyPa
     assert back / len(lines) > 0.998
     for batching, most in (("length", (0.07, 0.045)), ("random", (0.55, 0.55))):
         shares = expected_batches(
-            found.train, Training(batching=batching, batch_size=128), seed=0, updates=[227]
+            prepared.train, Training(batching=batching, batch_size=128), seed=0, updates=[227]
         ).statistics()
         assert shares["source_padding_rate"] < most[0]
         assert shares["target_padding_rate"] < most[1]

@@ -1,4 +1,4 @@
-"""Downloads: whatever a server does, in bounded time there is the right file or one line that says what to do."""
+"""Downloads: for any fault of a server they end in bounded time, with the right file or a one-line error."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ DATA_PAGE = ROOT / "docs" / "data.md"
 SILENT = 1.0
 TOTAL = 8.0
 MARGIN = 6.0
-"""Seconds that two slow cores may add."""
+"""Additional seconds on a slow machine."""
 
 
 @pytest.fixture(autouse=True)
@@ -74,11 +74,11 @@ def server() -> Iterator[Server]:
 
 
 def check(corpus: corpora.Corpus, folder: Path) -> None:
-    """The right text is there, and the cache holds the right files and nothing else."""
+    """Assert that the text is right, and that the cache contains the right files only."""
     assert corpus.digests == {name: DIGESTS[name] for name in WANTED}
     assert corpus.splits["test"][1][1] == "test_2016_flickr.en: zweite\u00a0Zeile"
-    kept = {path.name: path.read_bytes() for path in (folder / "multi30k").iterdir()}
-    assert kept == {name: TEXTS[name] for name in WANTED}
+    cached = {path.name: path.read_bytes() for path in (folder / "multi30k").iterdir()}
+    assert cached == {name: TEXTS[name] for name in WANTED}
 
 
 # One fault at a time --------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def check(corpus: corpora.Corpus, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """What a server does with every request, and what comes of it: the reason given, or "" for the right file.
+    """The responses of a server, and the expected reason in the error, or "" if the right file is expected.
 
     `seconds` is how long an address with this fault may take to be given up.
     """
@@ -101,7 +101,7 @@ def html(_: bytes) -> bytes:
 
 
 def flipped(packed: bytes) -> bytes:
-    """Change a byte of the check sum: only the end of the file tells."""
+    """Change a byte of the checksum at the end of the file."""
     return packed[:-6] + bytes([packed[-6] ^ 1]) + packed[-5:]
 
 
@@ -122,7 +122,7 @@ def later(code: int) -> Callable[[bytes], Answer]:
 
 
 BUSY = 1.5
-"""Seconds of asking a busy server again."""
+"""Seconds of repeated requests to a busy server."""
 
 FAULTS = {
     "wrong digest": Fault((changed(lambda _: gzip.compress(b"x\n")),), r"not the text of train\.de: .* begins 73cb385"),
@@ -189,20 +189,20 @@ def test_fetch_faulty_server_gives_the_file_or_a_reason_in_time(
         check(corpora.load(DataSpec()), tmp_path / "cache")
     else:
         assert main(["data", "--corpus", "multi30k"]) == 2
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert told.err.count("\n") == 1
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert output.err.count("\n") == 1
         assert re.search(
             rf"^bakeoff: Multi30k: train\.de is not in the cache and could not be downloaded "
             rf"from {server.address('bad')}: "
             rf"(?P<why>.*)\. Offline: put the files \(NAME or NAME\.gz\) into a folder and name that folder in "
             r"MULTI30K_DIR$",
-            told.err,
+            output.err,
         )
-        assert re.search(fault.reason, told.err.partition("/bad/: ")[2].partition(". Offline: ")[0])
-        assert all(letter.isprintable() for letter in told.err.rstrip("\n"))
-        left = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-        assert left == [".multi30k.lock"], "nothing of it stays"
+        assert re.search(fault.reason, output.err.partition("/bad/: ")[2].partition(". Offline: ")[0])
+        assert all(letter.isprintable() for letter in output.err.rstrip("\n"))
+        file_names = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+        assert file_names == [".multi30k.lock"], "nothing of it stays"
     assert time.monotonic() - started < fault.seconds + MARGIN
 
 
@@ -283,7 +283,7 @@ def test_public_url_has_no_secrets_and_file_url_keeps_the_query() -> None:
 
 
 def test_fetch_all_files_share_a_time_limit(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    """A server that is slow but not too slow for each of its files is given up too."""
+    """A server that is fast enough for each file, but too slow for all, is abandoned too."""
     monkeypatch.setattr(download, "TOTAL_SECONDS", 1.5)
 
     def slow(packed: bytes) -> Answer:
@@ -298,8 +298,8 @@ def test_fetch_all_files_share_a_time_limit(monkeypatch: pytest.MonkeyPatch, ser
     with pytest.raises(DataUnavailable, match=r"val\.de is not in .*: not all files downloaded after 1\.5 seconds"):
         corpora.load(DataSpec())
     assert time.monotonic() - started < 1.5 + MARGIN
-    kept = sorted(path.name for path in (cache.folder() / "multi30k").iterdir())
-    assert kept == ["train.de", "train.en"], "what has come is kept, and the next try goes on from there"
+    cached = sorted(path.name for path in (cache.folder() / "multi30k").iterdir())
+    assert cached == ["train.de", "train.en"], "what has come is kept, and the next try goes on from there"
 
 
 def test_fetch_limits_are_as_documented(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -323,25 +323,29 @@ def test_fetch_without_requests_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 @contextmanager
 def without_rights(folder: Path) -> Iterator[None]:
-    """Let nothing under `folder` be written, not even by root, who becomes nobody meanwhile."""
+    """Make a folder read-only, also for root, which becomes another user meanwhile."""
     folder.mkdir(exist_ok=True)
     paths = [folder, *folder.rglob("*")]
     for path in paths:
         path.chmod(0o555 if path.is_dir() else 0o444)
-    reached = [one for one in (folder, *folder.parents) if one != Path("/") and one.stat().st_mode & 0o011 != 0o011]
-    modes = {one: one.stat().st_mode for one in reached}
+    parents = [
+        ancestor
+        for ancestor in (folder, *folder.parents)
+        if ancestor != Path("/") and ancestor.stat().st_mode & 0o011 != 0o011
+    ]
+    modes = {ancestor: ancestor.stat().st_mode for ancestor in parents}
     is_root = os.geteuid() == 0
     try:
         if is_root:
-            for one in reached:
-                one.chmod(modes[one] | 0o011)
+            for ancestor in parents:
+                ancestor.chmod(modes[ancestor] | 0o011)
             os.seteuid(65534)
         yield
     finally:
         if is_root:
             os.seteuid(0)
-        for one, mode in modes.items():
-            one.chmod(mode)
+        for ancestor, mode in modes.items():
+            ancestor.chmod(mode)
         for path in paths:
             path.chmod(0o755 if path.is_dir() else 0o644)
 
@@ -430,9 +434,9 @@ def test_fetch_concurrent_processes_share_one_download(
         return answer
 
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good", slow))
-    started = [loading() for _ in range(processes)]
-    told = [one.communicate(timeout=60)[1] for one in started]
-    assert [one.returncode for one in started] == [0] * processes, told
+    running_processes = [loading() for _ in range(processes)]
+    errors = [process.communicate(timeout=60)[1] for process in running_processes]
+    assert [process.returncode for process in running_processes] == [0] * processes, errors
     assert sorted(server.asked) == sorted(f"/good/{name}.gz" for name in WANTED)
     check(corpora.load(DataSpec()), tmp_path / "cache")
 

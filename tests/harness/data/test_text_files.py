@@ -1,4 +1,4 @@
-"""Text of any kind: its pairs come through letter for letter, or one line names the file and the line."""
+"""Any text is either read without changing a character, or refused in one line that names file and line number."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def corpus(folder: Path, source: bytes, target: bytes | None = None, **more: Any) -> DataSpec:
-    """Return the spec of a corpus whose training text is this, a TSV where there is no `target`."""
+    """Return the spec of a corpus with this training text, which is a TSV if there is no `target`."""
     names = {}
-    wanted = {"train_source": source, "train_target": target, "validation_source": GOOD, "test_source": GOOD}
-    for name, content in {**wanted, **more.pop("contents", {})}.items():
+    defaults = {"train_source": source, "train_target": target, "validation_source": GOOD, "test_source": GOOD}
+    for name, content in {**defaults, **more.pop("contents", {})}.items():
         if content is not None:
             (folder / name).write_bytes(content)
             names[name] = str(folder / name)
@@ -124,19 +124,19 @@ REFUSED: dict[str, tuple[bytes, bytes | None, str]] = {
 }
 
 
-def test_there_are_enough_kinds() -> None:
+def test_text_kinds_are_as_many_as_documented() -> None:
     assert len(READ) >= 14
     assert len(REFUSED) >= 14
 
 
 @pytest.mark.parametrize("kind", READ)
-def test_what_is_read(kind: str, tmp_path: Path) -> None:
+def test_load_unusual_text_is_read(kind: str, tmp_path: Path) -> None:
     source, target, pairs = READ[kind]
     assert corpora.load(corpus(tmp_path, source, target)).splits["train"] == pairs
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_is_refused_names_file_and_line(kind: str, tmp_path: Path, capsys: Any) -> None:
+def test_load_malformed_text_is_refused_with_file_and_line(kind: str, tmp_path: Path, capsys: Any) -> None:
     source, target, message = REFUSED[kind]
     data = corpus(tmp_path, source, target)
     with pytest.raises(ValueError, match=message) as caught:
@@ -151,13 +151,13 @@ def test_what_is_refused_names_file_and_line(kind: str, tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("name", ["validation_source", "test_source"])
-def test_every_split_is_looked_at(name: str, tmp_path: Path) -> None:
+def test_load_checks_every_split(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"{name}: empty"):
         corpora.load(corpus(tmp_path, b"a\tb\n", contents={name: b""}))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
-def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+def test_load_pipe_folder_or_device_is_refused(kind: str, tmp_path: Path) -> None:
     import os
 
     data = corpus(tmp_path, b"a\tb\n")
@@ -173,7 +173,7 @@ def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
         corpora.load(replace(data, files=replace(data.files, train_source=str(place))))
 
 
-def test_a_file_beyond_memory_is_refused_unread(tmp_path: Path) -> None:
+def test_load_oversized_file_is_refused_unread(tmp_path: Path) -> None:
     data = corpus(tmp_path, b"a\tb\n")
     with (tmp_path / "train_source").open("wb") as file:
         file.truncate(text_files.LARGEST_TEXT_BYTES + 1)
@@ -186,7 +186,7 @@ def test_a_file_beyond_memory_is_refused_unread(tmp_path: Path) -> None:
 # A stream -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_comes_in_pieces_with_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_have_the_lines_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_files, "PIECE_LINES", 2)
     content = BOM + b"one\r\n\n\ntwo\nthr\xc3\xa9e"
     assert list(text_files.pieces(io.BytesIO(content), "it")) == [["one\r", ""], ["", "two"], ["thrée"]]
@@ -207,7 +207,7 @@ def test_a_stream_comes_in_pieces_with_its_own_numbers(monkeypatch: pytest.Monke
         (b"a\nb\nc\n" + b"x " * 100_001, "it, line 4: 200,002 characters; expected at most 200,000"),
     ],
 )
-def test_what_is_refused_in_a_stream_names_its_line(
+def test_pieces_malformed_stream_is_refused_with_its_line(
     content: bytes, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_files, "PIECE_LINES", 2)
@@ -215,9 +215,9 @@ def test_what_is_refused_in_a_stream_names_its_line(
         list(text_files.pieces(io.BytesIO(content), "it"))
 
 
-def test_a_line_without_end_is_not_waited_for() -> None:
+def test_pieces_endless_line_is_refused() -> None:
     class Endless(io.RawIOBase):
-        given = 0
+        read_bytes = 0
 
         def readable(self) -> bool:
             return True
@@ -264,7 +264,7 @@ ENDS = st.sampled_from([b"\n", b"\n", b"\n", b"\r\n", b"\r", b"\n\n"])
 
 @st.composite
 def texts(draw: st.DrawFn) -> tuple[bytes, bytes | None]:
-    """Draw the bytes of two files of about as many lines, or of one TSV, more or less spoilt."""
+    """Draw the bytes of two files with about the same number of lines, or of a TSV, perhaps damaged."""
     spoilt = draw(st.sampled_from(["no", "no", "ends", "lines", "bytes"]))
     tabs = draw(st.booleans())
     count = draw(st.integers(1, 4))
@@ -275,10 +275,10 @@ def texts(draw: st.DrawFn) -> tuple[bytes, bytes | None]:
         sides.append(lines)
     if tabs:
         rows = [b"\t".join(row) for row in zip(*sides, strict=False)]
-        found = [_file(draw, rows, spoilt)]
+        contents = [_file(draw, rows, spoilt)]
     else:
-        found = [_file(draw, rows, spoilt) for rows in sides]
-    return found[0], None if tabs else found[1]
+        contents = [_file(draw, rows, spoilt) for rows in sides]
+    return contents[0], None if tabs else contents[1]
 
 
 def _file(draw: st.DrawFn, rows: list[bytes], spoilt: str) -> bytes:
@@ -293,7 +293,7 @@ def _file(draw: st.DrawFn, rows: list[bytes], spoilt: str) -> bytes:
 
 
 def wrong(content: bytes) -> bool:
-    """Whether a file alone must be refused, by a plain reading of what is allowed."""
+    """Return whether a file must be refused, by a simple implementation of the rules."""
     if re.match(rb"\xff\xfe|\xfe\xff|\x1f\x8b|PK\x03\x04|\0\0\xfe\xff", content):
         return True
     try:
@@ -318,7 +318,7 @@ def must_be_refused(source: bytes, target: bytes | None) -> bool:
 
 
 def examine(folder: Path, source: bytes, target: bytes | None) -> str:
-    """Hold what comes of two files against what is promised. Returns "read" or "refused"."""
+    """Compare the result for two files with the rules. Returns "read" or "refused"."""
     data = corpus(folder, source, target)
     if must_be_refused(source, target):
         with pytest.raises(ValueError, match=r"expected") as caught:
@@ -326,9 +326,9 @@ def examine(folder: Path, source: bytes, target: bytes | None) -> str:
         message = str(caught.value)
         assert caught.type is ValueError
         assert len(message.split("\n")) == 1
-        named = re.search(r"train_(?:source|target)(?:, line (\d+))?(?:: | has \d+ lines and )", message)
-        assert named, message
-        number = int(named[1] or 1)
+        location = re.search(r"train_(?:source|target)(?:, line (\d+))?(?:: | has \d+ lines and )", message)
+        assert location, message
+        number = int(location[1] or 1)
         assert 1 <= number <= 1 + max(content.count(b"\n") for content in (source, target or b""))
         return "refused"
     pair = corpora.load(data).splits["train"]
@@ -352,21 +352,22 @@ def _round_trip(pair: Pairs) -> None:
             assert tool.detokenise(cut) == " ".join(line.lower().split())
             back = [words[number] for number in ids[1:-1]]
             assert all(
-                one == two or (one == "<unk>" and two in SPECIAL_TOKENS) for one, two in zip(back, cut, strict=True)
+                word == token or (word == "<unk>" and token in SPECIAL_TOKENS)
+                for word, token in zip(back, cut, strict=True)
             )
 
 
 @pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.faults)])
 def test_any_bytes_are_read_or_refused(count: int, tmp_path: Path) -> None:
-    """Both happen often, and neither without reason."""
+    """Both outcomes are frequent and follow the rules."""
     outcomes: Counter[str] = Counter()
 
     @settings(max_examples=count, derandomize=True, database=None, deadline=None)
     @given(texts())
-    def one(drawn: tuple[bytes, bytes | None]) -> None:
-        outcomes[examine(tmp_path, *drawn)] += 1
+    def examine_one(contents: tuple[bytes, bytes | None]) -> None:
+        outcomes[examine(tmp_path, *contents)] += 1
 
-    one()
+    examine_one()
     assert outcomes.total() >= count
     assert min(outcomes["read"], outcomes["refused"]) > 0.2 * count
 
@@ -398,14 +399,14 @@ CONTROL = "\x01\x02"
 
 @pytest.fixture(scope="module")
 def cut() -> dict[str, list[list[str]]]:
-    """Return the tokens of all odd texts by tokenizer, of one process."""
+    """Return the tokens of all unusual texts by tokenizer, from one process."""
     names = ("spacy", "moses", "whitespace")
     jobs = [TokenizerJob(tokenizer=name, language="de", case="lower", texts=[*ODD, LONG, CONTROL]) for name in names]
     return dict(zip(names, tokenizer_process.tokenise(jobs), strict=True))
 
 
 @pytest.mark.parametrize("name", ["spacy", "moses", "whitespace"])
-def test_tokens_hold_every_letter(cut: dict[str, list[list[str]]], name: str) -> None:
+def test_tokens_contain_every_letter(cut: dict[str, list[list[str]]], name: str) -> None:
     for text, tokens in zip(ODD, cut[name], strict=False):
         assert "".join("".join(tokens).split()) == "".join(text.lower().split()), text
         assert "" not in tokens
@@ -414,7 +415,7 @@ def test_tokens_hold_every_letter(cut: dict[str, list[list[str]]], name: str) ->
 
 
 @pytest.mark.parametrize("name", ["sentencepiece-bpe", "sentencepiece-unigram"])
-def test_pieces_hold_every_letter(name: str) -> None:
+def test_sentencepiece_pieces_contain_every_letter(name: str) -> None:
     lines = [*ODD, LONG, CONTROL]
     size = {"sentencepiece-bpe": 220, "sentencepiece-unigram": 97}[name]
     model = train_sentencepiece(name, lines * 3, vocabulary_size=size, case="lower", seed=0)
@@ -429,29 +430,29 @@ def test_pieces_hold_every_letter(name: str) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_line_of_ten_thousand_words_is_left_out_or_cut(tmp_path: Path) -> None:
+def test_prepare_line_of_ten_thousand_words_is_left_out_or_cut(tmp_path: Path) -> None:
     long = f"{LONG}\t{LONG}\n".encode()
     data = corpus(tmp_path, GOOD + long, contents={"validation_source": GOOD + long, "test_source": GOOD + long})
     started = time.monotonic()
-    found = prepare(data)
+    prepared = prepare(data)
     assert time.monotonic() - started < 20
-    assert (len(found.train), found.train.left_out) == (2, 1)
-    assert (found.validation.cut, found.test.cut) == (2, 2)
-    assert max(map(len, (*found.test.source, *found.test.target))) == data.max_length == 100
-    assert found.figures["test_source_length_100"] == 10_002
-    said = "longer than max_length=100: 1 training pairs left out, 4 validation and test sentences cut"
-    assert said in remark(data, found.figures)
+    assert (len(prepared.train), prepared.train.left_out) == (2, 1)
+    assert (prepared.validation.cut, prepared.test.cut) == (2, 2)
+    assert max(map(len, (*prepared.test.source, *prepared.test.target))) == data.max_length == 100
+    assert prepared.figures["test_source_length_100"] == 10_002
+    message = "longer than max_length=100: 1 training pairs left out, 4 validation and test sentences cut"
+    assert message in remark(data, prepared.figures)
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_corpus_of_nothing_but_long_lines_says_what_is_allowed(tmp_path: Path) -> None:
+def test_prepare_only_long_lines_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="max_length=100: no training pair is that short; expected at least 10002"):
         prepare(corpus(tmp_path, f"{LONG}\t{LONG}\n".encode()))
 
 
 @pytest.mark.parametrize("kind", ["only unknown words", pytest.param("odd", marks=pytest.mark.faults)])
-def test_odd_text_is_trained_on_and_translated(kind: str, tmp_path: Path) -> None:
-    """A run on it completes, also with sentences of no tokens and with a vocabulary of special words alone."""
+def test_run_on_unusual_text_completes(kind: str, tmp_path: Path) -> None:
+    """A run completes even with empty sentences and with a vocabulary of special words only."""
     rows = [f"{text}\t{text}" for text in [*(text for text in ODD if "\t" not in text), CONTROL]]
     rows += [f"{LONG}\tlang"]
     content = "".join(f"{row}\n" for row in rows).encode()
@@ -468,21 +469,21 @@ def test_odd_text_is_trained_on_and_translated(kind: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("one_process")
-def test_repeated_pairs_and_test_pairs_in_training_are_reported(tmp_path: Path, capsys: Any) -> None:
+def test_repetitions_are_reported(tmp_path: Path, capsys: Any) -> None:
     train = b"ein\ta\nein\ta\n ein \ta\r\nein\tb\nzwei\tb\ndrei\tc\n"
     test = b"ein\ta\nein\ta\nEin\ta\nzwei\tb \nvier\td\n"
     data = corpus(tmp_path, train, contents={"test_source": test})
-    found = prepare(data)
-    assert found.figures["train_duplicate_pairs"] == 2
-    assert found.figures["test_pairs_in_train"] == 3
+    prepared = prepare(data)
+    assert prepared.figures["train_duplicate_pairs"] == 2
+    assert prepared.figures["test_pairs_in_train"] == 3
     line = "Data: files, de-en: 6 training pairs, 2 of them repeat another; 3 of 5 test pairs are in training too."
-    assert remark(data, found.figures) == line
-    page = describe(found)
+    assert remark(data, prepared.figures) == line
+    page = describe(prepared)
     assert re.search(r"^training pairs +2 of them repeat another$", page, re.MULTILINE)
     assert re.search(r"^test pairs in training +3$", page, re.MULTILINE)
-    record = replace(made_up(), sizes=found.figures)
-    told = " ".join(provenance.measured([record]))
-    assert "2 training pairs that repeat another, 3 test pairs that are in training too" in told
+    record = replace(made_up(), sizes=prepared.figures)
+    provenance_text = " ".join(provenance.measured([record]))
+    assert "2 training pairs that repeat another, 3 test pairs that are in training too" in provenance_text
     assert data.files is not None
     options = [f"--{name.replace('_', '-')}={path}" for name, path in vars(data.files).items() if path]
     assert main(["data", *options, "--tokenizer", "whitespace"]) == 0
@@ -490,7 +491,9 @@ def test_repeated_pairs_and_test_pairs_in_training_are_reported(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("command", ["run", "bench"])
-def test_runs_say_it_in_a_line(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_commands_report_repetitions_in_a_line(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     lines = [f"ein satz {number}\ta line {number}\n".encode() for number in range(8)]
     contents = {"test_source": lines[0] + lines[1], "validation_source": lines[2]}
@@ -504,20 +507,20 @@ def test_runs_say_it_in_a_line(command: str, tmp_path: Path, monkeypatch: pytest
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(FIXTURES))
         main([command, *chosen, *words])
-    said = "9 training pairs, 1 of them repeat another; 2 of 2 test pairs are in training too."
-    assert capsys.readouterr().out.count(said) == 1
+    message = "9 training pairs, 1 of them repeat another; 2 of 2 test pairs are in training too."
+    assert capsys.readouterr().out.count(message) == 1
 
 
 def stop(*_: object, **__: object) -> None:
-    raise ValueError("enough seen")
+    raise ValueError("stopped by the test")
 
 
-def test_what_multi30k_has_twice(multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three training pairs repeat another, and no test pair is in training: what the published records say too."""
+def test_repetitions_of_multi30k(multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three training pairs repeat another, and no test pair is a training pair, as in the published records."""
     monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
     splits = corpora.load(DataSpec()).splits
-    found = preprocess.count_repetitions({split: splits[name] for split, name in preprocess.SPLITS.items()})
-    assert found == {"train_duplicate_pairs": 3, "test_pairs_in_train": 0}
+    counts = preprocess.count_repetitions({split: splits[name] for split, name in preprocess.SPLITS.items()})
+    assert counts == {"train_duplicate_pairs": 3, "test_pairs_in_train": 0}
 
 
 # Files of Multi30k ----------------------------------------------------------------------------------------------------
@@ -544,7 +547,7 @@ SPOILT: dict[str, tuple[str, bytes, str]] = {
 
 
 @pytest.mark.parametrize("kind", SPOILT)
-def test_a_spoilt_file_of_multi30k_is_named(
+def test_load_multi30k_damaged_file_is_named(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     install(monkeypatch, tmp_path / "cache")
@@ -561,7 +564,7 @@ def test_a_spoilt_file_of_multi30k_is_named(
     assert re.fullmatch(rf"bakeoff: {folder / name}: .*{message}.*\n", error), error
 
 
-def test_a_file_of_multi30k_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_multi30k_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, tmp_path / "cache")
     (tmp_path / "train.de").write_bytes(TEXTS["train.de"])
     monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))

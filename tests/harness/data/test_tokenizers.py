@@ -1,4 +1,4 @@
-"""Tokenizers: what they cut, that text comes back, and that they run in a process of their own."""
+"""Tokenizers: their tokens, detokenising, and the separate process that they run in."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ TEXT = "\n".join(
 )
 
 
-def test_every_word_of_the_spec_has_a_tokenizer_and_its_libraries() -> None:
+def test_tokenizer_exists_for_every_name_of_the_spec() -> None:
     assert set(LIBRARIES) == set(get_args(specs.Tokenizer))
     for name in LIBRARIES:
         model = pieces_of(TEXT, name) if name.startswith("sentencepiece") else merges_of(TEXT)
-        found = tokenizer(name, "en", model=model)
-        assert found.detokenise(["a"]) == "a"
+        tool = tokenizer(name, "en", model=model)
+        assert tool.detokenise(["a"]) == "a"
     with pytest.raises(ValueError, match="tokenizer='nltk': expected spacy, moses, moses-bpe"):
         tokenizer("nltk", "en")
 
@@ -80,44 +80,44 @@ OTHERS = (("de", "Der Mann („Opa“) trägt T-Shirts."), ("fr", "L'homme s\u20
 
 @pytest.fixture(scope="module")
 def tokens_of() -> dict[tuple[str, str, str], list[str]]:
-    """Return the tokens of all texts below by (tokenizer, language, text), of one process: starting one takes long."""
+    """Return the tokens of all texts below by (tokenizer, language, text), from one process to save time."""
     texts = [(name, language, text, case) for name, language, text, case, _ in CASES]
     texts += [(name, "en", text, "lower") for name in ("spacy", "moses") for text in SENTENCES]
     texts += [("spacy", language, text, "lower") for language, text in OTHERS]
     jobs = [
         TokenizerJob(tokenizer=name, language=language, case=case, texts=[text]) for name, language, text, case in texts
     ]
-    found = tokenizer_process.tokenise(jobs)
-    return {text[:3]: tokens for text, (tokens,) in zip(texts, found, strict=True)}
+    token_lists = tokenizer_process.tokenise(jobs)
+    return {text[:3]: tokens for text, (tokens,) in zip(texts, token_lists, strict=True)}
 
 
 @pytest.mark.parametrize(("name", "language", "text", "case", "tokens"), CASES)
-def test_what_is_cut(
+def test_tokenise_returns_the_expected_tokens(
     tokens_of: dict[tuple[str, str, str], list[str]], name: str, language: str, text: str, case: str, tokens: list[str]
 ) -> None:
     assert tokens_of[name, language, text] == tokens
 
 
-def test_pieces_keep_their_case_where_asked() -> None:
+def test_sentencepiece_keeps_the_case() -> None:
     model = train_sentencepiece("sentencepiece-bpe", TEXT.split("\n"), vocabulary_size=70, case="kept", seed=0)
     assert "".join(SentencePieceTokenizer(model, "kept").tokenise("The Jones")) == "\u2581The\u2581Jones"
 
 
 @pytest.mark.parametrize("name", ["spacy", "moses"])
-def test_text_comes_back(tokens_of: dict[tuple[str, str, str], list[str]], name: str) -> None:
-    """All but the dash, of which tokens do not tell whether it is a hyphen: it is, in captions, a thousand to one."""
+def test_detokenise_restores_english_text(tokens_of: dict[tuple[str, str, str], list[str]], name: str) -> None:
+    """A dash is restored as a hyphen, because tokens do not distinguish them and hyphens are far more frequent."""
     tool = tokenizer(name, "en")
     for text in SENTENCES:
         assert tool.detokenise(tokens_of[name, "en", text]) == text.replace(" - ", "-").lower()
 
 
-def test_other_languages_come_back(tokens_of: dict[tuple[str, str, str], list[str]]) -> None:
+def test_detokenise_restores_other_languages(tokens_of: dict[tuple[str, str, str], list[str]]) -> None:
     for language, text in OTHERS:
         assert tokenizer("spacy", language).detokenise(tokens_of["spacy", language, text]) == text.lower()
 
 
-def test_text_of_any_tokens_is_text() -> None:
-    """A model writes what it likes: unknown words, lone marks, nothing."""
+def test_detokenise_any_tokens_loses_no_letter() -> None:
+    """Models may output unknown words, single marks or nothing."""
     for tokens in ([], ["-"], ["n't"], ["#"], ["-", "-", "a"], ["<unk>", ".", "<unk>"], [" ", "\u00a0", "a"], ["'"]):
         for name in ("spacy", "moses", "whitespace"):
             text = tokenizer(name, "en").detokenise(tokens)
@@ -126,12 +126,12 @@ def test_text_of_any_tokens_is_text() -> None:
 
 
 @pytest.mark.parametrize("name", ["spacy", "moses", "whitespace"])
-def test_an_unknown_word_is_one_character_in_text(name: str) -> None:
+def test_detokenise_unknown_word_is_one_character(name: str) -> None:
     text = tokenizer(name, "en").detokenise(["the", "<unk>", "<unk>", "runs", "."])
     assert text.replace(" .", ".") == "the ⁇ ⁇ runs."
 
 
-def test_an_unknown_piece_is_written_as_sentencepiece_does() -> None:
+def test_detokenise_unknown_piece_matches_sentencepiece() -> None:
     model = pieces_of(TEXT)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     words = SentencePieceTokenizer(model).words
@@ -143,7 +143,7 @@ def test_an_unknown_piece_is_written_as_sentencepiece_does() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.text("abcdeghinorst-.,'", min_size=1, max_size=9), max_size=9))
-def test_pieces_and_words_come_back_exactly(words: list[str]) -> None:
+def test_detokenise_restores_pieces_and_words_exactly(words: list[str]) -> None:
     text = " ".join(words)
     for tool in (tokenizer("whitespace", "en"), trained()):
         assert tool.detokenise(tool.tokenise(text)) == text
@@ -154,8 +154,8 @@ def trained() -> SentencePieceTokenizer:
     return SentencePieceTokenizer(pieces_of(TEXT))
 
 
-def test_merges_worked_by_hand() -> None:
-    """Sennrich, Haddow and Birch 2016, figure 1: the most frequent pair is merged first, and words keep their ends."""
+def test_train_bpe_matches_merges_worked_by_hand() -> None:
+    """The example of Sennrich, Haddow and Birch 2016, figure 1: the most frequent pair is merged first."""
     text = "\n".join(["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3)
     model = merges_of(text, 4)
     assert model.decode().split("\n")[1:] == ["s t</w>", "e st</w>", "l o", "w est</w>", ""]
@@ -163,35 +163,35 @@ def test_merges_worked_by_hand() -> None:
     assert merges_of(text) == merges_of(text, 10_000), "no pair is left that occurs twice"
 
 
-def test_merges_are_learned_from_moses_tokens_in_the_case_asked_for() -> None:
-    whole = tokenizer("moses", "en")
+def test_train_bpe_learns_from_moses_tokens_in_the_given_case() -> None:
+    moses = tokenizer("moses", "en")
     for case in ("lower", "kept"):
         model = merges_of(TEXT, 10_000, case)
         assert merges_of(TEXT, 10_000, case) == model
         tool = tokenizer("moses-bpe", "en", case=case, model=model)
-        for text in (one for one in SENTENCES if '"' not in one):  # Moses moves punctuation into English quotes
+        for text in (text for text in SENTENCES if '"' not in text):  # Moses moves punctuation into English quotes
             pieces = tool.tokenise(text)
             words = " ".join(pieces).replace("@@ ", "").split()
-            assert [word.lower() for word in words] == whole.tokenise(text)
+            assert [word.lower() for word in words] == moses.tokenise(text)
             comes_back = text.replace(" - ", "-")
             assert tool.detokenise(pieces) == (comes_back.lower() if case == "lower" else comes_back)
     few = tokenizer("moses-bpe", "en", model=merges_of(TEXT, 20))
     assert few.detokenise(few.tokenise(SENTENCES[0])) == SENTENCES[0].lower()
-    assert len(few.tokenise(SENTENCES[0])) > len(whole.tokenise(SENTENCES[0])) + 10
+    assert len(few.tokenise(SENTENCES[0])) > len(moses.tokenise(SENTENCES[0])) + 10
 
 
-def test_an_unknown_piece_stands_alone() -> None:
+def test_detokenise_unknown_piece_is_a_separate_word() -> None:
     tool = tokenizer("moses-bpe", "en", model=merges_of(TEXT))
     assert tool.detokenise(["lo@@", "<unk>", "west", "<unk>", "a@@"]) == f"lo {UNKNOWN_TEXT} west {UNKNOWN_TEXT} a"
 
 
-def test_two_languages_share_merges_and_each_keeps_its_rules() -> None:
+def test_train_bpe_joint_merges_keep_the_rules_of_each_language() -> None:
     model = train_bpe([("fr", ["l'homme"] * 3), ("en", ["don't"] * 3)], merges=100, case="lower")
     assert tokenizer("moses-bpe", "fr", model=model).tokenise("L'homme") == ["l'", "homme"]
     assert tokenizer("moses-bpe", "en", model=model).tokenise("Don't") == ["don", "'t"]
 
 
-def test_punctuation_is_normalised_before_it_is_cut() -> None:
+def test_moses_bpe_normalises_punctuation() -> None:
     model = merges_of("ab ...\nab ...")
     assert tokenizer("moses-bpe", "de", model=model).tokenise("\u201eAB\u201c \u2013 ab\u2026") == [
         *'"',
@@ -204,26 +204,26 @@ def test_punctuation_is_normalised_before_it_is_cut() -> None:
 
 
 @pytest.mark.parametrize("text", ["a b", "", "ab cd"])
-def test_text_that_no_merge_can_be_learned_from_is_refused(text: str) -> None:
+def test_train_bpe_without_repeated_pairs_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^merges=5: no two letters follow each other twice"):
         tokenizer_process.train_bpe([("en", [text])], merges=5, case="lower")
 
 
 @pytest.mark.parametrize("name", ["sentencepiece-bpe", "sentencepiece-unigram"])
-def test_sentencepiece_has_our_special_words_and_is_the_same_each_time(name: str) -> None:
-    once, again = pieces_of(TEXT, name), pieces_of(TEXT, name)
-    assert once == again
-    words = SentencePieceTokenizer(once).words
+def test_train_sentencepiece_is_deterministic_and_has_the_special_words(name: str) -> None:
+    first, second = pieces_of(TEXT, name), pieces_of(TEXT, name)
+    assert first == second
+    words = SentencePieceTokenizer(first).words
     assert words[:4] == SPECIAL_TOKENS
     assert len(words) == len(set(words)) == 70
-    assert pieces_of(TEXT + "\nanother line", name) != once
+    assert pieces_of(TEXT + "\nanother line", name) != first
     for text in ("<eos>", "<s> a </s>", "a <pad> <unk>"):
-        assert not set(SentencePieceTokenizer(once).tokenise(text)) & set(SPECIAL_TOKENS)
+        assert not set(SentencePieceTokenizer(first).tokenise(text)) & set(SPECIAL_TOKENS)
 
 
 @pytest.mark.parametrize("name", ["sentencepiece-bpe", "sentencepiece-unigram"])
 @pytest.mark.parametrize(("size", "allowed"), [(5000, r"at most \d+"), (9, r"at least \d+")])
-def test_a_vocabulary_that_the_text_does_not_allow_is_refused(name: str, size: int, allowed: str) -> None:
+def test_train_sentencepiece_impossible_size_is_refused(name: str, size: int, allowed: str) -> None:
     message = rf"^vocabulary_size={size}: expected with {name} and this training text: {allowed}$"
     with pytest.raises(ValueError, match=message) as caught:
         tokenizer_process.train_sentencepiece(name, TEXT.split("\n"), vocabulary_size=size, case="lower", seed=0)
@@ -241,10 +241,12 @@ def test_a_vocabulary_that_the_text_does_not_allow_is_refused(name: str, size: i
         ("sentencepiece-bpe", "sentencepiece"),
     ],
 )
-def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, name: str, library: str) -> None:
+def test_tokenise_missing_library_is_named_with_its_remedy(
+    monkeypatch: pytest.MonkeyPatch, name: str, library: str
+) -> None:
     model = merges_of(TEXT)
     monkeypatch.setitem(sys.modules, library.replace("-", "_"), None)
-    for module in [one for one in sys.modules if one.startswith("subword_nmt.") and library == "subword-nmt"]:
+    for module in [key for key in sys.modules if key.startswith("subword_nmt.") and library == "subword-nmt"]:
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ValueError, match=rf"^{library} is not installed: python -m pip install '\.\[data\]'$"):
         tokenizer(name, "en", model=model).tokenise("a")
@@ -252,20 +254,20 @@ def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
         assert tokenizer(name, "en").detokenise(["a", "."]) == "a."
 
 
-def test_a_refusal_crosses_from_the_other_process_in_one_line() -> None:
+def test_tokenizer_process_refusal_is_one_line() -> None:
     score = TokenizerJob(tokenizer="spacy", language="tlh", case="lower", texts=["It isn't."], fallback="xx")
     with pytest.raises(ValueError, match="^language='tlh': spaCy has no rules for it here; expected") as caught:
         tokenizer_process.tokenise([score, TokenizerJob(tokenizer="spacy", language="tlh", case="lower", texts=["a"])])
     assert "\n" not in str(caught.value)
 
 
-def test_a_process_that_dies_is_no_silent_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_process_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RuntimeError, match="the tokenizer process failed: its process ended with code 1"):
         cut("whitespace", "en", "a")
 
 
-def test_an_interruption_ends_the_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_process_ends_when_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
 
     def interrupt(process: JsonProcess) -> str:
@@ -279,7 +281,7 @@ def test_an_interruption_ends_the_other_process(monkeypatch: pytest.MonkeyPatch)
     assert started[0].wait(timeout=5) != 0
 
 
-def test_what_a_library_prints_does_not_spoil_the_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_tokenizer_process_ignores_what_libraries_print(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     (tmp_path / "sacremoses.py").write_text(
         "import os\nprint('loud')\nos.write(1, b'louder')\n"
         "class MosesTokenizer:\n    def __init__(self, lang): print('hello')\n"

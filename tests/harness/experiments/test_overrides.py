@@ -1,4 +1,4 @@
-"""`--set field=value` changes one field, and refuses what does not fit in one clear line."""
+"""`--set field=value` changes one field, and refuses invalid values in one line."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from harness.experiments.overrides import override
     ],
 )
 def test_override_changes_one_field(setting: str, path: str, value: Any) -> None:
-    found: Any = override(spec("learned_positions", TINY), setting)
+    changed: Any = override(spec("learned_positions", TINY), setting)
     for name in path.split("."):
-        found = getattr(found, name)
-    assert found == value
-    assert type(found) is type(value)
+        changed = getattr(changed, name)
+    assert changed == value
+    assert type(changed) is type(value)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_from_json_fitting_value_is_returned() -> None:
     assert from_json(Outer, {"inner": {"word": "one", "rates": [1]}}, "it").inner.rates == (1.0,)
 
 
-def test_json_schema_recipes_are_told_apart_by_family() -> None:
+def test_json_schema_recipes_have_their_family_as_discriminator() -> None:
     definitions = json_schema(RunSpec)["$defs"]
     for family, recipe in RECIPE_TYPES.items():
         assert definitions[recipe.__name__]["properties"]["family"] == {"const": family}
@@ -105,8 +105,8 @@ def assert_current(name: str, schema: dict[str, Any]) -> None:
 
 def test_help_loads_no_pydantic() -> None:
     code = "import sys, harness.cli.main; print('pydantic' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert process.stdout == "False\n"
 
 
 def test_canonical_json_not_finite_numbers_are_refused() -> None:

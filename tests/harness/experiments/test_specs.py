@@ -1,4 +1,4 @@
-"""What a run is: JSON there and back, ids that tell settings apart, overrides that refuse what does not fit."""
+"""Run specs: JSON in both directions, and ids that distinguish all settings."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def through_json(value: Any) -> Any:
     return json.loads(json.dumps(to_json(value), allow_nan=False))
 
 
-@pytest.mark.parametrize("one", SPECS, ids=lambda one: one.variant)
-def test_spec_survives_json(one: RunSpec) -> None:
-    assert spec_from_json(through_json(one)) == one
-    assert spec_from_json(through_json(one)).id == one.id
+@pytest.mark.parametrize("run", SPECS, ids=lambda run: run.variant)
+def test_spec_survives_json(run: RunSpec) -> None:
+    assert spec_from_json(through_json(run)) == run
+    assert spec_from_json(through_json(run)).id == run.id
 
 
 def changes(settings: Any) -> list[tuple[str, Any]]:
-    """Return each field's name with a value that is another one and allowed."""
+    """Return the name of each field with another valid value."""
     words = {"corpus": "multi30k", "direction": "en-de", "tokenizer": "moses", "case": "kept", "vocabulary": "joint"}
     words |= {"test_split": "test_2017_flickr", "budget": "source", "precision": "bfloat16", "device": "cuda"}
     words |= {"framework": "keras", "schedule": "inverse_sqrt", "variant": "paper", "positions": "none", "norm": "rms"}
@@ -47,27 +47,27 @@ def changes(settings: Any) -> list[tuple[str, Any]]:
     numbers |= {"training_pairs": 7, "updates": 3, "dropout": 0.3, "beta1": 0.5, "teacher_forcing": 0.5}
     numbers |= {"label_smoothing": 0.1, "averaged_epochs": 1, "beta2": 0.5, "patience": 2}
     numbers |= {"attention_dropout": 0.3, "activation_dropout": 0.3}
-    found = []
-    for one in fields(settings):
-        value = getattr(settings, one.name)
-        if one.name in ("name", "source", "files", "recipe", "backend", "cuda_graphs") or is_dataclass(value):
+    pairs = []
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in ("name", "source", "files", "recipe", "backend", "cuda_graphs") or is_dataclass(value):
             continue
-        other = words.get(one.name, numbers.get(one.name, value + 1 if isinstance(value, int | float) else None))
-        assert other != value, one.name
-        found.append((one.name, other))
-    return found
+        new = words.get(field.name, numbers.get(field.name, value + 1 if isinstance(value, int | float) else None))
+        assert new != value, field.name
+        pairs.append((field.name, new))
+    return pairs
 
 
 def test_run_id_depends_on_every_field() -> None:
     data = replace(DATA, max_length=80)
     base = spec("learned_positions", TINY, training=Training(warmup_updates=5), data=data)
-    others = [replace(base, **{name: value}) for name, value in changes(base)]
+    specs = [replace(base, **{name: value}) for name, value in changes(base)]
     for part in ("recipe", "training", "data", "decoding"):
         inner = getattr(base, part)
-        others += [replace(base, **{part: replace(inner, **{name: value})}) for name, value in changes(inner)]
-    others += [replace(base, recipe=GruRecipe()), replace(base, framework="keras", backend="jax")]
-    others.append(replace(base, device="cuda", cuda_graphs="on"))
-    ids = [one.id for one in (base, *others)]
+        specs += [replace(base, **{part: replace(inner, **{name: value})}) for name, value in changes(inner)]
+    specs += [replace(base, recipe=GruRecipe()), replace(base, framework="keras", backend="jax")]
+    specs.append(replace(base, device="cuda", cuda_graphs="on"))
+    ids = [changed.id for changed in (base, *specs)]
     assert len(set(ids)) == len(ids)
 
 
@@ -83,7 +83,7 @@ def test_run_id_ignores_name_and_source_of_the_recipe() -> None:
 
 
 def test_run_id_is_stable() -> None:
-    """Stored runs are found by their ids: a change here orphans every published record."""
+    """Stored runs are found by their ids: a changed id orphans every published record."""
     now = spec("learned_positions", TINY)
     earlier = {
         "training": replace(now.training, batching="length"),

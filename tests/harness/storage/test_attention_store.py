@@ -1,4 +1,4 @@
-"""The stored attention of a run: what is kept, what is refused, and that the model's own comes out."""
+"""The stored attention of a run: what is stored, what is refused, and that it is the model's."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def maps(*numbers: int) -> dict[int, np.ndarray]:
 
 
 def test_load_attention_maps_are_in_order_of_sentences(tmp_path: Path) -> None:
-    given = maps(10, 2, 0)
-    digest = run_store.save_attention(tmp_path, RUN, given)
-    found = run_store.load_attention(tmp_path, RUN, digest)
-    assert list(found) == [0, 2, 10]
-    for number, one in found.items():
-        np.testing.assert_array_equal(one, given[number])
+    saved = maps(10, 2, 0)
+    digest = run_store.save_attention(tmp_path, RUN, saved)
+    loaded = run_store.load_attention(tmp_path, RUN, digest)
+    assert list(loaded) == [0, 2, 10]
+    for number, weights in loaded.items():
+        np.testing.assert_array_equal(weights, saved[number])
     assert run_store.has_attention(tmp_path, RUN)
 
 
@@ -62,8 +62,8 @@ def test_run_stores_mean_attention_of_first_sentences(tmp_path: Path, monkeypatc
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     chosen = spec("learned_positions", TINY, updates=2)
     record = train.run(chosen, tmp_path)
-    found = run_store.load_attention(tmp_path, record.id, record.fingerprints["attention"])
-    assert list(found) == list(range(ATTENDED))
+    attention = run_store.load_attention(tmp_path, record.id, record.fingerprints["attention"])
+    assert list(attention) == list(range(ATTENDED))
     prepared = prepare(chosen.data)
     for name, value in worker_environment(chosen).items():
         monkeypatch.setenv(name, value)
@@ -71,12 +71,14 @@ def test_run_stores_mean_attention_of_first_sentences(tmp_path: Path, monkeypatc
     model.set_weights(run_store.load_weights(tmp_path, record.id))
     hypotheses = run_store.load_hypotheses(tmp_path, record.id)
     ids = {word: number for number, word in enumerate(prepared.target_words)}
-    for number, stored in found.items():
+    for number, stored in attention.items():
         tokens = [ids[token] for token in hypotheses[number].tokens]
         target = np.array([[SOS, *tokens]], dtype=np.int32)
         heads = model.cross_attention(prepared.test.source[number][None], target)[0]
         assert stored.shape == (heads.shape[0], len(tokens) + 1, len(prepared.test.source[number]))
         np.testing.assert_allclose(stored, heads.mean(axis=1), atol=2e-3)
         np.testing.assert_allclose(stored.astype(np.float64).sum(axis=-1), 1.0, atol=1e-2)
-    again = attention_of(model, prepared, [[ids[token] for token in one.tokens] for one in hypotheses[:1]])
-    np.testing.assert_array_equal(again[0], found[0])
+    recomputed = attention_of(
+        model, prepared, [[ids[token] for token in hypothesis.tokens] for hypothesis in hypotheses[:1]]
+    )
+    np.testing.assert_array_equal(recomputed[0], attention[0])

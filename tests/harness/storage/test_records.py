@@ -1,4 +1,4 @@
-"""Records survive JSON, older ones are completed, and published ids stay what they are."""
+"""Records survive JSON, records of version 1 are completed, and published ids do not change."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def through_json(value: Any) -> Any:
 
 def test_record_of_version_1_is_completed_and_keeps_its_id() -> None:
     earlier = {"training": {"batching": "length"}, "decoding": {"unknown": "allowed"}}
-    kept = SPEC
-    kept = replace(kept, **{part: replace(getattr(kept, part), **fields) for part, fields in earlier.items()})
-    value = through_json(RunRecord(id=kept.id, spec=kept, status="completed"))
+    spec = SPEC
+    spec = replace(spec, **{part: replace(getattr(spec, part), **fields) for part, fields in earlier.items()})
+    value = through_json(RunRecord(id=spec.id, spec=spec, status="completed"))
     assert value["schema"] == 2
     value["schema"] = 1
     for part, name in ADDED_FIELDS:
         value["spec"][part].pop(name, None)
     record = record_from_json(value)
-    assert record.spec == kept
+    assert record.spec == spec
     assert record.id == record.spec.id != SPEC.id
 
 

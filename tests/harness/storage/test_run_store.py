@@ -1,4 +1,4 @@
-"""What is stored is whole, hashed and read back; what is damaged is named and harms nothing else."""
+"""Stored files are complete, hashed and read back; damaged files are named and affect nothing else."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def test_save_hypotheses_are_read_back(tmp_path: Path) -> None:
 
 def test_save_weights_are_read_back_with_type_and_shape(tmp_path: Path) -> None:
     run_store.save_weights(tmp_path, "run", ARRAYS)
-    found = run_store.load_weights(tmp_path, "run")
-    assert sorted(found) == sorted(ARRAYS)
-    for name, one in ARRAYS.items():
-        assert found[name].dtype == one.dtype
-        np.testing.assert_array_equal(found[name], one, strict=True)
+    loaded = run_store.load_weights(tmp_path, "run")
+    assert sorted(loaded) == sorted(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert loaded[name].dtype == array.dtype
+        np.testing.assert_array_equal(loaded[name], array, strict=True)
 
 
 def test_save_failing_write_keeps_the_old_file(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_records_damaged_files_are_reported_and_skipped(tmp_path: Path) -> None:
     files.write_bytes(tmp_path / "empty" / "notes.txt", b"")
     complaints: list[str] = []
     assert run_store.records(tmp_path, complain=complaints.append) == [RECORD]
-    assert ["foreign" in one or "moved" in one for one in complaints] == [True, True]
+    assert ["foreign" in complaint or "moved" in complaint for complaint in complaints] == [True, True]
     assert run_store.records(tmp_path / "nowhere") == []
 
 

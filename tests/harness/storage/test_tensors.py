@@ -86,8 +86,8 @@ def test_read_written_arrays_are_the_same(tmp_path: Path) -> None:
     }
     digest = tensors.write(tmp_path / "it", arrays)
     read = tensors.read(tmp_path / "it", digest)
-    assert {name: (one.dtype, one.shape, one.tobytes()) for name, one in read.items()} == {
-        name: (one.dtype, one.shape, one.tobytes()) for name, one in arrays.items()
+    assert {name: (array.dtype, array.shape, array.tobytes()) for name, array in read.items()} == {
+        name: (array.dtype, array.shape, array.tobytes()) for name, array in arrays.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Exact resume: a run that is killed at any moment, and started again, ends with the bits of one that was not."""
+"""Exact resume: a run that is killed at any moment and resumed gives the same bits as one that was not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(2.5),
 CHECKPOINT_SECONDS = (0.0, 0.001, 0.02, 0.1)
 LONGEST_SECONDS = {"torch": 60.0, "keras": 180.0}
 
-# Cases of random kills: variants x 4 cases x 6 kills, 2 x 11 of Keras, and 10 of processes of their own.
+# Random kills: variants x 4 cases x 6 kills, 2 x 11 for Keras, and 10 of new processes.
 FORKED = [(variant, "torch", number, 6) for variant in registry.names() for number in range(4)]
 FORKED += [("learned_positions", "keras", number, 11) for number in range(2)]
 SAMPLE = {("bahdanau_gru", 0)}
@@ -38,30 +38,30 @@ FRESH_KILLS = 10
 
 @pytest.fixture(scope="module")
 def fork(cache: Path) -> Iterator[Callable[[RunSpec], Forker]]:
-    """Return the process that forks runs of a framework."""
-    there: dict[str, Forker] = {}
+    """Return a function that gives the process that forks the runs of a framework."""
+    forkers: dict[str, Forker] = {}
 
     def of(run: RunSpec) -> Forker:
-        if run.framework not in there:
-            there[run.framework] = Forker(run, cache)
-        return there[run.framework]
+        if run.framework not in forkers:
+            forkers[run.framework] = Forker(run, cache)
+        return forkers[run.framework]
 
     yield of
-    for one in there.values():
-        one.end()
+    for forker in forkers.values():
+        forker.end()
 
 
 @pytest.fixture(scope="module")
 def straight(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], dict[str, Any]]:
-    """Return the outcome of a run in a process of its own that nothing disturbed, checkpoints least of all."""
-    there: dict[str, dict[str, Any]] = {}
+    """Return a function that gives the outcome of a run in a new process, without checkpoints."""
+    outcomes: dict[str, dict[str, Any]] = {}
 
     def of(run: RunSpec) -> dict[str, Any]:
-        if run.id not in there:
+        if run.id not in outcomes:
             results = tmp_path_factory.mktemp("straight")
             assert fresh(run, results, cache, checkpoint_seconds=0, kill_after=None)
-            there[run.id] = outcome(results, run)
-        return there[run.id]
+            outcomes[run.id] = outcome(results, run)
+        return outcomes[run.id]
 
     return of
 
@@ -78,8 +78,14 @@ def case(variant: str, framework: str) -> RunSpec:
 @pytest.mark.parametrize(
     ("variant", "framework", "number", "kills"),
     [
-        pytest.param(*one, marks=[] if one[1] == "torch" and (one[0], one[2]) in SAMPLE else [pytest.mark.faults])
-        for one in FORKED
+        pytest.param(
+            variant,
+            framework,
+            number,
+            kills,
+            marks=[] if framework == "torch" and (variant, number) in SAMPLE else [pytest.mark.faults],
+        )
+        for variant, framework, number, kills in FORKED
     ],
 )
 def test_run_killed_at_random_moments_ends_with_the_same_bits(
@@ -93,18 +99,18 @@ def test_run_killed_at_random_moments_ends_with_the_same_bits(
 ) -> None:
     run, random = case(variant, framework), moments(number)
     expected, forker = straight(run), fork(run)
-    whole = forker.run(run, tmp_path / "whole", checkpoint_seconds=0.001, kill_after=None)
-    assert whole is not None
+    seconds_of_run = forker.run(run, tmp_path / "whole", checkpoint_seconds=0.001, kill_after=None)
+    assert seconds_of_run is not None
     assert outcome(tmp_path / "whole", run) == expected, "checkpoints, or forking, changed something"
     killed = chain = 0
     while killed < kills:
         chain += 1
         results = tmp_path / str(chain)
         ended = None
-        # At most four in a row: so that most kills meet a run that was resumed, and some the end of one.
+        # At most four kills in a row, so that most affect a resumed run and some the end of one.
         while ended is None and killed < kills and killed < 4 * chain:
             seconds = float(random.choice(CHECKPOINT_SECONDS))
-            moment = float(random.uniform(0, whole))
+            moment = float(random.uniform(0, seconds_of_run))
             ended = forker.run(run, results, checkpoint_seconds=seconds, kill_after=moment)
             killed += ended is None
         if ended is None:
@@ -116,7 +122,7 @@ def test_run_killed_at_random_moments_ends_with_the_same_bits(
 def test_new_processes_killed_at_random_moments_end_with_the_same_bits(
     straight: Callable[[RunSpec], dict[str, Any]], tmp_path: Path
 ) -> None:
-    """Here the data are prepared anew too, in the first process and where that was killed in the second."""
+    """The data are prepared again too."""
     run, random, killed = tiny("conv_ffn"), moments(0), 0
     while killed < FRESH_KILLS:
         results, store_of_data = tmp_path / f"results-{killed}", tmp_path / f"cache-{killed}"
@@ -132,20 +138,20 @@ def test_new_processes_killed_at_random_moments_end_with_the_same_bits(
 
 
 class Signaller:
-    """Takes a signal for a run when it tells that so many updates are done."""
+    """Receives a signal for a run when the run reports one of these numbers of updates."""
 
     def __init__(self, *updates: int) -> None:
-        self.watch, self.updates, self.remarks = SignalGuard(), set(updates), list[str]()
+        self.guard, self.updates, self.remarks = SignalGuard(), set(updates), list[str]()
 
     def __call__(self, event: Event) -> None:
         self.remarks += [event.remark] * bool(event.remark)
         if event.stage == "training" and event.updates in self.updates and not event.remark:
-            self.watch.receive(15)
+            self.guard.receive(15)
 
 
 def interrupted(run: RunSpec, results: Path, update: int, **settings: Any) -> RunRecord:
-    told = Signaller(update)
-    record = train.run(run, results, progress=told, guard=told.watch, **settings)
+    signaller = Signaller(update)
+    record = train.run(run, results, progress=signaller, guard=signaller.guard, **settings)
     assert record.reason == f"interrupted by SIGTERM after {update} of {record.spec.training.epochs * 7} updates"
     return record
 
@@ -159,12 +165,12 @@ def test_run_interrupted_after_any_update_loses_none(
     for update in (1, 6, 7, 8, 20, 21):
         assert interrupted(run, tmp_path, update).status == "interrupted"
         assert generations(tmp_path, run)[0]["updates"] == update
-    whole = train.run(run, tmp_path)
-    assert whole.environment["resumed_after_updates"] == [1, 6, 7, 8, 20, 21]
-    assert whole.environment["resumed_after_epochs"] == [0, 0, 0, 1, 2, 2]
-    assert whole.speed["first_update_seconds"] > 0
+    resumed = train.run(run, tmp_path)
+    assert resumed.environment["resumed_after_updates"] == [1, 6, 7, 8, 20, 21]
+    assert resumed.environment["resumed_after_epochs"] == [0, 0, 0, 1, 2, 2]
+    assert resumed.speed["first_update_seconds"] > 0
     assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
-    assert [one.tokens for one in whole.curve] == [one.tokens for one in record.curve]
+    assert [epoch.tokens for epoch in resumed.curve] == [epoch.tokens for epoch in record.curve]
 
 
 def test_validation_interrupted_is_repeated_without_training(
@@ -181,9 +187,9 @@ def test_validation_interrupted_is_repeated_without_training(
     assert (len(record.curve), record.reason) == (1, "interrupted by SIGINT after 14 of 21 updates")
     updates: list[int] = []
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
-    whole = train.run(run, tmp_path, progress=lambda event: updates.append(event.updates))
-    assert min(one for one in updates if one) == 14
-    assert whole.environment["resumed_after_updates"] == [14]
+    resumed = train.run(run, tmp_path, progress=lambda event: updates.append(event.updates))
+    assert min(number for number in updates if number) == 14
+    assert resumed.environment["resumed_after_updates"] == [14]
     assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
 
 
@@ -193,9 +199,9 @@ def test_checkpoints_are_saved_by_time_and_at_epoch_ends(
     saved: list[int] = []
     save = checkpoint_files.save
 
-    def note(*given: Any) -> None:
-        saved.append(given[3]["updates"])
-        save(*given)
+    def note(*arguments: Any) -> None:
+        saved.append(arguments[3]["updates"])
+        save(*arguments)
 
     monkeypatch.setattr(checkpoint_files, "save", note)
     train.run(spec(), tmp_path / "never", checkpoint_seconds=0)
@@ -211,25 +217,25 @@ def test_throughput_excludes_checkpoints(cache: Path, tmp_path: Path, monkeypatc
 
     save = checkpoint_files.save
 
-    def slow(*given: Any) -> None:
+    def slow(*arguments: Any) -> None:
         time.sleep(0.2)
-        save(*given)
+        save(*arguments)
 
     monkeypatch.setattr(checkpoint_files, "save", slow)
     record = train.run(spec(), tmp_path, checkpoint_seconds=1e-9)
     assert record.speed["total_seconds"] > 24 * 0.2
     assert record.speed["epoch_seconds"] < 0.5
-    assert sum(one.training_seconds for one in record.curve) < 1.0
+    assert sum(epoch.training_seconds for epoch in record.curve) < 1.0
 
 
 # Damaged checkpoints --------------------------------------------------------------------------------------------------
 
 
 def load(results: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the notes of the checkpoint that serves, and what is said of the others."""
-    said: list[str] = []
-    notes = checkpoint_files.load(results, "run", lambda arrays, notes: notes, said.append)
-    return notes, said
+    """Return the notes of the loaded checkpoint, and the complaints about others."""
+    complaints: list[str] = []
+    notes = checkpoint_files.load(results, "run", lambda arrays, notes: notes, complaints.append)
+    return notes, complaints
 
 
 def write_two(results: Path) -> dict[str, bytes]:
@@ -242,10 +248,10 @@ def contents(results: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((results / "run").iterdir())}
 
 
-def put(results: Path, wanted: dict[str, bytes]) -> None:
+def put(results: Path, replacement: dict[str, bytes]) -> None:
     for path in (results / "run").iterdir():
         path.unlink()
-    for name, content in wanted.items():
+    for name, content in replacement.items():
         (results / "run" / name).write_bytes(content)
 
 
@@ -256,11 +262,11 @@ def test_checkpoint_files_keep_two_generations(tmp_path: Path) -> None:
         checkpoint_files.save(tmp_path, "run", {**ARRAYS, "b": np.array(number)}, {"updates": number, "best": math.inf})
         assert load(tmp_path) == ({"updates": number, "best": None}, [])
     assert sorted(contents(tmp_path)) == [f"checkpoint-{n}.{kind}" for n in (3, 4) for kind in ("json", "safetensors")]
-    found = checkpoint_files.load(tmp_path, "run", lambda arrays, notes: arrays, print)
-    assert found is not None
-    assert found["b"] == 4
-    for name, one in ARRAYS.items():
-        assert found[name].dtype == np.asarray(one if name != "b" else 4).dtype
+    arrays_read = checkpoint_files.load(tmp_path, "run", lambda arrays, notes: arrays, print)
+    assert arrays_read is not None
+    assert arrays_read["b"] == 4
+    for name, array in ARRAYS.items():
+        assert arrays_read[name].dtype == np.asarray(array if name != "b" else 4).dtype
     assert checkpoint_files.exists(tmp_path, "run")
     checkpoint_files.remove(tmp_path, "run")
     assert contents(tmp_path) == {}
@@ -277,30 +283,30 @@ def damaged(content: bytes, random: np.random.Generator) -> bytes:
 
 @pytest.mark.parametrize("kind", ["json", "safetensors"])
 def test_checkpoint_with_any_of_500_damages_falls_back_to_the_older(kind: str, tmp_path: Path) -> None:
-    random, whole = np.random.default_rng(500), write_two(tmp_path)
+    random, intact = np.random.default_rng(500), write_two(tmp_path)
     name = f"checkpoint-2.{kind}"
     for number in range(500):
-        bad = damaged(whole[name], random)
-        put(tmp_path, {**whole, name: bad})
-        notes, said = load(tmp_path)
+        bad = damaged(intact[name], random)
+        put(tmp_path, {**intact, name: bad})
+        notes, complaints = load(tmp_path)
         assert notes == {"updates": 1, "best": None, "seconds": 1.5}, (number, bad)
-        assert len(said) == 1
-        assert said[0].startswith("checkpoint-2.")
+        assert len(complaints) == 1
+        assert complaints[0].startswith("checkpoint-2.")
         assert sorted(contents(tmp_path)) == ["checkpoint-1.json", "checkpoint-1.safetensors"]
-        put(tmp_path, {**whole, name: bad, name.replace("2", "1"): damaged(whole[name.replace("2", "1")], random)})
-        notes, said = load(tmp_path)
-        assert (notes, len(said)) == (None, 2)
+        put(tmp_path, {**intact, name: bad, name.replace("2", "1"): damaged(intact[name.replace("2", "1")], random)})
+        notes, complaints = load(tmp_path)
+        assert (notes, len(complaints)) == (None, 2)
 
 
 @pytest.mark.parametrize("name", ["checkpoint-2.json", "checkpoint-2.safetensors"])
 def test_checkpoint_with_a_missing_file_falls_back_to_the_older(name: str, tmp_path: Path) -> None:
-    whole = write_two(tmp_path)
-    put(tmp_path, {one: content for one, content in whole.items() if one != name})
-    notes, said = load(tmp_path)
+    intact = write_two(tmp_path)
+    put(tmp_path, {file_name: content for file_name, content in intact.items() if file_name != name})
+    notes, complaints = load(tmp_path)
     assert notes is not None
     assert notes["updates"] == 1
-    assert len(said) == 1
-    assert said[0].startswith(f"{name}: ")
+    assert len(complaints) == 1
+    assert complaints[0].startswith(f"{name}: ")
 
 
 @pytest.mark.parametrize(
@@ -315,29 +321,29 @@ def test_checkpoint_with_a_missing_file_falls_back_to_the_older(name: str, tmp_p
         lambda text: "[" * 100_000,
         lambda text: "[]",
         lambda text: "null",
-        lambda text: json.dumps({name: one for name, one in json.loads(text).items() if name != "seal"}),
+        lambda text: json.dumps({name: value for name, value in json.loads(text).items() if name != "seal"}),
     ],
 )
 def test_manifest_with_any_changed_byte_is_refused(change: Callable[[str], str], tmp_path: Path) -> None:
-    whole = write_two(tmp_path)
-    text = whole["checkpoint-2.json"].decode()
+    intact = write_two(tmp_path)
+    text = intact["checkpoint-2.json"].decode()
     assert change(text) != text
-    put(tmp_path, {**whole, "checkpoint-2.json": change(text).encode()})
-    notes, said = load(tmp_path)
+    put(tmp_path, {**intact, "checkpoint-2.json": change(text).encode()})
+    notes, complaints = load(tmp_path)
     assert notes is not None
-    assert (notes["updates"], len(said)) == (1, 1)
+    assert (notes["updates"], len(complaints)) == (1, 1)
 
 
 def test_checkpoint_with_swapped_generations_is_refused(tmp_path: Path) -> None:
-    whole = write_two(tmp_path)
-    put(tmp_path, {"checkpoint-3.json": whole["checkpoint-1.json"], **whole})
-    notes, said = load(tmp_path)
+    intact = write_two(tmp_path)
+    put(tmp_path, {"checkpoint-3.json": intact["checkpoint-1.json"], **intact})
+    notes, complaints = load(tmp_path)
     assert notes is not None
-    assert (notes["updates"], len(said)) == (2, 1)
+    assert (notes["updates"], len(complaints)) == (2, 1)
 
 
 def test_checkpoint_save_killed_at_any_system_call_leaves_one_complete(tmp_path: Path) -> None:
-    """Each system call that changes a folder or waits for the disk is the last one of a process of its own."""
+    """A process is killed at each system call that changes a folder or flushes a file."""
 
     def killed_at(number: int, results: Path) -> bool:
         child = os.fork()
@@ -346,12 +352,12 @@ def test_checkpoint_save_killed_at_any_system_call_leaves_one_complete(tmp_path:
         calls = 0
 
         def counting(call: Any) -> Any:
-            def counted(*given: Any, **more: Any) -> Any:
+            def counted(*arguments: Any, **more: Any) -> Any:
                 nonlocal calls
                 calls += 1
                 if calls == number:
                     os._exit(9)
-                return call(*given, **more)
+                return call(*arguments, **more)
 
             return counted
 
@@ -387,12 +393,12 @@ def test_resume_with_a_damaged_checkpoint_uses_the_older_and_reports_it(
     assert [notes["updates"] for notes in generations(tmp_path, run)] == [10, 10]
     newest = max((tmp_path / run.id).glob("checkpoint-*.safetensors"), key=lambda path: int(path.stem[11:]))
     newest.write_bytes(damaged(newest.read_bytes(), np.random.default_rng(0)))
-    told = Signaller()
-    whole = train.run(run, tmp_path, progress=told)
-    assert any(remark.startswith(f"a checkpoint cannot be used: {newest.name}: ") for remark in told.remarks)
-    assert f"goes on after update 10 of {UPDATES}" in told.remarks
-    (said,) = whole.environment["checkpoint_fallbacks"]
-    assert said.startswith(f"{newest.name}: ")
+    signaller = Signaller()
+    resumed = train.run(run, tmp_path, progress=signaller)
+    assert any(remark.startswith(f"a checkpoint cannot be used: {newest.name}: ") for remark in signaller.remarks)
+    assert f"goes on after update 10 of {UPDATES}" in signaller.remarks
+    (fallback,) = resumed.environment["checkpoint_fallbacks"]
+    assert fallback.startswith(f"{newest.name}: ")
     assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
 
 
@@ -402,30 +408,30 @@ def test_record_of_a_resumed_run_lists_earlier_environments(
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     run, cores = spec(), evidence.cores()
     machine = evidence.machine()
-    for update, others, versions in (
+    for update, other_cores, versions in (
         (2, cores + 6, {"sacrebleu": "1.0"}),
         (9, cores + 6, {"sacrebleu": "1.0"}),
         (16, cores, {}),
     ):
         with monkeypatch.context() as patch:
-            found = {**machine, "cores": others}
-            here = {**evidence.versions(), **versions}
-            patch.setattr(evidence, "machine", lambda device, found=found: found)
-            patch.setattr(evidence, "versions", lambda here=here: here)
+            other_machine = {**machine, "cores": other_cores}
+            other_versions = {**evidence.versions(), **versions}
+            patch.setattr(evidence, "machine", lambda device, value=other_machine: value)
+            patch.setattr(evidence, "versions", lambda value=other_versions: value)
             patch.setenv("OMP_PROC_BIND", "true")
-            assert interrupted(run, tmp_path, update).environment["machine"]["cores"] == others
-    whole = train.run(run, tmp_path)
-    assert whole.environment["machine"]["cores"] == cores
+            assert interrupted(run, tmp_path, update).environment["machine"]["cores"] == other_cores
+    resumed = train.run(run, tmp_path)
+    assert resumed.environment["machine"]["cores"] == cores
     odd = {"variables": {"OMP_PROC_BIND": "true"}}
-    assert whole.environment["earlier_processes"] == [
+    assert resumed.environment["earlier_processes"] == [
         {"until_update": 9, "machine": {"cores": cores + 6}, "versions": {"sacrebleu": "1.0"}, **odd},
         {"until_update": 16, **odd},
     ]
-    assert run_store.load_record(tmp_path, run.id) == whole
-    told = dict(provenance.environment([whole]))["earlier_processes"]
-    assert told.startswith(f"until_update 9 machine cores {cores + 6} ")
-    assert told.endswith("until_update 16 variables OMP_PROC_BIND true")
-    undisturbed = replace(whole, environment={**whole.environment, "earlier_processes": []})
+    assert run_store.load_record(tmp_path, run.id) == resumed
+    row = dict(provenance.environment([resumed]))["earlier_processes"]
+    assert row.startswith(f"until_update 9 machine cores {cores + 6} ")
+    assert row.endswith("until_update 16 variables OMP_PROC_BIND true")
+    undisturbed = replace(resumed, environment={**resumed.environment, "earlier_processes": []})
     assert "earlier_processes" not in dict(provenance.environment([undisturbed]))
 
 
@@ -440,25 +446,25 @@ OTHER_ARITHMETIC = {
 }
 
 
-@pytest.mark.parametrize("planted", OTHER_ARITHMETIC)
+@pytest.mark.parametrize("difference", OTHER_ARITHMETIC)
 def test_resume_with_other_arithmetic_is_refused_unless_forced(
-    planted: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    difference: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
-    name, _, value = planted.partition("=")
+    name, _, value = difference.partition("=")
     run = spec()
     monkeypatch.setattr(evidence, "torch_arithmetic", lambda: {"cpu_capability": "AVX512"})
     with monkeypatch.context() as patch:
-        OTHER_ARITHMETIC[planted](patch)
+        OTHER_ARITHMETIC[difference](patch)
         interrupted(run, tmp_path, 10)
     before = sorted(path.name for path in (tmp_path / run.id).iterdir())
     with pytest.raises(checkpoint.ResumeRefused, match=rf"{name} {value} \(now .*--resume-anyway") as caught:
         train.run(run, tmp_path)
     assert "\n" not in str(caught.value)
     assert sorted(path.name for path in (tmp_path / run.id).iterdir()) == before
-    whole = train.run(run, tmp_path, resume_anyway=True)
-    assert whole.environment["resumed_after_updates"] == [10]
-    (earlier,) = whole.environment["earlier_processes"]
+    resumed = train.run(run, tmp_path, resume_anyway=True)
+    assert resumed.environment["resumed_after_updates"] == [10]
+    (earlier,) = resumed.environment["earlier_processes"]
     assert (earlier["until_update"], earlier["resumed_anyway"]) == (10, True)
 
 
@@ -469,11 +475,11 @@ def test_resume_in_the_same_environment_is_not_refused(
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     run = tiny("learned_positions")
     interrupted(run, tmp_path, 10)
-    whole = train.run(run, tmp_path)
-    assert whole.environment["resumed_after_updates"] == [10]
-    assert whole.environment["earlier_processes"] == []
-    assert whole.environment["variables"]["MKL_CBWR"] == "COMPATIBLE"
-    assert whole.environment["torch"]["cpu_capability"]
+    resumed = train.run(run, tmp_path)
+    assert resumed.environment["resumed_after_updates"] == [10]
+    assert resumed.environment["earlier_processes"] == []
+    assert resumed.environment["variables"]["MKL_CBWR"] == "COMPATIBLE"
+    assert resumed.environment["torch"]["cpu_capability"]
 
 
 def test_resume_from_a_checkpoint_without_environment_works(
@@ -484,14 +490,14 @@ def test_resume_from_a_checkpoint_without_environment_works(
 
     def older(results: Path, run_id: str, state: Any, notes: Any) -> None:
         new = ("environment", "earlier")
-        save(results, run_id, state, {name: one for name, one in notes.items() if name not in new})
+        save(results, run_id, state, {name: value for name, value in notes.items() if name not in new})
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint_files, "save", older)
         interrupted(run, tmp_path, 10)
-    whole = train.run(run, tmp_path)
-    assert whole.environment["resumed_after_updates"] == [10]
-    assert whole.environment["earlier_processes"] == []
+    resumed = train.run(run, tmp_path)
+    assert resumed.environment["resumed_after_updates"] == [10]
+    assert resumed.environment["earlier_processes"] == []
 
 
 def test_checkpoint_size_limit_follows_the_model(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -512,9 +518,9 @@ def test_checkpoint_size_limit_follows_the_model(cache: Path, tmp_path: Path, mo
     interrupted(run, tmp_path, 10)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "_most_bytes", lambda model: 99)
-        told = Signaller(10)
-        train.run(run, tmp_path, progress=told, guard=told.watch)
-    assert any("expected at most 99" in remark for remark in told.remarks)
+        signaller = Signaller(10)
+        train.run(run, tmp_path, progress=signaller, guard=signaller.guard)
+    assert any("expected at most 99" in remark for remark in signaller.remarks)
 
 
 def test_resume_with_all_checkpoints_damaged_starts_again_and_reports_it(
@@ -526,12 +532,12 @@ def test_resume_with_all_checkpoints_damaged_starts_again_and_reports_it(
     interrupted(run, tmp_path, 16)
     for path in (tmp_path / run.id).glob("checkpoint-*"):
         path.write_bytes(b"half")
-    told = Signaller()
-    whole = train.run(run, tmp_path, progress=told)
-    assert "starts anew, because none of its checkpoints can be used" in told.remarks
-    assert whole.environment["resumed_after_updates"] == []
-    assert len(whole.environment["checkpoint_fallbacks"]) == 3
-    assert whole.environment["checkpoint_fallbacks"][-1] == "started anew"
+    signaller = Signaller()
+    resumed = train.run(run, tmp_path, progress=signaller)
+    assert "starts anew, because none of its checkpoints can be used" in signaller.remarks
+    assert resumed.environment["resumed_after_updates"] == []
+    assert len(resumed.environment["checkpoint_fallbacks"]) == 3
+    assert resumed.environment["checkpoint_fallbacks"][-1] == "started anew"
     assert outcome(tmp_path, run) == outcome(tmp_path / "straight", run)
 
 
@@ -542,14 +548,15 @@ def test_resume_from_a_checkpoint_without_totals_is_refused(
     run, save = tiny("learned_positions"), checkpoint_files.save
 
     def older(results: Path, run_id: str, state: Any, notes: Any) -> None:
-        save(results, run_id, {k: one for k, one in state.items() if not k.startswith("state/totals/")}, notes)
+        arrays = {name: array for name, array in state.items() if not name.startswith("state/totals/")}
+        save(results, run_id, arrays, notes)
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint_files, "save", older)
         interrupted(run, tmp_path, 3)
-    told = Signaller()
-    assert train.run(run, tmp_path, progress=told).status == "completed"
-    assert any("totals/objective_nats" in remark for remark in told.remarks)
+    signaller = Signaller()
+    assert train.run(run, tmp_path, progress=signaller).status == "completed"
+    assert any("totals/objective_nats" in remark for remark in signaller.remarks)
 
 
 def test_resume_with_changed_data_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -566,10 +573,10 @@ def test_resume_with_changed_data_is_refused(cache: Path, tmp_path: Path, monkey
     write("another")
     interrupted(run, tmp_path / "results", 10)
     write("a")
-    told = Signaller()
-    whole = train.run(run, tmp_path / "results", progress=told)
-    assert any("a checkpoint was written with other data" in remark for remark in told.remarks)
-    assert whole.environment["resumed_after_updates"] == []
+    signaller = Signaller()
+    resumed = train.run(run, tmp_path / "results", progress=signaller)
+    assert any("a checkpoint was written with other data" in remark for remark in signaller.remarks)
+    assert resumed.environment["resumed_after_updates"] == []
     train.run(run, tmp_path / "straight")
     assert outcome(tmp_path / "results", run) == outcome(tmp_path / "straight", run)
 

@@ -1,4 +1,4 @@
-"""Divergence: whatever is not finite, and wherever it comes from, ends in a record that says so."""
+"""Divergence: a value that is not finite, of any origin, ends the run with a record that gives the reason."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 
 def spoilt(arrays: Arrays, value: float, kind: str = "") -> Arrays:
-    """Return arrays with one number of what every sentence needs replaced: that of `<sos>`."""
-    changed = {name: one.copy() for name, one in arrays.items()}
+    """Return arrays with one value of the embedding of `<sos>` replaced, which every sentence uses."""
+    changed = {name: array.copy() for name, array in arrays.items()}
     changed[f"{kind}target.embedding"][SOS, 0] = value
     return changed
 
 
 def blown_up(arrays: Arrays) -> Arrays:
-    """Return weights whose losses are finite, and beyond all perplexity."""
+    """Return weights whose losses are finite but too large for a perplexity."""
     bias = arrays["output.bias"]
     return arrays | {"output.bias": np.where(np.arange(len(bias)) % 2, np.float32(1e4), np.float32(-1e4))}
 
 
 @dataclass(frozen=True)
 class Plant:
-    """What is done to a model before its update number `update`, or where an epoch's totals are taken (`epoch`)."""
+    """A change of a model before update number `update`, or when the totals of epoch `epoch` are taken."""
 
     change: Callable[[Any], None]
     reason: str
@@ -64,14 +64,16 @@ def state(kind: str, value: float) -> Callable[[Any], None]:
 UPDATE = "the loss or the gradients of an update are not finite"
 BEYOND = "loss is not finite, or beyond 700 nats"
 PLANTS = {
-    "a weight is NaN at first": Plant(weights(lambda one: spoilt(one, np.nan)), f"epoch 1: {UPDATE}", update=1),
-    "a weight is infinite at first": Plant(weights(lambda one: spoilt(one, np.inf)), f"epoch 1: {UPDATE}", update=1),
-    "a weight is NaN later": Plant(weights(lambda one: spoilt(one, np.nan)), f"epoch 2: {UPDATE}", update=9),
+    "a weight is NaN at first": Plant(weights(lambda arrays: spoilt(arrays, np.nan)), f"epoch 1: {UPDATE}", update=1),
+    "a weight is infinite at first": Plant(
+        weights(lambda arrays: spoilt(arrays, np.inf)), f"epoch 1: {UPDATE}", update=1
+    ),
+    "a weight is NaN later": Plant(weights(lambda arrays: spoilt(arrays, np.nan)), f"epoch 2: {UPDATE}", update=9),
     "a moment is NaN": Plant(state("first_moment/", np.nan), f"epoch 1: {UPDATE}", update=3),
     "a moment is infinite": Plant(state("first_moment/", -np.inf), f"epoch 2: {UPDATE}", update=10),
     "the loss is beyond all perplexity": Plant(weights(blown_up), f"epoch 1: the training {BEYOND}", update=1),
     "validation alone is NaN": Plant(
-        weights(lambda one: spoilt(one, np.nan)), f"epoch 2: the validation {BEYOND}", epoch=2
+        weights(lambda arrays: spoilt(arrays, np.nan)), f"epoch 2: the validation {BEYOND}", epoch=2
     ),
     "validation alone is beyond all perplexity": Plant(weights(blown_up), f"epoch 1: the validation {BEYOND}", epoch=1),
 }
@@ -80,7 +82,7 @@ NAMES = (*PLANTS, RATE)
 
 
 class Planted(Fault):
-    """A right model until something that is not finite is planted in it."""
+    """A correct model in which a value that is not finite is planted."""
 
     def __init__(self, inner: Any, plant: Plant) -> None:
         self.inner, self.plant, self.steps, self.epochs = inner, plant, 0, 0
@@ -100,24 +102,24 @@ class Planted(Fault):
 
 
 def run_of(variant: str, name: str) -> RunSpec:
-    """Return the run that a case is planted in."""
+    """Return the run of a case."""
     run = tiny(variant)
     if name == RATE:
         return replace(run, training=replace(run.training, peak_rate=1e30, clip_norm=None))
-    # Else a rate of 1e-2 would soon undo what was blown up, or grow it.
+    # A higher rate would undo the change within a few updates, or amplify it.
     return replace(run, training=replace(run.training, peak_rate=1e-4))
 
 
 def plant_in(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     if name in PLANTS:
         build = train.build_model
-        monkeypatch.setattr(train, "build_model", lambda *given: Planted(build(*given), PLANTS[name]))
+        monkeypatch.setattr(train, "build_model", lambda *arguments: Planted(build(*arguments), PLANTS[name]))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "variant",
-    [pytest.param(one, marks=[] if one == VARIANT else [pytest.mark.faults]) for one in registry.names()],
+    [pytest.param(variant, marks=[] if variant == VARIANT else [pytest.mark.faults]) for variant in registry.names()],
 )
 def test_run_with_a_non_finite_value_ends_in_a_record_with_the_reason(
     variant: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -129,12 +131,12 @@ def test_run_with_a_non_finite_value_ends_in_a_record_with_the_reason(
     expected = PLANTS[name].reason if name in PLANTS else r"epoch [12]: .*"
     assert re.fullmatch(expected, record.reason), record.reason
     last = int(record.reason[6])
-    assert [one.updates for one in record.curve] == [EPOCH_UPDATES * epoch for epoch in range(1, last + 1)]
+    assert [line.updates for line in record.curve] == [EPOCH_UPDATES * epoch for epoch in range(1, last + 1)]
     assert record.scores == {}
     path = tmp_path / run.id / run_store.RECORD
     files.read_json(path)
     assert not re.search("NaN|Infinity", path.read_text())
-    assert [one.name for one in path.parent.iterdir()] == [run_store.RECORD]
+    assert [file.name for file in path.parent.iterdir()] == [run_store.RECORD]
     assert train.run(run, tmp_path) == record
 
 
@@ -147,7 +149,7 @@ def test_non_finite_value_survives_a_checkpoint(tmp_path: Path, monkeypatch: pyt
     run, name = run_of(VARIANT, "a moment is NaN"), "a moment is NaN"
     with monkeypatch.context() as patch:
         plant_in(patch, name)
-        whole = train.run(run, tmp_path / "whole")
+        expected_record = train.run(run, tmp_path / "whole")
         watch = SignalGuard()
 
         def tell(event: Event) -> None:
@@ -158,11 +160,11 @@ def test_non_finite_value_survives_a_checkpoint(tmp_path: Path, monkeypatch: pyt
     assert broken.reason == "interrupted by SIGTERM after 5 of 14 updates"
     assert generations(tmp_path, run)[0]["updates"] == 5
     resumed = train.run(run, tmp_path)
-    assert (resumed.status, resumed.reason) == ("diverged", whole.reason)
+    assert (resumed.status, resumed.reason) == ("diverged", expected_record.reason)
     assert resumed.environment["resumed_after_updates"] == [5]
-    for found, expected in zip(resumed.curve, whole.curve, strict=True):
-        assert replace(found, training_seconds=0.0, validation_seconds=0.0) == replace(
-            expected, training_seconds=0.0, validation_seconds=0.0
+    for epoch, expected_epoch in zip(resumed.curve, expected_record.curve, strict=True):
+        assert replace(epoch, training_seconds=0.0, validation_seconds=0.0) == replace(
+            expected_epoch, training_seconds=0.0, validation_seconds=0.0
         )
 
 
@@ -171,13 +173,13 @@ def test_kept_weights_unused_by_any_loss_are_checked_too(
     value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def far(arrays: Arrays) -> Arrays:
-        changed = {name: one.copy() for name, one in arrays.items()}
+        changed = {name: array.copy() for name, array in arrays.items()}
         changed["target.positions"][-1, 0] = value  # no sentence is that long
         return changed
 
     plant = Plant(weights(far), "", update=2)
     build = train.build_model
-    monkeypatch.setattr(train, "build_model", lambda *given: Planted(build(*given), plant))
+    monkeypatch.setattr(train, "build_model", lambda *arguments: Planted(build(*arguments), plant))
     record = train.run(tiny(VARIANT), tmp_path)
     assert record.status == "diverged"
     assert record.reason == "epoch 2: the weights kept are not finite: target.positions"
@@ -186,15 +188,15 @@ def test_kept_weights_unused_by_any_loss_are_checked_too(
 def test_test_loss_without_perplexity_is_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure = train.measure
 
-    def hopeless(*given: Any, **more: Any) -> Any:
-        found = measure(*given, **more)
-        return replace(found, scores={**found.scores, "test_loss": 701.0})
+    def hopeless(*arguments: Any, **more: Any) -> Any:
+        results = measure(*arguments, **more)
+        return replace(results, scores={**results.scores, "test_loss": 701.0})
 
     monkeypatch.setattr(train, "measure", hopeless)
     record = train.run(tiny(VARIANT), tmp_path)
     assert (record.status, record.scores) == ("diverged", {})
     assert record.reason == "epoch 2: the test loss is not finite, or beyond 700 nats"
-    assert [one.name for one in (tmp_path / record.id).iterdir()] == [run_store.RECORD]
+    assert [path.name for path in (tmp_path / record.id).iterdir()] == [run_store.RECORD]
 
 
 @pytest.mark.faults
@@ -210,7 +212,7 @@ def test_diverged_run_sets_the_exit_code_and_is_in_the_report(
     assert ": diverged: epoch 1: " in capsys.readouterr().out
     (record,) = run_store.records(results)
     assert main(["report", "--results", str(results), "--reports", str(tmp_path / "reports")]) == 0
-    shown = "".join(path.read_text() for path in (tmp_path / "reports").rglob("index.md"))
-    assert "diverged" in shown
-    assert record.reason in shown
+    pages = "".join(path.read_text() for path in (tmp_path / "reports").rglob("index.md"))
+    assert "diverged" in pages
+    assert record.reason in pages
     json.loads((results / record.id / run_store.RECORD).read_text())

@@ -1,4 +1,4 @@
-"""Runs of the user's own files: they stand as long as their text does, and a stranger's record names no other."""
+"""Runs on the user's files are reused while the files are unchanged; foreign records read no other files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("own_cache", "one_process")
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> tuple[Path, RunRecord]:
+def completed(tmp_path: Path) -> tuple[Path, RunRecord]:
     """Return the results folder and the record of a completed run on six files."""
     names = {}
     for name in ("train", "validation", "test"):
@@ -41,18 +41,18 @@ def path_of(record: RunRecord, name: str) -> Path:
     return Path(getattr(record.spec.data.files, name))
 
 
-def test_reusable_records_with_unchanged_files_are_returned(made: tuple[Path, RunRecord], tmp_path: Path) -> None:
-    results, record = made
+def test_reusable_records_with_unchanged_files_are_returned(completed: tuple[Path, RunRecord], tmp_path: Path) -> None:
+    results, record = completed
     assert train.run(record.spec, results) == record
-    other = spec("counting_model:build_compiling", data=record.spec.data)
-    assert reuse.reusable_records(results, [other, record.spec]) == [record]
+    unfinished = spec("counting_model:build_compiling", data=record.spec.data)
+    assert reuse.reusable_records(results, [unfinished, record.spec]) == [record]
 
 
 @pytest.mark.parametrize("name", ["train_source", "validation_target", "test_target"])
 def test_reusable_records_with_changed_files_are_refused(
-    made: tuple[Path, RunRecord], name: str, tmp_path: Path
+    completed: tuple[Path, RunRecord], name: str, tmp_path: Path
 ) -> None:
-    results, record = made
+    results, record = completed
     path = path_of(record, name)
     path.write_text(path.read_text().replace("sentence 3", "sentence 4"))
     words = (
@@ -73,9 +73,9 @@ def test_reusable_records_with_changed_files_are_refused(
 
 @pytest.mark.parametrize("command", ["run", "bench", "ablate"])
 def test_changed_files_are_refused_by_every_training_command(
-    made: tuple[Path, RunRecord], command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    completed: tuple[Path, RunRecord], command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    results, record = made
+    results, record = completed
     data = record.spec.data
     planned = spec("learned_positions", data=data)
     run_store.save_record(results, replace(record, id=planned.id, spec=planned))
@@ -95,31 +95,32 @@ def test_changed_files_are_refused_by_every_training_command(
     assert f"test_source={path_of(record, 'test_source')} has changed since it was trained on" in error
 
 
-@pytest.mark.parametrize("how", ["another", "absent"])
+@pytest.mark.parametrize("text", ["another", "absent"])
 def test_record_of_someone_else_reads_no_other_local_text(
-    made: tuple[Path, RunRecord], how: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    completed: tuple[Path, RunRecord], text: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    results, record = made
+    results, record = completed
     path = path_of(record, "validation_source")
     path.unlink()
-    if how == "another":
-        path.write_text("what is nobody's business\n", encoding="utf-8")
+    if text == "another":
+        path.write_text("private text\n", encoding="utf-8")
     monkeypatch.setattr(tokenizer_process, "tokenise", lambda jobs: pytest.fail("it is tokenised"))
-    said = f"the text of the run is not available: {path}: "
+    message = f"the text of the run is not available: {path}: "
     for command in (["score"], ["translate", "--run", record.id, "a sentence"]):
         assert main([*command, "--results", str(results)]) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1
-        assert said in error
-    skipped = {one.rule.code for one in check(results).outcomes if any(said in reason for reason in one.untried)}
+        assert message in error
+    outcomes = check(results).outcomes
+    skipped = {outcome.rule.code for outcome in outcomes if any(message in reason for reason in outcome.untried)}
     assert len(skipped) >= 3
     assert report_options.test_sets([record]) == {}
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
     assert compare._corpus([Side("A", "a", (Run(record, results / record.id),))]) is None
 
 
-def test_text_of_a_run_is_read_if_unchanged(made: tuple[Path, RunRecord], capsys: Any) -> None:
-    results, record = made
+def test_text_of_a_run_is_read_if_unchanged(completed: tuple[Path, RunRecord], capsys: Any) -> None:
+    results, record = completed
     assert main(["score", "--results", str(results)]) == 0
     assert list(report_options.test_sets([record])) == [record.spec.data]
     assert not check(results).failed

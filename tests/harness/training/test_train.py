@@ -1,4 +1,4 @@
-"""The training loop: complete records, exact resuming, averaging, caps, and every way a run can end badly."""
+"""Training runs: complete records, exact resume, averaging, early stopping, limits, and failures."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
-    """Return a torch run that was not disturbed."""
+    """Return an uninterrupted torch run."""
     results = tmp_path_factory.mktemp("straight")
     return results, train.run(TORCH, results, command="the command", note="a note")
 
 
 class Interrupter:
-    """Presses Ctrl-C when training tells that it is in an epoch, without waiting for its turn to tell."""
+    """Presses Ctrl-C at the first event of training in an epoch."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch, self.events = epoch, list[Event]()
@@ -116,21 +116,21 @@ def test_validation_bleu_is_that_of_the_ids_of_the_validation_set(monkeypatch: p
 
 def test_run_fingerprints_match_the_data_batches_and_weights(straight: tuple[Path, RunRecord]) -> None:
     results, record = straight
-    prepared, found = prepare(TORCH.data), record.fingerprints
-    assert {name: found[name] for name in prepared.digests} == prepared.digests
+    prepared, fingerprints = prepare(TORCH.data), record.fingerprints
+    assert {name: fingerprints[name] for name in prepared.digests} == prepared.digests
     expected = expected_batches(prepared.train, TORCH.training, seed=0, updates=[7, 14, 21])
-    assert found["batches"] == expected.marks
-    assert list(found["batches"]) == ["1", "7", "10", "14", "21"]
-    assert found["stream"] == expected.digest
+    assert fingerprints["batches"] == expected.marks
+    assert list(fingerprints["batches"]) == ["1", "7", "10", "14", "21"]
+    assert fingerprints["stream"] == expected.digest
     assert {name: record.sizes[name] for name in expected.statistics()} == expected.statistics()
-    assert list(found["weights_after"]) == ["7", "14", "21"]
-    kept = found["weights_after"][str(7 * record.chosen_epochs[0])]
-    assert kept == weights_digest(run_store.load_weights(results, TORCH.id))
-    assert found["weights"] == machine.array_digests(train.build_model(TORCH, prepared).weights())
-    assert found["hypotheses"] == file_digest(results / TORCH.id / "hypotheses.jsonl")
-    assert found["sentences"] == file_digest(results / TORCH.id / "sentences.safetensors")
-    assert found["trained_weights"] == file_digest(results / TORCH.id / "weights.safetensors")
-    assert record.sizes["parameters"] == sum(one.size for one in run_store.load_weights(results, TORCH.id).values())
+    assert list(fingerprints["weights_after"]) == ["7", "14", "21"]
+    kept_digest = fingerprints["weights_after"][str(7 * record.chosen_epochs[0])]
+    assert kept_digest == weights_digest(run_store.load_weights(results, TORCH.id))
+    assert fingerprints["weights"] == machine.array_digests(train.build_model(TORCH, prepared).weights())
+    assert fingerprints["hypotheses"] == file_digest(results / TORCH.id / "hypotheses.jsonl")
+    assert fingerprints["sentences"] == file_digest(results / TORCH.id / "sentences.safetensors")
+    assert fingerprints["trained_weights"] == file_digest(results / TORCH.id / "weights.safetensors")
+    assert record.sizes["parameters"] == sum(array.size for array in run_store.load_weights(results, TORCH.id).values())
     assert record.sizes["train_pairs"] == 200
     for name in ("python", "versions", "commit", "machine", "framework", "backend", "threads", "device", "precision"):
         assert name in record.environment
@@ -140,12 +140,12 @@ def test_run_fingerprints_match_the_data_batches_and_weights(straight: tuple[Pat
 def test_run_scores_match_the_stored_translations(straight: tuple[Path, RunRecord]) -> None:
     results, record = straight
     hypotheses = run_store.load_hypotheses(results, TORCH.id, record.fingerprints["hypotheses"])
-    assert [one.sentence for one in hypotheses] == list(range(500))
-    found = scores_of(prepare(TORCH.data), hypotheses, TORCH.decoding.unknown)
-    assert {name: record.scores[name] for name in found.values} == found.values
-    assert record.signatures == found.signatures
-    assert all(one.endswith("|unk:never") for one in record.signatures.values())
-    assert record.decode["unknown_tokens"] == sum("<unk>" in one.tokens for one in hypotheses) == 0
+    assert [hypothesis.sentence for hypothesis in hypotheses] == list(range(500))
+    recomputed = scores_of(prepare(TORCH.data), hypotheses, TORCH.decoding.unknown)
+    assert {name: record.scores[name] for name in recomputed.values} == recomputed.values
+    assert record.signatures == recomputed.signatures
+    assert all(hypothesis.endswith("|unk:never") for hypothesis in record.signatures.values())
+    assert record.decode["unknown_tokens"] == sum("<unk>" in hypothesis.tokens for hypothesis in hypotheses) == 0
 
 
 def test_run_weights_are_those_of_the_best_epoch(straight: tuple[Path, RunRecord]) -> None:
@@ -167,49 +167,49 @@ def test_run_finished_before_is_not_run_again(straight: tuple[Path, RunRecord], 
 
 def test_run_with_the_same_seed_is_identical(straight: tuple[Path, RunRecord], tmp_path: Path) -> None:
     record = straight[1]
-    again = train.run(TORCH, tmp_path)
-    assert again.scores == record.scores
-    assert again.fingerprints == record.fingerprints
-    other = train.run(replace(TORCH, seed=1), tmp_path)
+    repeated = train.run(TORCH, tmp_path)
+    assert repeated.scores == record.scores
+    assert repeated.fingerprints == record.fingerprints
+    other_seed = train.run(replace(TORCH, seed=1), tmp_path)
     for name in ("stream", "weights", "trained_weights"):
-        assert other.fingerprints[name] != record.fingerprints[name]
+        assert other_seed.fingerprints[name] != record.fingerprints[name]
 
 
-@pytest.mark.parametrize(("one", "epoch"), [(spec(), 1), (TORCH, 2), (spec(), 3)])
-def test_run_interrupted_resumes_with_the_same_bits(tmp_path: Path, monkeypatch: Any, one: RunSpec, epoch: int) -> None:
+@pytest.mark.parametrize(("run", "epoch"), [(spec(), 1), (TORCH, 2), (spec(), 3)])
+def test_run_interrupted_resumes_with_the_same_bits(tmp_path: Path, monkeypatch: Any, run: RunSpec, epoch: int) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
-    record = train.run(one, tmp_path / "straight")
-    broken = train.run(one, tmp_path, progress=Interrupter(epoch))
+    record = train.run(run, tmp_path / "straight")
+    broken = train.run(run, tmp_path, progress=Interrupter(epoch))
     assert broken.status == "interrupted"
     assert len(broken.curve) == epoch - 1
-    assert run_store.load_record(tmp_path, one.id) == broken
-    assert ("checkpoint-1.json" in files(tmp_path, one)) == (epoch > 1)
-    whole = train.run(one, tmp_path)
-    assert whole.status == "completed"
-    assert whole.environment["resumed_after_epochs"] == ([epoch - 1] if epoch > 1 else [])
-    assert whole.environment["resumed_after_updates"] == ([7 * epoch - 7] if epoch > 1 else [])
-    assert whole.environment["checkpoint_fallbacks"] == []
-    assert whole.fingerprints == record.fingerprints
-    assert whole.scores == record.scores
-    for found, expected in zip(whole.curve, record.curve, strict=True):
+    assert run_store.load_record(tmp_path, run.id) == broken
+    assert ("checkpoint-1.json" in files(tmp_path, run)) == (epoch > 1)
+    resumed = train.run(run, tmp_path)
+    assert resumed.status == "completed"
+    assert resumed.environment["resumed_after_epochs"] == ([epoch - 1] if epoch > 1 else [])
+    assert resumed.environment["resumed_after_updates"] == ([7 * epoch - 7] if epoch > 1 else [])
+    assert resumed.environment["checkpoint_fallbacks"] == []
+    assert resumed.fingerprints == record.fingerprints
+    assert resumed.scores == record.scores
+    for line, expected_line in zip(resumed.curve, record.curve, strict=True):
         same = {"training_seconds": 0.0, "validation_seconds": 0.0}
-        assert replace(found, **same) == replace(expected, **same)
-    assert not [name for name in files(tmp_path, one) if "checkpoint" in name]
+        assert replace(line, **same) == replace(expected_line, **same)
+    assert not [name for name in files(tmp_path, run) if "checkpoint" in name]
 
 
 def test_run_started_again_removes_the_earlier_record(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
-    one = spec()
-    assert train.run(one, tmp_path, progress=Interrupter(2)).status == "interrupted"
-    there: list[bool] = []
+    run = spec()
+    assert train.run(run, tmp_path, progress=Interrupter(2)).status == "interrupted"
+    has_record: list[bool] = []
 
     def look(event: Event) -> None:
         if event.stage == "training" and not event.remark:
-            there.append("record.json" in files(tmp_path, one))
+            has_record.append("record.json" in files(tmp_path, run))
 
-    assert train.run(one, tmp_path, progress=look).status == "completed"
-    assert there
-    assert not any(there)
+    assert train.run(run, tmp_path, progress=look).status == "completed"
+    assert has_record
+    assert not any(has_record)
 
 
 @pytest.mark.parametrize("fault", ["repeated", "skipped"])
@@ -242,16 +242,16 @@ def test_averaged_weights_are_the_mean_of_the_last_epochs_also_when_resumed(tmp_
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
 
     def weights(epochs: int, averaged: int, *, interrupted: bool = False) -> Any:
-        one = spec(training=Training(batch_size=32, epochs=epochs, averaged_epochs=averaged))
+        run = spec(training=Training(batch_size=32, epochs=epochs, averaged_epochs=averaged))
         if interrupted:
-            assert train.run(one, tmp_path, progress=Interrupter(3)).status == "interrupted"
-        record = train.run(one, tmp_path)
+            assert train.run(run, tmp_path, progress=Interrupter(3)).status == "interrupted"
+        record = train.run(run, tmp_path)
         assert record.chosen_epochs == tuple(range(epochs - averaged + 1, epochs + 1))
-        return run_store.load_weights(tmp_path, one.id)
+        return run_store.load_weights(tmp_path, run.id)
 
-    second, third, both = weights(2, 1), weights(3, 1), weights(3, 2, interrupted=True)
-    for name, one in both.items():
-        np.testing.assert_allclose(one, (second[name].astype(np.float64) + third[name]) / 2, rtol=1e-6, atol=1e-9)
+    second, third, mean = weights(2, 1), weights(3, 1), weights(3, 2, interrupted=True)
+    for name, run in mean.items():
+        np.testing.assert_allclose(run, (second[name].astype(np.float64) + third[name]) / 2, rtol=1e-6, atol=1e-9)
 
 
 STALLED = spec("learned_positions", TINY, training=replace(TRAINING, epochs=6, peak_rate=0.0, patience=2))
@@ -322,29 +322,29 @@ def test_run_with_an_update_limit_stops_there(tmp_path: Path, updates: int, expe
 
 
 def test_run_that_diverges_stores_the_record_only(tmp_path: Path) -> None:
-    one = replace(TORCH, training=replace(TRAINING, peak_rate=1e12, clip_norm=None))
-    record = train.run(one, tmp_path)
+    run = replace(TORCH, training=replace(TRAINING, peak_rate=1e12, clip_norm=None))
+    record = train.run(run, tmp_path)
     assert record.status == "diverged"
     assert "loss" in record.reason
     assert None in (record.curve[-1].training_loss, record.curve[-1].training_perplexity)
     assert record.scores == {}
-    assert run_store.load_record(tmp_path, one.id) == record
-    assert files(tmp_path, one) == ["record.json"]
-    assert train.run(one, tmp_path) == record
+    assert run_store.load_record(tmp_path, run.id) == record
+    assert files(tmp_path, run) == ["record.json"]
+    assert train.run(run, tmp_path) == record
 
 
 def test_run_that_fails_stores_a_record(tmp_path: Path) -> None:
-    one = spec("counting_model:build_breaking")
+    run = spec("counting_model:build_breaking")
     with pytest.raises(run_store.RunFailed):
-        train.run(one, tmp_path)
-    record = run_store.load_record(tmp_path, one.id)
+        train.run(run, tmp_path)
+    record = run_store.load_record(tmp_path, run.id)
     assert record is not None
     assert (record.status, record.reason) == ("failed", "RuntimeError: the planted fault")
-    assert files(tmp_path, one) == ["record.json"]
+    assert files(tmp_path, run) == ["record.json"]
 
 
 @pytest.mark.parametrize(
-    ("one", "words"),
+    ("run", "words"),
     [
         (spec("counting_model:build_nothing"), "returned an object of type str"),
         (spec("counting_model:biuld"), "did you mean 'build'?"),
@@ -353,9 +353,9 @@ def test_run_that_fails_stores_a_record(tmp_path: Path) -> None:
         (replace(TORCH, framework="tensorflow"), "framework 'tensorflow'"),
     ],
 )
-def test_run_with_unavailable_settings_writes_nothing(tmp_path: Path, one: RunSpec, words: str) -> None:
+def test_run_with_unavailable_settings_writes_nothing(tmp_path: Path, run: RunSpec, words: str) -> None:
     with pytest.raises(ValueError, match="allowed|mean|module|device|framework") as caught:
-        train.run(one, tmp_path)
+        train.run(run, tmp_path)
     assert words in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -372,10 +372,10 @@ def test_run_progress_reports_every_update(tmp_path: Path, monkeypatch: Any) -> 
     train.run(spec(), tmp_path, progress=events.append)
     stages = [event.stage for event in events]
     assert list(dict.fromkeys(stages)) == ["preparing", "training", "validating", "translating", "ended"]
-    told = [event for event in events if event.stage == "training" and not event.remark]
-    assert [event.updates for event in told] == list(range(1, 22))
-    assert all(event.epoch == (event.updates + 6) // 7 and event.all_updates == 21 for event in told)
-    assert all(event.remaining_seconds is not None for event in told[1:])
+    updates = [event for event in events if event.stage == "training" and not event.remark]
+    assert [event.updates for event in updates] == list(range(1, 22))
+    assert all(event.epoch == (event.updates + 6) // 7 and event.all_updates == 21 for event in updates)
+    assert all(event.remaining_seconds is not None for event in updates[1:])
     assert sum("validation loss" in event.remark for event in events) == 3
 
 
