@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_server import Server, running
 from places import FIXTURES, ROOT
 from worker_tasks import Crew, Task
 
@@ -46,6 +47,13 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return tokenizer_process.COMMANDS[command](**arguments)
 
     monkeypatch.setattr(tokenizer_process, "_request", request)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """Yield a web server whose faults a test chooses."""
+    with running() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

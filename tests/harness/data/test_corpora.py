@@ -5,44 +5,31 @@ from __future__ import annotations
 import gzip
 import hashlib
 import multiprocessing
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fault_server import TEXTS, WANTED, Server, install, running
+from fault_server import TEXTS, WANTED, Server, install
+from small_corpora import corpus
 
 from harness.data import cache, corpora, multi30k
 from harness.data.multi30k import DataUnavailable
-from harness.experiments.specs import DataSpec, FileSpec
+from harness.experiments.specs import DataSpec
 
 # The user's own files -------------------------------------------------------------------------------------------------
 
 
-def files(folder: Path, **contents: bytes) -> DataSpec:
-    """Return the spec of a valid corpus of TSV files in `folder`, with some contents replaced."""
-    names: dict[str, str] = {}
-    for split in ("train", "validation", "test"):
-        for name in (f"{split}_source", f"{split}_target"):
-            content = contents.get(name, b"ein\teins\nzwei\ttwo\n" if name.endswith("source") else None)
-            if content is not None:
-                path = folder / f"{name}.txt"
-                path.write_bytes(content)
-                names[name] = str(path)
-    return DataSpec(corpus="files", files=FileSpec(**names))
-
-
 def test_load_two_files_and_a_tsv_have_the_same_pairs(tmp_path: Path) -> None:
-    data = files(tmp_path, train_source=b"ein\nzwei\n", train_target=b"eins\ntwo\n")
-    corpus = corpora.load(data)
-    assert corpus.splits["train"] == corpus.splits["val"] == corpus.splits["test"] == (("ein", "zwei"), ("eins", "two"))
-    assert sorted(corpus.digests) == ["test_source", "train_source", "train_target", "validation_source"]
-    assert corpus.digests["train_source"] == hashlib.sha256(b"ein\nzwei\n").hexdigest()
+    data = corpus(tmp_path, b"ein\nzwei\n", b"eins\ntwo\n")
+    loaded = corpora.load(data)
+    assert loaded.splits["train"] == loaded.splits["val"] == loaded.splits["test"] == (("ein", "zwei"), ("eins", "two"))
+    assert sorted(loaded.digests) == ["test_source", "train_source", "train_target", "validation_source"]
+    assert loaded.digests["train_source"] == hashlib.sha256(b"ein\nzwei\n").hexdigest()
 
 
 def test_load_missing_file_is_named(tmp_path: Path) -> None:
-    data = files(tmp_path)
-    (tmp_path / "test_source.txt").unlink()
-    with pytest.raises(ValueError, match=r"test_source.txt: cannot be read \(No such file or directory\); expected"):
+    data = corpus(tmp_path)
+    (tmp_path / "test_source").unlink()
+    with pytest.raises(ValueError, match=r"test_source: cannot be read \(No such file or directory\); expected"):
         corpora.load(data)
 
 
@@ -66,22 +53,16 @@ def test_load_captions_in_french_are_refused() -> None:
 # Multi30k -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with running() as started:
-        yield started
-
-
 @pytest.fixture(autouse=True)
 def _small_multi30k(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if "multi30k_folder" not in request.fixturenames:
         install(monkeypatch, tmp_path / "cache")
 
 
-def check(corpus: corpora.Corpus) -> None:
-    assert corpus.splits["val"][0] == ("val.de: erste Zeile\u2028 mit Trenner", "val.de: zweite\u00a0Zeile")
-    assert corpus.splits["test"][1][1] == "test_2016_flickr.en: zweite\u00a0Zeile"
-    assert corpus.digests == {name: hashlib.sha256(TEXTS[name]).hexdigest() for name in WANTED}
+def check(loaded: corpora.Corpus) -> None:
+    assert loaded.splits["val"][0] == ("val.de: erste Zeile\u2028 mit Trenner", "val.de: zweite\u00a0Zeile")
+    assert loaded.splits["test"][1][1] == "test_2016_flickr.en: zweite\u00a0Zeile"
+    assert loaded.digests == {name: hashlib.sha256(TEXTS[name]).hexdigest() for name in WANTED}
 
 
 @pytest.mark.parametrize("packed", ["plain", "gzip"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import io
 import re
@@ -13,41 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_server import TEXTS, WANTED, install
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from places import FIXTURES
-from record_factory import record as made_up
-from small_runs import spec
+from small_corpora import BOM, corpus
 
 from harness.cli.main import main
-from harness.data import corpora, preprocess, text_files, tokenizer_process, vocabulary
-from harness.data.dataset import describe, prepare, remark
-from harness.data.tokenizer_process import TokenizerJob
-from harness.data.tokenizers import WhitespaceTokenizer, tokenizer, train_sentencepiece
-from harness.experiments.specs import DataSpec, FileSpec
-from harness.reporting import provenance
-from harness.storage import files
-from harness.training import train as training
+from harness.data import corpora, text_files, vocabulary
+from harness.data.tokenizers import WhitespaceTokenizer
 from impls.contract import SPECIAL_TOKENS
 
-GOOD = b"ein\teins\nzwei\ttwo\n"
-BOM = b"\xef\xbb\xbf"
 Pairs = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-def corpus(folder: Path, source: bytes, target: bytes | None = None, **more: Any) -> DataSpec:
-    """Return the spec of a corpus with this training text, which is a TSV if there is no `target`."""
-    names = {}
-    defaults = {"train_source": source, "train_target": target, "validation_source": GOOD, "test_source": GOOD}
-    for name, content in {**defaults, **more.pop("contents", {})}.items():
-        if content is not None:
-            (folder / name).write_bytes(content)
-            names[name] = str(folder / name)
-    return DataSpec(**{"corpus": "files", "files": FileSpec(**names), "tokenizer": "whitespace", **more})
 
 
 # Kinds of text --------------------------------------------------------------------------------------------------------
@@ -370,208 +347,3 @@ def test_any_bytes_are_read_or_refused(count: int, tmp_path: Path) -> None:
     examine_one()
     assert outcomes.total() >= count
     assert min(outcomes["read"], outcomes["refused"]) > 0.2 * count
-
-
-# Tokenizers -----------------------------------------------------------------------------------------------------------
-
-ODD = [
-    "a\u2028b \u2585 c\u0085d",
-    "\ufeffx \u200b",
-    "\ra\rb",
-    "a\x0cb\x0bc\x1cd",
-    "👩\u200d👩\u200d👧 \U0001f600",
-    "שלום עולם مرحبا",
-    "e\u0301 é A\u030a",
-    "<eos> <pad> <unk> </s> <s> <sos>",
-    "\ue000\uf8ff \ufffd \ufffe \uffff \U0010ffff",
-    "\u202e rtl \u202c",
-    "İ ǅ ß ŉ ﬁ",
-    "&amp; &#39; &lt; &#x0;",
-    "@-@ @,@ %% {} %s",
-    "a\u3000b\u00a0c",
-    "DOTDOTMULTI . .. ...... THISISPROTECTED000",
-    "x" * 1000,
-    "\x7f\u0080\u009f",
-]
-LONG = " ".join(f"wort{number}" for number in range(10_000))
-CONTROL = "\x01\x02"
-
-
-@pytest.fixture(scope="module")
-def cut() -> dict[str, list[list[str]]]:
-    """Return the tokens of all unusual texts by tokenizer, from one process."""
-    names = ("spacy", "moses", "whitespace")
-    jobs = [TokenizerJob(tokenizer=name, language="de", case="lower", texts=[*ODD, LONG, CONTROL]) for name in names]
-    return dict(zip(names, tokenizer_process.tokenise(jobs), strict=True))
-
-
-@pytest.mark.parametrize("name", ["spacy", "moses", "whitespace"])
-def test_tokens_contain_every_letter(cut: dict[str, list[list[str]]], name: str) -> None:
-    for text, tokens in zip(ODD, cut[name], strict=False):
-        assert "".join("".join(tokens).split()) == "".join(text.lower().split()), text
-        assert "" not in tokens
-    assert len(cut[name][-2]) == 10_000
-    assert cut[name][-1] == ([] if name == "moses" else [CONTROL]), "Moses drops control characters"
-
-
-@pytest.mark.parametrize("name", ["sentencepiece-bpe", "sentencepiece-unigram"])
-def test_sentencepiece_pieces_contain_every_letter(name: str) -> None:
-    lines = [*ODD, LONG, CONTROL]
-    size = {"sentencepiece-bpe": 220, "sentencepiece-unigram": 97}[name]
-    model = train_sentencepiece(name, lines * 3, vocabulary_size=size, case="lower", seed=0)
-    tool = tokenizer(name, "de", model=model)
-    for text in lines:
-        tokens = tool.tokenise(text)
-        assert not set(tokens) & set(SPECIAL_TOKENS)
-        assert "".join(tool.detokenise(tokens).split()) == "".join(text.lower().split()), ascii(text)
-
-
-# Long lines, unknown words, repetitions -------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("one_process")
-def test_prepare_line_of_ten_thousand_words_is_left_out_or_cut(tmp_path: Path) -> None:
-    long = f"{LONG}\t{LONG}\n".encode()
-    data = corpus(tmp_path, GOOD + long, contents={"validation_source": GOOD + long, "test_source": GOOD + long})
-    started = time.monotonic()
-    prepared = prepare(data)
-    assert time.monotonic() - started < 20
-    assert (len(prepared.train), prepared.train.left_out) == (2, 1)
-    assert (prepared.validation.cut, prepared.test.cut) == (2, 2)
-    assert max(map(len, (*prepared.test.source, *prepared.test.target))) == data.max_length == 100
-    assert prepared.figures["test_source_length_100"] == 10_002
-    message = "longer than max_length=100: 1 training pairs left out, 4 validation and test sentences cut"
-    assert message in remark(data, prepared.figures)
-
-
-@pytest.mark.usefixtures("one_process")
-def test_prepare_only_long_lines_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="max_length=100: no training pair is that short; expected at least 10002"):
-        prepare(corpus(tmp_path, f"{LONG}\t{LONG}\n".encode()))
-
-
-@pytest.mark.parametrize("kind", ["only unknown words", pytest.param("odd", marks=pytest.mark.faults)])
-def test_run_on_unusual_text_completes(kind: str, tmp_path: Path) -> None:
-    """A run completes even with empty sentences and with a vocabulary of special words only."""
-    rows = [f"{text}\t{text}" for text in [*(text for text in ODD if "\t" not in text), CONTROL]]
-    rows += [f"{LONG}\tlang"]
-    content = "".join(f"{row}\n" for row in rows).encode()
-    settings: dict[str, Any] = {"minimum_frequency": 99} if kind == "only unknown words" else {"tokenizer": "moses"}
-    contents = {"validation_source": content, "test_source": content}
-    data = corpus(tmp_path, content, contents=contents, **settings)
-    record = training.run(spec(data=data, updates=2), tmp_path / "results")
-    assert (record.status, record.reason) == ("completed", "")
-    assert record.sizes["train_left_out"] == 1
-    assert record.sizes["test_pairs_in_train"] == len(rows)
-    if kind == "only unknown words":
-        assert record.sizes["source_words"] == len(SPECIAL_TOKENS)
-        assert record.sizes["test_target_unknown_rate"] == 1
-
-
-@pytest.mark.usefixtures("one_process")
-def test_repetitions_are_reported(tmp_path: Path, capsys: Any) -> None:
-    train = b"ein\ta\nein\ta\n ein \ta\r\nein\tb\nzwei\tb\ndrei\tc\n"
-    test = b"ein\ta\nein\ta\nEin\ta\nzwei\tb \nvier\td\n"
-    data = corpus(tmp_path, train, contents={"test_source": test})
-    prepared = prepare(data)
-    assert prepared.figures["train_duplicate_pairs"] == 2
-    assert prepared.figures["test_pairs_in_train"] == 3
-    line = "Data: files, de-en: 6 training pairs, 2 of them repeat another; 3 of 5 test pairs are in training too."
-    assert remark(data, prepared.figures) == line
-    page = describe(prepared)
-    assert re.search(r"^training pairs +2 of them repeat another$", page, re.MULTILINE)
-    assert re.search(r"^test pairs in training +3$", page, re.MULTILINE)
-    record = replace(made_up(), sizes=prepared.figures)
-    provenance_text = " ".join(provenance.measured([record]))
-    assert "2 training pairs that repeat another, 3 test pairs that are in training too" in provenance_text
-    assert data.files is not None
-    options = [f"--{name.replace('_', '-')}={path}" for name, path in vars(data.files).items() if path]
-    assert main(["data", *options, "--tokenizer", "whitespace"]) == 0
-    assert "3" in capsys.readouterr().out.partition("test pairs in training")[2].split("\n")[0]
-
-
-@pytest.mark.parametrize("command", ["run", "bench"])
-def test_commands_report_repetitions_in_a_line(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    lines = [f"ein satz {number}\ta line {number}\n".encode() for number in range(8)]
-    contents = {"test_source": lines[0] + lines[1], "validation_source": lines[2]}
-    data = corpus(tmp_path, b"".join([*lines, lines[3]]), contents=contents)
-    assert data.files is not None
-    words = [f"--{name.replace('_', '-')}={path}" for name, path in vars(data.files).items() if path]
-    words += ["--tokenizer=whitespace", "--updates=1", "--threads=1", "--set", "decoding.max_tokens=3"]
-    if command == "bench":
-        monkeypatch.setattr("harness.execution.local.execute", stop)
-    chosen = ["counting_model:build"] if command == "run" else ["--variant", "counting_model:build", "--seed=0"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(FIXTURES))
-        main([command, *chosen, *words])
-    message = "9 training pairs, 1 of them repeat another; 2 of 2 test pairs are in training too."
-    assert capsys.readouterr().out.count(message) == 1
-
-
-def stop(*_: object, **__: object) -> None:
-    raise ValueError("stopped by the test")
-
-
-def test_repetitions_of_multi30k(multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three training pairs repeat another, and no test pair is a training pair, as in the published records."""
-    monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
-    splits = corpora.load(DataSpec()).splits
-    counts = preprocess.count_repetitions({split: splits[name] for split, name in preprocess.SPLITS.items()})
-    assert counts == {"train_duplicate_pairs": 3, "test_pairs_in_train": 0}
-
-
-# Files of Multi30k ----------------------------------------------------------------------------------------------------
-
-POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4be6\nsize 62076\n"
-SPOILT: dict[str, tuple[str, bytes, str]] = {
-    "CR LF": ("val.de", TEXTS["val.de"].replace(b"\n", b"\r\n"), "not the text of val.de"),
-    "byte order mark": ("val.de", BOM + TEXTS["val.de"], "not the text of val.de"),
-    "UTF-16": ("val.de", TEXTS["val.de"].decode().encode("utf-16"), "not the text of val.de"),
-    "cut": ("val.de", TEXTS["val.de"][:-5], "not the text of val.de"),
-    "empty": ("val.de", b"", "not the text of val.de"),
-    "pointer instead of the file": ("val.de.gz", POINTER, r"cannot be used \(not a gzip file\)"),
-    "HTML": ("val.de.gz", b"<!doctype html>", r"cannot be used \(not a gzip file\)"),
-    "gzip cut": ("val.de.gz", gzip.compress(TEXTS["val.de"])[:-9], r"cannot be used \(a gzip file that is cut short\)"),
-    "gzip damaged": (
-        "val.de.gz",
-        gzip.compress(TEXTS["val.de"])[:-8] + bytes(8),
-        r"cannot be used \(a gzip file that is damaged\)",
-    ),
-    "gzip bomb": ("val.de.gz", gzip.compress(bytes(33 << 20), 1), "more than 33554432 bytes of text"),
-    "plain but huge": ("val.de", bytes((32 << 20) + 1), r"33,554,433 bytes: expected at most 33,554,432"),
-    "another file of the corpus": ("val.de", TEXTS["val.en"], "not the text of val.de"),
-}
-
-
-@pytest.mark.parametrize("kind", SPOILT)
-def test_load_multi30k_damaged_file_is_named(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    install(monkeypatch, tmp_path / "cache")
-    folder = tmp_path / "multi30k"
-    folder.mkdir()
-    for name in WANTED:
-        (folder / name).write_bytes(TEXTS[name])
-    name, content, message = SPOILT[kind]
-    (folder / "val.de").unlink()
-    (folder / name).write_bytes(content)
-    monkeypatch.setenv("MULTI30K_DIR", str(folder))
-    assert main(["data"]) == 2
-    error = capsys.readouterr().err
-    assert re.fullmatch(rf"bakeoff: {folder / name}: .*{message}.*\n", error), error
-
-
-def test_load_multi30k_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, tmp_path / "cache")
-    (tmp_path / "train.de").write_bytes(TEXTS["train.de"])
-    monkeypatch.setenv("MULTI30K_DIR", str(tmp_path))
-
-    def refuse(*_: object, **__: object) -> bytes:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(files, "read_bytes", refuse)
-    with pytest.raises(ValueError, match=rf"^{tmp_path}/train\.de: cannot be used \(Permission denied\); replace it"):
-        corpora.load(DataSpec())

@@ -1,0 +1,214 @@
+"""The cache of datasets: verified when read, written atomically, and with a key of all that determines the ids."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_corpora import same, small
+
+from harness.data import cache, corpora, preprocess, tokenizer_process
+from harness.data.dataset import (
+    prepare,
+    unavailable,
+)
+from harness.data.multi30k import DataUnavailable
+from harness.experiments.serialization import canonical_json
+from harness.experiments.specs import DataSpec
+
+WORDS = DataSpec(corpus="captions", tokenizer="whitespace")
+
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.mark.usefixtures("one_process")
+def test_prepare_again_tokenises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = small(tmp_path)
+    once = prepare(data)
+    monkeypatch.setattr(tokenizer_process, "_request", None)
+    assert same(prepare(data), once)
+    shutil.copytree(tmp_path / "cache", tmp_path / "carried")
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "carried"))
+    assert same(prepare(data), once)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_prepare_repairs_damaged_cache_entries(tmp_path: Path) -> None:
+    data = small(tmp_path)
+    once = prepare(data)
+    entry = tmp_path / "cache/prepared" / once.key
+    names = sorted(path.name for path in entry.iterdir())
+    assert names == ["contents.json", "ids.npz", "texts.json"]
+    for name in names:
+        good = (entry / name).read_bytes()
+        changed = bytearray(good)
+        changed[len(good) // 2] ^= 1
+        for bad in (bytes(changed), good[:-1], b"", None):
+            (entry / name).unlink() if bad is None else (entry / name).write_bytes(bad)
+            assert same(prepare(data), once)
+            assert (entry / name).read_bytes() == good
+    assert [path.name for path in entry.parent.iterdir()] == [once.key]
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "nested without end": lambda entry: (entry / "contents.json").write_bytes(b"[" * 200_000),
+    "not an object": lambda entry: (entry / "contents.json").write_bytes(b"[1]"),
+    "a pipe": lambda entry: ((entry / "ids.npz").unlink(), os.mkfifo(entry / "ids.npz")),
+    "a link": lambda entry: ((entry / "ids.npz").unlink(), (entry / "ids.npz").symlink_to("/dev/zero")),
+    "a folder": lambda entry: ((entry / "ids.npz").unlink(), (entry / "ids.npz").mkdir()),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes as POSIX has them")
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_prepare_replaces_hostile_cache_entries(kind: str, tmp_path: Path) -> None:
+    data = small(tmp_path)
+    once = prepare(data)
+    entry = tmp_path / "cache/prepared" / once.key
+    HOSTILE[kind](entry)
+    assert cache.read_entry(entry) is None
+    assert same(prepare(data), once)
+    assert cache.read_entry(entry) is not None
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/b", ".."])
+def test_cache_entry_reads_and_writes_nothing_outside(name: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    with pytest.raises(ValueError, match="expected the name of a file, without folders"):
+        cache.write_entry(tmp_path / "entry", {}, {name: b"another"})
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+    body = {"description": {}, "files": {name: cache.digest(b"secret")}}
+    sealed = canonical_json({**body, "digest": cache.digest(canonical_json(body).encode())})
+    (tmp_path / "entry").mkdir()
+    (tmp_path / "entry/contents.json").write_text(sealed)
+    assert cache.read_description(tmp_path / "entry") == {}
+    assert cache.read_entry(tmp_path / "entry") is None
+
+
+def test_splits_of_compressed_arrays_are_refused() -> None:
+    packed = io.BytesIO()
+    np.savez_compressed(packed, train_source_ids=np.zeros(1 << 20, np.int32))
+    with pytest.raises(ValueError, match=r"ids\.npz: expected arrays that are not compressed"):
+        preprocess.splits_of(packed.getvalue(), {})
+
+
+def test_key_depends_on_everything_that_determines_the_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    multi30k = DataSpec()
+
+    def key(data: DataSpec) -> str:
+        return preprocess.key(preprocess.identity(data, corpora.signature(data) or corpora.load(data).digests))
+
+    changed = {
+        "corpus": replace(multi30k, corpus="captions"),
+        "direction": replace(multi30k, direction="en-de"),
+        "test_split": replace(multi30k, test_split="test_2017_flickr"),
+        "tokenizer": replace(multi30k, tokenizer="moses"),
+        "case": replace(multi30k, case="kept"),
+        "vocabulary": replace(multi30k, vocabulary="joint"),
+        "minimum_frequency": replace(multi30k, minimum_frequency=3),
+        "max_length": replace(multi30k, max_length=50),
+        "training_pairs": replace(multi30k, training_pairs=5),
+        "files": small(tmp_path),
+    }
+    pieces = replace(multi30k, tokenizer="sentencepiece-bpe")
+    merged = replace(multi30k, tokenizer="moses-bpe")
+    changed |= {
+        "merges": replace(merged, merges=900),
+        "merged": merged,
+        "vocabulary_size": replace(pieces, vocabulary_size=900),
+        "seed": replace(pieces, seed=1),
+        "pieces": pieces,
+    }
+    assert {field.name for field in fields(DataSpec)} <= set(changed)
+    keys = {name: key(data) for name, data in changed.items()} | {"none": key(multi30k)}
+    assert len(set(keys.values())) == len(keys)
+    assert key(replace(multi30k, vocabulary_size=900, merges=900, seed=1)) == key(multi30k)
+    assert key(replace(pieces, minimum_frequency=9, merges=900)) == key(pieces)
+    assert key(replace(merged, minimum_frequency=9, vocabulary_size=900, seed=1)) == key(merged)
+    assert key(replace(WORDS, seed=1)) != key(WORDS)
+    assert key(small(tmp_path, test="a\tb\n")) != keys["files"]
+    monkeypatch.setattr(preprocess.importlib.metadata, "version", lambda library: "0.0.1")
+    assert key(multi30k) != keys["none"]
+
+
+@pytest.mark.usefixtures("one_process")
+def test_key_does_not_depend_on_paths(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    assert prepare(small(tmp_path)).key == prepare(small(tmp_path / "elsewhere")).key
+
+
+@pytest.mark.usefixtures("one_process")
+def test_prepare_with_a_copied_cache_needs_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = small(tmp_path)
+    installed = {"sacremoses": "0.1"}
+
+    def version(library: str) -> str:
+        if library not in installed:
+            raise preprocess.importlib.metadata.PackageNotFoundError(library)
+        return installed[library]
+
+    monkeypatch.setattr(preprocess.importlib.metadata, "version", version)
+    once = prepare(data)
+    prepare(replace(data, minimum_frequency=1))
+    process, missing = tokenizer_process._request, ValueError("sacremoses is not installed")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise missing
+
+    monkeypatch.setattr(tokenizer_process, "_request", refuse)
+    installed.clear()
+    assert same(prepare(data), once)
+    with pytest.raises(ValueError, match="is not installed"):
+        prepare(replace(data, case="kept"))
+    installed["sacremoses"] = "0.2"
+    monkeypatch.setattr(tokenizer_process, "_request", process)
+    assert prepare(data).key != once.key
+    installed.clear()
+    monkeypatch.setattr(tokenizer_process, "_request", refuse)
+    with pytest.raises(ValueError, match="is not installed"):
+        prepare(data)
+
+
+def test_prepare_cached_multi30k_needs_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MULTI30K_DIR", raising=False)
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", "http://127.0.0.1:9/")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    data = DataSpec(tokenizer="whitespace")
+    assert "127.0.0.1:9" in str(unavailable(data))
+    with pytest.raises(DataUnavailable, match="127.0.0.1:9"):
+        prepare(data)
+    identity = preprocess.identity(data, corpora.signature(data) or {})
+    captions = corpora.load(WORDS)
+    description, files = preprocess.preprocess(data, captions, identity)
+    cache.write_entry(cache.folder() / "prepared" / preprocess.key(identity), description, files)
+    assert unavailable(data) is None
+    assert len(prepare(data).train) == len(captions.splits["train"][0])
+    assert unavailable(WORDS) is None
+
+
+def test_prepare_in_concurrent_processes_agrees(tmp_path: Path) -> None:
+    small(tmp_path)
+    code = (
+        "import sys\nfrom harness.data.dataset import prepare\n"
+        "from harness.experiments.specs import DataSpec, FileSpec\n"
+        "names = FileSpec(**{f'{n}_source': f'{sys.argv[1]}/{n}.tsv' for n in ('train', 'validation', 'test')})\n"
+        "print(prepare(DataSpec(corpus='files', files=names, tokenizer='whitespace')).digests['tokenised'])\n"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    answers = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(set(answers)) == 1
+    assert len(list((tmp_path / "cache/prepared").iterdir())) == 1

@@ -1,0 +1,200 @@
+"""The cache of downloads: read-only or full disks, and several processes at once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pytest
+from fault_server import (
+    DIGESTS,
+    WANTED,
+    Answer,
+    Server,
+    assert_downloaded,
+    install,
+    stall,
+    whole,
+)
+
+from harness.cli.main import main
+from harness.data import cache, corpora
+from harness.experiments.specs import DataSpec
+
+MARGIN = 6.0
+"""Additional seconds on a slow machine."""
+
+
+@pytest.fixture(autouse=True)
+def _small_multi30k(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(monkeypatch, tmp_path / "cache")
+
+
+# The cache ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def without_rights(folder: Path) -> Iterator[None]:
+    """Make a folder read-only, also for root, which becomes another user meanwhile."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder, *folder.rglob("*")]
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    parents = [
+        ancestor
+        for ancestor in (folder, *folder.parents)
+        if ancestor != Path("/") and ancestor.stat().st_mode & 0o011 != 0o011
+    ]
+    modes = {ancestor: ancestor.stat().st_mode for ancestor in parents}
+    is_root = os.geteuid() == 0
+    try:
+        if is_root:
+            for ancestor in parents:
+                ancestor.chmod(modes[ancestor] | 0o011)
+            os.seteuid(65534)
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+        for ancestor, mode in modes.items():
+            ancestor.chmod(mode)
+        for path in paths:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
+
+
+@posix
+def test_fetch_read_only_cache_is_named_before_any_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    with (
+        without_rights(tmp_path / "cache"),
+        pytest.raises(ValueError, match=r"^the cache folder .*cache cannot be written \(Permission denied\): name an"),
+    ):
+        corpora.load(DataSpec())
+    assert server.asked == []
+
+
+@posix
+def test_fetch_read_only_cache_with_files_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    corpora.load(DataSpec())
+    server.asked.clear()
+    with without_rights(tmp_path / "cache"):
+        assert_downloaded(corpora.load(DataSpec()), tmp_path / "cache")
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("place", ["occupied", "occupied/below"])
+def test_fetch_cache_that_is_a_file_is_named(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server, capsys: Any
+) -> None:
+    (tmp_path / "occupied").write_bytes(b"")
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / place))
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    assert main(["data", "--corpus", "multi30k"]) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(rf"bakeoff: the cache folder .*{place} cannot be written \(.*\): .*BAKEOFF_CACHE\n", error)
+    assert server.asked == []
+
+
+def test_fetch_full_disk_leaves_no_partial_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+
+    def write_half(path: Path, content: bytes) -> None:
+        path.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", write_half)
+        with pytest.raises(ValueError, match=r"cannot be written \(No space left on device\): name another one"):
+            corpora.load(DataSpec())
+    assert list((tmp_path / "cache/multi30k").iterdir()) == []
+    assert_downloaded(corpora.load(DataSpec()), tmp_path / "cache")
+
+
+# Several processes ----------------------------------------------------------------------------------------------------
+
+LOAD = f"""
+from harness.data import corpora, multi30k
+from harness.experiments.specs import DataSpec
+multi30k.DIGESTS = {DIGESTS!r}
+assert corpora.load(DataSpec()).digests == {{name: multi30k.DIGESTS[name] for name in {WANTED!r}}}
+"""
+
+
+def loading() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", LOAD], stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("processes", [2, pytest.param(8, marks=pytest.mark.faults)])
+def test_fetch_concurrent_processes_share_one_download(
+    processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    def slow(packed: bytes) -> Answer:
+        def answer(handler: Any) -> None:
+            time.sleep(0.3)
+            whole(packed)(handler)
+
+        return answer
+
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good", slow))
+    running_processes = [loading() for _ in range(processes)]
+    errors = [process.communicate(timeout=60)[1] for process in running_processes]
+    assert [process.returncode for process in running_processes] == [0] * processes, errors
+    assert sorted(server.asked) == sorted(f"/good/{name}.gz" for name in WANTED)
+    assert_downloaded(corpora.load(DataSpec()), tmp_path / "cache")
+
+
+@posix
+def test_fetch_killed_process_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("stalling", whole, stall))
+    server.answers["/stalling/val.de.gz"] = [stall(b"")]
+    first = loading()
+    while "/stalling/val.de.gz" not in server.asked and first.poll() is None:
+        time.sleep(0.02)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    assert first.returncode == -signal.SIGKILL
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    started = time.monotonic()
+    assert_downloaded(corpora.load(DataSpec()), tmp_path / "cache")
+    assert time.monotonic() - started < MARGIN
+    assert "/good/train.de.gz" not in server.asked, "what the killed one had is kept"
+
+
+def test_turn_is_not_waited_for_beyond_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setattr(cache, "TURN_SECONDS", 0.2)
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    started = time.monotonic()
+    with cache.turn("multi30k"):
+        assert_downloaded(corpora.load(DataSpec()), tmp_path / "cache")
+    assert 0.2 < time.monotonic() - started < MARGIN
+
+
+def test_turn_without_file_locks_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good"))
+    assert_downloaded(corpora.load(DataSpec()), tmp_path / "cache")
