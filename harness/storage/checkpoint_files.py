@@ -7,7 +7,6 @@ RESULTS/ID/checkpoint-N.safetensors  the tensors; written before the manifest
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Callable
@@ -36,7 +35,7 @@ def save(results: Path, run_id: str, state: Arrays, notes: dict[str, Any]) -> No
     number = max(_generations(folder), default=0) + 1
     path = _path(folder, number, "safetensors")
     manifest = {**tensors.manifest(path.name, tensors.write(path, state), state), "notes": run_store.finite(notes)}
-    files.write_bytes(_path(folder, number, "json"), _manifest_bytes(manifest))
+    files.write_sealed(_path(folder, number, "json"), manifest)
     for older in _generations(folder)[GENERATIONS:]:
         _remove(folder, older)
 
@@ -109,17 +108,11 @@ def _read(folder: Path, number: int, most: int) -> tuple[Arrays, dict[str, Any]]
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file; its process was probably killed before it wrote it")
     state, manifest = tensors.read_named(path, most)
-    is_as_written = files.read_bytes(path, files.JSON_BYTES) == _manifest_bytes(manifest)
+    is_as_written = files.read_bytes(path, files.JSON_BYTES) == files.sealed_bytes(manifest)  # to the byte
     notes = manifest.get("notes")
     if not is_as_written or manifest["file"] != f"{CHECKPOINT}-{number}.safetensors" or not isinstance(notes, dict):
         raise ValueError(f"{path}: damaged (not as it was written)")
     return state, notes
-
-
-def _manifest_bytes(manifest: dict[str, Any]) -> bytes:
-    """Return a manifest with its seal as the bytes of its file; readers compare them, so every byte is checked."""
-    sealed = {**manifest, files.SEAL: files.seal(manifest)}
-    return (json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def _generations(folder: Path) -> list[int]:

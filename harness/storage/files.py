@@ -98,19 +98,27 @@ def write_json(path: Path, value: Any) -> None:
     Raises:
         OSError, ValueError: As `replacing`; also a ValueError for NaN and infinity.
     """
-    text = json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False, allow_nan=False)
-    write_bytes(path, (text + "\n").encode())
+    write_bytes(path, _indented(value))
 
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
     """Write a JSON object with its seal. Raises: as `write_json`."""
-    write_json(path, {**value, SEAL: seal(value)})
+    write_bytes(path, sealed_bytes(value))
+
+
+def sealed_bytes(value: dict[str, Any]) -> bytes:
+    """Return a JSON object with its seal, as `write_sealed` writes it."""
+    return _indented({**value, SEAL: seal(value)})
 
 
 def seal(value: dict[str, Any]) -> str:
     """Return the SHA-256 of a JSON object without its seal. It reveals edits by hand, but not a forged seal."""
     unsealed = {name: item for name, item in value.items() if name != SEAL}
     return hashlib.sha256(canonical_json(unsealed).encode()).hexdigest()
+
+
+def _indented(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def _create_temporary(path: Path) -> tuple[io.FileIO, Path]:

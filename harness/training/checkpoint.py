@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +20,6 @@ from impls.contract import Arrays, Seq2SeqModel, Totals
 
 LARGEST_SHARE = 3
 """The most bytes of a checkpoint per byte of the model's state: the state, and the kept weights in float64."""
-
-
-class EarlierProcesses(TypedDict):
-    """The environment of a run up to an update, and whether `--resume-anyway` was needed to leave it."""
-
-    until_update: int
-    environment: dict[str, Any]
-    resumed_anyway: NotRequired[bool]
 
 
 class ResumeRefused(ValueError):
@@ -60,7 +52,8 @@ class TrainingState:
         resumed_after_epochs, resumed_after_updates: Where each later process started.
         checkpoint_fallbacks: A line for each checkpoint that could not be used.
         environment: That of the last process; a checkpoint of an older version has none.
-        earlier: The environments before it.
+        earlier: For each environment before it, `until_update`, `environment`, and `resumed_anyway` if
+            `--resume-anyway` was needed to leave it.
     """
 
     started: str
@@ -86,7 +79,7 @@ class TrainingState:
     resumed_after_updates: list[int] = field(default_factory=list)
     checkpoint_fallbacks: list[str] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
-    earlier: list[EarlierProcesses] = field(default_factory=list)
+    earlier: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def earlier_processes(self) -> list[dict[str, Any]]:
@@ -94,8 +87,7 @@ class TrainingState:
         entries = []
         for earlier in self.earlier:
             changed = differences(earlier["environment"], self.environment)
-            if earlier.get("resumed_anyway"):
-                changed["resumed_anyway"] = True
+            changed |= {name: True for name in earlier if name == "resumed_anyway"}
             if changed:
                 entries.append({"until_update": earlier["until_update"], **changed})
         return entries
@@ -103,10 +95,8 @@ class TrainingState:
     def move(self, environment: dict[str, Any], *, resumed_anyway: bool) -> None:
         """Continue in this environment."""
         if self.environment and self.environment != environment:
-            entry: EarlierProcesses = {"until_update": self.updates, "environment": self.environment}
-            if resumed_anyway:
-                entry["resumed_anyway"] = True
-            self.earlier.append(entry)
+            forced = {"resumed_anyway": True} if resumed_anyway else {}
+            self.earlier.append({"until_update": self.updates, "environment": self.environment, **forced})
         self.environment = environment
 
 

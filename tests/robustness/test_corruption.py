@@ -205,5 +205,5 @@ def test_load_weights_other_digest_is_refused(tmp_path: Path) -> None:
     digest = run_store.save_weights(tmp_path, "run", WEIGHTS)
     run_store.save_weights(tmp_path, "run", {**WEIGHTS, "b": -WEIGHTS["b"]})
     run_store.load_weights(tmp_path, "run")
-    with pytest.raises(ValueError, match="not those that the record has the SHA-256 of"):
+    with pytest.raises(ValueError, match="not those of the SHA-256 in the record"):
         run_store.load_weights(tmp_path, "run", digest)
