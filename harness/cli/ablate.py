@@ -160,7 +160,7 @@ def _announce(arguments: argparse.Namespace, plan: AblationPlan, there: list[Run
             f"seed {rate_tuning.PILOT_SEED} choose one for each recipe. The runs at the chosen rates come after them."
         )
     if suite.name == "quick":
-        say("Its models are small and see little: its results are not comparable with published ones.")
+        say("Its models are small: the results are comparable with each other, not with published ones.")
     if there:
         say(f"{len(there)} of them finished earlier and are not run again.")
 

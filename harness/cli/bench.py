@@ -121,7 +121,7 @@ def _announce(suite: Suite, specs: list[RunSpec], there: list[RunRecord]) -> Non
     corpora = ", ".join(dict.fromkeys(f"{spec.data.corpus} {spec.data.direction}" for spec in specs))
     say(f"Suite {suite.name} ({suite.purpose}): {len(specs)} runs on {corpora}.")
     if suite.name == "quick":
-        say("Its models are small and see little: its results are not comparable with published ones.")
+        say("Its models are small: the results are comparable with each other, not with published ones.")
     for record in there:
         say(f"  {record.id}: already {record.status}, not run again")
 

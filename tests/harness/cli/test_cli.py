@@ -199,7 +199,7 @@ def test_bench_trains_measures_reports_and_goes_on(tmp_path: Path, monkeypatch: 
     assert all(epoch.validation_bleu is not None for record in records for epoch in record.curve)
     shown = capsys.readouterr()
     assert "2 runs on captions de-en" in shown.out
-    assert "not comparable with published" in shown.out
+    assert "not with published ones" in shown.out
     assert "2 to run" in shown.out
     assert "about" in shown.out
     assert (tmp_path / "reports/local/quick/index.md").is_file()

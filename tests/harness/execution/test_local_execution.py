@@ -267,10 +267,14 @@ def test_the_captions_have_words_enough_for_every_source() -> None:
             assert len(prepare(one.data).source_words) == one.data.vocabulary_size
 
 
-def test_quick_is_narrow_and_short() -> None:
+def test_quick_suite_is_small_and_short_in_both_budgets() -> None:
     quick = suites.SUITES["quick"]
     for variant in quick.variants:
-        one = suites.spec(quick, variant, budget="source", seed=0, data=DataSpec())
-        assert one.recipe is not None
-        assert (one.recipe.width, one.training.epochs, one.data.training_pairs) == (128, 3, 10_000)
-        assert one.training.warmup_updates < 3 * 10_000 / one.training.batch_size
+        source, controlled = (
+            suites.spec(quick, variant, budget=budget, seed=0, data=DataSpec()) for budget in ("source", "controlled")
+        )
+        assert controlled.recipe is not None
+        assert (controlled.recipe.width, getattr(controlled.recipe, "layers", 2)) == (128, 2)
+        assert (controlled.training.batch_size, controlled.training.peak_rate) == (64, 1e-3)
+        assert source.training.epochs == controlled.training.epochs == 3
+        assert source.training.warmup_updates < 3 * 29_000 / source.training.batch_size
