@@ -1,12 +1,13 @@
-"""A comparison as data: JSON with everything, and CSV with a line for each difference."""
+"""A comparison as data: JSON with everything, and CSV with one row per difference."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import combinations
 from typing import Any
 
 from harness.analysis.comparison import Comparison
@@ -19,6 +20,7 @@ from harness.text import short_line
 
 SCHEMA = 2
 LONGEST = 4_000
+"""Longer text is cut. Units: characters."""
 COLUMNS = (
     "section",
     "name",
@@ -46,211 +48,198 @@ COLUMNS = (
 )
 
 
-def to_json(found: Comparison) -> str:
-    """Return the comparison as JSON: differences are a side's figure less that of another, in the record's units."""
+def to_json(comparison: Comparison) -> str:
+    """Return the comparison as JSON. Differences are one side minus another, in the units of the records."""
     value = {
         "schema": SCHEMA,
-        "sides": [_side(side) for side in found.sides],
-        "allowed": [asdict(one) for one in found.allowed],
-        "settings": [{"name": one.name, "values": list(one.values)} for one in found.settings],
-        "figures": [_figure(one) for one in found.figures],
-        "seeds_of_sentences": list(found.seeds),
-        "parts": [_parts(one) for one in found.parts],
-        "sentences_ranked_by": found.ranked_by,
-        "extremes": [_extreme(one) for one in found.extremes],
-        "did_not_complete": list(found.lost),
-        "remarks": list(found.remarks),
-        "left_out": list(found.left_out),
+        "sides": [_side(side) for side in comparison.sides],
+        "allowed": [asdict(disagreement) for disagreement in comparison.allowed],
+        "settings": [asdict(setting) for setting in comparison.settings],
+        "figures": [_metric(metric) for metric in comparison.figures],
+        "seeds_of_sentences": comparison.seeds,
+        "parts": [asdict(subsets) for subsets in comparison.parts],
+        "sentences_ranked_by": comparison.ranked_by,
+        "extremes": [
+            {"side": largest.letter, "sentences": _directions(largest.sentences), "ngrams": _directions(largest.ngrams)}
+            for largest in comparison.extremes
+        ],
+        "did_not_complete": comparison.lost,
+        "remarks": comparison.remarks,
+        "left_out": comparison.left_out,
     }
-    return json.dumps(_clean(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _side(side: Side) -> dict[str, Any]:
     runs = [
-        {"id": one.record.id, "seed": one.record.spec.seed, "status": one.record.status, "folder": str(one.folder)}
-        for one in side.runs
+        {"id": run.record.id, "seed": run.record.spec.seed, "status": run.record.status, "folder": str(run.folder)}
+        for run in side.runs
     ]
     return {"letter": side.letter, "label": side.label, "runs": runs}
 
 
-def _figure(one: MetricComparison) -> dict[str, Any]:
-    figure, table = one.figure, one.table
-    letters = [each.label for each in one.intervals]
-    pairs = [(second, first) for place, first in enumerate(letters) for second in letters[place + 1 :]]
+def _metric(metric: MetricComparison) -> dict[str, Any]:
+    figure, table = metric.figure, metric.table
+    letters = [interval.label for interval in metric.intervals]
+    pairs = combinations(letters, 2) if table else ()
     return {
         "name": figure.name,
         "title": figure.title,
         "better": figure.direction,
-        "means": [_interval(each) for each in one.intervals],
-        "seeds": list(table.seeds) if table else [],
+        "means": [_interval(interval) for interval in metric.intervals],
+        "seeds": table.seeds if table else [],
         "comparisons": table.tests if table else 0,
-        "table": None if table is None else "report" if one.reported else "sides",
-        "detectable": table.detectable if table and not one.unjudged else None,
+        "table": None if table is None else "report" if metric.reported else "sides",
+        "detectable": table.detectable if table and not metric.unjudged else None,
         "moderation": table.moderation if table else "",
-        "differences": [_difference(one, table.between(*pair)) for pair in pairs] if table else [],
-        "not_compared": one.silent,
-        "not_tested": one.unjudged,
-        "remarks": list(table.remarks) if table else [],
+        "differences": [_difference(metric, metric.difference(second, first)) for first, second in pairs],
+        "not_compared": metric.silent,
+        "not_tested": metric.unjudged,
+        "remarks": table.remarks if table else [],
     }
 
 
-def _parts(found: SubsetScores) -> dict[str, Any]:
-    value = asdict(found)
-    for part in value["parts"]:
-        for change in part["changes"]:
-            change["conclusion"] = change["conclusion"].label
-    return value
+def _interval(interval: Interval) -> dict[str, Any]:
+    value = asdict(interval)
+    value |= {"side": value.pop("label"), "interval_covers": value.pop("basis")}
+    return {name: item for name, item in value.items() if name not in ("first", "second")}
 
 
-def _interval(one: Interval) -> dict[str, Any]:
-    return {
-        "side": one.label,
-        "mean": one.mean,
-        "low": one.low,
-        "high": one.high,
-        "values": list(one.values),
-        "n": one.n,
-        "interval_covers": one.basis,
-        "remark": one.remark,
+def _difference(metric: MetricComparison, difference: Difference | None) -> dict[str, Any]:
+    assert difference is not None
+    return _interval(difference) | {
+        "side": difference.first,
+        "less": difference.second,
+        "conclusion": metric.conclusion(difference),
+        "significant": difference.significant and not metric.unjudged,
     }
 
 
-def _difference(one: MetricComparison, each: Difference) -> dict[str, Any]:
-    value = {**asdict(each), "interval_covers": each.basis, "conclusion": one.conclusion(each).label}
-    value["significant"] = each.significant and not one.unjudged
-    for name in ("label", "basis"):
-        del value[name]
-    return {"side": value.pop("first"), "less": value.pop("second"), **value}
+def _directions(examples: tuple[Sequence[Any], Sequence[Any]] | None) -> dict[str, Any] | None:
+    """Return the sentences or n-grams in which a side is better, and those in which it is worse."""
+    if examples is None:
+        return None
+    return {name: list(map(asdict, same)) for name, same in zip(("better", "worse"), examples, strict=True)}
 
 
-def _extreme(one: Any) -> dict[str, Any]:
-    value = {"side": one.letter}
-    for name in ("sentences", "ngrams"):
-        found = getattr(one, name)
-        value[name] = (
-            None
-            if found is None
-            else {
-                "better": [asdict(each) for each in found[0]],
-                "worse": [asdict(each) for each in found[1]],
-            }
-        )
-    return value
-
-
-def _clean(value: Any) -> Any:
-    """Return JSON whose text holds no control character: whoever prints it is not at its mercy."""
+def _plain(value: Any) -> Any:
+    """Return a JSON value in which text has no control characters, so that it is safe to print."""
     if isinstance(value, str):
         return short_line(value, longest=LONGEST)
+    if isinstance(value, Conclusion):
+        return value.label
     if isinstance(value, Mapping):
-        return {name: _clean(one) for name, one in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(one) for one in value]
+        return [_plain(item) for item in value]
     return value
 
 
 # CSV ------------------------------------------------------------------------------------------------------------------
 
 
-def to_csv(found: Comparison) -> str:
-    """Return the comparison as CSV, `COLUMNS` first; text that a spreadsheet would run begins with an apostrophe.
+def to_csv(comparison: Comparison) -> str:
+    """Return the comparison as CSV with the columns `COLUMNS`; formulas are escaped with an apostrophe.
 
-    Sections: side, allowed, setting, figure, a division of the test set, sentence, ngram. `second` is held against
-    `first`: the difference is its value less that of `first`.
+    Sections: side, allowed, setting, figure, one for each division of the test set, sentence, ngram. The difference is
+    the value of `second` minus that of `first`.
     """
-    written = io.StringIO()
-    writer = csv.DictWriter(written, COLUMNS, lineterminator="\n")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for line in _lines(found):
-        writer.writerow({name: _cell(value) for name, value in line.items()})
-    return written.getvalue()
+    for row in _rows(comparison):
+        writer.writerow({name: int(value) if isinstance(value, bool) else cell(value) for name, value in row.items()})
+    return text.getvalue()
 
 
-def _cell(value: Any) -> Any:
-    if isinstance(value, bool):
-        return int(value)
-    return cell(value)
-
-
-def _lines(found: Comparison) -> Iterator[dict[str, Any]]:
-    base = found.sides[0].letter
-    for side in found.sides:
+def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    base, *others = comparison.sides
+    for side in comparison.sides:
         runs = ", ".join(f"{run.record.id} ({run.record.status})" for run in side.runs)
         yield {"section": "side", "name": side.letter, "first_text": side.label, "second_text": runs}
-    for one in found.allowed:
-        yield {"section": "allowed", "name": one.name, "remark": one.told}
-    for setting in found.settings:
-        for side, value in zip(found.sides[1:], setting.values[1:], strict=True):
-            pair = {"first": base, "second": side.letter, "first_text": setting.values[0], "second_text": value}
-            yield {"section": "setting", "name": setting.name, **pair}
-    for figure in found.figures:
-        yield from _figure_lines(found, figure)
-    for parts in found.parts:
-        for part in parts.parts:
-            for place, change in enumerate(part.changes, start=1):
-                yield {
-                    "section": parts.name,
-                    "name": parts.score,
-                    "part": part.title,
-                    "better": "higher",
-                    "first": base,
-                    "second": change.letter,
-                    "first_value": part.scores[0],
-                    "second_value": part.scores[place],
-                    "difference": change.mean,
-                    "low": change.low,
-                    "high": change.high,
-                    "p_holm": change.p,
-                    "conclusion": change.conclusion.label,
-                    "significant": change.conclusion in (Conclusion.BETTER, Conclusion.WORSE),
-                    "n": len(found.seeds),
-                    "remark": f"{part.size} {parts.unit}",
-                }
-    yield from _extreme_lines(found, base)
+    for disagreement in comparison.allowed:
+        yield {"section": "allowed", "name": disagreement.name, "remark": disagreement.told}
+    for setting in comparison.settings:
+        for side, value in zip(others, setting.values[1:], strict=True):
+            pair = {"first": base.letter, "second": side.letter}
+            texts = {"first_text": setting.values[0], "second_text": value}
+            yield {"section": "setting", "name": setting.name, **pair, **texts}
+    for metric in comparison.figures:
+        yield from _metric_rows(comparison, metric)
+    for subsets in comparison.parts:
+        yield from _subset_rows(comparison, subsets)
+    yield from _example_rows(comparison)
 
 
-def _figure_lines(found: Comparison, one: MetricComparison) -> Iterator[dict[str, Any]]:
-    means = {each.label: each.mean for each in one.intervals}
-    letters = [side.letter for side in found.sides]
-    for place, first in enumerate(letters):
-        for second in letters[place + 1 :]:
-            line = {
-                "section": "figure",
-                "name": one.figure.name,
-                "better": one.figure.direction,
-                "first": first,
-                "second": second,
-                "first_value": means[first],
-                "second_value": means[second],
-                "remark": one.silent or one.unjudged,
+def _metric_rows(comparison: Comparison, metric: MetricComparison) -> Iterator[dict[str, Any]]:
+    means = {interval.label: interval.mean for interval in metric.intervals}
+    for first, second in combinations([side.letter for side in comparison.sides], 2):
+        row = {
+            "section": "figure",
+            "name": metric.figure.name,
+            "better": metric.figure.direction,
+            "first": first,
+            "second": second,
+            "first_value": means[first],
+            "second_value": means[second],
+            "remark": metric.silent or metric.unjudged,
+        }
+        difference = metric.difference(second, first)
+        if difference is not None:
+            row |= {
+                **{name: getattr(difference, name) for name in ("low", "high", "p", "p_holm", "n")},
+                "difference": difference.mean,
+                "tested_over": difference.tested,
+                "conclusion": metric.conclusion(difference).label,
+                "significant": difference.significant and not metric.unjudged,
+                "interval_covers": difference.basis,
+                "above_zero_on_new_seed": difference.above_zero,
+                "remark": difference.remark or metric.unjudged,
+                "comparisons": metric.table.tests if metric.table else None,
             }
-            each = one.difference(second, first)
-            if each is not None:
-                names = ("low", "high", "p", "p_holm", "n")
-                line |= {"difference": each.mean, **{name: getattr(each, name) for name in names}}
-                line |= {"tested_over": each.tested, "conclusion": one.conclusion(each).label}
-                line |= {"significant": each.significant and not one.unjudged, "interval_covers": each.basis}
-                line |= {"above_zero_on_new_seed": each.above_zero, "remark": each.remark or one.unjudged}
-                line |= {"comparisons": one.table.tests if one.table else None}
-            yield line
+        yield row
 
 
-def _extreme_lines(found: Comparison, base: str) -> Iterator[dict[str, Any]]:
-    for one in found.extremes:
-        pair = {"first": base, "second": one.letter}
-        for sentence in [each for own in one.sentences or () for each in own]:
+def _subset_rows(comparison: Comparison, subsets: SubsetScores) -> Iterator[dict[str, Any]]:
+    for subset in subsets.parts:
+        for change, score in zip(subset.changes, subset.scores[1:], strict=True):
+            yield {
+                "section": subsets.name,
+                "name": subsets.score,
+                "part": subset.title,
+                "better": "higher",
+                "first": comparison.sides[0].letter,
+                "second": change.letter,
+                "first_value": subset.scores[0],
+                "second_value": score,
+                "difference": change.mean,
+                "low": change.low,
+                "high": change.high,
+                "p_holm": change.p,
+                "conclusion": change.conclusion.label,
+                "significant": change.conclusion in (Conclusion.BETTER, Conclusion.WORSE),
+                "n": len(comparison.seeds),
+                "remark": f"{subset.size} {subsets.unit}",
+            }
+
+
+def _example_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    for largest in comparison.extremes:
+        pair = {"first": comparison.sides[0].letter, "second": largest.letter}
+        for sentence in (sentence for direction in largest.sentences or () for sentence in direction):
             yield {
                 "section": "sentence",
-                "name": found.ranked_by,
+                "name": comparison.ranked_by,
                 "part": str(sentence.number),
                 **pair,
                 "first_value": sentence.means[0],
                 "second_value": sentence.means[1],
                 "difference": sentence.difference,
-                "remark": f"seed {sentence.seed}" + (f"; reference: {sentence.reference}" * bool(sentence.reference)),
+                "remark": f"seed {sentence.seed}"
+                + (f"; reference: {sentence.reference}" if sentence.reference else ""),
                 "first_text": sentence.translations[0],
                 "second_text": sentence.translations[1],
             }
-        for gram in [each for own in one.ngrams or () for each in own]:
+        for gram in (gram for direction in largest.ngrams or () for gram in direction):
             counts = {"first_value": gram.first, "second_value": gram.second, "difference": gram.second - gram.first}
             yield {"section": "ngram", "name": "times right", "part": gram.words, **pair, **counts}

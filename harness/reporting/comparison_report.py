@@ -1,4 +1,4 @@
-"""A comparison as a document: what people read, in whatever form it is written."""
+"""A comparison as blocks of a document, for the terminal, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -8,355 +8,326 @@ from harness.analysis.comparability import machine
 from harness.analysis.comparison import Comparison, LargestDifferences
 from harness.analysis.comparison_metrics import MetricComparison
 from harness.analysis.effects import CLAIM_SEEDS, LEGEND, Conclusion, Difference, assumption
-from harness.analysis.example_sentences import Ngram, Sentence
+from harness.analysis.example_sentences import Sentence
 from harness.analysis.grouping import BUDGETS
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import COMPARISON, MAIN, Kind
 from harness.analysis.selection import Side
-from harness.analysis.subsets import Subset, SubsetScores
+from harness.analysis.subsets import SubsetScores
+from harness.reporting import provenance
 from harness.reporting.document import Block, Heading, Items, Table
 from harness.reporting.formatting import MISSING, bounds, number, p_value, percent, signed
 from harness.text import count
 
 MATRICES = (MAIN, "chrf", "test_loss")
-"""The figures whose differences of all pairs are shown where there are more than two sides."""
+"""The metrics with a table of all pairs, for three sides or more."""
 ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
 COVERS = {"seeds and sentences": "seeds + sentences", "seeds": "seeds", "sentences": "sentences", "nothing": MISSING}
 
 
-def document(found: Comparison) -> list[Block]:
-    """Return everything that is to be told."""
-    base = found.sides[0]
-    blocks: list[Block] = [Heading(f"{' and '.join(side.letter for side in found.sides[1:])} against {base.letter}")]
-    blocks.append(Items(tuple(_side(side) for side in found.sides)))
-    blocks.append(Items((*_warnings(found), *(_finding(found, side) for side in found.sides[1:]))))
-    blocks += _settings(found)
-    for side in found.sides[1:]:
-        blocks += _figures(found, side, "quality", "Quality")
-        blocks += _figures(found, side, "orders", "BLEU by order of n-gram")
-    blocks += _matrices(found)
-    for side in found.sides[1:]:
-        blocks += _cost(found, side)
-    for parts in found.parts:
-        blocks += _parts(found, parts)
-    for one in found.extremes:
-        blocks += _sentences(found, one)
-        blocks += _ngrams(found, one)
-    if found.left_out:
-        blocks += [Heading("Left out"), Items(found.left_out)]
-    return [*blocks, Heading("How to read it"), Items(_legend(found))]
+def document(comparison: Comparison) -> list[Block]:
+    """Return a comparison as blocks."""
+    base, *others = comparison.sides
+    blocks: list[Block] = [
+        Heading(f"{' and '.join(side.letter for side in others)} against {base.letter}"),
+        Items(tuple(map(_side, comparison.sides))),
+        Items((*_warnings(comparison), *(_finding(comparison, side) for side in others))),
+        *_settings(comparison),
+    ]
+    for side in others:
+        blocks += _metrics(comparison, side.letter, "quality", "Quality")
+        blocks += _metrics(comparison, side.letter, "orders", "BLEU by order of n-gram")
+    blocks += _matrices(comparison)
+    for side in others:
+        blocks += _costs(comparison, side)
+    for subsets in comparison.parts:
+        blocks += _subsets(comparison, subsets)
+    for examples in comparison.extremes:
+        blocks += [*_sentences(comparison, examples), *_ngrams(comparison, examples)]
+    if comparison.left_out:
+        blocks += [Heading("Left out"), Items(comparison.left_out)]
+    return [*blocks, Heading("How to read it"), Items(_legend(comparison))]
 
 
-# The beginning --------------------------------------------------------------------------------------------------------
+def _table_and_notes(title: str, table: Table, notes: Sequence[str]) -> list[Block]:
+    return [Heading(title), table, *([Items(tuple(notes))] if notes else [])]
+
+
+# Sides and findings ---------------------------------------------------------------------------------------------------
 
 
 def _side(side: Side) -> str:
-    ends = [run.record.status for run in side.runs]
-    told = ", ".join(f"{ends.count(end)} {end}" for end in dict.fromkeys(sorted(ends)))
-    seeds = ", ".join(str(run.record.spec.seed) for run in side.runs)
-    data, budget = side.records[0].spec.data, BUDGETS[side.records[0].spec.budget].lower()
+    spec = side.records[0].spec
     return (
-        f"{side.letter}: {side.label}; {data.corpus} {data.direction} {data.test_split}; {budget}; "
-        f"seed{'s' * (len(ends) > 1)} {seeds} ({told})"
+        f"{side.letter}: {side.label}; {spec.data.corpus} {spec.data.direction} {spec.data.test_split}; "
+        f"{BUDGETS[spec.budget].lower()}; {_seeds([record.spec.seed for record in side.records])} "
+        f"({provenance.statuses(side.records)})"
     )
 
 
-def _warnings(found: Comparison) -> list[str]:
-    notes = dict.fromkeys(record.note for side in found.sides for record in side.records if record.note)
-    return [
-        *(f"Not the same on all sides, and allowed: {one.name}: {one.told}." for one in found.allowed),
+def _seeds(seeds: Sequence[int]) -> str:
+    """Return seeds with their noun, such as "seeds 0, 1, 2"."""
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
+def _warnings(comparison: Comparison) -> list[str]:
+    notes = dict.fromkeys(record.note for side in comparison.sides for record in side.records if record.note)
+    lines = [
+        *(f"Not the same on all sides, and allowed: {item.name}: {item.told}." for item in comparison.allowed),
         *(f"Note: {note}" for note in notes),
-        *(f"Did not complete: {line}." for line in found.lost),
-        *found.remarks,
-        *([_fewer(found)] if found.lost and found.seeds else []),
+        *(f"Did not complete: {line}." for line in comparison.lost),
+        *comparison.remarks,
     ]
+    if comparison.lost and comparison.seeds:
+        seeds = _seeds(comparison.seeds)
+        lines.append(f"Lengths, words, sentences and n-grams are of {seeds} alone, where every run completed.")
+    return lines
 
 
-def _fewer(found: Comparison) -> str:
-    seeds = f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"
-    return f"Lengths, words, sentences and n-grams are of {seeds} alone, where every run completed."
-
-
-def _finding(found: Comparison, side: Side) -> str:
-    """Return in a sentence what the main figure says."""
-    base, main = found.sides[0], found.figure(MAIN)
-    names = f"{side.letter} ({side.label}) and {base.letter} ({base.label})"
+def _finding(comparison: Comparison, side: Side) -> str:
+    """Return in a sentence the difference in the main metric, with its test."""
+    base, main = comparison.sides[0], comparison.figure(MAIN)
+    names = f"{side.letter} ({side.label})", f"{base.letter} ({base.label})"
     difference = main.difference(side.letter, base.letter) if main else None
     if main is None or difference is None or difference.mean is None:
-        why = (main.silent if main else "") or (difference.remark if difference else "") or "no side has it"
-        return f"sacreBLEU of {names} cannot be compared: {why.rstrip('.')}."
-    said = f"sacreBLEU, {side.letter} ({side.label}) less {base.letter} ({base.label}): {signed(difference.mean, 2)}"
-    conclusion = main.conclusion(difference)
+        reason = (main.silent if main else "") or (difference.remark if difference else "") or "no side has it"
+        return f"sacreBLEU of {names[0]} and {names[1]} cannot be compared: {reason.rstrip('.')}."
+    sentence = f"sacreBLEU, {names[0]} less {names[1]}: {signed(difference.mean, 2)}"
+    conclusion, interval = main.conclusion(difference), bounds(difference, 2)
     if difference.tested == "sentences":
-        said += f", one seed, {_both_p(main, difference)}"
+        sentence += f", one seed, {_p_values(main, difference)}"
         if conclusion is Conclusion.SENTENCES_ONLY:
-            return f"{said}: {conclusion.label}."
-        return f"{said}: {conclusion.label} even on these sentences; seed variance unknown."
+            return f"{sentence}: {conclusion.label}."
+        return f"{sentence}: {conclusion.label} even on these sentences; seed variance unknown."
     if difference.n < LEAST_SEEDS or difference.tested == "nothing":
-        values = bounds(difference, 2)
-        shown = f" ({values})" if values != MISSING else ""
-        return f"{said}{shown}, {count(difference.n, 'seed')}: not tested."
-    said += f" (95 % interval {bounds(difference, 2)}), {difference.n} seeds, {_both_p(main, difference)}"
+        values = "" if interval == MISSING else f" ({interval})"
+        return f"{sentence}{values}, {count(difference.n, 'seed')}: not tested."
+    sentence += f" (95 % interval {interval}), {difference.n} seeds, {_p_values(main, difference)}"
     if difference.n < CLAIM_SEEDS:
-        return f"{said}: fewer than {CLAIM_SEEDS} seeds are too few for a claim."
+        return f"{sentence}: fewer than {CLAIM_SEEDS} seeds are too few for a claim."
     if conclusion is Conclusion.INCONCLUSIVE:
-        return f"{said}: inconclusive{assumption(difference.n)}. That does not show that they are equal."
-    return f"{said}: significantly {conclusion.label}{assumption(difference.n)}."
+        return f"{sentence}: inconclusive{assumption(difference.n)}. That does not show that they are equal."
+    return f"{sentence}: significantly {conclusion.label}{assumption(difference.n)}."
 
 
-def _both_p(one: MetricComparison, difference: Difference) -> str:
-    """Return the p-value of a comparison on its own, and that among all comparisons of its table."""
-    tests = one.table.tests if one.table else 1
-    within = "the report" if one.reported else "this page"
-    comparisons = count(tests, "comparison")
-    return f"p {p_value(difference.p)} on its own, {p_value(difference.p_holm)} within the {comparisons} of {within}"
+def _p_values(metric: MetricComparison, difference: Difference) -> str:
+    """Return the p-value of a difference on its own, and the one corrected for all comparisons of its table."""
+    comparisons = count(metric.table.tests if metric.table else 1, "comparison")
+    table = "the report" if metric.reported else "this page"
+    return f"p {p_value(difference.p)} on its own, {p_value(difference.p_holm)} within the {comparisons} of {table}"
 
 
-def _settings(found: Comparison) -> list[Block]:
-    letters = tuple(side.letter for side in found.sides)
-    rows = tuple((one.name, *one.values) for one in found.settings)
-    if not rows:
-        return [Heading("Settings in which the sides differ"), Items(("None, but the seed where that differs.",))]
-    return [Heading("Settings in which the sides differ"), Table("l" * (1 + len(letters)), ("setting", *letters), rows)]
+def _settings(comparison: Comparison) -> list[Block]:
+    title = Heading("Settings in which the sides differ")
+    if not comparison.settings:
+        return [title, Items(("None, but the seed where that differs.",))]
+    letters = [side.letter for side in comparison.sides]
+    rows = tuple((setting.name, *setting.values) for setting in comparison.settings)
+    return [title, Table("l" * (1 + len(letters)), ("setting", *letters), rows)]
 
 
-# Figures --------------------------------------------------------------------------------------------------------------
+# Metrics --------------------------------------------------------------------------------------------------------------
 
 
-def _figures(found: Comparison, side: Side, kind: Kind, title: str) -> list[Block]:
-    base = found.sides[0]
-    chosen = [one for one in found.figures if one.figure.kind == kind]
-    if not chosen:
+def _metrics(comparison: Comparison, letter: str, kind: Kind, title: str) -> list[Block]:
+    """Return the metrics of a kind for a side and the first side, with their differences and tests."""
+    base = comparison.sides[0].letter
+    metrics = [metric for metric in comparison.figures if metric.figure.kind == kind]
+    if not metrics:
         return []
-    rows = tuple(_figure(one, side, base, found.sides) for one in chosen)
-    difference = f"{side.letter} − {base.letter}"
-    one_seed = all(each.n == 1 for one in chosen if (each := one.difference(side.letter, base.letter)))
-    heads = (
-        "",
-        base.letter,
-        side.letter,
-        difference,
-        "95 % interval",
-        "p",
-        _within([one.table.tests for one in chosen if one.table]),
-        f"{side.letter} is",
-        "new seed",
-        "covers",
-        "n",
-    )
-    notes = _silent(chosen)
-    if one_seed:
+    tests = {metric.table.tests for metric in metrics if metric.table}
+    p_corrected = f"p of {min(tests)}" if len(tests) == 1 else "p of all"
+    heads = ("", base, letter, f"{letter} − {base}", "95 % interval", "p", p_corrected, f"{letter} is", "new seed")
+    notes = _not_compared(metrics)
+    differences = [metric.difference(letter, base) for metric in metrics]
+    if all(difference.n == 1 for difference in differences if difference is not None):
         notes.append("p here is over test sentences (approximate randomisation), not over seeds.")
     elif kind == "quality":
-        notes += _tested(chosen, side.letter, base.letter)
-    title = f"{title}: {side.letter} against {base.letter}"
-    return [Heading(title), Table("lrrrlrrlrlr", heads, rows), *([Items(tuple(notes))] if notes else [])]
+        notes += _power(metrics, letter, base)
+    rows = tuple(_metric(metric, letter, base) for metric in metrics)
+    table = Table("lrrrlrrlrlr", (*heads, "covers", "n"), rows)
+    return _table_and_notes(f"{title}: {letter} against {base}", table, notes)
 
 
-def _figure(one: MetricComparison, side: Side, base: Side, sides: Sequence[Side]) -> tuple[str, ...]:
-    figure, difference = one.figure, one.difference(side.letter, base.letter)
-    means = [_mean(one, sides.index(each)) for each in (base, side)]
-    title = f"{figure.heading}{ARROWS[figure.direction]}"
+def _metric(metric: MetricComparison, letter: str, base: str) -> tuple[str, ...]:
+    figure, difference = metric.figure, metric.difference(letter, base)
+    cells = _title_and_means(metric, letter, base)
     if difference is None or difference.mean is None:
-        return (title, *means, MISSING, MISSING, MISSING, MISSING, _told(Conclusion.NOT_TESTED), MISSING, "", "0")
+        return (*cells, *[MISSING] * 4, _conclusion(Conclusion.NOT_TESTED), MISSING, "", "0")
     new_seed = difference.better_on_new_seed(less_is_better=figure.less_is_better)
     return (
-        title,
-        *means,
+        *cells,
         signed(difference.mean / figure.divisor, figure.digits),
         bounds(difference, figure.digits, figure.divisor),
         p_value(difference.p),
         p_value(difference.p_holm),
-        _told(one.conclusion(difference)),
+        _conclusion(metric.conclusion(difference)),
         MISSING if new_seed is None else percent(new_seed),
         COVERS[difference.basis],
         str(difference.n),
     )
 
 
-def _mean(one: MetricComparison, place: int) -> str:
-    mean = one.intervals[place].mean
-    return MISSING if mean is None else number(mean / one.figure.divisor, one.figure.digits)
+def _title_and_means(metric: MetricComparison, letter: str, base: str) -> tuple[str, str, str]:
+    figure, means = metric.figure, {interval.label: interval.mean for interval in metric.intervals}
+    first, second = (None if (mean := means[side]) is None else mean / figure.divisor for side in (base, letter))
+    title = f"{figure.heading}{ARROWS[figure.direction]}"
+    return title, number(first, figure.digits), number(second, figure.digits)
 
 
-def _told(conclusion: Conclusion) -> str:
-    """Return a conclusion for a cell; the long label of one seed stands in the legend."""
+def _conclusion(conclusion: Conclusion) -> str:
+    """Return a conclusion for a cell; the long label of one seed is in the legend."""
     return conclusion.symbol if conclusion is Conclusion.SENTENCES_ONLY else f"{conclusion.symbol} {conclusion.label}"
 
 
-def _within(tests: Sequence[int]) -> str:
-    """Return the head of the column of corrected p-values."""
-    known = sorted(set(tests))
-    return f"p of {known[0]}" if len(known) == 1 else "p of all"
-
-
-def _tested(chosen: Sequence[MetricComparison], letter: str, base: str) -> list[str]:
-    """Return how many figures differ significantly, beside how many would by chance, and what could be detected."""
-    found = [one for one in chosen if (each := one.difference(letter, base)) is not None and each.tested == "seeds"]
-    if not found:
+def _power(metrics: Sequence[MetricComparison], letter: str, base: str) -> list[str]:
+    """Return how many metrics differ significantly, how many would by chance, and which difference is detectable."""
+    pairs = [(metric, metric.difference(letter, base)) for metric in metrics]
+    pairs = [(metric, difference) for metric, difference in pairs if difference and difference.tested == "seeds"]
+    if not pairs:
         return []
-    sure = (Conclusion.BETTER, Conclusion.WORSE)
-    number = sum(one.conclusion(one.difference(letter, base)) in sure for one in found)
+    significant = (Conclusion.BETTER, Conclusion.WORSE)
+    amount = sum(metric.conclusion(difference) in significant for metric, difference in pairs)
     notes = [
-        f"{number} of {len(found)} figures differ significantly; without any difference each would once in twenty."
+        f"{amount} of {len(pairs)} figures differ significantly; without any difference each would once in twenty."
     ]
-    main = next((one for one in found if one.figure.name == MAIN), found[0])
-    assert main.table is not None
-    if main.table.detectable is not None:
+    main = next((metric for metric, _ in pairs if metric.figure.name == MAIN), pairs[0][0])
+    if main.table is not None and main.table.detectable is not None:
+        detectable = number(main.table.detectable, main.figure.digits)
         notes.append(
-            f"{main.figure.title}: a true difference of {_detectable(main)} is found with 80 % probability. "
+            f"{main.figure.title}: a true difference of {detectable} is found with 80 % probability. "
             f"{main.table.moderation}".strip()
         )
     return notes
 
 
-def _detectable(one: MetricComparison) -> str:
-    """Return what the table of a figure detects."""
-    assert one.table is not None
-    return number(one.table.detectable, one.figure.digits)
-
-
-def _silent(chosen: Sequence[MetricComparison]) -> list[str]:
+def _not_compared(metrics: Sequence[MetricComparison]) -> list[str]:
     reasons: dict[str, list[str]] = {}
-    for one in chosen:
-        if one.silent:
-            reasons.setdefault(one.silent, []).append(one.figure.heading)
-    return [f"Not compared ({', '.join(names)}): {why}." for why, names in reasons.items()]
+    for metric in metrics:
+        if metric.silent:
+            reasons.setdefault(metric.silent, []).append(metric.figure.heading)
+    return [f"Not compared ({', '.join(names)}): {reason}." for reason, names in reasons.items()]
 
 
-def _matrices(found: Comparison) -> list[Block]:
-    if len(found.sides) < 3:
-        return []
+def _matrices(comparison: Comparison) -> list[Block]:
+    """Return the differences of all pairs in the main metrics; empty for two sides."""
     blocks: list[Block] = []
-    letters = [side.letter for side in found.sides]
-    for name in MATRICES:
-        one = found.figure(name)
-        if one is None or one.table is None:
-            continue
-        rows = tuple((row, *(_cell(one, row, column) for column in letters)) for row in letters)
-        heads = ("row less column", *letters)
-        title = f"All pairs: {one.figure.title} ({one.figure.direction} is better)"
-        blocks += [Heading(title), Table("l" + "r" * len(letters), heads, rows)]
+    letters = [side.letter for side in comparison.sides]
+    for metric in filter(None, map(comparison.figure, MATRICES)):
+        if metric.table is not None and len(letters) > 2:
+            rows = tuple((row, *(_pair(metric, row, column) for column in letters)) for row in letters)
+            title = f"All pairs: {metric.figure.title} ({metric.figure.direction} is better)"
+            blocks += [Heading(title), Table("l" + "r" * len(letters), ("row less column", *letters), rows)]
     return blocks
 
 
-def _cell(one: MetricComparison, row: str, column: str) -> str:
-    if row == column or one.table is None:
+def _pair(metric: MetricComparison, row: str, column: str) -> str:
+    difference = None if row == column else metric.difference(row, column)
+    if difference is None:
         return ""
-    difference = one.table.between(row, column)
-    return f"{signed(difference.mean, one.figure.digits)} {_told(one.conclusion(difference))}"
+    return f"{signed(difference.mean, metric.figure.digits)} {_conclusion(metric.conclusion(difference))}"
 
 
-def _cost(found: Comparison, side: Side) -> list[Block]:
-    base, rows = found.sides[0], []
-    chosen = [one for one in found.figures if one.figure.kind == "cost"]
-    for one in chosen:
-        figure, difference = one.figure, one.difference(side.letter, base.letter)
-        means = [one.intervals[found.sides.index(each)].mean for each in (base, side)]
-        ratio = means[1] / means[0] if means[0] and means[1] is not None else None
-        counted = figure.name == "parameters"
-        known = difference is not None and not counted
-        title = f"{figure.heading}{ARROWS[figure.direction]}"
-        cells = [_mean(one, found.sides.index(each)) for each in (base, side)]
-        between = bounds(difference, figure.digits, figure.divisor) if known and difference else MISSING
-        mean = difference.mean if difference else None
-        change = signed(None if mean is None else mean / figure.divisor, figure.digits)
-        rows.append(
-            (title, *cells, change, between, number(ratio, 3), "counted" if counted else Conclusion.NOT_TESTED.symbol)
-        )
-    if not rows:
+def _costs(comparison: Comparison, side: Side) -> list[Block]:
+    """Return size, speed and memory of a side and the first side, without tests."""
+    base, letter = comparison.sides[0], side.letter
+    metrics = [metric for metric in comparison.figures if metric.figure.kind == "cost"]
+    if not metrics:
         return []
-    difference_head, ratio_head = f"{side.letter} − {base.letter}", f"{side.letter} / {base.letter}"
-    heads = ("", base.letter, side.letter, difference_head, "95 % interval", ratio_head, "")
-    why = next((one.unjudged for one in chosen if one.figure.name != "parameters"), "")
     symbol = Conclusion.NOT_TESTED.symbol
-    lines = [f"{symbol} not tested: {why}. The intervals are over seeds alone."] if why else []
-    for each in (base, side):
-        for place in dict.fromkeys(map(machine, each.records)):
-            threads = "/".join(dict.fromkeys(str(record.spec.threads) for record in each.records))
-            lines.append(f"{each.letter} was measured on: {place}; threads: {threads}.")
-    return [
-        Heading(f"Size, speed and memory: {side.letter} against {base.letter}"),
-        Table("lrrrlrl", heads, tuple(rows)),
-        Items(tuple(lines)),
-    ]
+    reason = next((metric.unjudged for metric in metrics if metric.figure.name != "parameters"), "")
+    notes = [f"{symbol} not tested: {reason}. The intervals are over seeds alone."] if reason else []
+    for measured in (base, side):
+        for name in dict.fromkeys(map(machine, measured.records)):
+            threads = "/".join(dict.fromkeys(str(record.spec.threads) for record in measured.records))
+            notes.append(f"{measured.letter} was measured on: {name}; threads: {threads}.")
+    heads = ("", base.letter, letter, f"{letter} − {base.letter}", "95 % interval", f"{letter} / {base.letter}", "")
+    table = Table("lrrrlrl", heads, tuple(_cost(metric, letter, base.letter) for metric in metrics))
+    return [Heading(f"Size, speed and memory: {letter} against {base.letter}"), table, Items(tuple(notes))]
 
 
-# Parts of the test set ------------------------------------------------------------------------------------------------
+def _cost(metric: MetricComparison, letter: str, base: str) -> tuple[str, ...]:
+    figure, difference = metric.figure, metric.difference(letter, base)
+    means = {interval.label: interval.mean for interval in metric.intervals}
+    first, second = means[base], means[letter]
+    change = None if difference is None or difference.mean is None else difference.mean / figure.divisor
+    counted = figure.name == "parameters"
+    interval = MISSING if counted or difference is None else bounds(difference, figure.digits, figure.divisor)
+    return (
+        *_title_and_means(metric, letter, base),
+        signed(change, figure.digits),
+        interval,
+        number(second / first if first and second is not None else None, 3),
+        "counted" if counted else Conclusion.NOT_TESTED.symbol,
+    )
 
 
-def _parts(found: Comparison, parts: SubsetScores) -> list[Block]:
-    letters = [side.letter for side in found.sides]
-    heads = ["", parts.unit, *letters]
-    for letter in letters[1:]:
-        heads += [f"{letter} − {letters[0]}", "95 % interval", f"{letter} is"]
-    rows = tuple(_part(one) for one in parts.parts)
-    columns = "lr" + "r" * len(letters) + "rll" * (len(letters) - 1)
-    corrected = len(parts.parts) * (len(letters) - 1)
-    notes = [*parts.notes]
-    if len(found.seeds) != 2:
-        notes.append(f"Symbols after Holm's correction for the {corrected} differences of this table.")
-    return [
-        Heading(f"{parts.score} {parts.title}"),
-        Table(columns, tuple(heads), rows),
-        *([Items(tuple(notes))] if notes else []),
-    ]
+# Subsets of the test set ----------------------------------------------------------------------------------------------
 
 
-def _part(part: Subset) -> tuple[str, ...]:
-    cells = [part.title, f"{part.size:,}", *(number(score, 2) for score in part.scores)]
-    for one in part.changes:
-        cells += [signed(one.mean, 2), bounds(one, 2), _told(one.conclusion)]
-    return tuple(cells)
+def _subsets(comparison: Comparison, subsets: SubsetScores) -> list[Block]:
+    base, *others = [side.letter for side in comparison.sides]
+    heads = ["", subsets.unit, base, *others]
+    for letter in others:
+        heads += [f"{letter} − {base}", "95 % interval", f"{letter} is"]
+    rows = []
+    for subset in subsets.parts:
+        cells = [subset.title, f"{subset.size:,}", *(number(score, 2) for score in subset.scores)]
+        for change in subset.changes:
+            cells += [signed(change.mean, 2), bounds(change, 2), _conclusion(change.conclusion)]
+        rows.append(tuple(cells))
+    notes = list(subsets.notes)
+    if len(comparison.seeds) != 2:
+        tests = len(subsets.parts) * len(others)
+        notes.append(f"Symbols after Holm's correction for the {tests} differences of this table.")
+    table = Table("lrr" + "r" * len(others) + "rll" * len(others), tuple(heads), tuple(rows))
+    return _table_and_notes(f"{subsets.score} {subsets.title}", table, notes)
 
 
 # Sentences and n-grams ------------------------------------------------------------------------------------------------
 
 
-def _sentences(found: Comparison, one: LargestDifferences) -> list[Block]:
-    if one.sentences is None:
+def _sentences(comparison: Comparison, examples: LargestDifferences) -> list[Block]:
+    if examples.sentences is None:
         return []
-    base, blocks = found.sides[0].letter, list[Block]()
-    score = COMPARISON[found.ranked_by].title
-    for chosen, way in zip(one.sentences, ("better", "worse"), strict=True):
-        if chosen:
-            rows = tuple(row for sentence in chosen for row in _sentence(sentence, base, one.letter))
-            heads = ("sentence", f"{one.letter} − {base}", score, "", "text")
-            blocks += [
-                Heading(f"Sentences that {one.letter} translates {way} than {base} by most"),
-                Table("rrrlp", heads, rows),
-            ]
-    if blocks:
-        note = (
-            f"{one.letter} − {base} is the difference of the sentence's {score}, mean over "
-            f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}; shown is the seed whose "
-            f"difference is nearest to it, with its own {score}. Chosen because they differ "
-            "most: they show how, not how much."
-        )
-        return [*blocks, Items((note,))]
-    return [Heading(f"Sentences: {one.letter} against {base}"), Items(("No sentence's score differs.",))]
+    base, letter, score = comparison.sides[0].letter, examples.letter, COMPARISON[comparison.ranked_by].title
+    blocks: list[Block] = []
+    for direction, sentences in zip(("better", "worse"), examples.sentences, strict=True):
+        if sentences:
+            rows = tuple(row for sentence in sentences for row in _sentence(sentence, base, letter))
+            heads = ("sentence", f"{letter} − {base}", score, "", "text")
+            title = Heading(f"Sentences that {letter} translates {direction} than {base} by most")
+            blocks += [title, Table("rrrlp", heads, rows)]
+    if not blocks:
+        return [Heading(f"Sentences: {letter} against {base}"), Items(("No sentence's score differs.",))]
+    note = (
+        f"{letter} − {base} is the difference of the sentence's {score}, mean over {_seeds(comparison.seeds)}; "
+        f"shown is the seed whose difference is nearest to it, with its own {score}. Chosen because they differ "
+        "most: they show how, not how much."
+    )
+    return [*blocks, Items((note,))]
 
 
-def _sentence(one: Sentence, base: str, other: str) -> list[tuple[str, ...]]:
-    rows = [("", name, text) for name, text in (("source", one.source), ("reference", one.reference)) if text]
-    for letter, score, text in zip((base, other), one.scores, one.translations, strict=True):
-        rows.append((number(score, 1), f"{letter}, seed {one.seed}", text))
-    first = (str(one.number), signed(one.difference, 1))
-    return [(*(first if place == 0 else ("", "")), *row) for place, row in enumerate(rows)]
+def _sentence(sentence: Sentence, base: str, letter: str) -> list[tuple[str, ...]]:
+    texts = (("source", sentence.source), ("reference", sentence.reference))
+    rows = [("", name, text) for name, text in texts if text]
+    for side, score, text in zip((base, letter), sentence.scores, sentence.translations, strict=True):
+        rows.append((number(score, 1), f"{side}, seed {sentence.seed}", text))
+    first = (str(sentence.number), signed(sentence.difference, 1))
+    return [(*(("", "") if index else first), *row) for index, row in enumerate(rows)]
 
 
-def _ngrams(found: Comparison, one: LargestDifferences) -> list[Block]:
-    if one.ngrams is None:
-        return []
-    base, blocks = found.sides[0].letter, list[Block]()
-    for chosen, way in zip(one.ngrams, ("more", "less"), strict=True):
-        if chosen:
-            heads = ("n-gram", base, one.letter, "share", "seeds")
-            rows = tuple(_ngram(each, len(found.seeds)) for each in chosen)
-            blocks += [
-                Heading(f"n-grams that {one.letter} has right {way} often than {base}"),
-                Table("lrrrr", heads, rows),
-            ]
+def _ngrams(comparison: Comparison, examples: LargestDifferences) -> list[Block]:
+    base, letter, seeds = comparison.sides[0].letter, examples.letter, len(comparison.seeds)
+    blocks: list[Block] = []
+    for direction, grams in zip(("more", "less"), examples.ngrams or ((), ()), strict=True):
+        if grams:
+            rows = tuple(
+                (gram.words, f"{gram.first:,}", f"{gram.second:,}", f"{gram.share:.2f}", f"{gram.seeds} of {seeds}")
+                for gram in grams
+            )
+            title = Heading(f"n-grams that {letter} has right {direction} often than {base}")
+            blocks += [title, Table("lrrrr", ("n-gram", base, letter, "share", "seeds"), rows)]
     note = (
         "Times right, summed over seeds; share: (second + 1) / (first + second + 2); seeds: in how many the same side "
         "has it right more often. The largest of many thousand, so often chance (Neubig et al. 2019, compare-mt)."
@@ -364,34 +335,27 @@ def _ngrams(found: Comparison, one: LargestDifferences) -> list[Block]:
     return [*blocks, Items((note,))] if blocks else []
 
 
-def _ngram(one: Ngram, seeds: int) -> tuple[str, ...]:
-    return one.words, f"{one.first:,}", f"{one.second:,}", f"{one.share:.2f}", f"{one.seeds} of {seeds}"
+# Legend ---------------------------------------------------------------------------------------------------------------
 
 
-# The end --------------------------------------------------------------------------------------------------------------
-
-
-def _legend(found: Comparison) -> tuple[str, ...]:
-    base, main = found.sides[0].letter, found.figure(MAIN)
+def _legend(comparison: Comparison) -> tuple[str, ...]:
+    base, main = comparison.sides[0].letter, comparison.figure(MAIN)
     seeds = len(main.table.seeds) if main and main.table else 0
-    corrected = "the report's table" if main and main.reported else "the table of these sides"
+    table = "the report's table" if main and main.reported else "the table of these sides"
     lines = [
         "↑ higher is better, ↓ lower is better. Columns of a side are means over its own completed runs.",
         f"A difference is a side less {base}, seed by seed, over the seeds that all sides have.",
-        f"{LEGEND}; after Holm's correction for all comparisons of {corrected}.",
+        f"{LEGEND}; after Holm's correction for all comparisons of {table}.",
         "p is that of the comparison on its own, and below 0.05 exactly where its 95 % interval leaves 0 out; p of N "
         "is corrected for the N comparisons of the table. Neither is corrected for the number of figures: decide on "
         "one before looking. Most rise and fall together.",
         "new seed: the probability that the side is better in a new seed on the same test sentences.",
         "covers: what interval and p cover. One that covers seeds alone says nothing of other test sentences.",
     ]
-    if seeds >= LEAST_SEEDS and (under := assumption(seeds)):
-        lines.append(f"All tests over {seeds} seeds hold{under}.")
-    signatures: dict[str, dict[str, None]] = {}
-    for side in found.sides:
-        for record in side.records:
-            for name, signature in record.signatures.items():
-                if name in (MAIN, "chrf"):
-                    signatures.setdefault(name, {})[signature] = None
-    lines += [f"{COMPARISON[name].title}: {'; '.join(own)}" for name, own in sorted(signatures.items())]
+    if seeds >= LEAST_SEEDS and (condition := assumption(seeds)):
+        lines.append(f"All tests over {seeds} seeds hold{condition}.")
+    records = [record for side in comparison.sides for record in side.records]
+    for name in (MAIN, "chrf"):
+        signatures = dict.fromkeys(record.signatures[name] for record in records if name in record.signatures)
+        lines += [f"{COMPARISON[name].title}: {'; '.join(signatures)}"] if signatures else []
     return tuple(lines)

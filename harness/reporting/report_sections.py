@@ -155,11 +155,7 @@ def method(records: Sequence[RunRecord], command: str, agreements: Sequence[str]
     digests = Table("lc", ("data", "SHA-256"), tuple(provenance.digests(records)), "Digests")
     signatures = Table("lcp", ("score", "signature", "runs"), tuple(provenance.signatures(records)), "Signatures")
     sources = Table("lp", ("variant", "follows"), tuple(provenance.sources(records)))
-    runs = Table(
-        "clll",
-        ("run", "status", "started", "translations (SHA-256)"),
-        tuple((run["id"], run["status"], run["started"], run["hypotheses"]) for run in provenance.runs(records)),
-    )
+    runs = Table("clll", ("run", "status", "started", "translations (SHA-256)"), tuple(provenance.runs(records)))
     commit = ", ".join(dict.fromkeys(filter(None, map(provenance.commit, records)))) or "unknown"
     (data_title, data_entry), (title, entry) = CITATIONS
     return [
@@ -186,14 +182,14 @@ def method(records: Sequence[RunRecord], command: str, agreements: Sequence[str]
 
 def about(records: Sequence[RunRecord]) -> str:
     """Return in a sentence how many runs there are, how they ended, when they began and at which commit."""
-    statuses = [record.status for record in records]
-    ends = ", ".join(f"{statuses.count(end)} {end}" for end in dict.fromkeys(sorted(statuses)))
     days = sorted({record.started[:10] for record in records if record.started})
     when = "" if not days else f", {days[0]}" if len(days) == 1 else f", {days[0]} to {days[-1]}"
     commits = list(dict.fromkeys(provenance.commit(record)[:10] for record in records if provenance.commit(record)))
     at = f", commit {', '.join(commits[:2])}{' and others' if len(commits) > 2 else ''}" if commits else ""
     data = list(dict.fromkeys(f"{record.spec.data.corpus} {record.spec.data.direction}" for record in records))
-    return short_line(f"{count(len(records), 'run')} ({ends}) on {'; '.join(data)}{when}{at}.", longest=600)
+    return short_line(
+        f"{count(len(records), 'run')} ({provenance.statuses(records)}) on {'; '.join(data)}{when}{at}.", longest=600
+    )
 
 
 def corpus_warnings(records: Sequence[RunRecord]) -> list[str]:
