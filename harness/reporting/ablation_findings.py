@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from harness.analysis.ablation import Analysis, Factorial, Rank, StudyEffects
+from harness.analysis.ablation import Analysis, Factorial, Rank, StudyEffects, Tuned
 from harness.analysis.ablation_study import Study
+from harness.analysis.confounds import SIZES_OF_EMBEDDINGS, Confound
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.analysis.metric_registry import ABLATION
-from harness.reporting import ablation_tuning
-from harness.reporting.ablation_tables import MAIN, SECOND, interval, parameters, signed, status, written
+from harness.reporting import ablation_tables as tables
+from harness.reporting.ablation_tables import MAIN, SECOND, effect_text, interval, signed, status
 from harness.reporting.document import Headline
 from harness.reporting.formatting import MISSING, listed
-from harness.storage.records import RunRecord
 from harness.text import count, short_line
 from impls.contract import TransformerRecipe
 
 NOTHING = "No ablation: no two runs differ only in the levels of their recipes."
+TITLE = ABLATION[MAIN].title
 
 
 # The finding ----------------------------------------------------------------------------------------------------------
@@ -26,239 +27,180 @@ NOTHING = "No ablation: no two runs differ only in the levels of their recipes."
 def headline(analysis: Analysis) -> Headline:
     """Return the largest effect on the validation loss, and what limits it."""
     for variant, rankings in analysis.rankings.items():
-        ranks = [rank for rank in rankings[MAIN] if rank.effect is not None]
-        same = [effects for effects in analysis.studies if effects.study.variant == variant]
-        if ranks and same:
-            study = next(effects.study for effects in same if effects.fields)
-            return Headline(_headline(study, ranks), _caveat(study, same))
+        effects, studies = _known(rankings[MAIN]), _studies(analysis, variant)
+        if effects and studies:
+            study = next(item.study for item in studies if item.fields)
+            return Headline(_headline(study, effects), _caveat(study, studies))
     return Headline((findings(analysis) or warnings(analysis))[0])
 
 
-def _headline(study: Study, ranks: Sequence[Rank]) -> str:
-    claimed = [rank for rank in ranks if rank.effect is not None and _claimed(rank.effect)]
-    first = (claimed or ranks)[0]
-    assert first.effect is not None
-    title = ABLATION[MAIN].title
-    changed = f"{_exchange(first.effect)} changes it by {_said(first.effect)}"
-    if claimed:
-        return f"In {short_line(study.variant)}, {first.field} has the largest effect on the {title}: {changed}."
+def _known(ranks: Iterable[Rank]) -> dict[str, AblationEffect]:
+    """Return the largest effect of each field that has one, in the order of the ranks."""
+    return {rank.field: rank.effect for rank in ranks if rank.effect is not None}
+
+
+def _studies(analysis: Analysis, variant: str) -> list[StudyEffects]:
+    return [effects for effects in analysis.studies if effects.study.variant == variant]
+
+
+def _headline(study: Study, effects: Mapping[str, AblationEffect]) -> str:
+    variant = short_line(study.variant)
+    for field, effect in effects.items():
+        if _is_claimed(effect):
+            return f"In {variant}, {field} has the largest effect on the {TITLE}: {_change(effect)}."
+    field, effect = next(iter(effects.items()))
     seeds = count(len(study.seeds), "seed")
     few = f"; {seeds} are too few for a claim, which needs {CLAIM_SEEDS}" if len(study.seeds) < CLAIM_SEEDS else ""
-    return (
-        f"In {short_line(study.variant)}, the largest effect on the {title} is that of {first.field}: {changed}{few}."
-    )
+    return f"In {variant}, the largest effect on the {TITLE} is that of {field}: {_change(effect)}{few}."
 
 
-def _caveat(study: Study, same: Sequence[StudyEffects]) -> str:
-    confounded = list(dict.fromkeys(confound.field for effects in same for confound in effects.confounds))
+def _caveat(study: Study, studies: Sequence[StudyEffects]) -> str:
+    confounded = list(dict.fromkeys(confound.field for effects in studies for confound in effects.confounds))
     start = f"The effect of {listed(confounded)} is confounded with embedding scale. " if confounded else ""
-    tuned = any(effects.tuned is not None for effects in same)
+    tuned = any(effects.tuned is not None for effects in studies)
     rate = "" if tuned else ", one learning rate for all recipes"
     return f"{start}{_setting(study)}{rate}; other sizes and longer training may rank the fields otherwise."
 
 
 def findings(analysis: Analysis) -> list[str]:
-    """Return in paragraphs what the evidence shows."""
+    """Return the findings, one paragraph each."""
     lines = []
     for variant, rankings in analysis.rankings.items():
-        same = [effects for effects in analysis.studies if effects.study.variant == variant]
+        studies = _studies(analysis, variant)
         if rankings[MAIN]:
-            lines.append(_largest_effects(same, rankings[MAIN], rankings[SECOND]))
-        lines += [_together(effects.factorial) for effects in same if effects.factorial is not None]
-        lines += [line for effects in same for line in ablation_tuning.finding(effects)]
+            study = next(effects.study for effects in studies if effects.fields)
+            lines.append(_largest_effects(study, rankings[MAIN], _known(rankings[SECOND])))
+        lines += [_factorial(effects.factorial) for effects in studies if effects.factorial is not None]
+        lines += [line for effects in studies for line in _tuning(effects)]
     return lines
 
 
 def warnings(analysis: Analysis) -> list[str]:
-    """Return what limits how the effects may be read, and why there are none where there are none."""
+    """Return what limits how the effects may be read, or why there are no effects."""
     lines = []
     for effects in analysis.studies:
-        lines += [*ablation_tuning.warnings(effects), *_lost(effects)]
-        if effects.study.differences:
-            lines.append(f"{effects.study.title}: no effects, because its runs are not comparable.")
+        study = effects.study
+        lines += [_confound(confound) for confound in effects.confounds]
+        if len(study.batchings) > 1:
+            lines.append(_batching(study))
+        if effects.tuned is not None:
+            lines += _pilots(study, effects.tuned)
+        incomplete = [f"{cell.label} ({status(cell)})" for cell in study.cells if status(cell)]
+        if incomplete:
+            lines.append(
+                f"Runs that did not complete, {study.title}: {'; '.join(incomplete)}. Where some seeds of a recipe "
+                "did, its effects are of these alone, which flatters it."
+            )
+        if study.differences:
+            lines.append(f"{study.title}: no effects, because its runs are not comparable.")
     return lines or ([] if analysis.studies else [NOTHING])
 
 
-def _largest_effects(found: Sequence[StudyEffects], ranks: Sequence[Rank], seconds: Sequence[Rank]) -> str:
-    study = next(one.study for one in found if one.fields)
-    title = ABLATION[MAIN].title
-    told = [rank for rank in ranks if rank.effect is not None]
-    sure = [rank for rank in told if rank.effect is not None and _certain(rank.effect)]
-    claimed = [rank for rank in sure if rank.effect is not None and _claimed(rank.effect)]
-    parts = [f"{_setting(study)}, one field of {short_line(study.variant)} changed at a time."]
-    lost = [rank for rank in ranks if rank.lost]
-    if lost:
-        who = "; ".join(f"{rank.field}={', '.join(rank.lost)}" for rank in lost)
-        parts.append(f"Not trainable here, because every run diverged: {who}.")
-    if told and len(study.seeds) < CLAIM_SEEDS:
-        rest = "; ".join(f"{one.field} ({_brief(one, study)})" for one in told)
-        parts.append(f"Fewer than {CLAIM_SEEDS} seeds are too few for a claim. Largest effects on the {title}: {rest}.")
-        return " ".join(parts)
+def _largest_effects(study: Study, ranks: Sequence[Rank], seconds: Mapping[str, AblationEffect]) -> str:
+    """Return the fields by their largest effect, claimed and inconclusive ones apart."""
+    effects = _known(ranks)
+    claimed = {field: effect for field, effect in effects.items() if _is_claimed(effect)}
+    inconclusive = {field: effect for field, effect in effects.items() if field not in claimed}
+    sentences = [f"{_setting(study)}, one field of {short_line(study.variant)} changed at a time."]
+    diverged = [f"{rank.field}={', '.join(rank.lost)}" for rank in ranks if rank.lost]
+    if diverged:
+        sentences.append(f"Not trainable here, because every run diverged: {'; '.join(diverged)}.")
+    if effects and len(study.seeds) < CLAIM_SEEDS:
+        start = f"Fewer than {CLAIM_SEEDS} seeds are too few for a claim. Largest effects on the {TITLE}"
+        return " ".join([*sentences, f"{start}: {_list(study, effects)}."])
     if claimed:
-        first, *others = claimed
-        assert first.effect is not None
-        changed = f"{_exchange(first.effect)} changes it by {_said(first.effect)}{_fewer(first.effect, study)}"
-        under = assumption(len(first.effect.contrast.seeds))
-        parts.append(f"{first.field} has the largest effect on the {title}{under}: {changed}{_beside(first, seconds)}.")
+        (field, effect), *others = claimed.items()
+        condition = assumption(len(effect.contrast.seeds))
+        sentence = f"{field} has the largest effect on the {TITLE}{condition}: {_change(effect)}{_fewer(effect, study)}"
+        if field in seconds:
+            second = seconds[field]
+            level = second.contrast.changed[0][1]
+            sentence += f"; its largest effect on {ABLATION[SECOND].title} is {_sentence(second)}, with {level}"
+        sentences.append(f"{sentence}.")
         if others:
-            rest = "; ".join(f"{one.field} ({_brief(one, study)})" for one in others)
-            parts.append(f"Then come, by their largest effect: {rest}.")
-    unsure = [rank for rank in told if rank not in claimed]
-    if unsure:
-        rest = "; ".join(f"{one.field} ({_brief(one, study)})" for one in unsure)
-        start = "The largest effects of the other fields are" if claimed else f"The largest effects on the {title} are"
-        parts.append(f"{start} inconclusive with {count(len(study.seeds), 'seed')}: {rest}.")
-    return " ".join(parts)
+            sentences.append(f"Then come, by their largest effect: {_list(study, dict(others))}.")
+    if inconclusive:
+        start = "The largest effects of the other fields" if claimed else f"The largest effects on the {TITLE}"
+        seeds = count(len(study.seeds), "seed")
+        sentences.append(f"{start} are inconclusive with {seeds}: {_list(study, inconclusive)}.")
+    return " ".join(sentences)
 
 
-def _certain(effect: AblationEffect) -> bool:
-    """Return whether a test over seeds found it."""
+def _is_significant(effect: AblationEffect) -> bool:
+    """Return whether the effect is significant over seeds."""
     return effect.conclusion in (Conclusion.BETTER, Conclusion.WORSE)
 
 
-def _claimed(effect: AblationEffect) -> bool:
-    """Return whether a sentence may claim it."""
-    return _certain(effect) and len(effect.contrast.seeds) >= CLAIM_SEEDS
+def _is_claimed(effect: AblationEffect) -> bool:
+    """Return whether the effect is significant and has enough seeds for a claim."""
+    return _is_significant(effect) and len(effect.contrast.seeds) >= CLAIM_SEEDS
 
 
-def _exchange(effect: AblationEffect) -> str:
-    return f"{effect.contrast.changed[0][1]} instead of {effect.contrast.against[0][1]}"
+def _change(effect: AblationEffect) -> str:
+    contrast = effect.contrast
+    return f"{contrast.changed[0][1]} instead of {contrast.against[0][1]} changes it by {_sentence(effect)}"
 
 
-def _brief(rank: Rank, study: Study) -> str:
-    assert rank.effect is not None
-    return f"{rank.effect.contrast.changed[0][1]}: {written(rank.effect)}{_fewer(rank.effect, study)}"
+def _list(study: Study, effects: Mapping[str, AblationEffect]) -> str:
+    return "; ".join(
+        f"{field} ({effect.contrast.changed[0][1]}: {effect_text(effect)}{_fewer(effect, study)})"
+        for field, effect in effects.items()
+    )
 
 
 def _fewer(effect: AblationEffect, study: Study) -> str:
-    """Return how many seeds an effect has, where the study has more."""
+    """Return the number of seeds of an effect if the study has more."""
     seeds = len(effect.contrast.seeds)
     return f", of {count(seeds, 'seed')}" if seeds < len(study.seeds) else ""
 
 
-def _beside(first: Rank, seconds: Sequence[Rank]) -> str:
-    """Return what the same field does most to the second figure."""
-    same = next((rank.effect for rank in seconds if rank.field == first.field), None)
-    if same is None:
-        return ""
-    return f"; its largest effect on {ABLATION[SECOND].title} is {_said(same)}, with {same.contrast.changed[0][1]}"
+def _sentence(effect: AblationEffect) -> str:
+    """Return an effect for a sentence: "+0.31 nats (95 % interval +0.25 to +0.37)"."""
+    value = f"{signed(effect.mean, effect.figure)} {ABLATION[effect.figure].unit}".rstrip()
+    bounds = "no interval" if interval(effect) == MISSING else interval(effect)
+    label = "" if effect.significant else f", {effect.conclusion.label}"
+    return f"{value} ({'' if effect.low is None else '95 % interval '}{bounds}{label})"
 
 
-def _together(found: Factorial) -> str:
-    """Return what a factorial says: the main effects, and whether fields act independently."""
-    crossed = " × ".join(found.fields)
+def _factorial(factorial: Factorial) -> str:
+    """Return the main effects of crossed fields, and whether the fields interact."""
+    crossed, seeds = " × ".join(factorial.fields), len(factorial.seeds)
     parts = [
-        f"All combinations of {crossed} ({found.combinations:,}, {count(len(found.seeds), 'seed')}), each effect an "
-        f"average over the other fields, largest effect on the {ABLATION[MAIN].title} first:"
+        f"All combinations of {crossed} ({factorial.combinations:,}, {count(seeds, 'seed')}), each effect an "
+        f"average over the other fields, largest effect on the {TITLE} first:"
     ]
-    mains = [effect for field in found.main for effect in field.effects[MAIN] if effect.mean is not None]
-    best = [max(same, key=lambda one: one.size) for same in _by_field(mains)]
-    if best:
-        order = sorted(best, key=lambda one: one.size, reverse=True)
-        parts.append(
-            "; ".join(f"{one.contrast.changed[0][0]} ({one.contrast.changed[0][1]}: {written(one)})" for one in order)
-            + "."
-        )
-    pairs = [effect for effect in found.interactions[MAIN] if effect.mean is not None]
+    known = [[effect for effect in field.effects[MAIN] if effect.mean is not None] for field in factorial.main]
+    largest = [max(effects, key=lambda effect: effect.size) for effects in known if effects]
+    if largest:
+        largest.sort(key=lambda effect: effect.size, reverse=True)
+        levels = [(*effect.contrast.changed[0], effect_text(effect)) for effect in largest]
+        parts.append("; ".join(f"{field} ({level}: {text})" for field, level, text in levels) + ".")
+    pairs = [effect for effect in factorial.interactions[MAIN] if effect.mean is not None]
     if pairs:
-        largest = max(pairs, key=lambda one: one.size)
-        said = f"the largest is that of {largest.contrast.label}, {_said(largest)}."
-        if len(found.seeds) >= CLAIM_SEEDS:
-            sure = sum(map(_certain, pairs))
-            verb = "is" if sure == 1 else "are"
-            parts.append(
-                f"Of {count(len(pairs), 'interaction')} {sure or 'none'} {verb} significant"
-                f"{assumption(len(found.seeds))}; {said}"
-            )
+        first = max(pairs, key=lambda effect: effect.size)
+        text = f"the largest is that of {first.contrast.label}, {_sentence(first)}."
+        if seeds >= CLAIM_SEEDS:
+            significant = sum(map(_is_significant, pairs))
+            verb = "is" if significant == 1 else "are"
+            text = f"{significant or 'none'} {verb} significant{assumption(seeds)}; {text}"
+            parts.append(f"Of {count(len(pairs), 'interaction')} {text}")
         else:
-            parts.append(f"Of {count(len(pairs), 'interaction')}, {said}")
-    if found.missing or found.left_out:
-        parts.append(f"Not among them: {'; '.join([*found.missing, *found.left_out])}.")
+            parts.append(f"Of {count(len(pairs), 'interaction')}, {text}")
+    if factorial.missing or factorial.left_out:
+        parts.append(f"Not among them: {'; '.join([*factorial.missing, *factorial.left_out])}.")
     return " ".join(parts)
-
-
-def _by_field(effects: Sequence[AblationEffect]) -> list[list[AblationEffect]]:
-    found: dict[str, list[AblationEffect]] = {}
-    for effect in effects:
-        found.setdefault(effect.contrast.changed[0][0], []).append(effect)
-    return list(found.values())
-
-
-def _lost(found: StudyEffects) -> list[str]:
-    """Name the recipes of which a run did not complete."""
-    lost = [f"{cell.label} ({status(cell)})" for cell in found.study.cells if status(cell)]
-    if not lost:
-        return []
-    return [
-        f"Runs that did not complete, {found.study.title}: {'; '.join(lost)}. Where some seeds of a recipe did, its "
-        "effects are of these alone, which flatters it."
-    ]
 
 
 def _setting(study: Study) -> str:
     spec = study.records[0].spec
     recipe = spec.recipe
     assert isinstance(recipe, TransformerRecipe)
-    pairs = _first(study.records, "train_pairs")
-    amount = "" if pairs is None else f", {pairs:,.0f} training pairs"
-    trained = count(spec.updates, "update") if spec.updates else count(spec.training.epochs, "epoch")
+    pairs = tables.first_known(study.records, "train_pairs")
+    data = "" if pairs is None else f", {pairs:,.0f} training pairs"
+    length = count(spec.updates, "update") if spec.updates else count(spec.training.epochs, "epoch")
     return (
-        f"On {spec.data.corpus} {spec.data.direction}{amount}, width {recipe.width}, {count(recipe.layers, 'layer')}, "
-        f"{trained}, {count(len(study.seeds), 'seed')}"
-    )
-
-
-def _first(records: Iterable[RunRecord], name: str) -> float | None:
-    return next((one for record in records if (one := record.sizes.get(name)) is not None), None)
-
-
-# What it does not cover -----------------------------------------------------------------------------------------------
-
-
-def limits(analysis: Analysis) -> list[str]:
-    """Return what the evidence does not show, a sentence or two each."""
-    shown = [one for one in analysis.studies if not one.study.differences]
-    if not shown:
-        return []
-    records = [record for one in shown for record in one.study.records]
-    settings = "; ".join(dict.fromkeys(_setting(one.study) for one in shown))
-    lines = [
-        f"Other sizes, other text and longer training: these runs are {settings[0].lower()}{settings[1:]}. Details may "
-        "rank otherwise where models are larger or see more.",
-        _seed_limit(shown),
-        _rate_limit(shown),
-        _equal_limit(shown),
-        "Speed: runs share their machine with others, so nothing here ranks recipes by it.",
-        f"That there is no effect where {Conclusion.INCONCLUSIVE.symbol} stands: the interval says how large it may "
-        "be.",
-    ]
-    if any(one.factorial is None and one.fields for one in shown):
-        lines.append(
-            "Fields changed together, where they were changed one at a time: an effect holds for the base named, and a "
-            "word that is bad there may be good beside another."
-        )
-    if any(one.factorial is not None and len(one.factorial.fields) > 2 for one in shown):
-        lines.append("Interactions of three fields or more: the tables show pairs, averaged over the others.")
-    if any(one.study.joint for one in shown) and any(not one.study.joint for one in shown):
-        lines.append(
-            "Absolute figures of tying beside those of other fields: it is measured with one vocabulary for both "
-            "languages, its base too, and only differences within that set compare."
-        )
-    if any(record.spec.data.corpus == "captions" for record in records):
-        lines.append("Real text: captions is generated by a grammar embedded in this project. It is not Multi30k.")
-    return lines
-
-
-def _rate_limit(found: Sequence[StudyEffects]) -> str:
-    tuned = [one.tuned for one in found if one.tuned is not None]
-    if not tuned:
-        return (
-            "Other learning rates: every recipe has the one training of its base, and none was tuned. A recipe that "
-            "wants another rate, warm-up or initialisation is shown worse than it can be."
-        )
-    return (
-        f"Learning rates outside the grid ({ablation_tuning.how(tuned[0])}): one seed and a short run can choose a "
-        "rate that is not the best of the full run. Warm-up, dropout and all other settings were not tuned."
+        f"On {spec.data.corpus} {spec.data.direction}{data}, width {recipe.width}, {count(recipe.layers, 'layer')}, "
+        f"{length}, {count(len(study.seeds), 'seed')}"
     )
 
 
@@ -273,36 +215,166 @@ def agreement(study: Study) -> str:
     )
 
 
-def _seed_limit(found: Sequence[StudyEffects]) -> str:
-    seeds = sorted({len(one.study.seeds) for one in found})
+# Confounds and learning rates -----------------------------------------------------------------------------------------
+
+
+def _confound(confound: Confound) -> str:
+    field, (first, second) = confound.field, SIZES_OF_EMBEDDINGS
+    ratios = ", ".join(f"{ratio:.2f} with {level}" for level, ratio in confound.ratios.items())
+    return (
+        f"{field} also changes the size of word embeddings relative to position vectors. At initialisation the ratio "
+        f"of their RMS is {ratios}: it changes by a factor of {confound.change:.1f}. The effect of {field} may come "
+        f"from this ratio. To separate the two, cross {field} with {first} or {second}: --factorial --field {field} "
+        f"--field {first}."
+    )
+
+
+def _batching(study: Study) -> str:
+    """Return whether the levels of batching have equal epochs, or equal numbers of updates."""
+    spec = study.records[0].spec
+    updates = {name: " to ".join(f"{n:,}" for n in sorted(set(counts))) for name, counts in study.batchings.items()}
+    if len(set(updates.values())) > 1:
+        equal = f"at equal epochs ({spec.training.epochs}): every level sees each training pair once per epoch"
+        if spec.updates is not None:
+            equal = f"within a limit of {spec.updates:,} updates, which holds neither epochs nor updates equal"
+        different = ", ".join(f"{amount} with {name}" for name, amount in updates.items())
+        return f"Batching is compared {equal}. The number of updates differs: {different}."
+    (amount,) = set(updates.values())
+    if spec.updates is None:
+        return f"Batching is compared at equal epochs ({spec.training.epochs}) and updates ({amount})."
+    return (
+        f"Batching is compared at an equal number of updates ({amount}), not of epochs: with other batches the "
+        "same updates cover another number of sentence pairs."
+    )
+
+
+def _pilots(study: Study, tuned: Tuned) -> list[str]:
+    """Return what limits the choice of learning rates."""
+    choices = {cell.label: tuned.choices[cell.departures] for cell in study.cells if cell.departures in tuned.choices}
+    lines = []
+    for edge, direction in (("lowest", "lower"), ("highest", "higher")):
+        at_edge = [f"{label} ({choice.rate:g})" for label, choice in choices.items() if choice.edge == edge]
+        if at_edge:
+            recipes = "every recipe" if len(at_edge) == len(choices) > 1 else "; ".join(at_edge)
+            lines.append(
+                f"The best learning rate is the {edge} of the grid for {recipes}. A {direction} one may be better: "
+                "extend --tune-rate."
+            )
+    diverged = [label for label, choice in choices.items() if choice.rate is None]
+    if diverged:
+        lines.append(f"Every pilot diverged for {'; '.join(diverged)}: the tuned table shows the untuned runs.")
+    short = next((choice for choice in choices.values() if choice.updates < choice.warmup_updates), None)
+    if short is not None:
+        lines.append(
+            f"The pilots end after {short.updates:,} updates, within the warm-up of {short.warmup_updates:,}, so no "
+            "pilot reached its learning rate: give more --pilot-epochs."
+        )
+    if tuned.missing:
+        lines.append(f"Not tuned, because pilots or runs at the chosen rate are missing: {'; '.join(tuned.missing)}.")
+    return lines
+
+
+def _tuning(effects: StudyEffects) -> list[str]:
+    """Return a paragraph on what tuning the learning rate changes; empty without pilots."""
+    tuned = effects.tuned
+    if tuned is None or tuned.effects is None or tuned.effects.study.differences:
+        return []
+    after = {
+        effect.contrast.changed: effect
+        for field in tuned.effects.fields
+        for effect in field.effects[MAIN]
+        if effect.mean is not None
+    }
+    pairs = [
+        (effect, after[effect.contrast.changed])
+        for field in effects.fields
+        for effect in field.effects[MAIN]
+        if effect.contrast.changed in after and effect.mean is not None
+    ]
+    if not pairs:
+        return []
+    pairs.sort(key=lambda pair: -pair[1].size)
+    listing = "; ".join(
+        f"{later.contrast.label}: {effect_text(later)}, untuned {effect_text(earlier)}" for earlier, later in pairs
+    )
+    turned = [later.contrast.label for earlier, later in pairs if (earlier.mean or 0.0) * (later.mean or 0.0) < 0]
+    signs = f" The estimate changes its sign for {', '.join(turned)}." if turned else ""
+    return [
+        f"With the learning rate chosen for each recipe ({tables.pilots_text(tuned)}), the effects on the {TITLE} are, "
+        f"largest first: {listing}.{signs}"
+    ]
+
+
+# What it does not cover -----------------------------------------------------------------------------------------------
+
+
+def limits(analysis: Analysis) -> list[str]:
+    """Return what the evidence does not show, a sentence or two each."""
+    studies = [effects for effects in analysis.studies if not effects.study.differences]
+    if not studies:
+        return []
+    settings = "; ".join(dict.fromkeys(_setting(effects.study) for effects in studies))
+    lines = [
+        f"Other sizes, other text and longer training: these runs are {settings[0].lower()}{settings[1:]}. Details may "
+        "rank otherwise where models are larger or see more.",
+        _seed_limit(studies),
+        _rate_limit(studies),
+        _cost_limit(studies),
+        "Speed: runs share their machine with others, so nothing here ranks recipes by it.",
+        f"That there is no effect where {Conclusion.INCONCLUSIVE.symbol} stands: the interval says how large it may "
+        "be.",
+    ]
+    if any(effects.factorial is None and effects.fields for effects in studies):
+        lines.append(
+            "Fields changed together, where they were changed one at a time: an effect holds for the base named, and a "
+            "word that is bad there may be good beside another."
+        )
+    if any(effects.factorial is not None and len(effects.factorial.fields) > 2 for effects in studies):
+        lines.append("Interactions of three fields or more: the tables show pairs, averaged over the others.")
+    if len({effects.study.joint for effects in studies}) > 1:
+        lines.append(
+            "Absolute figures of tying beside those of other fields: it is measured with one vocabulary for both "
+            "languages, its base too, and only differences within that set compare."
+        )
+    if any(record.spec.data.corpus == "captions" for effects in studies for record in effects.study.records):
+        lines.append("Real text: captions is generated by a grammar embedded in this project. It is not Multi30k.")
+    return lines
+
+
+def _seed_limit(studies: Sequence[StudyEffects]) -> str:
+    seeds = sorted({len(effects.study.seeds) for effects in studies})
     if seeds == [1]:
         return "Other seeds: each recipe ran once, so seed noise is unknown and no effect is marked as significant."
     amount = count(seeds[-1], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-    bases = {effect.basis for one in found for field in one.fields for effect in field.effects[SECOND]}
-    basis = " and other test sentences" if "seeds and sentences" in bases else ", not other test sentences"
-    if {"seeds", "seeds and sentences"} <= bases:
-        basis = " and, where all runs have what it takes stored, other test sentences"
+    covered = {effect.basis for effects in studies for field in effects.fields for effect in field.effects[SECOND]}
+    sentences = ", not other test sentences"
+    if {"seeds", "seeds and sentences"} <= covered:
+        sentences = " and, where all runs have what it takes stored, other test sentences"
+    elif "seeds and sentences" in covered:
+        sentences = " and other test sentences"
     return (
         f"Many seeds: intervals and symbols rest on {amount}{assumption(seeds[0])}. Intervals of perplexity and BLEU "
-        f"cover other seeds{basis}; those of the validation loss cover seeds alone, and its epoch is chosen on the "
+        f"cover other seeds{sentences}; those of the validation loss cover seeds alone, and its epoch is chosen on the "
         "same sentences."
     )
 
 
-def _equal_limit(found: Sequence[StudyEffects]) -> str:
-    counts = [number for one in found for cell in one.study.cells if (number := parameters(cell)) is not None]
-    sizes = f" ({min(counts):,.0f} to {max(counts):,.0f} here)" if counts and min(counts) < max(counts) else ""
-    same = "epochs" if any(len(one.study.batchings) > 1 for one in found) else "batches and updates"
-    return f"Equal cost: all runs get the same {same}, not the same time, arithmetic or number of parameters{sizes}."
+def _rate_limit(studies: Sequence[StudyEffects]) -> str:
+    tuned = next((effects.tuned for effects in studies if effects.tuned is not None), None)
+    if tuned is None:
+        return (
+            "Other learning rates: every recipe has the one training of its base, and none was tuned. A recipe that "
+            "wants another rate, warm-up or initialisation is shown worse than it can be."
+        )
+    return (
+        f"Learning rates outside the grid ({tables.pilots_text(tuned)}): one seed and a short run can choose "
+        "a rate that is not the best of the full run. Warm-up, dropout and all other settings were not tuned."
+    )
 
 
-# Numbers in sentences -------------------------------------------------------------------------------------------------
-
-
-def _said(effect: AblationEffect) -> str:
-    """Return an effect for a sentence: "+0.31 nats (95 % interval +0.25 to +0.37)"."""
-    unit = ABLATION[effect.figure].unit
-    bounds = "no interval" if interval(effect) == MISSING else interval(effect)
-    bounds = f"95 % interval {bounds}" if effect.low is not None else bounds
-    mark = "" if effect.significant else f", {effect.conclusion.label}"
-    return f"{signed(effect.mean, effect.figure)}{' ' * bool(unit)}{unit} ({bounds}{mark})"
+def _cost_limit(studies: Sequence[StudyEffects]) -> str:
+    sizes = [tables.parameters(cell) for effects in studies for cell in effects.study.cells]
+    known = [size for size in sizes if size is not None]
+    span = f" ({min(known):,.0f} to {max(known):,.0f} here)" if len(set(known)) > 1 else ""
+    equal = "epochs" if any(len(effects.study.batchings) > 1 for effects in studies) else "batches and updates"
+    return f"Equal cost: all runs get the same {equal}, not the same time, arithmetic or number of parameters{span}."

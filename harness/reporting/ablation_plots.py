@@ -1,4 +1,4 @@
-"""Pictures of an ablation: the effects of each field's words with their intervals, as a forest plot."""
+"""Forest plots of an ablation: the effect of each level with its interval."""
 
 from __future__ import annotations
 
@@ -12,95 +12,83 @@ from harness.analysis.ablation import FieldEffects
 from harness.analysis.ablation_study import Study
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.metric_registry import ABLATION
-from harness.reporting.ablation_tables import signed, status
-from harness.reporting.plot_style import FAINT, INK, STYLES, figure, styled
+from harness.reporting.ablation_tables import MAIN, SECOND, signed, status
+from harness.reporting.plot_style import FAINT, INK, STYLES, figure, styled, subtitle
 
-DRAWN = ("validation_loss", "bleu_sacre")
 COLOUR = STYLES["learned_positions"].colour
-FAR = 8.0
-"""How many times the size of the median effect the axis reaches at most; what lies beyond is an arrow and a number."""
+LARGEST_REACH = 8.0
+"""The end of an axis, at most, in units of the median effect. Larger effects become arrows with numbers."""
 
 
 @styled
 def forest(study: Study, fields: Sequence[FieldEffects]) -> Figure:
-    """Draw each word's effect on loss and BLEU as a point with its interval, hollow where it is not significant.
+    """Draw each level's effect on loss and BLEU as a point with its interval; hollow points are not significant.
 
-    0 is the base. Words without a figure, because no run of theirs completed, say how they ended.
+    0 is the base. Levels without a value show the status of their runs.
     """
-    rows = sum(len(field.words) for field in fields)
-    made, grid = figure(11, 1.7 + 0.3 * rows, columns=len(DRAWN), sharey=True)
-    for axes, name in zip(grid[0], DRAWN, strict=True):
-        axes.set_title(f"{ABLATION[name].title}, {'lower' if ABLATION[name].less_is_better else 'higher'} is better")
-        unit = ABLATION[name].unit
-        axes.set_xlabel(f"difference from the base{' in ' * bool(unit)}{unit}")
+    labels = [
+        (f"{field.field} (base: {word})", "bold") if word == field.words[0] else (f"{field.field} = {word}", "normal")
+        for field in fields
+        for word in field.words
+    ]
+    picture, grid = figure(11, 1.7 + 0.3 * len(labels), columns=2, sharey=True)
+    for axes, name in zip(grid[0], (MAIN, SECOND), strict=True):
+        metric = ABLATION[name]
+        axes.set_title(f"{metric.title}, {'lower' if metric.less_is_better else 'higher'} is better")
+        axes.set_xlabel(f"difference from the base{' in ' * bool(metric.unit)}{metric.unit}")
         axes.tick_params(axis="y", length=0)
         _panel(axes, study, fields, name)
-    labels = _labels(fields)
-    grid[0, 0].set_yticks(range(rows), [text for text, _ in labels])
+    grid[0, 0].set_yticks(range(len(labels)), [text for text, _ in labels])
     for tick, (_, weight) in zip(grid[0, 0].get_yticklabels(), labels, strict=True):
         tick.set_fontweight(weight)
-    grid[0, 0].set_ylim(rows - 0.4, -0.7)
-    what = "Lines are 95 % intervals; hollow points are inconclusive or not tested; arrows lead beyond the axis"
-    made.suptitle(what, x=0.01, ha="left", fontsize=9, color=FAINT)
-    return made
-
-
-def _labels(fields: Sequence[FieldEffects]) -> list[tuple[str, str]]:
-    """Return text and weight of each line's name: a field with its base's word in bold, then its words."""
-    found = []
-    for field in fields:
-        found.append((f"{field.field} (base: {field.words[0]})", "bold"))
-        found += [(f"{field.field} = {word}", "normal") for word in field.words[1:]]
-    return found
+    grid[0, 0].set_ylim(len(labels) - 0.4, -0.7)
+    subtitle(
+        picture, "Lines are 95 % intervals; hollow points are inconclusive or not tested; arrows lead beyond the axis"
+    )
+    return picture
 
 
 def _panel(axes: Axes, study: Study, fields: Sequence[FieldEffects], name: str) -> None:
-    everything = [effect for field in fields for effect in field.effects[name]]
-    reach = _reach(everything)
+    reach = _reach([effect for field in fields for effect in field.effects[name]])
     axes.set_xlim(-reach, reach)
     axes.axvline(0, color=INK, lw=1.0, zorder=1)
     axes.grid(axis="y", visible=False)
     axes.xaxis.set_major_locator(MaxNLocator(7))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}".replace("-", "−") if value else "0"))
-    place = 0
+    y = 0
     for field in fields:
-        axes.axhspan(place - 0.5, place + 0.5, color="#EEEEEE", lw=0, zorder=0)
+        axes.axhspan(y - 0.5, y + 0.5, color="#EEEEEE", lw=0, zorder=0)
         for effect in field.effects[name]:
-            place += 1
-            _point(axes, effect, place, reach, _endings(study, effect))
-        place += 1
+            y += 1
+            cell = study.cell(effect.contrast.changed)
+            _point(axes, effect, y, reach, "" if cell is None else status(cell))
+        y += 1
 
 
 def _reach(effects: Sequence[AblationEffect]) -> float:
     """Return how far the axis goes on both sides of 0, so that one huge effect does not hide the others."""
-    sizes = sorted(one.size for one in effects if one.mean is not None)
-    ends = [abs(end) for one in effects for end in (one.mean, one.low, one.high) if end is not None]
-    return 1.15 * min(max(ends, default=0.0), FAR * sizes[len(sizes) // 2] if sizes else 0.0) or 1.0
+    sizes = sorted(effect.size for effect in effects if effect.mean is not None)
+    ends = [abs(end) for effect in effects for end in (effect.mean, effect.low, effect.high) if end is not None]
+    return 1.15 * min(max(ends, default=0.0), LARGEST_REACH * sizes[len(sizes) // 2] if sizes else 0.0) or 1.0
 
 
-def _point(axes: Axes, effect: AblationEffect, place: int, reach: float, endings: str) -> None:
+def _point(axes: Axes, effect: AblationEffect, y: int, reach: float, incomplete: str) -> None:
     if effect.mean is None:
-        axes.text(0, place, f"  {endings or 'no figure'}", va="center", color=FAINT, size=8)
+        axes.text(0, y, f"  {incomplete or 'no figure'}", va="center", color=FAINT, size=8)
         return
     low, high = (effect.mean if end is None else end for end in (effect.low, effect.high))
-    axes.plot([max(low, -reach), min(high, reach)], [place, place], color=COLOUR, lw=1.6, solid_capstyle="butt")
-    for end, side in ((low, -1), (high, 1)):
-        if abs(end) > reach and (end > 0) == (side > 0):
-            axes.plot([side * reach * 0.985], [place], marker="<" if side < 0 else ">", ms=6, color=COLOUR, ls="none")
+    axes.plot([max(low, -reach), min(high, reach)], [y, y], color=COLOUR, lw=1.6, solid_capstyle="butt")
+    for end, side, marker in ((low, -1, "<"), (high, 1, ">")):
+        if end * side > reach:
+            axes.plot([side * reach * 0.985], [y], marker=marker, ms=6, color=COLOUR, ls="none")
     if abs(effect.mean) > reach:
-        side = 1 if effect.mean > 0 else -1
+        side, marker, align = (1, ">", "right") if effect.mean > 0 else (-1, "<", "left")
         text = f"{signed(effect.mean, effect.figure)} "
-        axes.text(side * reach * 0.95, place, text, va="center", ha="right" if side > 0 else "left", size=8, color=INK)
-        axes.plot([side * reach * 0.985], [place], marker="<" if side < 0 else ">", ms=6, color=COLOUR, ls="none")
+        axes.text(side * reach * 0.95, y, text, va="center", ha=align, size=8, color=INK)
+        axes.plot([side * reach * 0.985], [y], marker=marker, ms=6, color=COLOUR, ls="none")
         return
     face = COLOUR if effect.significant else "white"
-    axes.plot([effect.mean], [place], marker="o", ms=6.5, mfc=face, mec=COLOUR, mew=1.3, ls="none", zorder=3)
-    if endings:
-        place_of_text = max(min(high, reach), effect.mean), place
-        axes.annotate(endings, place_of_text, (8, 0), textcoords="offset points", va="center", size=7, color=FAINT)
-
-
-def _endings(study: Study, effect: AblationEffect) -> str:
-    """Return what did not complete of the recipe with the effect's word alone."""
-    cell = study.cell(effect.contrast.changed)
-    return "" if cell is None else status(cell)
+    axes.plot([effect.mean], [y], marker="o", ms=6.5, mfc=face, mec=COLOUR, mew=1.3, ls="none", zorder=3)
+    if incomplete:
+        right = max(min(high, reach), effect.mean)
+        axes.annotate(incomplete, (right, y), (8, 0), textcoords="offset points", va="center", size=7, color=FAINT)

@@ -6,54 +6,95 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.analysis.ablation import Factorial, FieldEffects, Rank
-from harness.analysis.ablation_study import Study, StudyCell
+from harness.analysis.ablation import Factorial, FieldEffects, Rank, StudyEffects, Tuned
+from harness.analysis.ablation_study import Departures, Study, StudyCell
 from harness.analysis.contrasts import AblationEffect, detectable
 from harness.analysis.effects import Conclusion, assumption
 from harness.analysis.grouping import measure
 from harness.analysis.metric_registry import ABLATION
+from harness.execution.rate_tuning import PILOT_SEED
 from harness.reporting import formatting
 from harness.reporting.document import Cell, Table
 from harness.reporting.formatting import MISSING
+from harness.storage.records import RunRecord
 from harness.text import short_line
 
 MAIN, SECOND = "validation_loss", "bleu_sacre"
+"""The metrics that rank fields and are drawn."""
+TONES: Mapping[Conclusion, Literal["better", "worse"]] = {Conclusion.BETTER: "better", Conclusion.WORSE: "worse"}
+
+Row = tuple[str | Cell, ...]
 
 
 # Numbers --------------------------------------------------------------------------------------------------------------
 
 
-def signed(value: float | None, figure: str) -> str:
-    """Return a difference with its sign and the metric's digits; a value that rounds to 0 has no sign."""
-    return formatting.signed(value, ABLATION[figure].digits)
+def signed(value: float | None, name: str) -> str:
+    """Return a difference in a metric with its sign and digits."""
+    return formatting.signed(value, ABLATION[name].digits)
 
 
 def interval(effect: AblationEffect) -> str:
-    """Return an effect's interval, "+0.25 to +0.37", or the values of two seeds; a dash where there is neither."""
+    """Return an effect's interval, "+0.25 to +0.37", or the values of two seeds; a dash without either."""
     return formatting.bounds(effect, ABLATION[effect.figure].digits)
 
 
-def written(effect: AblationEffect) -> str:
-    """Return an effect on one line: "+0.31 (+0.25 to +0.37) ▼", with the symbol of what can be concluded."""
+def effect_text(effect: AblationEffect) -> str:
+    """Return an effect with its interval and symbol on one line: "+0.31 (+0.25 to +0.37) ▼"."""
     if effect.mean is None:
         return MISSING
     bounds = "" if interval(effect) == MISSING else f" ({interval(effect)})"
     return f"{signed(effect.mean, effect.figure)}{bounds} {effect.conclusion.symbol}"
 
 
-# Lines of tables ------------------------------------------------------------------------------------------------------
+def cell(effect: AblationEffect) -> str | Cell:
+    """Return an effect as a cell: its mean, the symbol of its conclusion, and its interval."""
+    if effect.mean is None:
+        return MISSING
+    return Cell(
+        signed(effect.mean, effect.figure),
+        mark=effect.conclusion.symbol,
+        detail="" if interval(effect) == MISSING else interval(effect),
+        value=effect.mean,
+        tone=TONES.get(effect.conclusion, ""),
+    )
+
+
+def status(study_cell: StudyCell) -> str:
+    """Return how many runs did not complete, such as "1 of 3 diverged"; empty if all completed."""
+    names = [record.status for record in study_cell.records.values()]
+    incomplete = sorted({name for name in names if name != "completed"})
+    return ", ".join(f"{names.count(name)} of {len(names)} {name}" for name in incomplete)
+
+
+def parameters(study_cell: StudyCell) -> float | None:
+    """Return the number of trained parameters of a recipe; None if no record has it."""
+    return first_known(study_cell.records.values(), "parameters")
+
+
+def first_known(records: Iterable[RunRecord], name: str) -> float | None:
+    """Return a metric or size of the first record that has it."""
+    return next((value for record in records if (value := measure(record, name)) is not None), None)
+
+
+# Levels and interactions ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LevelRow:
-    """One word of a field, or one interaction: seeds, effects by figure, and which runs did not complete.
+    """One level of a field, or one interaction.
 
-    `name` is the field or fields, `word` the word or words; the base's own line has absolute figures. `parameters` are
-    those of the recipe, None where several are averaged.
+    Attributes:
+        name: The field or fields.
+        level: The level or levels.
+        seeds: The number of seeds.
+        cells: The effects by metric; absolute values for the base.
+        parameters: The parameters of the recipe; a dash if several recipes are averaged.
+        status: The runs that did not complete.
     """
 
     name: str
-    word: str
+    level: str
     seeds: int
     cells: Mapping[str, str | Cell]
     parameters: str
@@ -61,100 +102,82 @@ class LevelRow:
 
 
 def base_row(study: Study) -> LevelRow:
-    """Return the base's own figures, means over its seeds that completed."""
-    cell = study.cells[0]
+    """Return the metrics of the base, means over its completed seeds."""
+    base = study.cells[0]
     cells = {}
-    for name, figure in ABLATION.items():
-        found = [measure(cell.records[seed], name) for seed in sorted(cell.completed)]
-        values = [value for value in found if value is not None]
-        cells[name] = f"{sum(values) / len(values):,.{figure.digits}f}" if values else MISSING
-    return LevelRow("base", short_line(study.variant), len(cell.completed), cells, _counted([cell]), status(cell))
+    for name, metric in ABLATION.items():
+        seeds = (measure(base.records[seed], name) for seed in sorted(base.completed))
+        values = [value for value in seeds if value is not None]
+        cells[name] = f"{sum(values) / len(values):,.{metric.digits}f}" if values else MISSING
+    return LevelRow("base", short_line(study.variant), len(base.completed), cells, _parameters([base]), status(base))
 
 
-def field_rows(study: Study, found: Iterable[FieldEffects]) -> list[LevelRow]:
-    """Return a line for each word of each field; the field's name stands at its first word alone."""
-    made = []
-    for field in found:
-        for place, effects in enumerate(zip(*(field.effects[name] for name in ABLATION), strict=True)):
+def field_rows(study: Study, fields: Iterable[FieldEffects]) -> list[LevelRow]:
+    """Return a row for each level of each field; the first level's row names the field."""
+    rows = []
+    for field in fields:
+        for index, effects in enumerate(zip(*(field.effects[name] for name in ABLATION), strict=True)):
             contrast = effects[0].contrast
-            ((_, word),) = contrast.changed
-            cells = [one for one in study.cells if contrast.weights.get(one.departures, 0.0) > 0]
-            whole = cells or [one for one in study.cells if contrast.changed[0] in one.departures]
-            name = f"{field.field} ({field.words[0]})" if place == 0 else ""
-            made.append(_line(name, word, effects, whole))
-    return made
+            averaged = [part for part in study.cells if contrast.weights.get(part.departures, 0.0) > 0]
+            with_level = [part for part in study.cells if contrast.changed[0] in part.departures]
+            name = f"{field.field} ({field.words[0]})" if index == 0 else ""
+            rows.append(_level_row(name, effects, averaged or with_level))
+    return rows
 
 
-def interaction_rows(study: Study, found: Factorial) -> list[LevelRow]:
-    """Return a line for each interaction of two words."""
-    made = []
-    for effects in zip(*(found.interactions[name] for name in ABLATION), strict=True):
+def interaction_rows(study: Study, factorial: Factorial) -> list[LevelRow]:
+    """Return a row for each interaction of two levels."""
+    rows = []
+    for effects in zip(*(factorial.interactions[name] for name in ABLATION), strict=True):
         changed = effects[0].contrast.changed
-        cells = [cell for cell in study.cells if set(changed) <= set(cell.departures)]
-        made.append(
-            _line(" × ".join(name for name, _ in changed), ", ".join(word for _, word in changed), effects, cells)
-        )
-    return made
+        cells = [part for part in study.cells if set(changed) <= set(part.departures)]
+        rows.append(_level_row(" × ".join(field for field, _ in changed), effects, cells))
+    return rows
 
 
-def _line(name: str, word: str, effects: Sequence[AblationEffect], cells: Sequence[StudyCell]) -> LevelRow:
+def _level_row(name: str, effects: Sequence[AblationEffect], cells: Sequence[StudyCell]) -> LevelRow:
+    contrast = effects[0].contrast
     return LevelRow(
         name,
-        word,
-        len(effects[0].contrast.seeds) if effects[0].contrast.weights else 0,
+        ", ".join(level for _, level in contrast.changed),
+        len(contrast.seeds) if contrast.weights else 0,
         {effect.figure: cell(effect) for effect in effects},
-        _counted(cells),
+        _parameters(cells),
         "; ".join(dict.fromkeys(filter(None, map(status, cells)))),
     )
 
 
-def status(cell: StudyCell) -> str:
-    """Return what did not complete, such as "1 of 3 diverged"; empty where all did."""
-    ends = [record.status for record in cell.records.values()]
-    bad = [end for end in dict.fromkeys(sorted(ends)) if end != "completed"]
-    return ", ".join(f"{ends.count(end)} of {len(ends)} {end}" for end in bad)
-
-
-def _counted(cells: Sequence[StudyCell]) -> str:
-    found = {parameters(cell) for cell in cells}
-    (only,) = found if len(found) == 1 else (None,)
-    return MISSING if only is None else f"{only:,.0f}"
-
-
-def parameters(cell: StudyCell) -> float | None:
-    """Return how many numbers a recipe trains."""
-    return next((one for record in cell.records.values() if (one := measure(record, "parameters")) is not None), None)
-
-
-# Tables ---------------------------------------------------------------------------------------------------------------
-
-
-def cell(effect: AblationEffect) -> str | Cell:
-    """Return an effect as a cell: its mean, the symbol of what can be concluded, and its interval."""
-    if effect.mean is None:
-        return MISSING
-    bounds = interval(effect)
-    tones: Mapping[Conclusion, Literal["better", "worse"]] = {Conclusion.BETTER: "better", Conclusion.WORSE: "worse"}
-    return Cell(
-        signed(effect.mean, effect.figure),
-        mark=effect.conclusion.symbol,
-        detail="" if bounds == MISSING else bounds,
-        value=effect.mean,
-        tone=tones.get(effect.conclusion, ""),
-    )
+def _parameters(cells: Sequence[StudyCell]) -> str:
+    sizes = {parameters(part) for part in cells}
+    return formatting.number(sizes.pop() if len(sizes) == 1 else None, 0)
 
 
 def levels_table(rows: Sequence[LevelRow], title: str = "") -> Table:
-    """Return rows of levels or interactions as a table; the last column says which runs did not complete."""
-    heads = ["field (base)", "level", "seeds", *(metric.title for metric in ABLATION.values()), "parameters"]
-    ended = any(row.status for row in rows)
+    """Return levels or interactions as a table; its last column is the status, if any run did not complete."""
+    heads = ["field (base)", "level", "seeds", *(metric.title for metric in ABLATION.values()), "parameters", "status"]
     lines = [
-        (row.name, row.word, str(row.seeds), *(row.cells[name] for name in ABLATION), row.parameters)
-        + ((row.status,) if ended else ())
+        (row.name, row.level, str(row.seeds), *(row.cells[name] for name in ABLATION), row.parameters, row.status)
         for row in rows
     ]
-    columns = "lcr" + "r" * len(ABLATION) + "r" + "l" * ended
-    return Table(columns, (*heads, *(["status"] if ended else [])), tuple(lines), title)
+    width = len(heads) if any(row.status for row in rows) else len(heads) - 1
+    columns = f"lcr{'r' * len(ABLATION)}rl"
+    return Table(columns[:width], tuple(heads[:width]), tuple(line[:width] for line in lines), title)
+
+
+def detectable_notes(study: Study, fields: Sequence[FieldEffects]) -> list[str]:
+    """Return a sentence with the true effects that a table detects; empty if it tests nothing over seeds."""
+    parts = []
+    for name, metric in ABLATION.items():
+        effects = [effect for field in fields for effect in field.effects[name]]
+        smallest = detectable(study, effects) if effects else None
+        if smallest is not None:
+            parts.append(f"{metric.title} {smallest:.{metric.digits}f} {metric.unit}".rstrip())
+    condition = assumption(len(study.seeds))
+    listed = ", ".join(parts)
+    return [f"True effects that this table detects with 80 % probability{condition}: {listed}."] if parts else []
+
+
+# Ranking --------------------------------------------------------------------------------------------------------------
 
 
 def ranking_table(ranks: Sequence[Rank], seconds: Sequence[Rank]) -> Table:
@@ -163,38 +186,107 @@ def ranking_table(ranks: Sequence[Rank], seconds: Sequence[Rank]) -> Table:
     heads = ("rank", "field", f"largest effect on {main}", f"best, worst level for {main}", f"rank by {second}")
     order = [rank.field for rank in seconds]
     rows = []
-    for place, rank in enumerate(ranks, start=1):
-        other = order.index(rank.field)
+    for number, rank in enumerate(ranks, start=1):
+        index, spread = order.index(rank.field), rank.spread
         name = f"{rank.field} (joint vocabulary)" if rank.joint else rank.field
-        spread = rank.spread
-        apart = _named(f"{spread.best}, {spread.worst}", spread.effect) if spread else MISSING
-        rows.append((str(place), name, _largest(rank), apart, str(other + 1), _largest(seconds[other])))
+        extremes = _named_cell(f"{spread.best}, {spread.worst}", spread.effect) if spread else MISSING
+        rows.append((str(number), name, _largest(rank), extremes, str(index + 1), _largest(seconds[index])))
     return Table("llrrrr", (*heads, f"largest effect on {second}"), tuple(rows))
 
 
 def _largest(rank: Rank) -> str | Cell:
-    lost = "; ".join(f"{word}: diverged" for word in rank.lost)
+    levels = [f"{level}: diverged" for level in rank.lost]
     if rank.effect is None:
-        return lost or MISSING
-    return _named("; ".join(filter(None, (lost, rank.effect.contrast.changed[0][1]))), rank.effect)
+        return "; ".join(levels) or MISSING
+    return _named_cell("; ".join([*levels, rank.effect.contrast.changed[0][1]]), rank.effect)
 
 
-def _named(name: str, effect: AblationEffect) -> str | Cell:
-    """Return an effect's cell with the level or levels that it is of."""
-    shown = cell(effect)
-    return replace(shown, text=f"{name}: {shown.text}") if isinstance(shown, Cell) else MISSING
+def _named_cell(levels: str, effect: AblationEffect) -> str | Cell:
+    """Return the cell of an effect, beginning with its levels."""
+    content = cell(effect)
+    return replace(content, text=f"{levels}: {content.text}") if isinstance(content, Cell) else MISSING
 
 
-def detectable_notes(study: Study, fields: Sequence[FieldEffects]) -> list[str]:
-    """Return in a sentence which true effects a table finds; nothing where it tests nothing over seeds."""
-    told = []
-    for name, figure in ABLATION.items():
-        effects = [effect for field in fields for effect in field.effects[name]]
-        least = detectable(study, effects) if effects else None
-        if least is not None:
-            told.append(f"{figure.title} {least:.{figure.digits}f}{' ' * bool(figure.unit)}{figure.unit}")
-    if not told:
+# Learning rates -------------------------------------------------------------------------------------------------------
+
+
+def pilots_text(tuned: Tuned) -> str:
+    """Return how the learning rates were chosen."""
+    rates = ", ".join(f"{rate:g}" for rate in _rates(tuned))
+    lengths = sorted({choice.epochs for choice in tuned.choices.values()})
+    noun = "epoch" if lengths == [1] else "epochs"
+    return f"{rates}; pilots of {' to '.join(map(str, lengths))} {noun}, seed {PILOT_SEED}, by validation loss"
+
+
+def _rates(tuned: Tuned) -> list[float]:
+    return sorted({rate for choice in tuned.choices.values() for rate in choice.losses})
+
+
+def tuning_tables(effects: StudyEffects) -> list[Table]:
+    """Return the pilots of each recipe, and the effects without and with tuning side by side; empty without pilots."""
+    tuned = effects.tuned
+    if tuned is None:
         return []
-    return [
-        f"True effects that this table detects with 80 % probability{assumption(len(study.seeds))}: {', '.join(told)}."
-    ]
+    tables, after = [_pilots(effects.study, tuned)], tuned.effects
+    if after is None or after.study.differences:
+        return tables
+    if effects.fields:
+        bases = base_row(effects.study), base_row(after.study)
+        cells = (row.cells[name] for name in (MAIN, SECOND) for row in bases)
+        base = ("base", bases[0].level, _rate(tuned, ()), *cells)
+        rows = [base, *_field_pairs(effects.fields, after.fields, tuned)]
+        tables.append(_pairs_table("Each level against the base", rows))
+    if effects.factorial is not None and after.factorial is not None:
+        crossed = " × ".join(effects.factorial.fields)
+        rows = _field_pairs(effects.factorial.main, after.factorial.main, None)
+        tables.append(_pairs_table(f"Main effects in {crossed}", rows))
+        rows = _pairs(effects.factorial.interactions, after.factorial.interactions, None)
+        tables.append(_pairs_table(f"Interactions in {crossed}", rows))
+    return tables
+
+
+def _pilots(study: Study, tuned: Tuned) -> Table:
+    rates, rows = _rates(tuned), []
+    for study_cell in study.cells:
+        choice = tuned.choices.get(study_cell.departures)
+        if choice is not None:
+            texts = {rate: "diverged" if loss is None else f"{loss:.3f}" for rate, loss in choice.losses.items()}
+            losses = [texts.get(rate, MISSING) for rate in rates]
+            rows.append((study_cell.label, *losses, _rate(tuned, study_cell.departures), choice.edge))
+    heads = ("recipe", *(f"{rate:g}" for rate in rates), "chosen", "at the edge of the grid")
+    title = f"Validation loss of the pilots by learning rate ({pilots_text(tuned)})"
+    return Table(f"l{'r' * len(rates)}rl", heads, tuple(rows), title)
+
+
+def _pairs_table(title: str, rows: Sequence[Row]) -> Table:
+    metrics = (f"{ABLATION[name].title}, {side}" for name in (MAIN, SECOND) for side in ("untuned", "tuned"))
+    heads = ("field (base)", "level", "tuned rate", *metrics)
+    return Table("llrrrrr", heads, tuple(rows), f"{title}, untuned and tuned")
+
+
+def _field_pairs(before: Iterable[FieldEffects], after: Iterable[FieldEffects], tuned: Tuned | None) -> list[Row]:
+    later = {field.field: field.effects for field in after}
+    rows: list[Row] = []
+    for field in before:
+        for index, row in enumerate(_pairs(field.effects, later.get(field.field, {}), tuned)):
+            rows.append((f"{field.field} ({field.words[0]})" if index == 0 else "", *row[1:]))
+    return rows
+
+
+def _pairs(
+    before: Mapping[str, Sequence[AblationEffect]], after: Mapping[str, Sequence[AblationEffect]], tuned: Tuned | None
+) -> list[Row]:
+    """Return a row for each contrast: fields, levels, learning rate, and each metric untuned and tuned."""
+    later = {(name, effect.contrast.changed): cell(effect) for name, effects in after.items() for effect in effects}
+    rows: list[Row] = []
+    for effects in zip(before[MAIN], before[SECOND], strict=True):
+        changed = effects[0].contrast.changed
+        fields, levels = " × ".join(field for field, _ in changed), ", ".join(level for _, level in changed)
+        cells = [part for effect in effects for part in (cell(effect), later.get((effect.figure, changed), MISSING))]
+        rows.append((fields, levels, MISSING if tuned is None else _rate(tuned, changed), *cells))
+    return rows
+
+
+def _rate(tuned: Tuned, departures: Departures) -> str:
+    choice = tuned.choices.get(departures)
+    return MISSING if choice is None or choice.rate is None else f"{choice.rate:g}"

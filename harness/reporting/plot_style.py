@@ -167,6 +167,11 @@ def figure(width: float, height: float, *, rows: int = 1, columns: int = 1, **sh
     return made, made.subplots(rows, columns, squeeze=False, **shared)
 
 
+def subtitle(picture: Figure, text: str) -> None:
+    """Write a line above all panels of a figure."""
+    picture.suptitle(text, x=0.01, ha="left", fontsize=9, color=FAINT)
+
+
 def logarithmic(axes: Axes, which: str) -> None:
     """Make an axis logarithmic, with plain numbers at 1, 2, 5 and their tenfolds."""
     axis = axes.xaxis if which == "x" else axes.yaxis

@@ -80,22 +80,20 @@ def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
     """Return the learning curves of each table whose runs are comparable and have at least two epochs."""
     blocks: list[Block] = []
     for judged, slug in zip(tables, slugs(tables), strict=True):
-        rows, labels = judged.table.rows, judged.labels
-        if judged.mismatches or not run_plots.has_curves(rows):
+        rows, labels, chart = judged.table.rows, judged.labels, run_plots.LOSSES
+        if judged.mismatches or not run_plots.has_curves(rows, chart):
             continue
         seeds = max(len(row.counted) for row in rows)
         bands = "Bands are 95 % intervals over seeds. " if seeds > 2 else "One seed: no bands. " if seeds == 1 else ""
-        caption = f"{judged.table.heading}. {bands}× ends a run that did not complete. Lower is better."
-        heads, lines = run_plots.curve_data(rows, labels)
         alt = f"Training and validation loss against epochs, a panel for each of {', '.join(labels)}"
         blocks.append(
             Figure(
                 f"{slug}-loss",
-                caption,
+                f"{judged.table.heading}. {bands}× ends a run that did not complete. Lower is better.",
                 short_line(alt, longest=600),
-                partial(run_plots.learning_curves, rows, labels),
-                Table("r" * len(heads), heads, lines),
-                partial(run_plots.curve_reading, rows, labels),
+                partial(run_plots.learning_curves, rows, labels, chart),
+                run_plots.curve_data(rows, labels, chart),
+                partial(run_plots.curve_reading, rows, labels, chart),
             )
         )
     return [Heading("Learning curves", slug="curves"), *blocks] if blocks else []

@@ -1,9 +1,10 @@
-"""Plots of run records: learning curves, BLEU, and quality against speed; the same figures in Markdown and HTML."""
+"""Plots of run records: learning curves, test scores, and quality against speed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from harness.analysis.effects import Band
 from harness.analysis.grouping import TableRow
-from harness.analysis.metric_registry import METRICS, scale_of
+from harness.analysis.metric_registry import METRICS
+from harness.analysis.scales import IDENTITY, Scale
+from harness.analysis.significance import Reals
 from harness.analysis.statistics import bands
+from harness.reporting.document import Table
 from harness.reporting.formatting import MISSING, significant_digits
 from harness.reporting.plot_style import (
     FAINT,
@@ -26,130 +29,159 @@ from harness.reporting.plot_style import (
     row_styles,
     short,
     styled,
+    subtitle,
 )
 
-CURVES = {"validation_loss": ("validation", "-"), "training_loss": ("training", (0, (4, 2)))}
 SPEEDS = ("training_tokens_per_second", "decoding_sentences_per_second")
-ACROSS = 4
-"""Panels in a row of small multiples."""
+PANELS_PER_ROW = 4
 
 
 # Learning curves ------------------------------------------------------------------------------------------------------
 
 
-def has_curves(rows: Sequence[TableRow]) -> bool:
-    """Whether any run has losses of at least two epochs: one epoch is no curve."""
-    return any(len(_known(band)) > 1 for row in rows for band in _bands(row).values())
+@dataclass(frozen=True)
+class CurveChart:
+    """The fields of `EpochRecord` that a chart of learning curves shows.
+
+    Attributes:
+        lines: For each field its name and dashes. The first panel's first line is the grey reference of the others.
+        unit: The label of the vertical axis.
+        digits: The decimals of a value.
+        scale: The scale on which intervals are computed.
+    """
+
+    lines: Mapping[str, tuple[str, Any]]
+    unit: str
+    digits: int
+    scale: Scale
 
 
-def _bands(row: TableRow) -> dict[str, Band]:
-    """Return the mean and interval of each loss over the seeds that completed."""
-    bands_of = {}
-    for name in CURVES:
-        values = [[_finite(getattr(epoch, name)) for epoch in record.curve] for record in row.counted]
-        bands_of[name] = bands([one for one in values if any(value is not None for value in one)], scale=scale_of(name))
-    return bands_of
+LOSSES = CurveChart(
+    {"validation_loss": ("validation", "-"), "training_loss": ("training", (0, (4, 2)))},
+    unit="nats per target word",
+    digits=3,
+    scale=IDENTITY,
+)
+
+
+def has_curves(rows: Sequence[TableRow], chart: CurveChart) -> bool:
+    """Return whether any line has values of at least two epochs."""
+    return any(np.isfinite(curve[0]).sum() > 1 for row in rows for curve in _curves(row, chart).values())
+
+
+def _curves(row: TableRow, chart: CurveChart) -> dict[str, Reals]:
+    """Return the mean over the completed seeds and the ends of its interval, by field.
+
+    Shapes: [3,epochs], NaN where a value is unknown.
+    """
+    curves = {}
+    for field in chart.lines:
+        seeds = [[_finite(getattr(epoch, field)) for epoch in record.curve] for record in row.counted]
+        band = bands([values for values in seeds if values.count(None) < len(values)], scale=chart.scale)
+        unknown = [None] * len(band.mean)
+        curves[field] = np.array([band.mean, band.low or unknown, band.high or unknown], dtype=np.float64)
+    return curves
 
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _known(band: Band) -> dict[int, float]:
-    return {epoch: value for epoch, value in enumerate(band.mean, start=1) if value is not None}
-
-
 @styled
-def learning_curves(rows: Sequence[TableRow], labels: Sequence[str]) -> Figure:
-    """Draw training and validation loss against epochs, a panel for each row; the first row's validation in grey.
+def learning_curves(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> Figure:
+    """Draw values against epochs, one panel per row; the first panel's first line is grey in the others.
 
     Bands are 95 % intervals over seeds; × ends a run that did not complete.
     """
-    columns = min(ACROSS, max(len(rows), 2))
-    down = math.ceil(len(rows) / columns)
-    picture, grid = figure(11, 0.5 + 2.5 * down, rows=down, columns=columns, sharex=True, sharey=True)
-    curves = [_bands(row) for row in rows]
+    columns = min(PANELS_PER_ROW, max(len(rows), 2))
+    height = math.ceil(len(rows) / columns)
+    picture, grid = figure(11, 0.5 + 2.5 * height, rows=height, columns=columns, sharex=True, sharey=True)
+    curves = [_curves(row, chart) for row in rows]
+    first_field = next(iter(chart.lines))
     for index, axes in enumerate(grid.flat):
         if index >= len(rows):
             axes.set_visible(False)
             continue
         if index:
-            reference = _known(curves[0]["validation_loss"])
-            axes.plot(list(reference), list(reference.values()), color="#BBBBBB", lw=1.2, zorder=1)
-        _panel(axes, rows[index], curves[index], row_styles(rows)[index])
+            _line(axes, curves[0][first_field], color="#BBBBBB", lw=1.2, zorder=1)
+        _panel(axes, rows[index], curves[index], row_styles(rows)[index], chart)
         axes.set_title(short(labels[index], width=30), fontsize=9.5)
         axes.tick_params(labelbottom=index + columns >= len(rows))
         if index + columns >= len(rows):
             axes.set_xlabel("epoch")
         if index % columns == 0:
-            axes.set_ylabel("nats per target word")
+            axes.set_ylabel(chart.unit)
     grid[0, 0].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
-    baseline = "; grey: validation of the first panel" if len(rows) > 1 else ""
-    picture.suptitle(f"Solid: validation; dashed: training{baseline}", x=0.01, ha="left", fontsize=9, color=FAINT)
+    if chart is LOSSES:
+        reference = "; grey: validation of the first panel" if len(rows) > 1 else ""
+        subtitle(picture, f"Solid: validation; dashed: training{reference}")
     picture.draw_without_rendering()
     picture.set_layout_engine("none")
     return picture
 
 
-def _panel(axes: Axes, row: TableRow, curves: Mapping[str, Band], own: Style) -> None:
-    for name, (_, dashes) in CURVES.items():
-        band, means = curves[name], _known(curves[name])
-        if band.low is not None and band.high is not None:
-            ends = [(epoch, band.low[epoch - 1], band.high[epoch - 1]) for epoch in means]
-            ends = [(epoch, low, high) for epoch, low, high in ends if low is not None and high is not None]
-            epochs, lows, highs = (list(side) for side in zip(*ends, strict=True)) if ends else ([], [], [])
-            axes.fill_between(epochs, lows, highs, color=own.colour, alpha=0.16, lw=0)
-        axes.plot(list(means), list(means.values()), color=own.colour, linestyle=dashes, lw=1.7, zorder=3)
+def _panel(axes: Axes, row: TableRow, curves: Mapping[str, Reals], style: Style, chart: CurveChart) -> None:
+    for field, (_, dashes) in chart.lines.items():
+        _, lows, highs = curves[field]
+        if known := np.flatnonzero(np.isfinite(lows + highs)).tolist():
+            axes.fill_between(np.add(known, 1), lows[known], highs[known], color=style.colour, alpha=0.16, lw=0)
+        _line(axes, curves[field], color=style.colour, linestyle=dashes, lw=1.7, zorder=3)
     for record in row.records:
-        value = _finite(record.curve[-1].validation_loss) if record.curve else None
+        value = _finite(getattr(record.curve[-1], next(iter(chart.lines)))) if record.curve else None
         if record.status != "completed" and value is not None:
-            axes.plot([len(record.curve)], [value], marker="x", ms=9, mew=2.2, color=own.colour, ls="none", zorder=4)
+            axes.plot([len(record.curve)], [value], marker="x", ms=9, mew=2.2, color=style.colour, ls="none", zorder=4)
 
 
-def curve_data(rows: Sequence[TableRow], labels: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Return the heads and rows of the table behind the curves: an epoch a row, two losses a variant."""
-    curves = [_bands(row) for row in rows]
-    epochs = max((len(band.mean) for named in curves for band in named.values()), default=0)
-    heads = ("epoch", *(f"{label}, {title}" for label in labels for title, _ in CURVES.values()))
-    lines = [
-        (str(epoch), *(_reading(named[name], epoch) for named in curves for name in CURVES))
-        for epoch in range(1, epochs + 1)
-    ]
-    return heads, tuple(lines)
+def _line(axes: Axes, curve: Reals, **settings: Any) -> None:
+    """Join the known means of a curve."""
+    known = np.flatnonzero(np.isfinite(curve[0]))
+    axes.plot(known + 1, curve[0][known], **settings)
 
 
-def curve_reading(rows: Sequence[TableRow], labels: Sequence[str], drawn: Figure) -> dict[str, Any]:
-    """Return where each epoch stands in each panel, in points from the left and top, and the losses there."""
-    curves = [_bands(row) for row in rows]
-    epochs = range(1, max(len(band.mean) for named in curves for band in named.values()) + 1)
-    drawn.draw_without_rendering()
-    height, scale = drawn.get_figheight() * 72, 72 / drawn.dpi
+def curve_data(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> Table:
+    """Return the table behind the curves: one row per epoch, one column per line of each panel."""
+    curves = [curve for row in rows for curve in _curves(row, chart).values()]
+    epochs = range(1, max((curve.shape[1] for curve in curves), default=0) + 1)
+    heads = ("epoch", *(f"{label}, {name}" for label in labels for name, _ in chart.lines.values()))
+    cells = tuple((str(epoch), *(_reading(curve, epoch, chart.digits) for curve in curves)) for epoch in epochs)
+    return Table("r" * len(heads), heads, cells)
+
+
+def curve_reading(
+    rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart, picture: Figure
+) -> dict[str, Any]:
+    """Return where each epoch is in each panel, and the values there. Units: points from the left and top."""
+    table = curve_data(rows, labels, chart).rows
+    names = [name for name, _ in chart.lines.values()]
+    picture.draw_without_rendering()
+    height, scale = picture.get_figheight() * 72, 72 / picture.dpi
     panels = []
-    for axes, label, named in zip(drawn.axes, labels, curves, strict=False):
+    for index, (axes, label) in enumerate(zip(picture.axes, labels, strict=False)):
+        columns = range(1 + index * len(names), 1 + (index + 1) * len(names))
+        texts = ["; ".join(f"{name} {row[at]}" for name, at in zip(names, columns, strict=True)) for row in table]
+        points = axes.transData.transform([(epoch, axes.get_ylim()[0]) for epoch in range(1, len(table) + 1)])
         box = axes.get_window_extent()
-        texts = ["; ".join(f"{CURVES[name][0]} {_reading(named[name], epoch)}" for name in CURVES) for epoch in epochs]
-        places = [float(axes.transData.transform((epoch, axes.get_ylim()[0]))[0]) * scale for epoch in epochs]
-        panel = {"name": label, "texts": texts, "x": [round(place, 1) for place in places]}
         ends = {"left": box.x0 * scale, "right": box.x1 * scale}
         ends |= {"top": height - box.y1 * scale, "bottom": height - box.y0 * scale}
-        panels.append({**panel, **{name: round(float(end), 1) for name, end in ends.items()}})
-    return {"labels": [f"epoch {epoch}" for epoch in epochs], "panels": panels}
+        rounded = {name: round(float(end), 1) for name, end in ends.items()}
+        panels.append({"name": label, "texts": texts, "x": [round(float(x) * scale, 1) for x, _ in points], **rounded})
+    return {"labels": [f"epoch {row[0]}" for row in table], "panels": panels}
 
 
-def _reading(band: Band, epoch: int) -> str:
-    value = _known(band).get(epoch)
-    if value is None:
+def _reading(curve: Reals, epoch: int, digits: int) -> str:
+    """Return a mean with its interval as text."""
+    mean, low, high = curve[:, epoch - 1] if epoch <= curve.shape[1] else (math.nan,) * 3
+    if math.isnan(mean):
         return MISSING
-    low, high = (side[epoch - 1] if side is not None else None for side in (band.low, band.high))
-    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
+    return f"{mean:.{digits}f}" + ("" if math.isnan(low) else f" ({low:.{digits}f} to {high:.{digits}f})")
 
 
-# Dots -----------------------------------------------------------------------------------------------------------------
+# Test scores ----------------------------------------------------------------------------------------------------------
 
 
 @styled
 def scores(rows: Sequence[TableRow], labels: Sequence[str], names: Sequence[str]) -> Figure:
-    """Draw scores of the test set, a panel each: every seed a ring, the mean the variant's marker."""
+    """Draw scores of the test set, one panel each: every seed as a ring, the mean as the variant's marker."""
     picture, grid = figure(11, 1.2 + 0.42 * max(len(rows), 2), columns=len(names), sharey=True)
     for axes, name in zip(grid[0], names, strict=True):
         metric = METRICS[name]
@@ -158,67 +190,69 @@ def scores(rows: Sequence[TableRow], labels: Sequence[str], names: Sequence[str]
     axes = grid[0, 0]
     axes.set_yticks(range(len(rows)), [short(label, width=30) for label in labels])
     axes.set_ylim(len(rows) - 0.4, -0.7)
-    several = "rings are seeds, markers their means; " if any(len(row.counted) > 1 for row in rows) else ""
-    picture.suptitle(f"{several}axes do not start at 0", x=0.01, ha="left", fontsize=9, color=FAINT)
+    rings = "rings are seeds, markers their means; " if any(len(row.counted) > 1 for row in rows) else ""
+    subtitle(picture, f"{rings}axes do not start at 0")
     return picture
 
 
 def _dots(axes: Axes, rows: Sequence[TableRow], labels: Sequence[str], name: str) -> None:
     values = [value for row in rows for value in row.by_seed(name).values()]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    room = max(high - low, 0.5)
-    axes.set_xlim(low - 0.25 * room, high + 0.25 * room)
+    margin = 0.25 * max(high - low, 0.5)
+    axes.set_xlim(low - margin, high + margin)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
-    for index, (row, label, own) in enumerate(zip(rows, labels, row_styles(rows), strict=True)):
+    for index, (row, label, style) in enumerate(zip(rows, labels, row_styles(rows), strict=True)):
         axes.axhline(index, color="#EEEEEE", lw=0.8, zorder=0)
         seeds = list(row.by_seed(name).values())
         if not seeds:
             axes.text(0.02, index, row.status, transform=axes.get_yaxis_transform(), va="center", color=FAINT, size=8)
             continue
         if len(seeds) > 1:
-            axes.plot(seeds, [index + 0.3] * len(seeds), ls="none", marker="o", ms=4, mfc="none", mec=own.colour)
+            axes.plot(seeds, [index + 0.3] * len(seeds), ls="none", marker="o", ms=4, mfc="none", mec=style.colour)
         mean = float(np.mean(seeds))
-        point: dict[str, Any] = {"marker": own.marker, "ms": 7.5, "mfc": own.face, "mec": own.colour, "mew": 1.2}
-        axes.plot([mean], [index], ls="none", gid=f"{TIP}{label}: {METRICS[name].format(mean)}", **point)
-        written = METRICS[name].format(mean)
-        axes.annotate(written, (mean, index), (0, 7), textcoords="offset points", ha="center", size=8)
+        text = METRICS[name].format(mean)
+        axes.plot([mean], [index], gid=f"{TIP}{label}: {text}", **_point(style, size=7.5))
+        axes.annotate(text, (mean, index), (0, 7), textcoords="offset points", ha="center", size=8)
+
+
+def _point(style: Style, *, size: float) -> dict[str, Any]:
+    return {"ls": "none", "marker": style.marker, "ms": size, "mfc": style.face, "mec": style.colour, "mew": 1.2}
 
 
 # Quality against speed ------------------------------------------------------------------------------------------------
 
 
 def speeds(rows: Sequence[TableRow], quality: str) -> list[str]:
-    """Return the speeds of which at least two rows have a value beside their quality: one point is no chart."""
-    return [name for name in SPEEDS if sum(_point(row, name, quality) is not None for row in rows) > 1]
+    """Return the speeds that at least two rows have beside the quality metric."""
+    return [name for name in SPEEDS if sum(_speed_and_quality(row, name, quality) is not None for row in rows) > 1]
 
 
-def _point(row: TableRow, speed: str, quality: str) -> tuple[float, float] | None:
-    fast, good = row.by_seed(speed), row.by_seed(quality)
-    seeds = [seed for seed in fast if seed in good and fast[seed] > 0]
+def _speed_and_quality(row: TableRow, speed: str, quality: str) -> tuple[float, float] | None:
+    speeds, qualities = row.by_seed(speed), row.by_seed(quality)
+    seeds = [seed for seed in speeds if seed in qualities and speeds[seed] > 0]
     if not seeds:
         return None
-    return float(np.mean([fast[seed] for seed in seeds])), float(np.mean([good[seed] for seed in seeds]))
+    return float(np.mean([speeds[seed] for seed in seeds])), float(np.mean([qualities[seed] for seed in seeds]))
 
 
 @styled
 def quality_against_speed(
     rows: Sequence[TableRow], labels: Sequence[str], names: Sequence[str], quality: str = "bleu_sacre"
 ) -> Figure:
-    """Draw a score against speeds, means as labelled points; a grey line joins those that nothing beats in both."""
+    """Draw a score against speeds as labelled means; a grey line joins the Pareto front."""
     picture, grid = figure(11, 4.2, columns=len(names), sharey=True)
     for axes, name in zip(grid[0], names, strict=True):
         ends = []
-        for row, label, own in zip(rows, labels, row_styles(rows), strict=True):
-            point = _point(row, name, quality)
+        for row, label, style in zip(rows, labels, row_styles(rows), strict=True):
+            point = _speed_and_quality(row, name, quality)
             if point is None:
                 continue
             tip = f"{label}: {METRICS[quality].format(point[1])}, {significant_digits(point[0])} {METRICS[name].unit}"
-            marker: dict[str, Any] = {"marker": own.marker, "ms": 8, "mfc": own.face, "mec": own.colour, "mew": 1.2}
-            axes.plot([point[0]], [point[1]], ls="none", gid=f"{TIP}{tip}", zorder=3, **marker)
-            ends.append((*point, label, own))
+            axes.plot([point[0]], [point[1]], gid=f"{TIP}{tip}", zorder=3, **_point(style, size=8))
+            ends.append((*point, label, style))
         front = pareto_front([(x, y) for x, y, *_ in ends])
         axes.plot([x for x, _ in front], [y for _, y in front], color="#BBBBBB", lw=1.2, zorder=1)
         _limits(axes, ends)
@@ -227,26 +261,21 @@ def quality_against_speed(
         if axes is grid[0, -1]:
             label_ends(axes, ends, line=False)
     grid[0, 0].set_ylabel(f"{METRICS[quality].title}, test set")
-    text = "Up and to the right is better; the grey line joins the Pareto front"
-    picture.suptitle(text, x=0.01, ha="left", fontsize=9, color=FAINT)
+    subtitle(picture, "Up and to the right is better; the grey line joins the Pareto front")
     return picture
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points of which no other is at least as high in both coordinates, by their first one."""
-    kept = [
-        point
-        for point in points
-        if not any(other != point and other[0] >= point[0] and other[1] >= point[1] for other in points)
-    ]
-    return sorted(set(kept))
+    """Return the points that no other point equals or exceeds in both coordinates, by their first coordinate."""
+    unique = set(points)
+    return sorted(p for p in unique if not any(q != p and q[0] >= p[0] and q[1] >= p[1] for q in unique))
 
 
 def _limits(axes: Axes, points: Sequence[tuple[float, float, str, Style]]) -> None:
-    """Leave room for labels on all sides."""
+    """Set limits that leave room for labels on all sides."""
     xs, ys = [x for x, *_ in points], [y for _, y, *_ in points]
     factor = max((max(xs) / min(xs)) ** 0.2, 1.3)
-    room = max((max(ys) - min(ys)) * 0.15, 0.5)
-    axes.set_ylim(min(ys) - room, max(ys) + room)
+    margin = max((max(ys) - min(ys)) * 0.15, 0.5)
+    axes.set_ylim(min(ys) - margin, max(ys) + margin)
     axes.set_xlim(min(xs) / factor, max(xs) * factor)
     logarithmic(axes, "x")

@@ -28,7 +28,7 @@ from harness.analysis.power import DifferenceNoise, detectable, detectable_with,
 from harness.analysis.scales import IDENTITY, LOG, LOGIT
 from harness.analysis.statistics import METHOD, Evidence, Method, against
 from harness.evaluation import metrics
-from harness.reporting.ablation_tables import written
+from harness.reporting.ablation_tables import effect_text
 
 Array = np.ndarray[Any, Any]
 PAIR = np.array([[1.0, -1.0]])
@@ -262,15 +262,15 @@ def test_every_state_has_its_own_symbol_and_label() -> None:
 def test_every_effect_carries_the_symbol_of_its_conclusion() -> None:
     contrast = Contrast((("norm", "rms"),), (("norm", "layernorm"),), {}, (0, 1), 1)
     tested = AblationEffect("validation_loss", contrast, 0.5, 0.4, 0.6, significant=True, tested="seeds")
-    assert written(tested) == "+0.500 (+0.400 to +0.600) ▼"
-    assert written(replace(tested, mean=-0.5, low=-0.6, high=-0.4)) == "−0.500 (−0.600 to −0.400) ▲"
-    assert written(replace(tested, low=-0.4, significant=False)) == "+0.500 (−0.400 to +0.600) ~"
-    assert written(replace(tested, low=None, high=None, tested="sentences")) == "+0.500 †"
+    assert effect_text(tested) == "+0.500 (+0.400 to +0.600) ▼"
+    assert effect_text(replace(tested, mean=-0.5, low=-0.6, high=-0.4)) == "−0.500 (−0.600 to −0.400) ▲"
+    assert effect_text(replace(tested, low=-0.4, significant=False)) == "+0.500 (−0.400 to +0.600) ~"
+    assert effect_text(replace(tested, low=None, high=None, tested="sentences")) == "+0.500 †"
     assert (
-        written(AblationEffect("validation_loss", contrast, 0.5, values=(0.4, 0.6)))
+        effect_text(AblationEffect("validation_loss", contrast, 0.5, values=(0.4, 0.6)))
         == "+0.500 (seeds: +0.400; +0.600) ?"
     )
-    assert written(AblationEffect("validation_loss", contrast)) == "–"
+    assert effect_text(AblationEffect("validation_loss", contrast)) == "–"
 
 
 def test_few_seeds_carry_the_assumption() -> None:

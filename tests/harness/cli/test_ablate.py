@@ -418,7 +418,7 @@ def test_a_diverged_run_is_shown_and_its_word_keeps_the_other_seeds() -> None:
     assert (effect.low, effect.p, effect.conclusion) == (None, None, Conclusion.NOT_TESTED)
     assert effect.values == pytest.approx((0.1, 0.2))
     assert of_word(found.studies[0].fields, "activation", "tanh").contrast.seeds == (0, 1, 2)
-    (line,) = [one for one in field_rows(found.studies[0].study, found.studies[0].fields) if one.word == "gelu"]
+    (line,) = [one for one in field_rows(found.studies[0].study, found.studies[0].fields) if one.level == "gelu"]
     assert (line.status, line.seeds) == ("1 of 3 diverged", 2)
     assert "1 of 3 diverged" in terminal(found)
     assert "activation=gelu (1 of 3 diverged)" in "\n".join(findings(found))

@@ -27,7 +27,7 @@ from harness.execution.rate_tuning import PILOT_SEED, Choice, choose, pilots, tu
 from harness.experiments import ablation_grids
 from harness.experiments.ablation_grids import Grid
 from harness.experiments.specs import RunSpec
-from harness.reporting import ablation_findings, ablation_report, ablation_tuning, bench_report, render_text
+from harness.reporting import ablation_findings, ablation_report, ablation_tables, bench_report, render_text
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.training import train
@@ -319,9 +319,9 @@ def test_tuning_crosses_with_a_factorial() -> None:
     ]
     records = [*levels(("learned", "none")), *(replace(one, id=one.spec.id) for one in norms)]
     found = study(records)
-    headings = [table.title for table in ablation_tuning.tables(found)]
+    headings = [table.title for table in ablation_tables.tuning_tables(found)]
     assert [one.partition(" in ")[0] for one in headings[2:]] == ["Main effects", "Interactions"]
-    main = ablation_tuning.tables(found)[2].rows
+    main = ablation_tables.tuning_tables(found)[2].rows
     assert [row[:2] for row in main] == [("positions (learned)", "none"), ("norm (layernorm)", "rms")]
     assert str(main[0][3]).startswith("+0.2")
     assert str(main[0][4]).startswith("+0.4")

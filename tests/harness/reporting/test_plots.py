@@ -16,13 +16,14 @@ from record_factory import record
 
 from harness.analysis.grouping import rows
 from harness.reporting import concept_plots, plot_style, run_plots
+from harness.reporting.run_plots import LOSSES
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
 
-def pixels(made: Figure) -> Any:
+def pixels(picture: Figure) -> Any:
     buffer = io.BytesIO()
-    plot_style.styled(made.savefig)(buffer, format="png", dpi=50)
+    plot_style.styled(picture.savefig)(buffer, format="png", dpi=50)
     buffer.seek(0)
     return imread(buffer)[..., :3]
 
@@ -35,9 +36,9 @@ def is_drawn(image: Any) -> bool:
 HOSTILE = "evil.mod:$\\frac{x}_y$_a_|<b>`t`|[l](http://x.y)"
 
 
-def broken(one: RunRecord, status: Any = "failed", **kept: Any) -> RunRecord:
+def broken(record: RunRecord, status: Any = "failed", **fields: Any) -> RunRecord:
     empty: dict[str, Any] = {"curve": (), "scores": {}, "speed": {}, "sizes": {}, "signatures": {}}
-    return replace(one, status=status, reason="out of memory", **{**empty, **kept})
+    return replace(record, status=status, reason="out of memory", **{**empty, **fields})
 
 
 MANY = [record(variant) for variant in RECIPES]
@@ -52,25 +53,25 @@ AWKWARD = [
 
 
 DRAW: dict[str, Callable[[Any, Any], Figure]] = {
-    "curves": run_plots.learning_curves,
-    "scores": lambda found, labels: run_plots.scores(found, labels, ["bleu_sacre", "test_perplexity"]),
-    "speed": lambda found, labels: run_plots.quality_against_speed(
-        found, labels, run_plots.speeds(found, "bleu_sacre")
+    "curves": lambda table, labels: run_plots.learning_curves(table, labels, LOSSES),
+    "scores": lambda table, labels: run_plots.scores(table, labels, ["bleu_sacre", "test_perplexity"]),
+    "speed": lambda table, labels: run_plots.quality_against_speed(
+        table, labels, run_plots.speeds(table, "bleu_sacre")
     ),
 }
 
 
 @pytest.mark.parametrize("name", DRAW)
-@pytest.mark.parametrize("found", [MANY, AWKWARD], ids=["many", "awkward"])
-def test_plots_of_records_are_drawn(name: str, found: list[RunRecord]) -> None:
-    table = rows(found)
+@pytest.mark.parametrize("records", [MANY, AWKWARD], ids=["many", "awkward"])
+def test_plots_of_records_are_drawn(name: str, records: list[RunRecord]) -> None:
+    table = rows(records)
     assert is_drawn(pixels(DRAW[name](table, [row.label for row in table])))
 
 
 def test_curves_need_two_epochs_and_speed_two_points() -> None:
     short = rows([replace(record(), curve=record().curve[:1])])
-    assert not run_plots.has_curves(short)
-    assert run_plots.has_curves(rows([record()]))
+    assert not run_plots.has_curves(short, LOSSES)
+    assert run_plots.has_curves(rows([record()]), LOSSES)
     assert run_plots.speeds(rows([record()]), "bleu_sacre") == []
     assert len(run_plots.speeds(rows(MANY), "bleu_sacre")) == 2
 
@@ -83,8 +84,7 @@ def test_pareto_front_holds_what_nothing_beats_in_both() -> None:
 def test_curve_readings_carry_every_epoch_where_it_is_drawn() -> None:
     table = rows(MANY[:2])
     labels = [row.label for row in table]
-    drawn = run_plots.learning_curves(table, labels)
-    reading = run_plots.curve_reading(table, labels, drawn)
+    reading = run_plots.curve_reading(table, labels, LOSSES, run_plots.learning_curves(table, labels, LOSSES))
     assert reading["labels"] == [f"epoch {number}" for number in range(1, len(reading["labels"]) + 1)]
     assert [panel["name"] for panel in reading["panels"]] == labels
     for panel in reading["panels"]:
@@ -94,7 +94,7 @@ def test_curve_readings_carry_every_epoch_where_it_is_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "draw",
     [
         concept_plots.sinusoid_table,
         lambda: concept_plots.learning_rates(TRAININGS),
@@ -103,37 +103,35 @@ def test_curve_readings_carry_every_epoch_where_it_is_drawn() -> None:
     ],
     ids=["sinusoids", "rates", "masks", "activations"],
 )
-def test_pictures_of_the_models_are_drawn(made: Callable[[], Figure]) -> None:
-    assert is_drawn(pixels(made()))
+def test_pictures_of_the_models_are_drawn(draw: Callable[[], Figure]) -> None:
+    assert is_drawn(pixels(draw()))
 
 
 def test_a_variant_looks_the_same_everywhere_and_no_two_look_alike() -> None:
     styles = [plot_style.style(name) for name in RECIPES]
     for part in ("colour", "marker", "dashes"):
-        assert len({str(getattr(one, part)) for one in styles}) == len(RECIPES)
-    assert len({(one.colour, one.marker, one.hollow) for one in plot_style.row_styles(rows(AWKWARD + MANY))}) == len(
-        rows(AWKWARD + MANY)
-    )
-    alone, among = plot_style.row_styles(rows(MANY[3:4])), plot_style.row_styles(rows(MANY))
-    assert alone[0] == among[3]
+        assert len({str(getattr(style, part)) for style in styles}) == len(RECIPES)
+    table = rows(AWKWARD + MANY)
+    assert len({(style.colour, style.marker, style.hollow) for style in plot_style.row_styles(table)}) == len(table)
+    assert plot_style.row_styles(rows(MANY[3:4]))[0] == plot_style.row_styles(rows(MANY))[3]
     assert plot_style.style("pkg.mod:NAME") == plot_style.style("pkg.mod:NAME")
 
 
 def test_hostile_labels_are_no_formulas() -> None:
-    made = run_plots.scores(rows([record(HOSTILE)]), [HOSTILE], ["bleu_sacre"])
-    labels = [label.get_text() for label in made.axes[0].get_yticklabels()]
-    assert "$" in labels[0]
-    assert not any(label.get_parse_math() for label in made.axes[0].get_yticklabels())
+    picture = run_plots.scores(rows([record(HOSTILE)]), [HOSTILE], ["bleu_sacre"])
+    (label,) = picture.axes[0].get_yticklabels()
+    assert "$" in label.get_text()
+    assert not label.get_parse_math()
 
 
 def test_labels_never_overlap() -> None:
-    for wanted in ([0.5] * 7, [0.0, 0.01, 0.9, 0.91, 0.92, 0.93, 1.0], list(np.linspace(1, 0, 7))):
-        places = plot_style.spread(wanted, [0.1] * 7, 0.0, 1.0)
+    for heights in ([0.5] * 7, [0.0, 0.01, 0.9, 0.91, 0.92, 0.93, 1.0], list(np.linspace(1, 0, 7))):
+        places = plot_style.spread(heights, [0.1] * 7, 0.0, 1.0)
         ordered = sorted(places)
         assert min(np.diff(ordered)) > 0.1 - 1e-9
         assert ordered[0] >= 0.05 - 1e-9
         assert ordered[-1] <= 0.95 + 1e-9
-        assert np.argsort(places, kind="stable").tolist() == np.argsort(wanted, kind="stable").tolist()
+        assert np.argsort(places, kind="stable").tolist() == np.argsort(heights, kind="stable").tolist()
     assert plot_style.spread([0.2, 0.8], [0.1, 0.1], 0.0, 1.0) == pytest.approx([0.2, 0.8])
 
 
@@ -148,9 +146,9 @@ def test_the_user_s_own_matplotlib_settings_do_not_matter() -> None:
     import matplotlib as mpl
 
     labels = ["a", "b"]
-    before = pixels(run_plots.learning_curves(rows(MANY[:2]), labels))
+    before = pixels(run_plots.learning_curves(rows(MANY[:2]), labels, LOSSES))
     with mpl.rc_context({"lines.linewidth": 9, "font.size": 30, "axes.facecolor": "red"}):
-        after = pixels(run_plots.learning_curves(rows(MANY[:2]), labels))
+        after = pixels(run_plots.learning_curves(rows(MANY[:2]), labels, LOSSES))
         assert mpl.rcParams["font.size"] == 30
     assert (before == after).all()
 
