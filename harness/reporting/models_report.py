@@ -1,4 +1,4 @@
-"""The page of teaching figures: positions, masks, activations and learning rates of the built-in variants."""
+"""The models page: positions, masks, activations and learning rates of the built-in variants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from impls.recipes import TRAININGS
 
 PAGE = "models.html"
 SAMPLED = 8
-"""How many rows and columns of a large table stand beside its picture."""
+"""The rows and columns of a position table that are shown as numbers."""
 
 
 def write(folder: Path) -> Path:
@@ -25,7 +25,7 @@ def write(folder: Path) -> Path:
 
 
 def report() -> Document:
-    """Return the figures with the numbers behind them."""
+    """Return the page as a document."""
     return Document(
         title="Bakeoff: what the models are made of",
         headline=Headline("The parts in which the variants differ: positions, masks, activations and learning rates."),
@@ -51,8 +51,8 @@ def _positions(positions: int = 100, width: int = 256) -> list[Block]:
 
 
 def position_table(values: Any) -> Table:
-    """Return the first rows of a position table and some of its columns. Shapes: values [P,D]."""
-    columns = sorted({round(place) for place in np.linspace(0, values.shape[1] - 1, SAMPLED)})
+    """Return the first rows and some columns of a position table [P,D]."""
+    columns = sorted({round(column) for column in np.linspace(0, values.shape[1] - 1, SAMPLED)})
     heads = ("position", *(f"column {column}" for column in columns))
     rows = tuple(
         (str(row), *(f"{float(values[row, column]):.3f}" for column in columns))
@@ -68,8 +68,8 @@ def _masks() -> list[Block]:
     for sentence in range(len(sources)):
         for title, visible in (("decoder self-attention", masks.decoder), ("cross-attention", masks.cross)):
             for query, row in enumerate(visible[sentence]):
-                rows.append((str(sentence + 1), title, str(query + 1), _places(row)))
-        rows.append((str(sentence + 1), "encoder self-attention", "every", _places(masks.encoder[sentence])))
+                rows.append((str(sentence + 1), title, str(query + 1), _numbers(row)))
+        rows.append((str(sentence + 1), "encoder self-attention", "every", _numbers(masks.encoder[sentence])))
     data = Table("lllp", ("sentence", "where", "token", "may attend to tokens"), tuple(rows))
     alt = "Grids of what each token may attend to in three padded sentences: padding and later target tokens are hidden"
     caption = "Three padded sentences of one batch: nothing attends to padding, and no target token to a later one."
@@ -79,8 +79,9 @@ def _masks() -> list[Block]:
     ]
 
 
-def _places(visible: Any) -> str:
-    return ", ".join(str(place + 1) for place, seen in enumerate(visible) if seen)
+def _numbers(mask: Any) -> str:
+    """Return the numbers, from 1, of the visible tokens."""
+    return ", ".join(str(index + 1) for index in np.flatnonzero(mask))
 
 
 def _activations() -> list[Block]:
@@ -90,7 +91,7 @@ def _activations() -> list[Block]:
         column for name in names for column in (formulas.activation(name, x), formulas.activation_derivative(name, x))
     ]
     heads = ("input", *(f"{name}{kind}" for name in names for kind in ("", ", derivative")))
-    rows = tuple((f"{value:g}", *(f"{column[place]:.3f}" for column in columns)) for place, value in enumerate(x))
+    rows = tuple((f"{value:g}", *(f"{number:.3f}" for number in row)) for value, *row in zip(x, *columns, strict=True))
     return [
         Heading("Activations", slug="activations"),
         Figure(

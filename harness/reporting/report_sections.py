@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from harness.analysis.grouping import BUDGETS
 from harness.reporting import provenance, run_files, run_plots
 from harness.reporting.document import Block, Code, Disclosure, Figure, Heading, Items, Table, Text, Widget, facts
 from harness.reporting.run_files import CorpusTexts
-from harness.reporting.translation_explorer import ROOM_BYTES, packed
 from harness.storage.records import RunRecord
 from harness.text import count, short_line
 
@@ -106,28 +104,10 @@ def translations(tables: Sequence[TableAnalysis], results: Path | None, texts: C
     """Return the explorer of every test set on which two runs with the same seed have stored translations."""
     if results is None:
         return []
-    found = run_files.translations([judged.table for judged in tables], results, texts, room_bytes=ROOM_BYTES)
-    if not found:
-        return []
-    note = (
-        "Disagreement is the mean over pairs of variants of the share of words that two translations do not have in "
-        "common. Underlined words are only in the translation, struck ones only in the text compared with."
+    parts = run_files.translations([judged.table for judged in tables], results, texts)
+    return (
+        [Heading("Translations", slug="translations"), *(Widget("explorer", part) for part in parts)] if parts else []
     )
-    widgets = [
-        Widget(
-            "explorer",
-            {
-                **{name: value for name, value in asdict(part).items() if name != "data"},
-                "notes": [*part.notes, note],
-                "seeds": part.data["seeds"],
-                "languages": part.data["languages"],
-                "has_reference": bool(part.data["reference"]),
-                "packed": packed(part.data),
-            },
-        )
-        for part in found
-    ]
-    return [Heading("Translations", slug="translations"), *widgets]
 
 
 def attention(tables: Sequence[TableAnalysis], results: Path | None, texts: CorpusTexts) -> list[Block]:

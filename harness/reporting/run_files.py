@@ -1,9 +1,9 @@
-"""What the HTML page shows of run folders beside their records: translations, attention, learned positions."""
+"""The parts of the HTML page that come from run folders: translations, attention and learned positions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from harness.analysis.leaderboard import distinct
 from harness.evaluation import metrics
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import DataSpec
-from harness.reporting.translation_explorer import Example, TranslationColumn, explorer
+from harness.reporting.translation_explorer import ROOM_BYTES, TranslationColumn, explorer, packed
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import SENTENCE_CHARACTERS, short_line
@@ -23,9 +23,12 @@ from impls.contract import EOS, SPECIAL_TOKENS, TransformerRecipe
 
 @dataclass(frozen=True)
 class CorpusText:
-    """A test set as text, sentence by sentence: the source, the reference, and the source as the models' tokens.
+    """The sentences of a test set.
 
-    The tokens are those of the ids that the models see, `<sos>` and `<eos>` included.
+    Attributes:
+        source: The source sentences.
+        reference: The reference translations.
+        source_tokens: The tokens of each source sentence as the models see them, with `<sos>` and `<eos>`.
     """
 
     source: Sequence[str]
@@ -36,32 +39,21 @@ class CorpusText:
 CorpusTexts = Mapping[DataSpec, CorpusText]
 
 
-@dataclass(frozen=True)
-class Translations:
-    """The explorer of one test set as the page shows it."""
-
-    heading: str
-    notes: list[str]
-    labels: list[str]
-    data: dict[str, Any]
-    examples: list[Example] = field(default_factory=list)
+# Translations ---------------------------------------------------------------------------------------------------------
 
 
-def translations(
-    found: Sequence[RunTable], results: Path, texts: CorpusTexts, *, room_bytes: int
-) -> list[Translations]:
-    """Return an explorer for each test set on which two runs or more with the same seed have stored translations.
+def translations(tables: Sequence[RunTable], results: Path, texts: CorpusTexts) -> list[dict[str, Any]]:
+    """Return the explorer of each test set that two runs with the same seed have stored translations of.
 
-    Raises: ValueError naming a damaged file.
+    Raises:
+        ValueError: A stored file is damaged; the message names it.
     """
-    sets: dict[str, list[RunTable]] = {}
-    for group in found:
-        sets.setdefault(_test_set(group.records[0].spec.data), []).append(group)
-    made = []
-    for groups in sets.values():
-        one = _translations(groups, results, texts, room_bytes=room_bytes // len(sets))
-        made += [one] if one else []
-    return made
+    test_sets: dict[str, list[RunTable]] = {}
+    for table in tables:
+        test_sets.setdefault(_test_set(table.records[0].spec.data), []).append(table)
+    room_bytes = ROOM_BYTES // max(len(test_sets), 1)
+    widgets = [_explorer(same, results, texts, room_bytes) for same in test_sets.values()]
+    return [widget for widget in widgets if widget is not None]
 
 
 def _test_set(data: DataSpec) -> str:
@@ -70,27 +62,20 @@ def _test_set(data: DataSpec) -> str:
     return canonical_json([data.corpus, data.direction, data.test_split, files, seed])
 
 
-def _translations(
-    groups: Sequence[RunTable], results: Path, texts: CorpusTexts, *, room_bytes: int
-) -> Translations | None:
-    named = _named(groups)
-    sides = [
-        TranslationColumn(
-            label,
-            record.spec.seed,
-            {one.sentence: short_line(one.text, longest=SENTENCE_CHARACTERS) for one in loaded},
-            _sentence_chrf(results, record),
-        )
-        for label, record in named
-        if (loaded := _hypotheses(results, record))
-    ]
-    data = groups[0].records[0].spec.data
-    text = next((texts[record.spec.data] for _, record in named if record.spec.data in texts), CorpusText((), ()))
+def _explorer(tables: Sequence[RunTable], results: Path, texts: CorpusTexts, room_bytes: int) -> dict[str, Any] | None:
+    runs, columns = _labelled(tables), []
+    for label, record in runs:
+        hypotheses = _hypotheses(results, record)
+        if hypotheses:
+            lines = {item.sentence: short_line(item.text, longest=SENTENCE_CHARACTERS) for item in hypotheses}
+            columns.append(TranslationColumn(label, record.spec.seed, lines, _sentence_chrf(results, record)))
+    data = tables[0].records[0].spec.data
+    text = next((texts[record.spec.data] for _, record in runs if record.spec.data in texts), CorpusText((), ()))
     source, reference = (
         [short_line(line, longest=SENTENCE_CHARACTERS) for line in lines] for lines in (text.source, text.reference)
     )
-    found = explorer(sides, source=source, reference=reference, case=data.case, room_bytes=room_bytes)
-    if found is None:
+    content = explorer(columns, source=source, reference=reference, case=data.case, room_bytes=room_bytes)
+    if content is None:
         return None
     notes = []
     if not source:
@@ -98,29 +83,33 @@ def _translations(
             "Translations and sentence numbers alone: this page holds no text of the corpus. Made where the corpus is, "
             "without --without-corpus-text, it shows source and reference too."
         )
-    if found.seeds_left_out:
-        notes.append(f"Left out for the size of this page: seeds {', '.join(map(str, found.seeds_left_out))}.")
-    if found.sentences_left_out:
-        notes.append(f"Left out for the size of this page: the last {found.sentences_left_out:,} sentences.")
-    return Translations(
-        heading=f"{data.corpus} {data.direction}, {data.test_split}",
-        notes=notes,
-        labels=list(dict.fromkeys(one.label for one in found.sides)),
-        data={**found.data, "languages": [data.source_language, data.target_language], "case": data.case},
-        examples=found.examples,
+    if content.seeds_left_out:
+        notes.append(f"Left out for the size of this page: seeds {', '.join(map(str, content.seeds_left_out))}.")
+    if content.sentences_left_out:
+        notes.append(f"Left out for the size of this page: the last {content.sentences_left_out:,} sentences.")
+    notes.append(
+        "Disagreement is the mean over pairs of variants of the share of words that two translations do not have in "
+        "common. Underlined words are only in the translation, struck ones only in the text compared with."
     )
+    languages = [data.source_language, data.target_language]
+    return {
+        "heading": f"{data.corpus} {data.direction}, {data.test_split}",
+        "notes": notes,
+        "labels": list(dict.fromkeys(side["label"] for side in content.data["sides"])),
+        "examples": [asdict(example) for example in content.examples],
+        "seeds": content.data["seeds"],
+        "languages": languages,
+        "has_reference": bool(content.data["reference"]),
+        "packed": packed({**content.data, "languages": languages, "case": data.case}),
+    }
 
 
-def _named(groups: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:
-    """Return every run with a label that no other row has: where groups share one, with the budget and what differs."""
-    several = len({row.label for group in groups for row in group.rows}) < sum(len(group.rows) for group in groups)
-    pairs = [
-        (f"{row.label}, {BUDGETS[group.budget].lower()}" if several else row.label, row)
-        for group in groups
-        for row in group.rows
-    ]
-    labels = distinct([label for label, _ in pairs])
-    return [(label, record) for label, (_, row) in zip(labels, pairs, strict=True) for record in row.records]
+def _labelled(tables: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:
+    """Return every run with the label of its row; with its budget and a number where tables share labels."""
+    rows = [(table, row) for table in tables for row in table.rows]
+    shared = len({row.label for _, row in rows}) < len(rows)
+    labels = distinct([f"{row.label}, {BUDGETS[table.budget].lower()}" if shared else row.label for table, row in rows])
+    return [(label, record) for label, (_, row) in zip(labels, rows, strict=True) for record in row.records]
 
 
 def _hypotheses(results: Path, record: RunRecord) -> list[run_store.Hypothesis]:
@@ -130,95 +119,93 @@ def _hypotheses(results: Path, record: RunRecord) -> list[run_store.Hypothesis]:
 
 
 def _sentence_chrf(results: Path, record: RunRecord) -> list[float]:
-    """Return the chrF of each test sentence; empty where its statistics are not stored."""
+    """Return the chrF of each test sentence; empty if its statistics are not stored."""
     if not run_store.has_sentences(results, record.id):
         return []
     sums = run_store.load_sentences(results, record.id, record.fingerprints.get("sentences")).get("chrf")
     return [] if sums is None else [round(float(score), 1) for score in metrics.score_from_sums("chrf", sums)]
 
 
-# Positions ------------------------------------------------------------------------------------------------------------
+# Positions and attention ----------------------------------------------------------------------------------------------
 
 
-def learned_positions(found: Sequence[RunTable], results: Path) -> list[tuple[str, Any]]:
-    """Return the position table [P,D] of the encoder of each row that learns one and whose weights are stored.
+def learned_positions(tables: Sequence[RunTable], results: Path) -> list[tuple[str, Any]]:
+    """Return the encoder's stored position tables [P,D] by label, for the first completed run of each row.
 
-    Of several seeds the first that completed is taken. Raises: ValueError naming a damaged file.
+    Raises:
+        ValueError: A stored file is damaged; the message names it.
     """
-    made = []
-    for label, record in _first_completed(found):
+    positions = []
+    for label, record in _first_completed(tables):
         recipe = record.spec.recipe
-        learns = isinstance(recipe, TransformerRecipe) and recipe.positions == "learned"
-        if learns and (run_store.run_folder(results, record.id) / f"{run_store.WEIGHTS}.json").is_file():
-            digest = record.fingerprints.get("trained_weights")
-            table = run_store.load_weights(results, record.id, digest).get("source.positions")
-            made += [(label, table)] if table is not None else []
-    return made
+        is_learned = isinstance(recipe, TransformerRecipe) and recipe.positions == "learned"
+        if is_learned and (run_store.run_folder(results, record.id) / f"{run_store.WEIGHTS}.json").is_file():
+            weights = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
+            if "source.positions" in weights:
+                positions.append((label, weights["source.positions"]))
+    return positions
 
 
-def _first_completed(found: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:
-    """Return the first run of each row that completed, with its seed in its label."""
+def _first_completed(tables: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:
+    """Return the first completed run of each row, with its seed in its label."""
     first: dict[str, RunRecord] = {}
-    for label, record in _named(found):
+    for label, record in _labelled(tables):
         if record.status == "completed":
             first.setdefault(label, record)
     return [(f"{label}, seed {record.spec.seed}", record) for label, record in first.items()]
 
 
-# Attention ------------------------------------------------------------------------------------------------------------
+def attention(tables: Sequence[RunTable], results: Path, texts: CorpusTexts) -> dict[str, Any] | None:
+    """Return the stored attention of each row's first completed run; None if no run has any.
 
+    Without the text of the corpus, source words are numbers from 1.
 
-def attention(found: Sequence[RunTable], results: Path, texts: CorpusTexts) -> dict[str, Any] | None:
-    """Return the stored attention of every row's first completed run, or None where no run has any.
-
-    Where the text of the corpus may not be shown, source words are their places, from 1.
-
-    Raises: ValueError naming a damaged file.
+    Raises:
+        ValueError: A stored file is damaged; the message names it.
     """
     data: list[dict[str, Any]] = []
-    hidden = False
-    for label, record in _first_completed(found):
+    numbered = False
+    for label, record in _first_completed(tables):
         maps = run_store.load_attention(results, record.id, record.fingerprints.get("attention"))
         if maps:
             text = texts.get(record.spec.data)
             data.append({"label": label, "sentences": _attended(record, maps, results, text)})
-            hidden = hidden or text is None
+            numbered = numbered or text is None
     if not data:
         return None
     first = data[0]["sentences"][0]
-    across, digits = len(first["source"]), first["layers"][0]
-    shares = [int(digits[at : at + 2]) for at in range(0, len(digits), 2)]
+    width, digits = len(first["source"]), first["layers"][0]
+    shares = [int(digits[start : start + 2]) for start in range(0, len(digits), 2)]
     caption = f"{data[0]['label']}, sentence {first['number']}, layer 1: weight in percent"
-    lines = [(word, shares[row * across : (row + 1) * across]) for row, word in enumerate(first["target"])]
-    notes = ["Source words are shown by their place in the sentence: this page holds no text of the corpus."] * hidden
-    return {"notes": notes, "data": data, "first": {"caption": caption, "source": first["source"], "lines": lines}}
+    lines = [(word, shares[row * width : (row + 1) * width]) for row, word in enumerate(first["target"])]
+    table = {"caption": caption, "source": first["source"], "lines": lines}
+    notes = ["Source words are shown by their place in the sentence: this page holds no text of the corpus."] * numbered
+    return {"notes": notes, "data": data, "first": table}
 
 
 def _attended(
     record: RunRecord, maps: Mapping[int, Any], results: Path, text: CorpusText | None
 ) -> list[dict[str, Any]]:
-    spoken = {one.sentence: one.tokens for one in _hypotheses(results, record)}
+    """Return the sentences of a run with their weights, in each layer two digits of percent per pair of words."""
+    hypotheses = {item.sentence: item.tokens for item in _hypotheses(results, record)}
     sentences = []
     for number, weights in sorted(maps.items()):
-        _, rows_, across = weights.shape
-        own = text.source_tokens[number] if text and number < len(text.source_tokens) else ()
-        words = [*spoken.get(number, ()), SPECIAL_TOKENS[EOS]]
+        _, rows, columns = weights.shape
+        source = text.source_tokens[number] if text and number < len(text.source_tokens) else ()
+        percent = np.clip(np.rint(100 * np.asarray(weights, np.float64)), 0, 99).astype(int)
         sentences.append(
             {
                 "number": number,
-                "source": _fitted([short_line(word, longest=24) for word in own], across),
-                "target": _fitted([short_line(word, longest=24) for word in words], rows_),
-                "layers": ["".join(f"{share:02d}" for share in layer.ravel()) for layer in _percent(weights)],
+                "source": _words(source, columns),
+                "target": _words([*hypotheses.get(number, ()), SPECIAL_TOKENS[EOS]], rows),
+                "layers": ["".join(f"{share:02d}" for share in layer.ravel()) for layer in percent],
             }
         )
     return sentences
 
 
-def _fitted(words: Sequence[str], count: int) -> list[str]:
-    """Return the words where there are as many as are wanted, else numbers from 1."""
-    return list(words) if len(words) == count else [str(place) for place in range(1, count + 1)]
-
-
-def _percent(weights: Any) -> Any:
-    """Return weights as whole percents of two digits, so 99 at most."""
-    return np.clip(np.rint(100 * np.asarray(weights, np.float64)), 0, 99).astype(int)
+def _words(words: Sequence[str], count: int) -> list[str]:
+    """Return the words if there are `count`, else numbers from 1."""
+    if len(words) != count:
+        return [str(number) for number in range(1, count + 1)]
+    return [short_line(word, longest=24) for word in words]

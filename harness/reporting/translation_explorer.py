@@ -1,4 +1,4 @@
-"""What the translation explorer of a page holds: every sentence's translations, compressed, and where they disagree."""
+"""The data of a page's translation explorer: the translations of every sentence, compressed, and their disagreement."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 from harness.experiments.specs import Case
 
 ROOM_BYTES = 1_250_000
-"""What the compressed translations of a whole page may take; further seeds are left out and counted."""
-SHOWN = 5
-"""Sentences that stand in the page before any script runs."""
+"""The size of the compressed translations of a page, at most."""
+STATIC_EXAMPLES = 5
+"""The sentences that a page shows without scripts."""
 
 
 @dataclass(frozen=True)
 class TranslationColumn:
-    """One column of the explorer: a variant's translations with one seed, and their chrF, by sentence number."""
+    """The translations of a variant with one seed, and their chrF, by sentence number."""
 
     label: str
     seed: int
@@ -32,7 +32,7 @@ class TranslationColumn:
 
 @dataclass(frozen=True)
 class Example:
-    """One sentence as the page shows it before any script runs; `translations`: label -> marked words."""
+    """A sentence that the page shows without scripts; `translations` are pairs of a label and marked words."""
 
     number: int
     disagreement: int
@@ -43,7 +43,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Piece:
-    """Words that are `same` as in the text compared with, or `added`, or `removed` from it."""
+    """Words with their kind in comparison with another text: "same", "added" or "removed"."""
 
     kind: str
     words: str
@@ -51,10 +51,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Explorer:
-    """The explorer of one test set: its data for the script, its first sentences, and what was left out of it."""
+    """The explorer of one test set.
 
-    sides: list[TranslationColumn]
-    numbers: list[int]
+    Attributes:
+        data: The input of the script.
+        examples: The sentences that the page shows without scripts.
+        seeds_left_out: The seeds that did not fit.
+        sentences_left_out: How many sentences did not fit.
+    """
+
     data: dict[str, Any]
     examples: list[Example]
     seeds_left_out: list[int]
@@ -62,39 +67,43 @@ class Explorer:
 
 
 def explorer(
-    sides: Sequence[TranslationColumn],
+    columns: Sequence[TranslationColumn],
     *,
     source: Sequence[str] = (),
     reference: Sequence[str] = (),
     case: Case = "kept",
     room_bytes: int = ROOM_BYTES,
 ) -> Explorer | None:
-    """Return the explorer of `sides`, or None where no two of them translate with the same seed.
+    """Return the explorer of some translations; None if no two of them have the same seed.
 
-    `source` and `reference` are the test set's own text, or nothing where the page may not hold it. With `case`
-    "lower" words that differ in nothing else count as the same, for the models never saw it. What does not fit
-    in `room_bytes` is left out: seeds from the highest on, and, with one seed left, sentences from the last on.
+    Args:
+        columns: The translations.
+        source: The source sentences; empty if the page may not show them.
+        reference: The reference translations; empty if the page may not show them.
+        case: With "lower", words that differ only in case are the same, because the models see lower case.
+        room_bytes: The largest size of the compressed data. The highest seeds are left out first; with one seed left,
+            the last sentences.
     """
-    seeds = sorted({one.seed for one in sides})
-    kept, chosen, data = list(seeds), list(sides), {}
-    numbers = sorted({number for one in sides for number in one.sentences})
+    seeds = sorted({column.seed for column in columns})
+    included, selected, data = list(seeds), list(columns), {}
+    numbers = sorted({number for column in columns for number in column.sentences})
     total = len(numbers)
-    while kept and numbers:
-        chosen = [one for one in sides if one.seed in kept]
-        data = _data(chosen, kept, numbers, source, reference)
-        taken = len(packed(data))
-        if taken <= room_bytes:
+    while included and numbers:
+        selected = [column for column in columns if column.seed in included]
+        data = _data(selected, included, numbers, source, reference)
+        size = len(packed(data))
+        if size <= room_bytes:
             break
-        if len(kept) > 1:
-            kept.pop()
+        if len(included) > 1:
+            included.pop()
         else:
-            numbers = numbers[: min(len(numbers) - 1, int(0.95 * len(numbers) * room_bytes / taken))]
-    if not numbers or max(sum(one.seed == seed for one in chosen) for seed in kept) < 2:
+            numbers = numbers[: min(len(numbers) - 1, int(0.95 * len(numbers) * room_bytes / size))]
+    if not numbers or max(Counter(column.seed for column in selected).values()) < 2:
         return None
-    first = [one for one in chosen if one.seed == kept[0]]
+    first = [column for column in selected if column.seed == included[0]]
     order = sorted(zip(data["disagreement"][0], numbers, strict=True), key=lambda pair: (-pair[0], pair[1]))
-    examples = [_example(number, share, first, source, reference, case) for share, number in order[:SHOWN]]
-    return Explorer(chosen, numbers, data, examples, seeds[len(kept) :], total - len(numbers))
+    examples = [_example(number, share, first, source, reference, case) for share, number in order[:STATIC_EXAMPLES]]
+    return Explorer(data, examples, seeds[len(included) :], total - len(numbers))
 
 
 def packed(data: Mapping[str, Any]) -> str:
@@ -104,41 +113,40 @@ def packed(data: Mapping[str, Any]) -> str:
 
 
 def _data(
-    sides: Sequence[TranslationColumn],
+    columns: Sequence[TranslationColumn],
     seeds: Sequence[int],
     numbers: Sequence[int],
     source: Sequence[str],
     reference: Sequence[str],
 ) -> dict[str, Any]:
-    """Return what the script reads: the sentences of each side in the order of `numbers`."""
-    source, reference = (
-        [lines[number] if number < len(lines) else "" for number in numbers] if lines else []
-        for lines in (source, reference)
-    )
+    """Return the input of the script, with the sentences in the order of `numbers`."""
+    sides = [
+        {
+            "label": column.label,
+            "seed": column.seed,
+            "text": [column.sentences.get(number) for number in numbers],
+            "chrf": [column.chrf[number] for number in numbers] if len(column.chrf) > max(numbers) else [],
+        }
+        for column in columns
+    ]
+    by_seed = [[side["text"] for side in sides if side["seed"] == seed] for seed in seeds]
     return {
         "numbers": list(numbers),
-        "sides": [
-            {
-                "label": side.label,
-                "seed": side.seed,
-                "text": [side.sentences.get(number) for number in numbers],
-                "chrf": [side.chrf[number] for number in numbers] if len(side.chrf) > max(numbers) else [],
-            }
-            for side in sides
-        ],
-        "source": source,
-        "reference": reference,
-        "disagreement": [
-            [_disagreement([side.sentences.get(number) for side in sides if side.seed == seed]) for number in numbers]
-            for seed in seeds
-        ],
+        "sides": sides,
+        "source": [_line(source, number) for number in numbers] if source else [],
+        "reference": [_line(reference, number) for number in numbers] if reference else [],
+        "disagreement": [[_disagreement(texts) for texts in zip(*same, strict=True)] for same in by_seed],
         "seeds": list(seeds),
     }
 
 
-def _disagreement(found: Sequence[str | None]) -> int:
-    """Return how far translations differ, 0 to 100: the mean over pairs of the share of words they do not share."""
-    bags = [Counter(one.split()) for one in found if one is not None]
+def _line(lines: Sequence[str], number: int) -> str:
+    return lines[number] if number < len(lines) else ""
+
+
+def _disagreement(texts: Sequence[str | None]) -> int:
+    """Return the mean over pairs of texts of the percentage of words that they do not have in common."""
+    bags = [Counter(text.split()) for text in texts if text is not None]
     shares = []
     for first, second in combinations(bags, 2):
         total = first.total() + second.total()
@@ -149,27 +157,22 @@ def _disagreement(found: Sequence[str | None]) -> int:
 def _example(
     number: int,
     disagreement: int,
-    sides: Sequence[TranslationColumn],
+    columns: Sequence[TranslationColumn],
     source: Sequence[str],
     reference: Sequence[str],
     case: Case,
 ) -> Example:
-    there = [(one.label, one.sentences[number]) for one in sides if number in one.sentences]
-    base = reference[number] if number < len(reference) else there[0][1]
-    return Example(
-        number=number,
-        disagreement=disagreement,
-        source=source[number] if number < len(source) else "",
-        reference=reference[number] if number < len(reference) else "",
-        translations=[(label, marked(base, text, case=case)) for label, text in there],
-    )
+    texts = [(column.label, column.sentences[number]) for column in columns if number in column.sentences]
+    base = reference[number] if number < len(reference) else texts[0][1]
+    pieces = [(label, marked(base, text, case=case)) for label, text in texts]
+    return Example(number, disagreement, _line(source, number), _line(reference, number), pieces)
 
 
-def marked(base: str, other: str, *, case: Case = "kept") -> list[Piece]:
-    """Return the words of `other` and what it lacks of `base`, as pieces that a page marks."""
-    before, after = base.split(), other.split()
-    pieces = []
+def marked(base: str, text: str, *, case: Case = "kept") -> list[Piece]:
+    """Return the words of `text`, and those of `base` that it lacks, with their kinds."""
+    before, after = base.split(), text.split()
     keys = [[word.lower() for word in words] if case == "lower" else words for words in (before, after)]
+    pieces = []
     for kind, low, high, start, end in difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes():
         if kind == "equal":
             pieces.append(Piece("same", " ".join(after[start:end])))

@@ -237,7 +237,7 @@ def test_what_does_not_fit_is_left_out_and_told() -> None:
     assert smaller is not None
     assert smaller.seeds_left_out == [1, 2]
     assert 0 < smaller.sentences_left_out < 100
-    assert len(smaller.numbers) == 100 - smaller.sentences_left_out
+    assert len(smaller.data["numbers"]) == 100 - smaller.sentences_left_out
     assert explorer(sides[:3]) is None
 
 
