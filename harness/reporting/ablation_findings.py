@@ -109,7 +109,7 @@ def _largest_effects(study: Study, ranks: Sequence[Rank], seconds: Mapping[str, 
         start = f"Fewer than {CLAIM_SEEDS} seeds are too few for a claim. Largest effects on the {TITLE}"
         return " ".join([*sentences, f"{start}: {_list(study, effects)}."])
     if claimed:
-        (field, effect), *others = claimed.items()
+        (field, effect), *further = claimed.items()
         condition = assumption(len(effect.contrast.seeds))
         sentence = f"{field} has the largest effect on the {TITLE}{condition}: {_change(effect)}{_fewer(effect, study)}"
         if field in seconds:
@@ -117,8 +117,8 @@ def _largest_effects(study: Study, ranks: Sequence[Rank], seconds: Mapping[str, 
             level = second.contrast.changed[0][1]
             sentence += f"; its largest effect on {ABLATION[SECOND].title} is {_sentence(second)}, with {level}"
         sentences.append(f"{sentence}.")
-        if others:
-            sentences.append(f"Then come, by their largest effect: {_list(study, dict(others))}.")
+        if further:
+            sentences.append(f"Then come, by their largest effect: {_list(study, dict(further))}.")
     if inconclusive:
         start = "The largest effects of the other fields" if claimed else f"The largest effects on the {TITLE}"
         seeds = count(len(study.seeds), "seed")
@@ -169,8 +169,8 @@ def _factorial(factorial: Factorial) -> str:
         f"All combinations of {crossed} ({factorial.combinations:,}, {count(seeds, 'seed')}), each effect an "
         f"average over the other fields, largest effect on the {TITLE} first:"
     ]
-    known = [[effect for effect in field.effects[MAIN] if effect.mean is not None] for field in factorial.main]
-    largest = [max(effects, key=lambda effect: effect.size) for effects in known if effects]
+    by_field = [[effect for effect in field.effects[MAIN] if effect.mean is not None] for field in factorial.main]
+    largest = [max(effects, key=lambda effect: effect.size) for effects in by_field if effects]
     if largest:
         largest.sort(key=lambda effect: effect.size, reverse=True)
         levels = [(*effect.contrast.changed[0], effect_text(effect)) for effect in largest]
@@ -373,8 +373,8 @@ def _rate_limit(studies: Sequence[StudyEffects]) -> str:
 
 
 def _cost_limit(studies: Sequence[StudyEffects]) -> str:
-    sizes = [tables.parameters(cell) for effects in studies for cell in effects.study.cells]
-    known = [size for size in sizes if size is not None]
-    span = f" ({min(known):,.0f} to {max(known):,.0f} here)" if len(set(known)) > 1 else ""
+    cells = [cell for effects in studies for cell in effects.study.cells]
+    sizes = {size for cell in cells if (size := tables.parameters(cell)) is not None}
+    span = f" ({min(sizes):,.0f} to {max(sizes):,.0f} here)" if len(sizes) > 1 else ""
     equal = "epochs" if any(len(effects.study.batchings) > 1 for effects in studies) else "batches and updates"
     return f"Equal cost: all runs get the same {equal}, not the same time, arithmetic or number of parameters{span}."

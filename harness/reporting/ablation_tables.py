@@ -23,8 +23,6 @@ MAIN, SECOND = "validation_loss", "bleu_sacre"
 """The metrics that rank fields and are drawn."""
 TONES: Mapping[Conclusion, Literal["better", "worse"]] = {Conclusion.BETTER: "better", Conclusion.WORSE: "worse"}
 
-Row = tuple[str | Cell, ...]
-
 
 # Numbers --------------------------------------------------------------------------------------------------------------
 
@@ -82,19 +80,15 @@ def first_known(records: Iterable[RunRecord], name: str) -> float | None:
 
 @dataclass(frozen=True)
 class LevelRow:
-    """One level of a field, or one interaction.
+    """A level of a field, or an interaction of two: its changes, number of seeds, and effects by metric.
 
-    Attributes:
-        name: The field or fields.
-        level: The level or levels.
-        seeds: The number of seeds.
-        cells: The effects by metric; absolute values for the base.
-        parameters: The parameters of the recipe; a dash if several recipes are averaged.
-        status: The runs that did not complete.
+    The base has no changes, and absolute values instead of effects. `parameters` is a dash if recipes of different
+    sizes are averaged; `status` names the runs that did not complete.
     """
 
     name: str
     level: str
+    changed: Departures
     seeds: int
     cells: Mapping[str, str | Cell]
     parameters: str
@@ -109,7 +103,8 @@ def base_row(study: Study) -> LevelRow:
         seeds = (measure(base.records[seed], name) for seed in sorted(base.completed))
         values = [value for value in seeds if value is not None]
         cells[name] = f"{sum(values) / len(values):,.{metric.digits}f}" if values else MISSING
-    return LevelRow("base", short_line(study.variant), len(base.completed), cells, _parameters([base]), status(base))
+    variant = short_line(study.variant)
+    return LevelRow("base", variant, (), len(base.completed), cells, _parameters([base]), status(base))
 
 
 def field_rows(study: Study, fields: Iterable[FieldEffects]) -> list[LevelRow]:
@@ -140,6 +135,7 @@ def _level_row(name: str, effects: Sequence[AblationEffect], cells: Sequence[Stu
     return LevelRow(
         name,
         ", ".join(level for _, level in contrast.changed),
+        contrast.changed,
         len(contrast.seeds) if contrast.weights else 0,
         {effect.figure: cell(effect) for effect in effects},
         _parameters(cells),
@@ -173,8 +169,8 @@ def detectable_notes(study: Study, fields: Sequence[FieldEffects]) -> list[str]:
         if smallest is not None:
             parts.append(f"{metric.title} {smallest:.{metric.digits}f} {metric.unit}".rstrip())
     condition = assumption(len(study.seeds))
-    listed = ", ".join(parts)
-    return [f"True effects that this table detects with 80 % probability{condition}: {listed}."] if parts else []
+    text = f"True effects that this table detects with 80 % probability{condition}: {', '.join(parts)}."
+    return [text] if parts else []
 
 
 # Ranking --------------------------------------------------------------------------------------------------------------
@@ -224,24 +220,22 @@ def _rates(tuned: Tuned) -> list[float]:
 
 def tuning_tables(effects: StudyEffects) -> list[Table]:
     """Return the pilots of each recipe, and the effects without and with tuning side by side; empty without pilots."""
-    tuned = effects.tuned
+    study, tuned = effects.study, effects.tuned
     if tuned is None:
         return []
-    tables, after = [_pilots(effects.study, tuned)], tuned.effects
+    tables, after = [_pilots(study, tuned)], tuned.effects
     if after is None or after.study.differences:
         return tables
     if effects.fields:
-        bases = base_row(effects.study), base_row(after.study)
-        cells = (row.cells[name] for name in (MAIN, SECOND) for row in bases)
-        base = ("base", bases[0].level, _rate(tuned, ()), *cells)
-        rows = [base, *_field_pairs(effects.fields, after.fields, tuned)]
-        tables.append(_pairs_table("Each level against the base", rows))
+        rows = [[base_row(part.study), *field_rows(part.study, part.fields)] for part in (effects, after)]
+        tables.append(_side_by_side("Each level against the base", rows, tuned))
     if effects.factorial is not None and after.factorial is not None:
         crossed = " × ".join(effects.factorial.fields)
-        rows = _field_pairs(effects.factorial.main, after.factorial.main, None)
-        tables.append(_pairs_table(f"Main effects in {crossed}", rows))
-        rows = _pairs(effects.factorial.interactions, after.factorial.interactions, None)
-        tables.append(_pairs_table(f"Interactions in {crossed}", rows))
+        pairs = (study, effects.factorial), (after.study, after.factorial)
+        rows = [field_rows(part, factorial.main) for part, factorial in pairs]
+        tables.append(_side_by_side(f"Main effects in {crossed}", rows))
+        rows = [interaction_rows(part, factorial) for part, factorial in pairs]
+        tables.append(_side_by_side(f"Interactions in {crossed}", rows))
     return tables
 
 
@@ -258,33 +252,16 @@ def _pilots(study: Study, tuned: Tuned) -> Table:
     return Table(f"l{'r' * len(rates)}rl", heads, tuple(rows), title)
 
 
-def _pairs_table(title: str, rows: Sequence[Row]) -> Table:
-    metrics = (f"{ABLATION[name].title}, {side}" for name in (MAIN, SECOND) for side in ("untuned", "tuned"))
-    heads = ("field (base)", "level", "tuned rate", *metrics)
-    return Table("llrrrrr", heads, tuple(rows), f"{title}, untuned and tuned")
-
-
-def _field_pairs(before: Iterable[FieldEffects], after: Iterable[FieldEffects], tuned: Tuned | None) -> list[Row]:
-    later = {field.field: field.effects for field in after}
-    rows: list[Row] = []
-    for field in before:
-        for index, row in enumerate(_pairs(field.effects, later.get(field.field, {}), tuned)):
-            rows.append((f"{field.field} ({field.words[0]})" if index == 0 else "", *row[1:]))
-    return rows
-
-
-def _pairs(
-    before: Mapping[str, Sequence[AblationEffect]], after: Mapping[str, Sequence[AblationEffect]], tuned: Tuned | None
-) -> list[Row]:
-    """Return a row for each contrast: fields, levels, learning rate, and each metric untuned and tuned."""
-    later = {(name, effect.contrast.changed): cell(effect) for name, effects in after.items() for effect in effects}
-    rows: list[Row] = []
-    for effects in zip(before[MAIN], before[SECOND], strict=True):
-        changed = effects[0].contrast.changed
-        fields, levels = " × ".join(field for field, _ in changed), ", ".join(level for _, level in changed)
-        cells = [part for effect in effects for part in (cell(effect), later.get((effect.figure, changed), MISSING))]
-        rows.append((fields, levels, MISSING if tuned is None else _rate(tuned, changed), *cells))
-    return rows
+def _side_by_side(title: str, sides: Sequence[Sequence[LevelRow]], tuned: Tuned | None = None) -> Table:
+    """Return the untuned and the tuned rows in one table, with the learning rates of the tuned ones."""
+    before, after = sides
+    heads = (f"{ABLATION[name].title}, {side}" for name in (MAIN, SECOND) for side in ("untuned", "tuned"))
+    later = {row.changed: row.cells for row in after}
+    rows = []
+    for row in before:
+        cells = [side.get(name, MISSING) for name in (MAIN, SECOND) for side in (row.cells, later.get(row.changed, {}))]
+        rows.append((row.name, row.level, MISSING if tuned is None else _rate(tuned, row.changed), *cells))
+    return Table("llrrrrr", ("field (base)", "level", "tuned rate", *heads), tuple(rows), f"{title}, untuned and tuned")
 
 
 def _rate(tuned: Tuned, departures: Departures) -> str:

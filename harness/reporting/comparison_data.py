@@ -153,14 +153,14 @@ def to_csv(comparison: Comparison) -> str:
 
 
 def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
-    base, *others = comparison.sides
+    base, *compared = comparison.sides
     for side in comparison.sides:
         runs = ", ".join(f"{run.record.id} ({run.record.status})" for run in side.runs)
         yield {"section": "side", "name": side.letter, "first_text": side.label, "second_text": runs}
     for disagreement in comparison.allowed:
         yield {"section": "allowed", "name": disagreement.name, "remark": disagreement.told}
     for setting in comparison.settings:
-        for side, value in zip(others, setting.values[1:], strict=True):
+        for side, value in zip(compared, setting.values[1:], strict=True):
             pair = {"first": base.letter, "second": side.letter}
             texts = {"first_text": setting.values[0], "second_text": value}
             yield {"section": "setting", "name": setting.name, **pair, **texts}

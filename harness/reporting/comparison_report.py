@@ -27,18 +27,18 @@ COVERS = {"seeds and sentences": "seeds + sentences", "seeds": "seeds", "sentenc
 
 def document(comparison: Comparison) -> list[Block]:
     """Return a comparison as blocks."""
-    base, *others = comparison.sides
+    base, *compared = comparison.sides
     blocks: list[Block] = [
-        Heading(f"{' and '.join(side.letter for side in others)} against {base.letter}"),
+        Heading(f"{' and '.join(side.letter for side in compared)} against {base.letter}"),
         Items(tuple(map(_side, comparison.sides))),
-        Items((*_warnings(comparison), *(_finding(comparison, side) for side in others))),
+        Items((*_warnings(comparison), *(_finding(comparison, side) for side in compared))),
         *_settings(comparison),
     ]
-    for side in others:
+    for side in compared:
         blocks += _metrics(comparison, side.letter, "quality", "Quality")
         blocks += _metrics(comparison, side.letter, "orders", "BLEU by order of n-gram")
     blocks += _matrices(comparison)
-    for side in others:
+    for side in compared:
         blocks += _costs(comparison, side)
     for subsets in comparison.parts:
         blocks += _subsets(comparison, subsets)
@@ -151,7 +151,9 @@ def _metrics(comparison: Comparison, letter: str, kind: Kind, title: str) -> lis
 
 def _metric(metric: MetricComparison, letter: str, base: str) -> tuple[str, ...]:
     figure, difference = metric.figure, metric.difference(letter, base)
-    cells = _title_and_means(metric, letter, base)
+    means = {interval.label: interval.mean for interval in metric.intervals}
+    scaled = [None if (mean := means[side]) is None else mean / figure.divisor for side in (base, letter)]
+    cells = (f"{figure.heading}{ARROWS[figure.direction]}", *(number(mean, figure.digits) for mean in scaled))
     if difference is None or difference.mean is None:
         return (*cells, *[MISSING] * 4, _conclusion(Conclusion.NOT_TESTED), MISSING, "", "0")
     new_seed = difference.better_on_new_seed(less_is_better=figure.less_is_better)
@@ -166,13 +168,6 @@ def _metric(metric: MetricComparison, letter: str, base: str) -> tuple[str, ...]
         COVERS[difference.basis],
         str(difference.n),
     )
-
-
-def _title_and_means(metric: MetricComparison, letter: str, base: str) -> tuple[str, str, str]:
-    figure, means = metric.figure, {interval.label: interval.mean for interval in metric.intervals}
-    first, second = (None if (mean := means[side]) is None else mean / figure.divisor for side in (base, letter))
-    title = f"{figure.heading}{ARROWS[figure.direction]}"
-    return title, number(first, figure.digits), number(second, figure.digits)
 
 
 def _conclusion(conclusion: Conclusion) -> str:
@@ -247,28 +242,22 @@ def _costs(comparison: Comparison, side: Side) -> list[Block]:
 
 
 def _cost(metric: MetricComparison, letter: str, base: str) -> tuple[str, ...]:
-    figure, difference = metric.figure, metric.difference(letter, base)
-    means = {interval.label: interval.mean for interval in metric.intervals}
-    first, second = means[base], means[letter]
-    change = None if difference is None or difference.mean is None else difference.mean / figure.divisor
-    counted = figure.name == "parameters"
-    interval = MISSING if counted or difference is None else bounds(difference, figure.digits, figure.divisor)
-    return (
-        *_title_and_means(metric, letter, base),
-        signed(change, figure.digits),
-        interval,
-        number(second / first if first and second is not None else None, 3),
-        "counted" if counted else Conclusion.NOT_TESTED.symbol,
-    )
+    *cells, interval = _metric(metric, letter, base)[:5]
+    values = {mean.label: mean.mean for mean in metric.intervals}
+    first, second = values[base], values[letter]
+    ratio = number(second / first if first and second is not None else None, 3)
+    if metric.figure.name == "parameters":
+        return *cells, MISSING, ratio, "counted"
+    return *cells, interval, ratio, Conclusion.NOT_TESTED.symbol
 
 
 # Subsets of the test set ----------------------------------------------------------------------------------------------
 
 
 def _subsets(comparison: Comparison, subsets: SubsetScores) -> list[Block]:
-    base, *others = [side.letter for side in comparison.sides]
-    heads = ["", subsets.unit, base, *others]
-    for letter in others:
+    base, *letters = [side.letter for side in comparison.sides]
+    heads = ["", subsets.unit, base, *letters]
+    for letter in letters:
         heads += [f"{letter} − {base}", "95 % interval", f"{letter} is"]
     rows = []
     for subset in subsets.parts:
@@ -278,9 +267,9 @@ def _subsets(comparison: Comparison, subsets: SubsetScores) -> list[Block]:
         rows.append(tuple(cells))
     notes = list(subsets.notes)
     if len(comparison.seeds) != 2:
-        tests = len(subsets.parts) * len(others)
+        tests = len(subsets.parts) * len(letters)
         notes.append(f"Symbols after Holm's correction for the {tests} differences of this table.")
-    table = Table("lrr" + "r" * len(others) + "rll" * len(others), tuple(heads), tuple(rows))
+    table = Table("lrr" + "r" * len(letters) + "rll" * len(letters), tuple(heads), tuple(rows))
     return _table_and_notes(f"{subsets.score} {subsets.title}", table, notes)
 
 

@@ -38,23 +38,13 @@ def save(records: Sequence[RunRecord], folder: Path) -> None:
         settings[run] |= differing
     width = len(next(iter(settings.values()), {})) + 1
     metrics = [name for name, metric in METRICS.items() if metric.kind != "orders"][: MOST_COLUMNS - width]
-    runs = [
-        {
-            **settings[record.id],
-            "status": record.status,
-            **{_column(name): measure(record, name) for name in metrics},
-        }
-        for record in records
-    ]
-    curves = [
-        {
-            **settings[record.id],
-            **{_column(name): value for name, value in asdict(epoch).items()},
-            "kept": int(epoch.epoch in record.chosen_epochs),
-        }
-        for record in records
-        for epoch in record.curve
-    ]
+    runs, curves = [], []
+    for record in records:
+        values = {_column(name): measure(record, name) for name in metrics}
+        runs.append({**settings[record.id], "status": record.status, **values})
+        for epoch in record.curve:
+            line = {_column(name): value for name, value in asdict(epoch).items()}
+            curves.append({**settings[record.id], **line, "kept": int(epoch.epoch in record.chosen_epochs)})
     write_table(runs, folder / RUNS)
     write_table(curves, folder / CURVES)
 

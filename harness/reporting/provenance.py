@@ -127,12 +127,12 @@ def digests(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
     pairs: set[tuple[str, str]] = set()
     for record in records:
         fingerprints = record.fingerprints
-        named = {name.replace("_", " "): fingerprints.get(name) for name in ("source_vocabulary", "target_vocabulary")}
-        named["tokenised"] = fingerprints.get("tokenised")
-        named[f"stream of batches, seed {record.spec.seed}"] = fingerprints.get("stream")
-        named |= fingerprints.get("files") or {}
+        values = {name.replace("_", " "): fingerprints.get(name) for name in ("source_vocabulary", "target_vocabulary")}
+        values["tokenised"] = fingerprints.get("tokenised")
+        values[f"stream of batches, seed {record.spec.seed}"] = fingerprints.get("stream")
+        values |= fingerprints.get("files") or {}
         data = f"{record.spec.data.corpus} {record.spec.data.direction}"
-        pairs |= {(f"{data}: {name}", str(digest)) for name, digest in named.items() if digest}
+        pairs |= {(f"{data}: {name}", str(digest)) for name, digest in values.items() if digest}
     return sorted(pairs)
 
 

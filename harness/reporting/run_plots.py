@@ -123,8 +123,9 @@ def learning_curves(rows: Sequence[TableRow], labels: Sequence[str], chart: Curv
 def _panel(axes: Axes, row: TableRow, curves: Mapping[str, Reals], style: Style, chart: CurveChart) -> None:
     for field, (_, dashes) in chart.lines.items():
         _, lows, highs = curves[field]
-        if known := np.flatnonzero(np.isfinite(lows + highs)).tolist():
-            axes.fill_between(np.add(known, 1), lows[known], highs[known], color=style.colour, alpha=0.16, lw=0)
+        indices = np.flatnonzero(np.isfinite(lows + highs))
+        if len(indices):
+            axes.fill_between(indices + 1, lows[indices], highs[indices], color=style.colour, alpha=0.16, lw=0)
         _line(axes, curves[field], color=style.colour, linestyle=dashes, lw=1.7, zorder=3)
     for record in row.records:
         value = _finite(getattr(record.curve[-1], next(iter(chart.lines)))) if record.curve else None
@@ -134,8 +135,8 @@ def _panel(axes: Axes, row: TableRow, curves: Mapping[str, Reals], style: Style,
 
 def _line(axes: Axes, curve: Reals, **settings: Any) -> None:
     """Join the known means of a curve."""
-    known = np.flatnonzero(np.isfinite(curve[0]))
-    axes.plot(known + 1, curve[0][known], **settings)
+    indices = np.flatnonzero(np.isfinite(curve[0]))
+    axes.plot(indices + 1, curve[0][indices], **settings)
 
 
 def curve_data(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> Table:
