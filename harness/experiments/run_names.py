@@ -43,7 +43,7 @@ def run_names(specs: Sequence[RunSpec]) -> list[str]:
         changed = [
             f"{name.rpartition('.')[2]}={settings[name]}"
             for name, value in usual[spec.variant].items()
-            if name in settings and canonical_json(settings[name]) != value
+            if settings.get(name) is not None and canonical_json(settings[name]) != value
         ]
         variant = [spec.variant] if len(by_variant) > 1 or not changed else []
         names.append(short_line(" ".join([*variant, *changed, f"s{spec.seed}"]), longest=100))
