@@ -33,6 +33,16 @@ def processes(cache: Path) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def single_thread() -> Iterator[None]:
+    """Limit torch to one thread, which is faster for small tensors."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Let a test begin with an empty cache, `tmp_path`/cache."""

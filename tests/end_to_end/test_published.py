@@ -1,4 +1,4 @@
-"""What is published: whole records, translations without source or reference text, and README's figures from them."""
+"""Published records are complete and fair, pages follow from them, and neither holds text of the corpus."""
 
 from __future__ import annotations
 
@@ -31,28 +31,24 @@ ABLATION = PUBLISHED / "ablation"
 FOLDERS = {PUBLISHED: RECORDS, ABLATION: run_store.records(ABLATION)}
 SPEED = sorted(PUBLISHED.glob("speed-*.json"))
 EARLIER = [f"--set={part}.{name}={value}" for (part, name), value in ADDED_FIELDS.items() if value is not None]
-"""What the commands of records that were scored again meant when they were run."""
-FIGURES = {"test_perplexity": 3, "tutorial_perplexity": 3, "bleu_tutorial": 2, "bleu_sacre": 2}
+"""The settings that the commands of records that were scored again implied when they were run."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_every_folder_holds_a_record_translations_and_counts_alone(folder: Path) -> None:
+def test_published_folder_holds_only_records_translations_and_counts(folder: Path) -> None:
     records = FOLDERS[folder]
-    assert (
-        {path.name for path in folder.iterdir() if path not in (ABLATION, *SPEED)}
-        == {record.id for record in records}
-        == {one.spec.id for one in records}
-    )
+    names = {path.name for path in folder.iterdir() if path not in (ABLATION, *SPEED)}
+    assert names == {record.id for record in records} == {record.spec.id for record in records}
     for record in records:
-        there = {path.name for path in (folder / record.id).iterdir() if not path.name.startswith("weights")}
-        assert there - {run_store.ATTENTION} == {run_store.RECORD, run_store.HYPOTHESES, run_store.SENTENCES}
+        files = {path.name for path in (folder / record.id).iterdir() if not path.name.startswith("weights")}
+        assert files - {run_store.ATTENTION} == {run_store.RECORD, run_store.HYPOTHESES, run_store.SENTENCES}
         run_store.load_hypotheses(folder, record.id, record.fingerprints["hypotheses"])
         lines = (folder / record.id / run_store.HYPOTHESES).read_text(encoding="utf-8").removesuffix("\n").split("\n")
         assert {tuple(json.loads(line)) for line in lines} == {("sentence", "text", "tokens")}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_stored_sentences_give_the_scores(folder: Path) -> None:
+def test_published_scores_follow_from_stored_sentences(folder: Path) -> None:
     for record in FOLDERS[folder]:
         arrays = run_store.load_sentences(folder, record.id, record.fingerprints["sentences"])
         perplexity = perplexity_from_sums(arrays.pop("nats").sum(), arrays.pop("tokens").sum())
@@ -63,12 +59,11 @@ def test_stored_sentences_give_the_scores(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_the_published_runs_are_a_fair_comparison(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_runs_are_a_fair_comparison(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--results", str(folder)]) == 0, capsys.readouterr().out
 
 
 def words_of(record: RunRecord) -> list[str]:
-    """Return the arguments that plan a record's run."""
     words = shlex.split(record.command)
     assert words[:3] == ["python", "-m", "harness"]
     return [*words[3:], *(EARLIER if NOTE in record.note else [])]
@@ -77,17 +72,17 @@ def words_of(record: RunRecord) -> list[str]:
 PAGES = ("index.html", "models.html", "ablation/index.html", "speed/index.html")
 
 
-def same_files(made: Path) -> None:
-    """Check that every file written under `made` is the published one, to the byte."""
-    written = [path for path in made.rglob("*") if path.is_file() and path.stat().st_size]
+def assert_published(folder: Path) -> None:
+    """Assert that every file written under `folder` equals the published one."""
+    written = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
     assert written
     for path in sorted(written):
-        assert (REPORTS / path.relative_to(made)).read_bytes() == path.read_bytes(), path.relative_to(made)
+        assert (REPORTS / path.relative_to(folder)).read_bytes() == path.read_bytes(), path.relative_to(folder)
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Path:
-    """Return a folder with an empty file for each page, to which the pages link where they exist."""
+def pages(tmp_path: Path) -> Path:
+    """Return a folder with an empty file for each page: pages link to existing pages only."""
     for name in PAGES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -95,16 +90,16 @@ def beside(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("results", ["results/published", "results/published/ablation"])
-def test_published_pages_are_made_from_the_published_records(results: str, beside: Path) -> None:
+def test_published_pages_follow_from_the_published_records(results: str, pages: Path) -> None:
     command = words_of(FOLDERS[ABLATION][0]) if results.endswith("ablation") else ["report"]
-    assert main([*command, "--results", results, "--reports", str(beside)]) == 0
-    same_files(beside)
+    assert main([*command, "--results", results, "--reports", str(pages)]) == 0
+    assert_published(pages)
 
 
-def test_published_speed_page_is_made_from_the_published_document(beside: Path) -> None:
+def test_published_speed_page_follows_from_the_published_document(pages: Path) -> None:
     (document,) = SPEED
-    assert main(["speed", "--from", str(document), "--reports", str(beside)]) == 0
-    same_files(beside)
+    assert main(["speed", "--from", str(document), "--reports", str(pages)]) == 0
+    assert_published(pages)
 
 
 def test_published_pages_are_short_and_every_link_leads_to_a_file() -> None:
@@ -118,56 +113,56 @@ def test_published_pages_are_short_and_every_link_leads_to_a_file() -> None:
             assert (page.parent / link).is_file(), (page, link)
 
 
-def test_no_published_page_holds_text_of_the_corpus(multi30k_folder: Path) -> None:
-    text = [gzip.decompress((multi30k_folder / f"test_2016_flickr.{one}.gz").read_bytes()) for one in ("de", "en")]
-    long = [line for part in text for line in part.decode().split("\n") if len(line.split()) > 12]
+def test_published_pages_hold_no_text_of_the_corpus(multi30k_folder: Path) -> None:
+    files = [multi30k_folder / f"test_2016_flickr.{language}.gz" for language in ("de", "en")]
+    lines = [line for file in files for line in gzip.decompress(file.read_bytes()).decode().split("\n")]
+    long = [line for line in lines if len(line.split()) > 12]
     assert len(long) > 500
     for page in REPORTS.rglob("*.html"):
-        shown = page.read_text(encoding="utf-8")
-        assert not [line for line in long if line in shown], page
+        html = page.read_text(encoding="utf-8")
+        assert not [line for line in long if line in html], page
 
 
-def test_validation_losses_fall() -> None:
+def test_published_validation_losses_fall() -> None:
     for record in itertools.chain(*FOLDERS.values()):
-        if len(record.curve) > 1:
-            first, second = (epoch.validation_loss for epoch in record.curve[:2])
-            assert first is not None
-            assert second is not None
-            assert second < first
+        losses = [epoch.validation_loss for epoch in record.curve[:2]]
+        assert None not in losses
+        assert losses == sorted(set(losses), reverse=True)
 
 
-def test_the_tutorial_s_figures_are_met_by_the_mean_of_the_seeds() -> None:
-    found = [one for one in RECORDS if (one.spec.variant, one.spec.budget) == ("learned_positions", "source")]
-    assert sorted(one.spec.seed for one in found) == [0, 1, 2]
+def test_published_mean_of_seeds_equals_the_tutorial() -> None:
+    records = [run for run in RECORDS if (run.spec.variant, run.spec.budget) == ("learned_positions", "source")]
+    assert sorted(record.spec.seed for record in records) == [0, 1, 2]
     perplexity, bleu = (
-        np.array([one.scores[name] for one in found], dtype=float) for name in ("tutorial_perplexity", "bleu_tutorial")
+        np.array([record.scores[name] for record in records], dtype=float)
+        for name in ("tutorial_perplexity", "bleu_tutorial")
     )
-    assert 5.27 <= perplexity.mean() <= 5.38, "what six versions of the tutorial print"
+    assert 5.27 <= perplexity.mean() <= 5.38, "the range of six versions of the tutorial"
     assert 35.1 <= bleu.mean() <= 36.5
     text = " ".join(RESULTS_PAGE.split())
-    figures = f"{perplexity.mean():.3f} ± {perplexity.std(ddof=1):.3f} and {bleu.mean():.2f} ± {bleu.std(ddof=1):.2f}"
-    assert f"Three seeds here give {figures} (standard deviation)" in text
+    values = f"{perplexity.mean():.3f} ± {perplexity.std(ddof=1):.3f} and {bleu.mean():.2f} ± {bleu.std(ddof=1):.2f}"
+    assert f"Three seeds here give {values} (standard deviation)" in text
 
 
-def test_readme_table_is_made_from_the_records() -> None:
+def test_readme_table_follows_from_the_records() -> None:
     assert readme_results.table(readme_results.published()) in readme_results.README.read_text(encoding="utf-8")
 
 
 def test_results_page_repeats_the_speed_document() -> None:
     document = document_store.load(*SPEED)
     ours = document.subject("learned_positions/torch")
-    assert ours.training is not None
-    assert ours.training.limit_share is not None
-    seconds = {one.name: one.thousand_seconds for one in ours.decoding}
+    seconds = {way.name: way.thousand_seconds for way in ours.decoding}
     expected = [f"{1e3 * ours.training.update_seconds:.0f} ms", f"{100 * ours.training.limit_share.median:.0f} %"]
     expected += [f"{seconds[name]:.1f} s" for name in ("greedy", "beam")]
-    ratios = {(one.baseline, one.what): one for one in document.comparisons if one.subject == ours.name}
-    expected += [f"{one.ratio.median:.2f}" for (peer, what), one in ratios.items() if what == "training"]
-    expected += [f"{ratios['plain', 'greedy'].ratio.median:.0f}"]
-    expected += [f"{ratios['marian', way].ratio.median:.1f}" for way in ("greedy", "beam")]
-    expected += [f"{1 / ratios['ctranslate2', way].ratio.median:.1f}" for way in ("greedy", "beam", "single_greedy")]
-    found = re.findall(r"\d[\d.]*(?: ms| s| %)?", RESULTS_PAGE.split("## How fast")[1])
-    assert not [one for one in expected if one not in found]
+    ratios = {
+        (pair.baseline, pair.what): pair.ratio.median for pair in document.comparisons if pair.subject == ours.name
+    }
+    expected += [f"{ratio:.2f}" for (_, measure), ratio in ratios.items() if measure == "training"]
+    expected += [f"{ratios['plain', 'greedy']:.0f}"]
+    expected += [f"{ratios['marian', way]:.1f}" for way in ("greedy", "beam")]
+    expected += [f"{1 / ratios['ctranslate2', way]:.1f}" for way in ("greedy", "beam", "single_greedy")]
+    numbers = re.findall(r"\d[\d.]*(?: ms| s| %)?", RESULTS_PAGE.split("## How fast")[1])
+    assert not [number for number in expected if number not in numbers]
 
 
 def test_results_page_makes_no_claim_from_the_confounded_ablation() -> None:
@@ -177,18 +172,18 @@ def test_results_page_makes_no_claim_from_the_confounded_ablation() -> None:
 
 
 @pytest.mark.usefixtures("multi30k_folder")
-def test_every_published_score_can_be_computed_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_scores_are_reproduced(capsys: pytest.CaptureFixture[str]) -> None:
     for folder, records in FOLDERS.items():
         assert main(["score", "--results", str(folder)]) == 0
         assert capsys.readouterr().out.count("every score agrees") == len(records)
 
 
 @pytest.mark.usefixtures("multi30k_folder")
-def test_the_command_of_each_record_names_its_run() -> None:
+def test_published_commands_plan_their_runs() -> None:
     plans = {
-        "run": lambda given: [run._spec(given)],
-        "bench": lambda given: bench._plan(given)[1],
-        "ablate": lambda given: ablate._plan(given).candidates(),
+        "run": lambda arguments: [run._spec(arguments)],
+        "bench": lambda arguments: bench._plan(arguments)[1],
+        "ablate": lambda arguments: ablate._plan(arguments).candidates(),
     }
     for words, records in itertools.groupby(itertools.chain(*FOLDERS.values()), key=words_of):
         ids = {spec.id for spec in plans[words[0]](parser().parse_args(words))}

@@ -22,7 +22,7 @@ PAGES = {path: path.read_text(encoding="utf-8") for path in [*ROOT.glob("*.md"),
 
 
 def commands(text: str) -> list[str]:
-    """Return the shell commands of a page, those that go over several lines as one."""
+    """Return the shell commands of a page, with continued lines joined."""
     blocks = (block.replace("\\\n", " ") for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.split("\n")]
     return lines + re.findall(r"`((?:python -m harness|tox) [^`]+)`", text)
@@ -32,13 +32,13 @@ COMMANDS = sorted({command for text in PAGES.values() for command in commands(te
 
 
 @pytest.mark.parametrize(
-    "command", [one for one in COMMANDS if "python -m harness" in one and "COMMAND" not in one and "--help" not in one]
+    "command", [c for c in COMMANDS if "python -m harness" in c and "COMMAND" not in c and "--help" not in c]
 )
 def test_harness_command_in_the_docs_parses(command: str) -> None:
     parser().parse_args(shlex.split(command.split("python -m harness")[1]))
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if "tox -e" in one and "..." not in one])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "tox -e" in c and "..." not in c])
 def test_tox_command_in_the_docs_parses(command: str) -> None:
     tox = configparser.ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini")
@@ -51,7 +51,7 @@ def test_tox_command_in_the_docs_parses(command: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_links_lead_to_files(page: Path) -> None:
+def test_links_of_the_docs_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", PAGES[page])
     broken = [link for link in links if not link.startswith(("http", "mailto")) and not (page.parent / link).exists()]
     assert not broken
@@ -72,15 +72,14 @@ def test_readme_names_every_suite() -> None:
     assert all(f"| `{name}`" in README for name in SUITES)
 
 
-def test_readme_python_runs_as_far_as_it_needs_no_training() -> None:
+def test_readme_python_without_training_runs() -> None:
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "import harness" in block]
     lines = [line for line in code.split("\n") if "harness.run" not in line and "harness.translate" not in line]
     assert len(lines) > 4
     variants = {run.record.spec.variant for run in harness.load(ROOT / "results" / "published")}
     if "paper" not in variants:
         lines = [line for line in lines if "compare" not in line]
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines) + "\nprint(len(runs))"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 0
+    command = [sys.executable, "-c", "\n".join(lines) + "\nprint(len(runs))"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert int(process.stdout) > 0

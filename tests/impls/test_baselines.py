@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,17 +14,17 @@ from baseline_cases import (
     SMALL,
     SUPPRESSED,
     TRAINING,
-    Taught,
+    Trained,
     ctranslate2_beams,
     decided,
     our_updates,
     perturbed,
     random_batches,
-    teach,
+    scores,
+    train,
     with_weights,
-    worth,
 )
-from small_models import GRU, REFERENCE, SOURCE_VOCABULARY_SIZE, one_thread, target_vocabulary_size, transformer_recipes
+from small_models import GRU, REFERENCE, SOURCE_VOCABULARY_SIZE, target_vocabulary_size, transformer_recipes
 
 from harness.data.batches import training_batches
 from harness.data.dataset import prepare
@@ -38,6 +38,8 @@ from impls.contract import PAD, SOS, UNK, Batch, Ids, Training
 from impls.recipes import LEARNED_POSITIONS
 from impls.recipes import TUTORIAL as TUTORIAL_TRAINING
 
+pytestmark = pytest.mark.usefixtures("single_thread")
+
 SINUSOIDAL = replace(SMALL, positions="sinusoidal", embedding_scale="none", embedding_init="normal")
 STEADY_EPSILON = 1e-4
 """With Adam's usual 1e-8, gradients that are only rounding make full steps, and losses differ by 1e-3."""
@@ -48,15 +50,13 @@ CONVERTED = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
+TRAINABLE = pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
+ALL = pytest.mark.parametrize("name", registry.baseline_names())
 
 
 @pytest.fixture(scope="module")
-def taught() -> Taught:
-    return teach(SMALL)
+def trained() -> Trained:
+    return train(SMALL)
 
 
 def needs(name: str) -> str:
@@ -74,10 +74,10 @@ def build(name: str, recipe: Any = SMALL, **changes: Any) -> Any:
 # The registry ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", registry.baseline_names())
+@ALL
 def test_baseline_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     package = registry.BASELINES[name].packages[-1]
-    monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == package else True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else True)
     reason = registry.missing_baseline(name)
     assert reason.startswith(f"{package!r} is not installed: python -m pip install 'bakeoff[")
     with pytest.raises(ValueError, match=f"{package!r} is not installed"):
@@ -98,7 +98,7 @@ def test_baseline_implements_its_protocol(name: str, trains: int) -> None:
     baseline.synchronize()
 
 
-@pytest.mark.parametrize("name", registry.baseline_names())
+@ALL
 def test_baseline_wrong_weights_raise(name: str) -> None:
     weights = canonical.initial(SMALL, *SIZES, 0)
     weights["output.bias"] = weights["output.bias"][1:]
@@ -106,29 +106,22 @@ def test_baseline_wrong_weights_raise(name: str) -> None:
         build(name, weights=weights)
 
 
-@pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
+@TRAINABLE
 @pytest.mark.parametrize("field", TUTORIAL)
 def test_torch_baseline_unsupported_recipe_raises(name: str, field: str) -> None:
-    other = {
-        "positions": "rotary",
-        "norm": "rms",
-        "norm_order": "pre",
-        "ffn": "gated",
-        "activation": "gelu",
-        "tying": "output",
-    }
-    with pytest.raises(ValueError, match=f"baseline '{name}' with {field}='{other[field]}': it implements only '"):
-        build(name, replace(SMALL, **{field: other[field]}), weights={})
+    unsupported = {"positions": "rotary", "norm": "rms", "norm_order": "pre", "ffn": "gated", "activation": "gelu"}
+    value = {**unsupported, "tying": "output"}[field]
+    with pytest.raises(ValueError, match=f"baseline '{name}' with {field}='{value}': it implements only '"):
+        build(name, replace(SMALL, **{field: value}), weights={})
 
 
-@pytest.mark.parametrize("changes", [{"positions": "rotary"}, {"positions": "alibi"}, {"norm": "none"}])
-def test_ctranslate2_unsupported_recipe_raises(changes: dict[str, str]) -> None:
-    ((field, word),) = changes.items()
-    with pytest.raises(ValueError, match=f"baseline 'ctranslate2' with {field}='{word}': it implements only "):
-        build("ctranslate2", replace(SMALL, **changes), weights={})
+@pytest.mark.parametrize(("field", "value"), [("positions", "rotary"), ("positions", "alibi"), ("norm", "none")])
+def test_ctranslate2_unsupported_recipe_raises(field: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"baseline 'ctranslate2' with {field}='{value}': it implements only "):
+        build("ctranslate2", replace(SMALL, **{field: value}), weights={})
 
 
-@pytest.mark.parametrize("name", registry.baseline_names())
+@ALL
 def test_baseline_other_family_or_head_width_raises(name: str) -> None:
     with pytest.raises(ValueError, match="implements Transformers, not the 'gru' recipe"):
         build(name, GRU, weights={})
@@ -143,7 +136,7 @@ def test_baseline_label_smoothing_or_norm_epsilon_raises() -> None:
         build("marian", replace(SMALL, norm_epsilon=0.1))
 
 
-@pytest.mark.parametrize("name", registry.baseline_names())
+@ALL
 def test_baseline_unavailable_device_raises_in_one_line(name: str) -> None:
     with pytest.raises(ValueError, match=r"^device 'cuda:99' is not available: .+$"):
         build(name, device="cuda:99")
@@ -192,30 +185,28 @@ def test_marian_loss_equals_ours_and_falls() -> None:
     assert actual[-1] == pytest.approx(expected[-1], rel=0.1)
 
 
-@pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
+@TRAINABLE
 def test_baseline_dropout_acts_in_training_only(name: str) -> None:
     batch, weights = random_batches(1), perturbed(SMALL)
-    dropped = build(name, replace(SMALL, dropout=0.3), weights=weights)
-    assert len(set(losses(dropped, batch * 3, 0.0))) == 3
-    kept = build(name, weights=weights)
-    assert len(set(losses(kept, batch * 3, 0.0))) == 1
+    with_dropout, without = (build(name, replace(SMALL, dropout=rate), weights=weights) for rate in (0.3, 0.0))
+    assert len(set(losses(with_dropout, batch * 3, 0.0))) == 3
+    assert len(set(losses(without, batch * 3, 0.0))) == 1
     sources = [np.array([SOS, 5, 6, 7, 3], np.int32)]
-    requested = {"beam": 1, "batch_size": 1, "max_tokens": 10, "suppressed": SUPPRESSED}
-    assert dropped.translate(sources, **requested) == kept.translate(sources, **requested)
+    assert translated(with_dropout, sources) == translated(without, sources)
 
 
-@pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
+@TRAINABLE
 def test_baseline_dropout_has_our_places(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the embedding, on attention weights, inside the feed-forward and before each residual sum."""
     import torch
 
     needs(name)
     rates: list[float] = []
-    real, fused = torch.nn.functional.dropout, torch.nn.functional.scaled_dot_product_attention
+    plain, fused = torch.nn.functional.dropout, torch.nn.functional.scaled_dot_product_attention
 
     def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         rates.append(p)
-        return real(x, p, training, inplace)
+        return plain(x, p, training, inplace)
 
     def attention(*inputs: Any, dropout_p: float = 0.0, **settings: Any) -> Any:
         rates.append(inputs[4] if len(inputs) > 4 else dropout_p)
@@ -224,8 +215,8 @@ def test_baseline_dropout_has_our_places(name: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.nn.functional, "dropout", dropout)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
     build(name, replace(SMALL, dropout=0.25)).train_step(random_batches(1)[0], 0.0)
-    each_encoder_layer, each_decoder_layer = 4, 6
-    assert rates == [0.25] * (2 + SMALL.layers * (each_encoder_layer + each_decoder_layer))
+    places_per_encoder_layer, places_per_decoder_layer = 4, 6
+    assert rates == [0.25] * (2 + SMALL.layers * (places_per_encoder_layer + places_per_decoder_layer))
 
 
 @pytest.mark.slow
@@ -235,7 +226,7 @@ def test_baseline_losses_equal_ours_on_multi30k(multi30k_folder: Any) -> None:
     weights = canonical.initial(recipe, *sizes, 0)
     stream = training_batches(prepared.train, TUTORIAL_TRAINING, seed=0, epoch=0)
     batches = [batch for _, batch in zip(range(100), stream, strict=False)]
-    # A fifth of the tutorial's rate: at the whole, rounding grows to 1e-4 within 40 updates.
+    # A fifth of the tutorial's rate, at which rounding would grow to 1e-4 within 40 updates.
     training = replace(TUTORIAL_TRAINING, peak_rate=1e-4, epsilon=STEADY_EPSILON)
     expected = our_updates(recipe, sizes, batches, weights, training).losses
     for name in ("plain", "nn_transformer"):
@@ -250,63 +241,55 @@ def test_baseline_losses_equal_ours_on_multi30k(multi30k_folder: Any) -> None:
 def translated(
     baseline: Any, sources: list[Ids], *, beam: int = 1, max_tokens: int = 20, never: Sequence[int] = SUPPRESSED
 ) -> list[list[int]]:
-    requested = {"beam": beam, "batch_size": 16, "max_tokens": max_tokens, "suppressed": never}
-    result: list[list[int]] = baseline.translate(sources, **requested)
+    result: list[list[int]] = baseline.translate(
+        sources, beam=beam, batch_size=16, max_tokens=max_tokens, suppressed=never
+    )
     return result
 
 
-@pytest.mark.parametrize("name", registry.baseline_names())
-def test_baseline_greedy_translations_equal_ours(name: str, taught: Taught) -> None:
+@pytest.mark.parametrize("max_tokens", [20, 3])
+@ALL
+def test_baseline_greedy_translations_equal_ours(name: str, max_tokens: int, trained: Trained) -> None:
     needs(name)
-    expected = taught.ours()
-    assert len({tuple(one) for one in expected}) > len(expected) / 2, (
-        "the model says too little to tell baselines apart"
-    )
-    assert translated(taught.baseline(name), taught.sources) == expected
-
-
-@pytest.mark.parametrize("name", registry.baseline_names())
-def test_baseline_translations_stop_at_max_tokens(name: str, taught: Taught) -> None:
-    needs(name)
-    expected = taught.ours(max_tokens=3)
-    assert expected != taught.ours()
-    assert translated(taught.baseline(name), taught.sources, max_tokens=3) == expected
+    expected = trained.ours(max_tokens=max_tokens)
+    if max_tokens == 3:
+        assert expected != trained.ours()
+    else:
+        assert len(set(map(tuple, expected))) > len(expected) / 2, "translations must depend on the sources"
+    assert translated(trained.baseline(name), trained.sources, max_tokens=max_tokens) == expected
 
 
 @pytest.mark.parametrize("unknown", ["never", "allowed"])
-@pytest.mark.parametrize("name", registry.baseline_names())
-def test_baseline_never_chooses_suppressed_tokens(name: str, unknown: Any, taught: Taught) -> None:
+@ALL
+def test_baseline_never_chooses_suppressed_tokens(name: str, unknown: Any, trained: Trained) -> None:
     needs(name)
-    weights = taught.weights
+    weights = trained.weights
     weights["output.bias"][[PAD, SOS]] += 100
     weights["output.bias"][UNK] += 5
-    expected = taught.ours(weights=weights, unknown=unknown)
-    assert any(UNK in one for one in expected) == (unknown == "allowed")
+    expected = trained.ours(weights=weights, unknown=unknown)
+    assert any(UNK in words for words in expected) == (unknown == "allowed")
     never = suppressed(DecodingSpec(unknown=unknown))
-    assert translated(taught.baseline(name, weights=weights), taught.sources, never=never) == expected
+    assert translated(trained.baseline(name, weights=weights), trained.sources, never=never) == expected
 
 
-@pytest.mark.parametrize("name", registry.baseline_names())
-def test_baseline_translates_empty_inputs(name: str, taught: Taught) -> None:
+@ALL
+def test_baseline_translates_empty_inputs(name: str, trained: Trained) -> None:
     needs(name)
-    empty = replace(taught, sources=[np.array([SOS, 3], np.int32)])
-    weights = taught.weights
+    empty = replace(trained, sources=[np.array([SOS, 3], np.int32)])
+    weights = trained.weights
     weights["output.bias"][3] += 100
-    assert translated(taught.baseline(name, weights=weights), empty.sources) == empty.ours(weights=weights) == [[]]
-    assert translated(taught.baseline(name), []) == []
+    assert translated(trained.baseline(name, weights=weights), empty.sources) == empty.ours(weights=weights) == [[]]
+    assert translated(trained.baseline(name), []) == []
 
 
-@pytest.mark.parametrize("name", registry.baseline_names())
+@ALL
 def test_baseline_too_many_positions_raises(name: str) -> None:
     baseline, long = build(name), np.array([SOS, *[5] * SMALL.max_length, 3], np.int32)
-    with pytest.raises(
-        ValueError, match=f"sources with {SMALL.max_length + 2} positions .*max_length={SMALL.max_length}"
-    ):
+    most = SMALL.max_length
+    with pytest.raises(ValueError, match=f"sources with {most + 2} positions .*max_length={most}"):
         translated(baseline, [long])
-    with pytest.raises(
-        ValueError, match=f"max_tokens with {SMALL.max_length + 1} positions .*max_length={SMALL.max_length}"
-    ):
-        translated(baseline, [long[:5]], max_tokens=SMALL.max_length)
+    with pytest.raises(ValueError, match=f"max_tokens with {most + 1} positions .*max_length={most}"):
+        translated(baseline, [long[:5]], max_tokens=most)
 
 
 @pytest.mark.parametrize("name", CONVERTED)
@@ -317,34 +300,36 @@ def test_ctranslate2_converts_supported_recipes(name: str) -> None:
     random = np.random.default_rng(1)
     sources = [np.array([SOS, *random.integers(4, SOURCE_VOCABULARY_SIZE, n), 3], np.int32) for n in range(1, 13)]
     spec = DecodingSpec(beam=1, max_tokens=12)
-    expected = [list(one.tokens) for one in translate(with_weights(recipe, sizes, weights), sources, spec).translations]
+    decoded = translate(with_weights(recipe, sizes, weights), sources, spec)
+    expected = [list(line.tokens) for line in decoded.translations]
     baseline = registry.build_baseline("ctranslate2", recipe, *sizes, training=TRAINING, weights=weights)
     assert translated(baseline, sources, max_tokens=12) == expected
 
 
-def test_plain_baseline_beams_equal_ours(taught: Taught) -> None:
-    some = replace(taught, sources=taught.sources[:12])
-    assert some.ours(beam=5) != some.ours()
-    assert translated(some.baseline("plain"), some.sources, beam=5) == some.ours(beam=5)
-    assert translated(some.baseline("plain"), some.sources, beam=3, max_tokens=3) == some.ours(beam=3, max_tokens=3)
+def test_plain_baseline_beams_equal_ours(trained: Trained) -> None:
+    few = replace(trained, sources=trained.sources[:12])
+    assert few.ours(beam=5) != few.ours()
+    for beam, max_tokens in ((5, 20), (3, 3)):
+        expected = few.ours(beam=beam, max_tokens=max_tokens)
+        assert translated(few.baseline("plain"), few.sources, beam=beam, max_tokens=max_tokens) == expected
 
 
-def test_ctranslate2_beams_follow_its_rule(taught: Taught) -> None:
+def test_ctranslate2_beams_follow_its_rule(trained: Trained) -> None:
     needs("ctranslate2")
-    some = taught.sources[:12]
-    for beam, most in ((5, 20), (3, 3)):
-        expected = [ctranslate2_beams(taught.model, source, beam=beam, max_tokens=most) for source in some]
-        assert translated(taught.baseline("ctranslate2"), some, beam=beam, max_tokens=most) == expected
+    sources = trained.sources[:12]
+    for beam, max_tokens in ((5, 20), (3, 3)):
+        expected = [ctranslate2_beams(trained.model, source, beam=beam, max_tokens=max_tokens) for source in sources]
+        assert translated(trained.baseline("ctranslate2"), sources, beam=beam, max_tokens=max_tokens) == expected
 
 
 @pytest.mark.parametrize("name", ["marian", "ctranslate2"])
-def test_library_beams_score_above_greedy(name: str, taught: Taught) -> None:
+def test_library_beams_score_above_greedy(name: str, trained: Trained) -> None:
     needs(name)
-    result, ours = translated(taught.baseline(name), taught.sources, beam=5), taught.ours(beam=5)
-    assert worth(taught, result).sum() > worth(taught, taught.ours()).sum()
-    assert np.mean([one == other for one, other in zip(result, ours, strict=True)]) > 0.7
+    theirs, ours = translated(trained.baseline(name), trained.sources, beam=5), trained.ours(beam=5)
+    assert scores(trained, theirs).sum() > scores(trained, trained.ours()).sum()
+    assert np.mean([their == our for their, our in zip(theirs, ours, strict=True)]) > 0.7
 
 
-def test_nn_transformer_beam_raises(taught: Taught) -> None:
+def test_nn_transformer_beam_raises(trained: Trained) -> None:
     with pytest.raises(ValueError, match=r"beam=5: the library has no beam search"):
-        translated(taught.baseline("nn_transformer"), taught.sources, beam=5)
+        translated(trained.baseline("nn_transformer"), trained.sources, beam=5)

@@ -12,7 +12,18 @@ from small_models import choices
 
 import impls
 from impls import registry
-from impls.contract import EOS, PAD, SOS, SPECIAL_TOKENS, UNK, Batch, GruRecipe, TorchReferenceRecipe, Training
+from impls.contract import (
+    EOS,
+    PAD,
+    SOS,
+    SPECIAL_TOKENS,
+    UNK,
+    Batch,
+    GruRecipe,
+    PlainRecipe,
+    TorchReferenceRecipe,
+    Training,
+)
 from impls.contract import TransformerRecipe as Recipe
 from impls.recipes import LEARNED_POSITIONS, RECIPES, TRAININGS
 
@@ -43,8 +54,8 @@ def reject(kind: Any, accepted: str, name: str, **settings: Any) -> None:
 @pytest.mark.parametrize(("kind", "name"), WORDS)
 def test_choice_unknown_value_raises(kind: Any, name: str) -> None:
     accepted = " or ".join(map(repr, get_args(get_type_hints(kind)[name])))
-    for word in ("no such word", "", None, True):
-        reject(kind, accepted, name, **{name: word})
+    for value in ("no such word", "", None, True):
+        reject(kind, accepted, name, **{name: value})
 
 
 @pytest.mark.parametrize(("kind", "name"), COUNTS)
@@ -61,48 +72,28 @@ def test_rate_outside_0_to_1_raises(kind: Any, name: str) -> None:
     assert getattr(kind(**{name: 0.999}), name) == 0.999
 
 
+POSITIVE = "a number above 0"
+WARMUP = "a whole number of at least 0 (of at least 1 with inverse_sqrt)"
+EVEN_HEADS = "even (or width / heads even) with positions='rotary'"
+
+
 @pytest.mark.parametrize(
-    ("kind", "name", "allowed", "settings"),
+    ("kind", "name", "accepted", "settings"),
     [
         (Recipe, "heads", "a divisor of width=256, unless head_width is given", {"heads": 7}),
         (TorchReferenceRecipe, "heads", "a divisor of width=256", {"heads": 7}),
-        (Recipe, "norm_epsilon", "a number above 0", {"norm_epsilon": 0.0}),
-        (Recipe, "norm_epsilon", "a number above 0", {"norm_epsilon": float("nan")}),
-        (
-            Recipe,
-            "width",
-            "even with positions='sinusoidal'",
-            {"width": 15, "heads": 3, "positions": "sinusoidal"},
-        ),
-        (
-            Recipe,
-            "head_width",
-            "even (or width / heads even) with positions='rotary'",
-            {"head_width": 5, "positions": "rotary"},
-        ),
-        (
-            Recipe,
-            "head_width",
-            "even (or width / heads even) with positions='rotary'",
-            {"width": 15, "heads": 3, "positions": "rotary", "head_width": None},
-        ),
-        (Training, "epsilon", "a number above 0", {"epsilon": 0.0}),
+        (Recipe, "norm_epsilon", POSITIVE, {"norm_epsilon": 0.0}),
+        (Recipe, "norm_epsilon", POSITIVE, {"norm_epsilon": float("nan")}),
+        (Recipe, "width", "even with positions='sinusoidal'", {"width": 15, "heads": 3, "positions": "sinusoidal"}),
+        (Recipe, "head_width", EVEN_HEADS, {"head_width": 5, "positions": "rotary"}),
+        (Recipe, "head_width", EVEN_HEADS, {"width": 15, "heads": 3, "positions": "rotary", "head_width": None}),
+        (Training, "epsilon", POSITIVE, {"epsilon": 0.0}),
         (Training, "peak_rate", "a number of at least 0", {"peak_rate": -1e-4}),
         (Training, "peak_rate", "a number of at least 0", {"peak_rate": float("nan")}),
         (Training, "clip_norm", "a number above 0, or None for no clipping", {"clip_norm": 0.0}),
         (Training, "teacher_forcing", "a number from 0 to 1", {"teacher_forcing": 1.1}),
-        (
-            Training,
-            "warmup_updates",
-            "a whole number of at least 0 (of at least 1 with inverse_sqrt)",
-            {"warmup_updates": -1},
-        ),
-        (
-            Training,
-            "warmup_updates",
-            "a whole number of at least 0 (of at least 1 with inverse_sqrt)",
-            {"warmup_updates": 0, "schedule": "inverse_sqrt"},
-        ),
+        (Training, "warmup_updates", WARMUP, {"warmup_updates": -1}),
+        (Training, "warmup_updates", WARMUP, {"warmup_updates": 0, "schedule": "inverse_sqrt"}),
         (Training, "averaged_epochs", "a whole number from 0 to epochs=4", {"averaged_epochs": 5, "epochs": 4}),
         (Training, "averaged_epochs", "a whole number from 0 to epochs=10", {"averaged_epochs": -1}),
         (Training, "patience", "a whole number of at least 1", {"patience": 0}),
@@ -114,8 +105,8 @@ def test_rate_outside_0_to_1_raises(kind: Any, name: str) -> None:
         ),
     ],
 )
-def test_setting_out_of_range_raises(kind: Any, name: str, allowed: str, settings: dict[str, Any]) -> None:
-    reject(kind, allowed, name, **settings)
+def test_setting_out_of_range_raises(kind: Any, name: str, accepted: str, settings: dict[str, Any]) -> None:
+    reject(kind, accepted, name, **settings)
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
@@ -164,13 +155,10 @@ def test_teacher_forcing_mask_depends_on_seed_and_update_only() -> None:
     assert 400 < mask.sum() < 600
     assert (mask == training.teacher_forcing_mask(0, 1, 1_000)).all()
     assert (mask[:10] == training.teacher_forcing_mask(0, 1, 10)).all()
-    for other in (training.teacher_forcing_mask(1, 1, 1_000), training.teacher_forcing_mask(0, 2, 1_000)):
-        assert (mask != other).any()
+    assert (mask != training.teacher_forcing_mask(1, 1, 1_000)).any()
+    assert (mask != training.teacher_forcing_mask(0, 2, 1_000)).any()
     assert Training(teacher_forcing=1.0).teacher_forcing_mask(0, 1, 1_000).all()
     assert not Training(teacher_forcing=0.0).teacher_forcing_mask(0, 1, 1_000).any()
-
-
-# Variants by name -----------------------------------------------------------------------------------------------------
 
 
 def test_variant_has_registered_name_and_source() -> None:
@@ -202,9 +190,10 @@ def test_unknown_variant_suggests_nearest() -> None:
             find("papper")
 
 
-def test_unknown_framework_raises() -> None:
-    with pytest.raises(ValueError, match="framework 'abacus' has no 'gru': use"):
-        impls.build(GruRecipe(), 10, 10, framework="abacus")
+@pytest.mark.parametrize(("recipe", "framework"), [(GruRecipe(), "abacus"), (PlainRecipe(), "keras")])
+def test_unsupported_framework_raises(recipe: Any, framework: str) -> None:
+    with pytest.raises(ValueError, match=f"framework '{framework}' has no '{recipe.family}': use"):
+        impls.build(recipe, 10, 10, framework=framework)
 
 
 def test_missing_framework_names_install_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,17 +21,18 @@ def run(variant: str = "learned_positions", **changes: Any) -> RunSpec:
 
 
 @pytest.mark.parametrize(
-    ("variant", "changes", "named"),
+    ("variant", "changes", "unsupported"),
     [
         ("learned_positions", {}, "device='cpu'"),
         ("learned_positions", {"framework": "keras", "device": "cuda"}, "framework='keras'"),
         ("bahdanau_gru", {"device": "cuda"}, "variant='bahdanau_gru'"),
         ("torch_reference", {"device": "cuda:1"}, "variant='torch_reference'"),
+        ("plain", {"device": "cuda"}, "variant='plain'"),
         ("bahdanau_gru", {"device": "mps"}, "device='mps' and variant='bahdanau_gru'"),
     ],
 )
-def test_cuda_graphs_unsupported_run_raises(variant: str, changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=f"cuda_graphs='on' with {named}: CUDA graphs need framework='torch'"):
+def test_cuda_graphs_unsupported_run_raises(variant: str, changes: dict[str, Any], unsupported: str) -> None:
+    with pytest.raises(ValueError, match=f"cuda_graphs='on' with {unsupported}: CUDA graphs need framework='torch'"):
         run(variant, cuda_graphs="on", **changes)
 
 
@@ -45,11 +46,9 @@ def test_cuda_graphs_unknown_value_suggests_nearest() -> None:
         override(run(device="cuda"), "cuda_graphs=onn")
 
 
-@pytest.mark.parametrize(
-    ("variant", "allowed"), [("learned_positions", "needs a CUDA device"), ("torch_reference", "")]
-)
-def test_cuda_graphs_unsupported_model_is_not_built(variant: str, allowed: str) -> None:
-    with pytest.raises(ValueError, match=f"cuda_graphs=True .*{allowed}"):
+@pytest.mark.parametrize(("variant", "reason"), [("learned_positions", "needs a CUDA device"), ("torch_reference", "")])
+def test_cuda_graphs_unsupported_model_is_not_built(variant: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"cuda_graphs=True .*{reason}"):
         impls.build(registry.recipe(variant), SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, cuda_graphs=True)
 
 

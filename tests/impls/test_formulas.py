@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
 import pytest
 
-from harness.training import schedules
+from harness.training.schedules import learning_rate
 from impls import formulas
 from impls.contract import Activation, Training
 from impls.recipes import TRAININGS
 
-PAPER = Training(schedule="inverse_sqrt", peak_rate=1e-3, warmup_updates=1_000)
 
-
-def test_constant_schedule_is_constant() -> None:
-    training = Training(peak_rate=5e-4)
-    assert {schedules.learning_rate(training, update) for update in (1, 2, 999, 10**6)} == {5e-4}
-
-
-def test_constant_schedule_warms_up_linearly() -> None:
-    training = Training(peak_rate=2e-3, warmup_updates=4)
-    rates = [schedules.learning_rate(training, update) for update in (1, 2, 3, 4, 5, 100)]
-    assert rates == pytest.approx([5e-4, 1e-3, 1.5e-3, 2e-3, 2e-3, 2e-3])
+@pytest.mark.parametrize(
+    ("training", "expected"),
+    [
+        (Training(peak_rate=5e-4), {1: 5e-4, 2: 5e-4, 999: 5e-4, 10**6: 5e-4}),
+        (Training(peak_rate=2e-3, warmup_updates=4), {1: 5e-4, 2: 1e-3, 3: 1.5e-3, 4: 2e-3, 5: 2e-3, 100: 2e-3}),
+        (Training(schedule="inverse_sqrt", peak_rate=0.0, warmup_updates=9), {3: 0.0}),
+    ],
+    ids=["constant", "constant after warm-up", "peak of 0"],
+)
+def test_learning_rate_known_values(training: Training, expected: dict[int, float]) -> None:
+    assert {update: learning_rate(training, update) for update in expected} == pytest.approx(expected)
 
 
 def test_inverse_sqrt_schedule_equals_vaswani_equation_3() -> None:
@@ -33,35 +32,27 @@ def test_inverse_sqrt_schedule_equals_vaswani_equation_3() -> None:
     training = Training(schedule="inverse_sqrt", peak_rate=(width * warmup) ** -0.5, warmup_updates=warmup)
     for update in (1, 17, warmup - 1, warmup, warmup + 1, 5_000):
         expected = width**-0.5 * min(update**-0.5, update * warmup**-1.5)
-        assert schedules.learning_rate(training, update) == pytest.approx(expected, rel=1e-12)
+        assert learning_rate(training, update) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", TRAININGS)
 def test_schedule_reaches_and_never_exceeds_peak(name: str) -> None:
     training = TRAININGS[name]
-    rates = [schedules.learning_rate(training, update) for update in range(1, 2_000)]
+    rates = [learning_rate(training, update) for update in range(1, 2_000)]
     assert max(rates) == pytest.approx(training.peak_rate, rel=1e-12)
     assert rates.index(max(rates)) + 1 == max(training.warmup_updates, 1)
-
-
-def test_schedule_with_peak_0_is_0() -> None:
-    assert schedules.learning_rate(replace(PAPER, peak_rate=0.0), 3) == 0.0
 
 
 @pytest.mark.parametrize("update", [0, -1])
 def test_learning_rate_update_below_1_raises(update: int) -> None:
     with pytest.raises(ValueError, match=rf"update={update}: expected a whole number of at least 1"):
-        schedules.learning_rate(PAPER, update)
+        learning_rate(Training(), update)
 
 
 def test_sinusoids_interleave_sine_and_cosine() -> None:
-    table = formulas.sinusoids(7, 6)
-    assert table.shape == (7, 6)
-    for position in range(7):
-        for pair in range(3):
-            angle = position / 10_000 ** (2 * pair / 6)
-            assert table[position, 2 * pair] == pytest.approx(math.sin(angle), abs=1e-15)
-            assert table[position, 2 * pair + 1] == pytest.approx(math.cos(angle), abs=1e-15)
+    angles = [[position / 10_000 ** (2 * pair / 6) for pair in range(3)] for position in range(7)]
+    expected = [[wave(angle) for angle in row for wave in (math.sin, math.cos)] for row in angles]
+    np.testing.assert_allclose(formulas.sinusoids(7, 6), expected, rtol=0, atol=1e-15)
 
 
 def test_sinusoids_shift_is_rotation() -> None:
@@ -91,17 +82,12 @@ def test_activation_known_values() -> None:
 
 
 @pytest.mark.parametrize("name", get_args(Activation))
-def test_activation_derivative_equals_slope(name: str) -> None:
+def test_activation_derivative_equals_slope_and_large_input_stays_finite(name: str) -> None:
     x, step = np.linspace(-5, 5, 100), 1e-6  # an even count: 0, where relu has no slope, is not among them
     slopes = (formulas.activation(name, x + step) - formulas.activation(name, x - step)) / (2 * step)
     assert formulas.activation_derivative(name, x) == pytest.approx(slopes, abs=1e-8)
-
-
-@pytest.mark.parametrize("name", get_args(Activation))
-def test_activation_large_input_stays_finite(name: str) -> None:
-    x = np.array([-1e4, 1e4])
-    assert np.isfinite(formulas.activation(name, x)).all()
-    assert np.isfinite(formulas.activation_derivative(name, x)).all()
+    for function in (formulas.activation, formulas.activation_derivative):
+        assert np.isfinite(function(name, np.array([-1e4, 1e4]))).all()
 
 
 @pytest.mark.parametrize("function", [formulas.activation, formulas.activation_derivative])
@@ -111,22 +97,14 @@ def test_unknown_activation_raises(function: object) -> None:
 
 
 def test_masks_follow_rule() -> None:
-    sources, targets = [2, 4, 1], [3, 1, 2]
-    result = formulas.masks(sources, targets)
-    assert (result.encoder.shape, result.decoder.shape, result.cross.shape) == ((3, 4), (3, 3, 3), (3, 3, 4))
-    for sentence, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        for key in range(4):
-            assert result.encoder[sentence, key] == (key < source)
-            assert (result.cross[sentence, :, key] == (key < source)).all()
-        for query in range(3):
-            for key in range(3):
-                assert result.decoder[sentence, query, key] == (key <= query and key < target)
-
-
-def test_masks_every_query_sees_a_key() -> None:
-    result = formulas.masks([1, 5], [6, 1])
-    assert result.decoder.any(-1).all()
-    assert result.cross.any(-1).all()
+    sources, targets = np.array([2, 4, 1]), np.array([3, 1, 2])
+    masks = formulas.masks(sources.tolist(), targets.tolist())
+    positions = np.arange(4)
+    visible = positions < sources[:, None]
+    causal = (positions[:3] <= positions[:3, None]) & (positions[:3] < targets[:, None, None])
+    assert np.array_equal(masks.encoder, visible)
+    assert np.array_equal(masks.cross, np.repeat(visible[:, None], 3, axis=1))
+    assert np.array_equal(masks.decoder, causal)
 
 
 @pytest.mark.parametrize(("sources", "targets"), [([1, 2], [1]), ([], []), ([0], [1]), ([1.5], [1]), ([[1]], [[1]])])

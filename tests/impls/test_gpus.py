@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ NVIDIA_SMI = """#!/bin/sh
 # Two different GPUs, by UUID or by number.
 case "$*" in
 *query-gpu=uuid*) printf 'GPU-one\\nGPU-two\\n';;
-*--id=GPU-two*|*--id=1*) echo 'The other GPU';;
+*--id=GPU-two*|*--id=1*) echo 'The second GPU';;
 *) echo 'The first GPU';;
 esac
 """
@@ -41,18 +42,24 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def visible(words: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", words)
-    return machine.gpus()
-
-
 @pytest.mark.usefixtures("two_gpus")
-def test_gpus_respect_cuda_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.gpus() == ["GPU-one", "GPU-two"]
-    assert visible("1", monkeypatch) == ["1"]
-    assert visible(" 2, 0 ", monkeypatch) == ["2", "0"]
-    assert visible("GPU-two,-1,GPU-one", monkeypatch) == ["GPU-two"]
-    assert visible("-1", monkeypatch) == visible("", monkeypatch) == []
+@pytest.mark.parametrize(
+    ("visible", "gpus"),
+    [
+        (None, ["GPU-one", "GPU-two"]),
+        ("1", ["1"]),
+        (" 2, 0 ", ["2", "0"]),
+        ("GPU-two,-1,GPU-one", ["GPU-two"]),
+        ("-1", []),
+        ("", []),
+    ],
+)
+def test_gpus_respect_cuda_visible_devices(
+    visible: str | None, gpus: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine.gpus() == gpus
 
 
 def test_gpus_without_driver_are_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -63,12 +70,12 @@ def test_gpus_without_driver_are_empty(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.mark.usefixtures("two_gpus")
 def test_record_names_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, other = "The first GPU", "The other GPU"
-    assert [machine.machine(device)["gpu"] for device in ("cuda", "cuda:0", "cuda:1")] == [first, first, other]
+    first, second = "The first GPU", "The second GPU"
+    assert [machine.machine(device)["gpu"] for device in ("cuda", "cuda:0", "cuda:1")] == [first, first, second]
     assert machine.machine("cuda:one")["gpu"] == first  # the framework says what is wrong with that word
     assert "gpu" not in machine.machine("cpu")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-two,GPU-one")
-    assert [machine.machine(device)["gpu"] for device in ("cuda", "cuda:1")] == [other, first]
+    assert [machine.machine(device)["gpu"] for device in ("cuda", "cuda:1")] == [second, first]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert machine.machine("cuda")["gpu"] is None
 
@@ -90,36 +97,32 @@ def test_jobs_default_to_number_of_gpus(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(machine, "cores", lambda: 5)
-    message: dict[str, Any] = {}
-    monkeypatch.setattr(local, "execute", lambda *_, **settings: message.update(settings) or launcher.Outcome())
-    given = parser().parse_args(["bench", "--results", str(tmp_path)], argparse.Namespace(typed=""))
-    sweep.execute([spec(device=device)], [], given)
-    assert (message["jobs"], message["gpus"]) == (jobs, gpus)
-
-
-def seen(tmp_path: Path, device: str, **settings: Any) -> list[str]:
-    """Start four runs at once and return the GPUs that each saw."""
-    specs = [spec("counting_model:build_seeing", device=device, seed=seed) for seed in range(4)]
-    outcome = local.execute(specs, tmp_path, jobs=4, stream=io.StringIO(), **settings)
-    assert [record.status for record in outcome.records] == ["completed"] * 4
-    logs = [run_store.log_path(tmp_path, one.id).read_text() for one in specs]
-    return [next(line for line in log.splitlines() if line.startswith("sees ")) for log in logs]
+    executed: dict[str, Any] = {}
+    monkeypatch.setattr(local, "execute", lambda *_, **settings: executed.update(settings) or launcher.Outcome())
+    options = parser().parse_args(["bench", "--results", str(tmp_path)], argparse.Namespace(typed=""))
+    sweep.execute([spec(device=device)], [], options)
+    assert (executed["jobs"], executed["gpus"]) == (jobs, gpus)
 
 
 @pytest.mark.parametrize(
     ("device", "gpus", "expected"),
     [
-        ("cuda", ["GPU-one", "GPU-two"], ["sees GPU-one", "sees GPU-two"] * 2),
-        ("cuda", ["GPU-one"], ["sees all"] * 4),
-        ("cuda:1", ["GPU-one", "GPU-two"], ["sees all"] * 4),
-        ("cpu", ["GPU-one", "GPU-two"], ["sees all"] * 4),
+        ("cuda", ["GPU-one", "GPU-two"], ["GPU-one", "GPU-two"] * 2),
+        ("cuda", ["GPU-one"], ["all"] * 4),
+        ("cuda:1", ["GPU-one", "GPU-two"], ["all"] * 4),
+        ("cpu", ["GPU-one", "GPU-two"], ["all"] * 4),
     ],
 )
 def test_run_gets_least_busy_gpu(
     device: str, gpus: list[str], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Four runs start at once; each logs the GPUs that are visible to it."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert seen(tmp_path, device, gpus=gpus) == expected
+    specs = [spec("counting_model:build_logging_gpus", device=device, seed=seed) for seed in range(4)]
+    outcome = local.execute(specs, tmp_path, jobs=4, stream=io.StringIO(), gpus=gpus)
+    assert [record.status for record in outcome.records] == ["completed"] * 4
+    logs = [run_store.log_path(tmp_path, run.id).read_text() for run in specs]
+    assert [re.findall(r"^visible GPUs: (.*)$", log, re.MULTILINE) for log in logs] == [[gpu] for gpu in expected]
 
 
 def test_gpu_is_freed_after_run(tmp_path: Path) -> None:
@@ -127,8 +130,8 @@ def test_gpu_is_freed_after_run(tmp_path: Path) -> None:
     crew = local._Crew([], tmp_path, io.StringIO(), Forecast({}, 2), launcher.RunLimits(), {}, gpus)
     worker: Any = None
     run = spec(device="cuda")
-    for taken, expected in (([], "GPU-one"), (["GPU-one"], "GPU-two"), (["GPU-two"], "GPU-one"), (gpus, "GPU-one")):
-        crew.running = {gpu: Running(Task(run), worker, 0.0, 0.0, 0, 0, gpu=gpu) for gpu in taken}
+    for busy, expected in (([], "GPU-one"), (["GPU-one"], "GPU-two"), (["GPU-two"], "GPU-one"), (gpus, "GPU-one")):
+        crew.running = {gpu: Running(Task(run), worker, 0.0, 0.0, 0, 0, gpu=gpu) for gpu in busy}
         assert crew._gpu(run) == expected
     crew.running |= {"more": Running(Task(run), worker, 0.0, 0.0, 0, 0, gpu="GPU-one")}
     assert crew._gpu(run) == "GPU-two"

@@ -32,8 +32,8 @@ def cases(*tasks: Task, slow: bool = False) -> list[Any]:
 
 MIXED = [name for name in combinations() if "head_width" not in name]
 QUICK = [Task("tensorflow", "laws", name) for name in (*MIXED, "gru")]
-DROPPING = [Task("tensorflow", "laws", name, "dropout") for name in (THREE_RATES, *TRANSFORMERS)]
-QUICK += DROPPING[:1]
+DROPPING = [Task("tensorflow", "laws", name, "dropout") for name in (THREE_RATES, "gru", *TRANSFORMERS)]
+QUICK += DROPPING[:2]
 QUICK += [Task("jax", "laws", name) for name in ON_JAX]
 ALL = [Task(backend, "laws", name, "full") for backend in BACKENDS for name in RECIPES]
 ALL += [Task("tensorflow", "laws", name) for name in RECIPES]
@@ -48,96 +48,65 @@ def test_default_tasks_cover_every_value_on_tensorflow_and_a_variant_on_jax() ->
     assert tested >= values | {"gru"}
     assert {task.subject for task in QUICK if task.backend == "jax"} == set(ON_JAX) < set(TRANSFORMERS)
     assert len(TRANSFORMERS) == 5
-    assert {(task.backend, task.subject) for task in SLOW} >= {(one, name) for one in BACKENDS for name in RECIPES}
+    slow = {(task.backend, task.subject) for task in SLOW}
+    assert slow >= {(backend, name) for backend in BACKENDS for name in RECIPES}
 
 
 @pytest.mark.parametrize("task", cases(*QUICK) + cases(*SLOW, slow=True))
 def test_keras_recipe_obeys_every_law_and_agrees_with_torch(task: Task, crew: Crew) -> None:
     arrays, remarks = crew.result(task)
-    result = remarks["laws"]
-    assert [law["number"] for law in result] == list(range(1, 15))
-    assert not [f"law {law['number']} {law['name']}: {law['detail']}" for law in result if not law["passed"]]
+    laws = remarks["laws"]
+    assert [law["number"] for law in laws] == list(range(1, 15))
+    assert not [f"law {law['number']} {law['name']}: {law['detail']}" for law in laws if not law["passed"]]
     if task.kind == "variant_laws":
-        assert result[12]["detail"] == ""  # law 13 resumed in a new process
-    if task.torch_s:
-        agreements = compare(crew.result(task.torch_s)[0], arrays)
-        assert {one.check for one in agreements} == {"logits", "gradients"}
-        assert not [str(one) for one in agreements if not one.holds]
+        assert laws[12]["detail"] == ""  # law 13 resumed in a new process
+    if task.torch_task:
+        agreements = compare(crew.result(task.torch_task)[0], arrays)
+        assert {agreement.check for agreement in agreements} == {"logits", "gradients"}
+        assert not [str(agreement) for agreement in agreements if not agreement.holds]
     assert set(remarks["frameworks"]) == {task.backend.removeprefix("keras-")}
 
 
-@pytest.mark.parametrize(
-    "task",
-    cases(*(Task("tensorflow", "dropout_losses", name) for name in ("base", "gru")))
-    + cases(
-        *(Task(one, "dropout_losses", name) for one in ("jax", "keras-torch") for name in ("base", "gru")), slow=True
-    ),
-)
-def test_keras_dropout_depends_on_seed_and_update_only(task: Task, crew: Crew) -> None:
-    result, _ = crew.result(task)
-    straight = result["straight"]
-    assert len(set(straight.tolist())) == len(straight), "two updates have the same dropout"
-    assert result["disturbed"].tolist() == straight.tolist()
-    assert result["resumed"].tolist() == straight[2:].tolist()
-    assert not set(result["other seed"].tolist()) & set(straight.tolist())
+SMALL = ("base", "gru")
 
 
 @pytest.mark.parametrize(
     "task",
     cases(Task("tensorflow", "bfloat16", "base"))
-    + cases(
-        Task("tensorflow", "bfloat16", "gru"),
-        *(Task(one, "bfloat16", name) for one in ("jax", "keras-torch") for name in ("base", "gru")),
-        slow=True,
-    ),
+    + cases(Task("tensorflow", "bfloat16", "gru"), slow=True)
+    + cases(*(Task(backend, "bfloat16", name) for backend in BACKENDS[1:] for name in SMALL), slow=True),
 )
 def test_keras_bfloat16_is_close_to_float32_and_learns(task: Task, crew: Crew) -> None:
-    result, remarks = crew.result(task)
-    exact, low = result["logits float32"], result["logits bfloat16"]
-    apart = np.abs(exact - low).max()
-    assert 0 < apart < np.abs(exact).max() * 2.0**-PRECISION_BITS * 10
-    assert np.isfinite(result["log-probabilities"]).all()
-    before, after = result["losses"]
+    arrays, remarks = crew.result(task)
+    exact, low = arrays["logits float32"], arrays["logits bfloat16"]
+    assert 0 < np.abs(exact - low).max() < np.abs(exact).max() * 2.0**-PRECISION_BITS * 10
+    assert np.isfinite(arrays["log-probabilities"]).all()
+    before, after = arrays["losses"]
     assert after < before / 2
     assert remarks["types"] == ["float32"]
 
 
 @pytest.mark.parametrize(
     "task",
-    cases(Task("torch", "rates", "base")) + cases(*(Task(one, "rates", "base") for one in BACKENDS), slow=True),
-)
-def test_attention_and_activation_dropout_have_separate_rates(task: Task, crew: Crew) -> None:
-    result, _ = crew.result(task)
-    still = {name for name, losses in result.items() if len(set(losses.tolist())) == 1}
-    assert still == {"attention/attention", "activation/activation"}
-    assert result["all/nothing"].tolist() == result["all, in words/nothing"].tolist()
-    assert not set(result["all/nothing"].tolist()) & set(result["all but attention/nothing"].tolist())
-    assert not set(result["all/nothing"].tolist()) & set(result["all but activation/nothing"].tolist())
-
-
-@pytest.mark.parametrize(
-    "task",
-    cases(*(Task("tensorflow", "packing", name) for name in ("base", "gru")), Task("jax", "packing", "base"))
-    + cases(
-        Task("jax", "packing", "gru"), *(Task("keras-torch", "packing", name) for name in ("base", "gru")), slow=True
-    ),
+    cases(*(Task("tensorflow", "packing", name) for name in SMALL), Task("jax", "packing", "base"))
+    + cases(Task("jax", "packing", "gru"), *(Task("keras-torch", "packing", name) for name in SMALL), slow=True),
 )
 def test_keras_packing_changes_no_value(task: Task, crew: Crew) -> None:
-    actual, _ = crew.result(task)
-    packed = {name.removeprefix("packed/"): value for name, value in actual.items() if name.startswith("packed/")}
+    arrays, _ = crew.result(task)
+    packed = {name.removeprefix("packed/"): value for name, value in arrays.items() if name.startswith("packed/")}
     assert any(name.startswith("first_moment/") for name in packed)
     for name, value in packed.items():
-        expected = actual[f"padded/{name}"]
-        np.testing.assert_allclose(
-            value, expected, rtol=1e-5, atol=1e-6 * max(1.0, np.abs(expected).max()), err_msg=name
-        )
-    assert actual["tokens"] <= actual["packed rows"] < 0.8 * actual["padded rows"]
+        expected = arrays[f"padded/{name}"]
+        tolerance = 1e-6 * max(1.0, np.abs(expected).max())
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=tolerance, err_msg=name)
+    assert arrays["tokens"] <= arrays["packed rows"] < 0.8 * arrays["padded rows"]
     if task.backend != "jax":
-        assert actual["packed rows"] == actual["tokens"]
+        assert arrays["packed rows"] == arrays["tokens"]
 
 
-@pytest.mark.parametrize("task", cases(*(Task(one, "compilations", "base") for one in ("tensorflow", "jax"))))
+@pytest.mark.parametrize("task", cases(*(Task(backend, "compilations", "base") for backend in BACKENDS[:2])))
 def test_keras_random_batches_compile_few_shapes(task: Task, crew: Crew) -> None:
-    result, _ = crew.result(task)
-    assert result["compilations"] <= {"tensorflow": 1, "jax": 10}[task.backend]
-    assert 1 <= result["rows"] / result["tokens"] <= {"tensorflow": 1.0, "jax": 1.15}[task.backend]
+    arrays, _ = crew.result(task)
+    most, most_padding = {"tensorflow": (1, 1.0), "jax": (10, 1.15)}[task.backend]
+    assert arrays["compilations"] <= most
+    assert 1 <= arrays["rows"] / arrays["tokens"] <= most_padding

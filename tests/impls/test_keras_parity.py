@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,13 @@ def tasks(kind: str, backends: tuple[str, ...] = BACKENDS, *, size: str = "small
 
 
 def agreement(task: Task, crew: Crew, record: Any) -> set[str]:
-    """Return the failing checks, and record and print the figures of all checks."""
-    expected, _ = crew.result(task.torch_s)
+    """Return the failing checks, and record and print all checks."""
+    expected, _ = crew.result(task.torch_task)
     actual, remarks = crew.result(task)
     agreements = compare(expected, actual)
-    figures = {one.check: {"largest": one.largest, "allowed": one.allowed, "remark": one.remark} for one in agreements}
-    record(str(task), json.dumps(figures))
-    sys.stdout.write(json.dumps({"task": str(task), "seconds": round(remarks["seconds"], 1), "checks": figures}) + "\n")
+    checks = {agreement.check: asdict(agreement) for agreement in agreements}
+    record(str(task), json.dumps(checks))
+    sys.stdout.write(json.dumps({"task": str(task), "seconds": round(remarks["seconds"], 1), "checks": checks}) + "\n")
     return broken(agreements)
 
 
@@ -88,7 +89,7 @@ def test_torch_and_keras_agree_at_full_size_on_multi30k(
 def test_compared_values_are_not_trivial(task: Task, crew: Crew) -> None:
     """Clipping is active, losses fall, gradients are not 0, and translations differ and end."""
     result, _ = crew.result(task)
-    one = case(task.subject, task.size)
+    parity_case = case(task.subject, task.size)
     assert result["logits"].std() > 0.1
     dead = [
         name
@@ -96,18 +97,17 @@ def test_compared_values_are_not_trivial(task: Task, crew: Crew) -> None:
         if name.startswith("gradient/") and not name.endswith(NO_GRADIENT) and np.abs(value).max() < 1e-5
     ]
     assert not dead
-    assert one.training.clip_norm is not None
-    assert result["norms"].max() > one.training.clip_norm
+    assert result["norms"].max() > parity_case.training.clip_norm
     assert result["losses"][-1] < 0.9 * result["losses"][0]
     for name in ("greedy", "beam"):
-        assert len({tuple(words) for words in result[name].tolist()}) > one.sentences / 2
-        assert (result[f"{name} ties alone"] > 0).sum() <= one.sentences / 5
+        assert len({tuple(words) for words in result[name].tolist()}) > parity_case.sentences / 2
+        assert (result[f"{name} ties"] > 0).sum() <= parity_case.sentences / 5
     assert (result["greedy"] != result["beam"]).any()
 
 
 @pytest.mark.parametrize("task", tasks("nudged"))
 def test_relative_change_of_a_thousandth_in_any_tensor_fails(task: Task, crew: Crew) -> None:
-    expected, _ = crew.result(task.torch_s)
+    expected, _ = crew.result(task.torch_task)
     actual, _ = crew.result(task)
     present = {name.removeprefix("gradient/") for name in expected if name.startswith("gradient/")}
     assert actual.keys() == {name for name in present if not name.endswith(NO_GRADIENT)}
@@ -144,12 +144,12 @@ def test_every_planted_error_is_tested() -> None:
 
 def test_compare_accepts_ties_and_rejects_nan() -> None:
     words = np.array([[5, 6], [7, 8], [9, 1]])
-    expected = {"greedy": words, "greedy ties alone": np.array([0, 1, 0]), "greedy log-probabilities": np.zeros(3)}
+    expected = {"greedy": words, "greedy ties": np.array([0, 1, 0]), "greedy log-probabilities": np.zeros(3)}
 
     def failing(row: int, log_probabilities: Any = 0.0) -> set[str]:
-        other = words.copy()
-        other[row, 1] += 1
-        actual = {"greedy": other, "greedy log-probabilities": np.zeros(3) + log_probabilities}
+        changed = words.copy()
+        changed[row, 1] += 1
+        actual = {"greedy": changed, "greedy log-probabilities": np.zeros(3) + log_probabilities}
         return broken(compare(expected, actual))
 
     assert failing(1) == set()

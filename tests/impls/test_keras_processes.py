@@ -1,7 +1,7 @@
 """Frameworks loaded by real runs, their records, and messages about missing frameworks.
 
-Every command runs in a process of its own in which a `sitecustomize` notes at the end what was loaded, in it and in all
-processes that it started, and hides frameworks as if they were not installed.
+Each command runs in a new process whose `sitecustomize` hides frameworks as if they were not installed and writes the
+loaded ones, for itself and all processes that it starts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -50,31 +52,31 @@ class Hiding(importlib.machinery.PathFinder):
 
 sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Hiding
 
-def tell():
-    found = {"command": sys.orig_argv, "loaded": [name for name in FRAMEWORKS if sys.modules.get(name)]}
+def write_loaded():
     with open(os.path.join(os.environ["TEST_LOADED"], f"{os.getpid()}.json"), "w") as file:
-        json.dump(found, file)
+        json.dump([name for name in FRAMEWORKS if sys.modules.get(name)], file)
 
-atexit.register(tell)
+atexit.register(write_loaded)
 """
 
 
 @dataclass(frozen=True)
-class Done:
-    """The result of a command: exit code, output, and the frameworks that each process had loaded at its end."""
+class Result:
+    """Exit code, standard error and records of a command, and the frameworks that each process had loaded."""
 
     code: int
-    output: str
     error: str
     loaded: list[set[str]]
     records: list[RunRecord]
 
 
-def command(folder: Path, *words: str, hidden: tuple[str, ...] = ()) -> Done:
-    """Run a command line of the harness in an empty folder."""
+Runs = Callable[[str], Result]
+
+
+def run_command(folder: Path, *words: str, hidden: tuple[str, ...] = ()) -> Result:
     site, loaded, results = folder / "site", folder / "loaded", folder / "results"
-    for one in (site, loaded):
-        one.mkdir(parents=True)
+    site.mkdir(parents=True)
+    loaded.mkdir()
     (site / "sitecustomize.py").write_text(SITE, encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
     environment |= {
@@ -82,13 +84,18 @@ def command(folder: Path, *words: str, hidden: tuple[str, ...] = ()) -> Done:
         "TEST_HIDDEN": " ".join(hidden),
         "TEST_LOADED": str(loaded),
         "BAKEOFF_CACHE": str(folder.parent / "cache"),
-        "MULTI30K_DIR": str(folder / "nothing"),
+        "MULTI30K_DIR": str(folder / "missing"),
     }
-    line = [sys.executable, "-m", "harness", *words]
-    done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    message = [json.loads(path.read_text(encoding="utf-8")) for path in loaded.iterdir()]
+    command = [sys.executable, "-m", "harness", *words]
+    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    frameworks = [set(json.loads(path.read_text(encoding="utf-8"))) for path in loaded.iterdir()]
     records = run_store.records(results, complain=lambda text: None) if results.is_dir() else []
-    return Done(done.returncode, done.stdout, done.stderr, [set(one["loaded"]) for one in message], records)
+    return Result(process.returncode, process.stderr, frameworks, records)
+
+
+def train(folder: Path, name: str, hidden: tuple[str, ...] = ()) -> Result:
+    words = ("learned_positions", *SMALL, *CHOICES[name], "--results", "results")
+    return run_command(folder, "run", *words, hidden=hidden)
 
 
 @pytest.fixture(scope="module")
@@ -96,42 +103,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("processes")
 
 
-class Runs:
-    """One run of each framework, started on first use."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.done: dict[str, Done] = {}
-
-    def __getitem__(self, name: str) -> Done:
-        if name not in self.done:
-            self.done[name] = run(self.folder / name, name)
-        return self.done[name]
-
-
-def run(folder: Path, name: str, hidden: tuple[str, ...] = ()) -> Done:
-    """Train a tiny model in a framework of `CHOICES`."""
-    words = ("learned_positions", *SMALL, *CHOICES[name], "--results", "results")
-    return command(folder, "run", *words, hidden=hidden)
-
-
 @pytest.fixture(scope="module")
 def runs(folder: Path) -> Runs:
-    return Runs(folder)
+    """Return a function that gives the run of a framework, started at the first call."""
+    return lru_cache(lambda name: train(folder / name, name))
+
+
+def frameworks_of(name: str) -> set[str]:
+    return {"torch"} if name == "torch" else {"keras", name.removeprefix("keras-")}
 
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_training_process_loads_one_framework(name: str, runs: Runs) -> None:
-    done = runs[name]
-    assert done.code == 0, done.error
-    wanted = {"torch"} if name == "torch" else {"keras", name.removeprefix("keras-")}
-    assert wanted in done.loaded
-    assert not [loaded for loaded in done.loaded if len(loaded & COMPUTES) > 1]
+    result = runs(name)
+    assert result.code == 0, result.error
+    assert frameworks_of(name) in result.loaded
+    assert not [loaded for loaded in result.loaded if len(loaded & COMPUTES) > 1]
 
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_record_has_framework_and_compilation_time(name: str, runs: Runs) -> None:
-    (record,) = runs[name].records
+    (record,) = runs(name).records
     assert record.status == "completed"
     assert record.environment["framework"] == ("torch" if name == "torch" else "keras")
     assert record.environment["backend"] == name.removeprefix("keras-")
@@ -147,26 +139,26 @@ def test_record_has_framework_and_compilation_time(name: str, runs: Runs) -> Non
 
 @pytest.mark.parametrize("name", [name for name in CHOICES if name != "torch"])
 def test_keras_and_torch_train_on_same_inputs(name: str, runs: Runs) -> None:
-    (record,), (torch_s,) = runs[name].records, runs["torch"].records
-    for given in ("files", "source_vocabulary", "target_vocabulary", "tokenised", "stream", "weights"):
-        assert record.fingerprints[given] == torch_s.fingerprints[given], given
-    assert record.sizes == torch_s.sizes
-    assert [one.updates for one in record.curve] == [one.updates for one in torch_s.curve]
-    assert record.curve[0].tokens == torch_s.curve[0].tokens
-    assert record.signatures == torch_s.signatures
-    assert record.id != torch_s.id
+    (record,), (torch_record,) = runs(name).records, runs("torch").records
+    for part in ("files", "source_vocabulary", "target_vocabulary", "tokenised", "stream", "weights"):
+        assert record.fingerprints[part] == torch_record.fingerprints[part], part
+    assert record.sizes == torch_record.sizes
+    assert [line.updates for line in record.curve] == [line.updates for line in torch_record.curve]
+    assert record.curve[0].tokens == torch_record.curve[0].tokens
+    assert record.signatures == torch_record.signatures
+    assert record.id != torch_record.id
 
 
 def test_bench_with_both_frameworks_separates_processes(folder: Path) -> None:
     words = ("--variant", "learned_positions", "--framework", "torch", "--framework", "keras", "--seed", "0")
-    done = command(folder / "bench", "bench", "--suite", "quick", *words, *SMALL, "--results", "results")
-    assert done.code == 0, done.error
-    assert {record.environment["backend"] for record in done.records} == {"torch", "tensorflow"}
-    assert len({json.dumps(record.fingerprints["weights"], sort_keys=True) for record in done.records}) == 1
-    assert len({record.fingerprints["stream"] for record in done.records}) == 1
-    assert {"torch"} in done.loaded
-    assert {"keras", "tensorflow"} in done.loaded
-    assert not [loaded for loaded in done.loaded if len(loaded & COMPUTES) > 1]
+    result = run_command(folder / "bench", "bench", "--suite", "quick", *words, *SMALL, "--results", "results")
+    assert result.code == 0, result.error
+    assert {record.environment["backend"] for record in result.records} == {"torch", "tensorflow"}
+    assert len({json.dumps(record.fingerprints["weights"], sort_keys=True) for record in result.records}) == 1
+    assert len({record.fingerprints["stream"] for record in result.records}) == 1
+    assert {"torch"} in result.loaded
+    assert {"keras", "tensorflow"} in result.loaded
+    assert not [loaded for loaded in result.loaded if len(loaded & COMPUTES) > 1]
 
 
 @pytest.mark.parametrize(
@@ -181,13 +173,13 @@ def test_bench_with_both_frameworks_separates_processes(folder: Path) -> None:
     ],
 )
 def test_missing_package_names_install_command(name: str, hidden: str, tmp_path: Path) -> None:
-    done = run(tmp_path / "run", name, (hidden,))
-    assert done.code == 2
-    assert done.error.count("\n") == 1
-    assert done.error.startswith("bakeoff: ")
-    assert f"{hidden!r} is not installed" in done.error
-    assert INSTALL[hidden] in done.error
-    assert not done.records
+    result = train(tmp_path / "run", name, (hidden,))
+    assert result.code == 2
+    assert result.error.count("\n") == 1
+    assert result.error.startswith("bakeoff: ")
+    assert f"{hidden!r} is not installed" in result.error
+    assert INSTALL[hidden] in result.error
+    assert not result.records
 
 
 @pytest.mark.parametrize(
@@ -195,20 +187,7 @@ def test_missing_package_names_install_command(name: str, hidden: str, tmp_path:
     [pytest.param(name, marks=[pytest.mark.slow] * (name in ("jax", "keras-torch"))) for name in CHOICES],
 )
 def test_framework_trains_without_the_others(name: str, folder: Path) -> None:
-    """A framework trains if no other one is installed."""
-    needed = {"torch"} if name == "torch" else {"keras", name.removeprefix("keras-")}
-    hidden = tuple(sorted((COMPUTES | {"keras"}) - needed))
-    done = run(folder / f"{name} alone", name, hidden)
-    assert done.code == 0, done.error
-    assert [record.status for record in done.records] == ["completed"]
-
-
-def test_commands_without_training_need_no_framework(tmp_path: Path, runs: Runs) -> None:
-    hidden = tuple(sorted(COMPUTES | {"keras"}))
-    assert runs["torch"].records
-    results = str(runs.folder / "torch" / "results")
-    for words in (["list"], ["report", "--results", results, "--reports", "reports"], ["score", "--results", results]):
-        done = command(tmp_path / words[0], *words, hidden=hidden)
-        assert done.code == 0, done.error
-        assert done.loaded
-        assert not any(done.loaded)
+    hidden = tuple(sorted((COMPUTES | {"keras"}) - frameworks_of(name)))
+    result = train(folder / f"{name} alone", name, hidden)
+    assert result.code == 0, result.error
+    assert [record.status for record in result.records] == ["completed"]

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.data.dataset import prepare
 from harness.experiments import suites
-from harness.experiments.specs import DataSpec
+from harness.experiments.overrides import overridden
+from harness.experiments.specs import DataSpec, RunSpec
+from harness.training import train
 from impls import registry
 from impls.contract import TransformerRecipe
 from impls.weights import count
 
 
+def tuned(data: DataSpec) -> RunSpec:
+    return suites.spec(suites.SUITES["standard"], "tuned", budget="source", seed=0, data=data)
+
+
 def test_tuned_run_has_vocabulary_and_search_of_source() -> None:
-    run = suites.spec(suites.SUITES["standard"], "tuned", budget="source", seed=0, data=DataSpec())
+    run = tuned(DataSpec())
     assert (run.data.tokenizer, run.data.vocabulary, run.data.merges) == ("moses-bpe", "joint", 10_000)
     assert (run.data.case, run.decoding.beam, run.training) == ("lower", 5, registry.training("tuned"))
     assert isinstance(run.recipe, TransformerRecipe)
@@ -31,23 +38,16 @@ def test_tuned_joint_vocabulary_has_published_size(
 ) -> None:
     """Wu et al. 2021 report 9,708 pieces."""
     monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
-    run = suites.spec(suites.SUITES["standard"], "tuned", budget="source", seed=0, data=DataSpec())
-    result = prepare(run.data)
-    assert result.source_words == result.target_words
-    assert len(result.target_words) - 4 == pytest.approx(9_708, rel=2e-3)
-    assert result.figures["train_target_unknown_rate"] == 0
-    assert run.recipe is not None
-    assert count(run.recipe, len(result.source_words), len(result.target_words)) == 8_029_435
+    run = tuned(DataSpec())
+    dataset = prepare(run.data)
+    assert dataset.source_words == dataset.target_words
+    assert len(dataset.target_words) - 4 == pytest.approx(9_708, rel=2e-3)
+    assert dataset.figures["train_target_unknown_rate"] == 0
+    assert count(run.recipe, len(dataset.source_words), len(dataset.target_words)) == 8_029_435
 
 
 def test_tuned_learns_captions(tmp_path: Path, cache: Path) -> None:
-    """Make a few updates at a small size with its source's other settings."""
-    from dataclasses import replace
-
-    from harness.experiments.overrides import overridden
-    from harness.training import train
-
-    run = suites.spec(suites.SUITES["standard"], "tuned", budget="source", seed=0, data=DataSpec(corpus="captions"))
+    run = tuned(DataSpec(corpus="captions"))
     small = ("recipe.width=16", "recipe.layers=1", "recipe.heads=2", "recipe.ffn_width=16", "data.merges=200")
     small += ("training.averaged_epochs=2", "training.epochs=3", "training.batch_size=64", "data.training_pairs=300")
     small += ("training.warmup_updates=5", "training.peak_rate=0.01", "decoding.max_tokens=8", "threads=1")

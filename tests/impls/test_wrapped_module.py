@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_models import one_thread
 from torch import nn
 
 import impls
@@ -19,14 +17,10 @@ from harness.conformance.law_runner import for_variant
 from harness.storage import run_store
 from impls.contract import EOS, PAD, SOS, Seq2SeqModel
 
+pytestmark = pytest.mark.usefixtures("single_thread")
+
 SIZES = (37, 41)
 SETTINGS: dict[str, Any] = {"seed": 0, "device": "cpu", "precision": "float32"}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def small_lstm() -> LstmAttention:
@@ -78,9 +72,9 @@ def test_wrapped_module_trains_from_the_command_line(tmp_path: Path, processes: 
 
 
 def test_wrap_same_seed_gives_same_weights() -> None:
-    first, again, other = (impls.wrap(small_lstm, *SIZES, seed=seed).weights() for seed in (0, 0, 1))
-    assert all(np.array_equal(first[name], again[name]) for name in first)
-    assert not any(np.array_equal(first[name], other[name]) for name in first)
+    first, repeated, second = (impls.wrap(small_lstm, *SIZES, seed=seed).weights() for seed in (0, 0, 1))
+    assert all(np.array_equal(first[name], repeated[name]) for name in first)
+    assert not any(np.array_equal(first[name], second[name]) for name in first)
 
 
 def test_wrap_keeps_parameter_names_and_global_random_state() -> None:

@@ -1,9 +1,10 @@
-"""Names, notes, reasons and translations of strangers are text wherever they are shown: terminal, CSV, pages, LaTeX."""
+"""Text of strangers is escaped in the terminal, in CSV files, on pages and in LaTeX."""
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -25,7 +26,7 @@ from harness.storage import run_store
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES
 
-OBEYED = (
+CONTROLS = (
     "\x1b[2J\x1b[1;1Hempty",
     "\x1b]0;title\x07",
     "\x1b]8;;https://example.invalid\x1b\\link\x1b]8;;\x1b\\",
@@ -58,20 +59,20 @@ FORMULAS = (
 )
 
 
-def named(text: str, place: int, **changes: Any) -> RunRecord:
-    """Return a record with a foreign text wherever one has room; each is a row of its own."""
-    one = record("learned_positions", 0, recipe=replace(RECIPES["learned_positions"], width=64 * (place + 1)))
-    spec = replace(one.spec, variant=text)
-    return replace(one, id=spec.id, spec=spec, note=text, **changes)
+def record_with(text: str, row: int, **changes: Any) -> RunRecord:
+    """Return a record with a foreign variant and note; each `row` has a recipe of its own."""
+    sound = record("learned_positions", 0, recipe=replace(RECIPES["learned_positions"], width=64 * (row + 1)))
+    spec = replace(sound.spec, variant=text)
+    return replace(sound, id=spec.id, spec=spec, note=text, **changes)
 
 
-def obeyed(text: str) -> set[str]:
+def unprintable(text: str) -> set[str]:
     return {letter for letter in text if not letter.isprintable() and letter != "\n"}
 
 
-@pytest.mark.parametrize("text", [*OBEYED, *HOSTILE])
+@pytest.mark.parametrize("text", [*CONTROLS, *HOSTILE])
 def test_printable_control_and_invisible_characters_are_escaped(text: str) -> None:
-    assert obeyed(terminal.printable(text)) <= {"\t"}
+    assert unprintable(terminal.printable(text)) <= {"\t"}
     assert not UNSAFE.search(terminal.printable(text) + terminal.short_line(text))
     assert "\n" not in terminal.one_line(f"{text}\nbakeoff: all is well")
     quoted = json.dumps({"a": text}, ensure_ascii=False)
@@ -83,25 +84,24 @@ def test_printable_other_text_is_unchanged() -> None:
     assert terminal.printable(text) == text
 
 
-@pytest.mark.parametrize("text", OBEYED)
+@pytest.mark.parametrize("text", CONTROLS)
 def test_list_hostile_reasons_are_escaped(tmp_path: Path, text: str, capsys: Any) -> None:
-    one = named("learned_positions", 0, status="failed", reason=text)
-    run_store.save_record(tmp_path, one)
-    run_store.save_record(tmp_path, replace(one, id=f"x{text.translate({0: None, 47: None, 92: None})}\nRuns: none"))
+    failed = record_with("learned_positions", 0, status="failed", reason=text)
+    run_store.save_record(tmp_path, failed)
+    run_store.save_record(tmp_path, replace(failed, id=f"x{text.translate({0: None, 47: None, 92: None})}\nRuns: none"))
     assert main(["list", "--results", str(tmp_path)]) == 0
-    shown = capsys.readouterr()
-    assert not obeyed(shown.out + shown.err)
-    assert "\nRuns: none" not in shown.out
+    output = capsys.readouterr()
+    assert not unprintable(output.out + output.err)
+    assert "\nRuns: none" not in output.out
 
 
 def test_list_and_check_hostile_names_are_escaped(tmp_path: Path, capsys: Any) -> None:
-    for place, text in enumerate([*OBEYED, *HOSTILE]):
-        run_store.save_record(
-            tmp_path, named(text, place, **({"status": "failed", "reason": text} if place % 2 else {}))
-        )
+    for row, text in enumerate([*CONTROLS, *HOSTILE]):
+        failure = {"status": "failed", "reason": text} if row % 2 else {}
+        run_store.save_record(tmp_path, record_with(text, row, **failure))
     assert main(["list", "--results", str(tmp_path)]) == 0
     assert main(["check", "--json", "--results", str(tmp_path)]) == 1
-    assert not obeyed(capsys.readouterr().out)
+    assert not unprintable(capsys.readouterr().out)
 
 
 def test_warn_hostile_text_is_one_line(capsys: Any) -> None:
@@ -117,104 +117,64 @@ class Screen(io.StringIO):
 def test_display_hostile_text_does_not_move_the_cursor() -> None:
     screen = Screen()
     display = Display(screen)
-    for text in OBEYED:
+    for text in CONTROLS:
         display(Event(run=text, stage="training", remark=text))
         display.line(text)
     display.close()
-    assert not obeyed(re.sub(r"\x1b\[(\d+A|2K|\?25[lh]|[\d;]*m)|\r", "", screen.getvalue()))
-
-
-# CSV ------------------------------------------------------------------------------------------------------------------
+    assert not unprintable(re.sub(r"\x1b\[(\d+A|2K|\?25[lh]|[\d;]*m)|\r", "", screen.getvalue()))
 
 
 def test_csv_text_is_no_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
-    found = [
-        named(text, place, scores={**record().scores, "chrf": -1.5, text: 2.5}) for place, text in enumerate(FORMULAS)
+    records = [
+        record_with(text, row, scores={**record().scores, "chrf": -1.5, text: 2.5}) for row, text in enumerate(FORMULAS)
     ]
-    csv_export.save(found, tmp_path)
+    csv_export.save(records, tmp_path)
+    tables = {}
     for name in (csv_export.RUNS, csv_export.CURVES):
-        content = (tmp_path / name).read_text(encoding="utf-8")
-        heads, *lines = csv.reader(io.StringIO(content))
-        for cell in [*heads, *(cell for line in lines for cell in line)]:
+        tables[name] = list(csv.reader(io.StringIO((tmp_path / name).read_text(encoding="utf-8"))))
+        for cell in itertools.chain.from_iterable(tables[name]):
             assert not cell.startswith(("\t", "\r", "\n", " "))
             if cell.startswith(csv_export.FORMULA):
                 float(cell)
-        assert len(lines) == (len(FORMULAS) if name == csv_export.RUNS else sum(len(one.curve) for one in found))
-    (place,) = [place for place, head in enumerate(csv_lines(tmp_path / csv_export.RUNS)[0]) if head == "chrf"]
-    assert {line[place] for line in csv_lines(tmp_path / csv_export.RUNS)[1:]} == {"-1.5"}
-    assert all(line[1].startswith("'") for line in csv_lines(tmp_path / csv_export.RUNS)[1:])
-
-
-def csv_lines(path: Path) -> list[list[str]]:
-    return list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
-
-
-# HTML ---
+    heads, *rows = tables[csv_export.RUNS]
+    assert len(rows) == len(FORMULAS)
+    assert len(tables[csv_export.CURVES]) == 1 + sum(len(line.curve) for line in records)
+    assert {row[heads.index("chrf")] for row in rows} == {"-1.5"}
+    assert all(row[1].startswith("'") for row in rows)
 
 
 def test_html_page_hostile_signatures_and_environment_are_escaped(tmp_path: Path) -> None:
-    """Signatures, environment names, notes and variants come from untrusted records."""
-    hostile = "".join(OBEYED)
-    one = named(
-        hostile, 0, signatures={"bleu": hostile}, environment={"versions": {hostile: hostile}, "commit": hostile}
-    )
-    page = bench_report.write(bench_report.document([one]), [one], tmp_path).read_text(encoding="utf-8")
+    hostile = "".join(CONTROLS)
+    environment = {"versions": {hostile: hostile}, "commit": hostile}
+    records = [record_with(hostile, 0, signatures={"bleu": hostile}, environment=environment)]
+    page = bench_report.write(bench_report.document(records), records, tmp_path).read_text(encoding="utf-8")
     assert not UNSAFE.search(page)
     assert "\\u001b" in page
 
 
-# Markdown and LaTeX ---------------------------------------------------------------------------------------------------
-
-
 def test_markdown_report_hostile_text_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.reporting.plot_style.write", lambda drawn, path: None)  # pictures are other tests'
+    monkeypatch.setattr("harness.reporting.plot_style.write", lambda figure, path: None)  # other tests plot
     texts = [" ".join(HOSTILE[start::3]) for start in range(3)]
-    found = [named(text, place) for place, text in enumerate(texts)]
-    found[2] = replace(found[2], status="failed", reason=texts[2], scores={}, curve=())
-    page = (
-        bench_report.write(bench_report.document(found), found, tmp_path).with_suffix(".md").read_text(encoding="utf-8")
-    )
-    shown = MarkdownIt("commonmark").enable("table").render(page)
-    tags = set(re.findall(r"<\s*/?\s*([a-zA-Z!][\w-]*)", shown))
-    assert tags <= TAGS
-    links = re.findall(r'(?:href|src)="([^"]*)"', shown)
+    records = [record_with(text, row) for row, text in enumerate(texts)]
+    records[2] = replace(records[2], status="failed", reason=texts[2], scores={}, curve=())
+    page = bench_report.write(bench_report.document(records), records, tmp_path).with_suffix(".md")
+    html = MarkdownIt("commonmark").enable("table").render(page.read_text(encoding="utf-8"))
+    assert set(re.findall(r"<\s*/?\s*([a-zA-Z!][\w-]*)", html)) <= TAGS
+    links = re.findall(r'(?:href|src)="([^"]*)"', html)
     assert all(link.startswith(("figures/", "https://", "#")) or link.endswith((".csv", ".html")) for link in links)
     assert not any("example.invalid" in link or "javascript" in link for link in links)
-    assert "window.ran" in shown
+    assert "window.ran" in html
 
 
 TAGS = {
-    "a",
-    "br",
-    "code",
-    "details",
-    "em",
-    "h1",
-    "h2",
-    "h3",
-    "h4",
-    "hr",
-    "img",
-    "li",
-    "ol",
-    "p",
-    "pre",
-    "strong",
-    "summary",
-    "blockquote",
-    "table",
-    "tbody",
-    "td",
-    "th",
-    "thead",
-    "tr",
-    "ul",
+    *("a", "blockquote", "br", "code", "details", "em", "h1", "h2", "h3", "h4", "hr", "img", "li", "ol", "p", "pre"),
+    *("strong", "summary", "table", "tbody", "td", "th", "thead", "tr", "ul"),
 }
 
 
-@pytest.mark.parametrize("text", [*HOSTILE, *OBEYED, *FORMULAS])
+@pytest.mark.parametrize("text", [*HOSTILE, *CONTROLS, *FORMULAS])
 def test_latex_hostile_text_is_escaped(text: str) -> None:
-    shown = render_latex.escape(text)
-    assert not obeyed(shown)
-    left = re.sub(r"\\text\w+\{\}|\\[&%$#_{}]|\{[\[\]*]\}|\$-\$|\$\\\w+\$|\\ldots\{\}", "", shown)
-    assert not set(left) & set('\\{}$&#^_%~<>|"')
+    escaped = render_latex.escape(text)
+    assert not unprintable(escaped)
+    rest = re.sub(r"\\text\w+\{\}|\\[&%$#_{}]|\{[\[\]*]\}|\$-\$|\$\\\w+\$|\\ldots\{\}", "", escaped)
+    assert not set(rest) & set('\\{}$&#^_%~<>|"')

@@ -1,4 +1,4 @@
-"""Records with random edits, sealed again as a stranger can, never end a command in a traceback."""
+"""Records with random edits, sealed again as a stranger can, never give a traceback."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import copy
 import json
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_files import OTHER, RUN, write_valid
+from hostile_files import PAPER, RUN, write_valid
 
 from harness.cli.main import main
 from harness.storage import files, run_store
 
 CASES = 120
 SLOW_CASES = 10_000
+REMOVED = "removed"
 COMMANDS = {
     "list": ["list"],
     "check": ["check"],
     "report": ["report", "--reports", "reports"],
-    "compare": ["compare", RUN, OTHER],
+    "compare": ["compare", RUN, PAPER],
     "score": ["score", "--run", RUN],
 }
 FREQUENT = ("list", "compare", "score")
@@ -36,16 +37,15 @@ VALUES: tuple[Any, ...] = (
 
 @pytest.fixture(scope="module")
 def valid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    place = tmp_path_factory.mktemp("valid")
+    folder = tmp_path_factory.mktemp("valid")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(place / "cache"))
-        patch.setattr("harness.reporting.plot_style.write", lambda drawn, path: None)  # other tests draw
-        write_valid(place)
-        yield place
+        patch.setenv("BAKEOFF_CACHE", str(folder / "cache"))
+        patch.setattr("harness.reporting.plot_style.write", lambda figure, path: None)  # other tests plot
+        write_valid(folder)
+        yield folder
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of every value inside JSON."""
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in children:
         yield (*path, key)
@@ -53,7 +53,7 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def mutated(record: dict[str, Any], chance: random.Random) -> tuple[dict[str, Any], list[str]]:
-    """Return a record with one to three fields removed, replaced, renamed or exchanged, and what was done."""
+    """Return a record with one to three fields removed, replaced, renamed or scaled, and a description of the edits."""
     record, edits = copy.deepcopy(record), []
     for _ in range(chance.choice((1, 1, 2, 3))):
         by_depth: dict[int, list[tuple[Any, ...]]] = {}
@@ -78,67 +78,69 @@ def mutated(record: dict[str, Any], chance: random.Random) -> tuple[dict[str, An
     return record, edits
 
 
-def run_case(valid: Path, place: Path, seed: int, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutate the record of one run and let a command read it. Any exception that escapes `main` is a fault."""
-    chance = random.Random(seed)
-    shutil.copytree(valid / "results", place / "results", dirs_exist_ok=True)
-    path = place / "results" / RUN / run_store.RECORD
-    record, edits = mutated(files.read_sealed(path), chance)
-    path.write_text(json.dumps({**record, files.SEAL: files.seal(record)}), encoding="utf-8")
-    monkeypatch.chdir(place)
-    command = chance.choice((*FREQUENT * 4, "check", "report"))
-    capsys.readouterr()
-    try:
-        code = main([*COMMANDS[command], "--results", "results"])
-    except Exception as error:
-        raise AssertionError(f"case {seed}: {command} after {edits}") from error
-    told = capsys.readouterr()
-    assert code in (0, 1, 2), (seed, command, edits)
-    assert "Traceback" not in told.out + told.err, (seed, command, edits)
-    assert code != 2 or told.err.count("\n") <= 2, (seed, command, edits, told.err)
+Mutation = Callable[[dict[str, Any]], tuple[dict[str, Any], Any]]
+
+
+@pytest.fixture
+def check_command(
+    valid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, Mutation], None]:
+    """Return a function that mutates the record of a run and lets a command read it: check(command, mutate)."""
+    monkeypatch.chdir(tmp_path)
+
+    def check(command: str, mutate: Mutation) -> None:
+        shutil.copytree(valid / "results", tmp_path / "results", dirs_exist_ok=True)
+        path = tmp_path / "results" / RUN / run_store.RECORD
+        record, edits = mutate(files.read_sealed(path))
+        path.write_text(json.dumps({**record, files.SEAL: files.seal(record)}), encoding="utf-8")
+        capsys.readouterr()
+        try:
+            code = main([*COMMANDS[command], "--results", "results"])
+        except Exception as error:
+            raise AssertionError(f"{command} after {edits}") from error
+        output = capsys.readouterr()
+        assert code in (0, 1, 2), (command, edits)
+        assert "Traceback" not in output.out + output.err, (command, edits)
+        assert code != 2 or output.err.count("\n") <= 2, (command, edits, output.err)
+
+    return check
+
+
+def check_seeds(check: Callable[[str, Mutation], None], seeds: range) -> None:
+    for seed in seeds:
+        chance = random.Random(seed)
+        check(chance.choice((*FREQUENT * 4, "check", "report")), lambda record, chance=chance: mutated(record, chance))
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_commands_mutated_record_gives_no_traceback(
-    valid: Path, tmp_path: Path, part: int, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for seed in range(part, CASES, 8):
-        run_case(valid, tmp_path, seed, capsys, monkeypatch)
+def test_commands_mutated_record_gives_no_traceback(check_command: Any, part: int) -> None:
+    check_seeds(check_command, range(part, CASES, 8))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(20))
-def test_commands_many_mutated_records_give_no_traceback(
-    valid: Path, tmp_path: Path, part: int, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for seed in range(CASES + part, SLOW_CASES, 20):
-        run_case(valid, tmp_path, seed, capsys, monkeypatch)
+def test_commands_many_mutated_records_give_no_traceback(check_command: Any, part: int) -> None:
+    check_seeds(check_command, range(CASES + part, SLOW_CASES, 20))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
-    "edit",
+    ("part", "name", "value"),
     [
-        *(("sizes", name, "remove") for name in ("test_cut", "train_left_out", "train_duplicate_pairs")),
+        *(("sizes", name, REMOVED) for name in ("test_cut", "train_left_out", "train_duplicate_pairs")),
         ("environment", "machine", {"memory_bytes": [1]}),
         ("environment", "machine", {"cores": "two"}),
         ("environment", "commit", "abc"),
     ],
-    ids=lambda edit: ".".join(map(str, edit[:2])),
-)  # fmt: skip
+)
 def test_commands_record_without_a_field_gives_no_traceback(
-    valid: Path, tmp_path: Path, edit: Any, command: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    check_command: Any, part: str, name: str, value: Any, command: str
 ) -> None:
-    part, name, value = edit
-    shutil.copytree(valid / "results", tmp_path / "results")
-    path = tmp_path / "results" / RUN / run_store.RECORD
-    record = files.read_sealed(path)
-    if value == "remove":
-        del record[part][name]
-    else:
-        record[part][name] = value
-    files.write_sealed(path, record)
-    monkeypatch.chdir(tmp_path)
-    code = main([*COMMANDS[command], "--results", "results"])
-    assert code in (0, 1, 2)
-    assert code != 2 or capsys.readouterr().err.count("\n") <= 2
+    def mutate(record: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        if value == REMOVED:
+            del record[part][name]
+        else:
+            record[part][name] = value
+        return record, f"{part}.{name}={value}"
+
+    check_command(command, mutate)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compare_cases import BLEU, FIRST, SECOND, found, text, written
-from pages_factory import made, put
+from compare_cases import BLEU, FIRST, SECOND, compared, save_record, text
+from pages_factory import save_run, translations
 from record_factory import record
 
 from harness.analysis import comparison, selection
@@ -39,7 +39,7 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 
 def test_one_seed_is_called_one_seed(tmp_path: Path) -> None:
     for variant in (FIRST, SECOND):
-        put(tmp_path, record(variant, 0), made(variant, 0, 60))
+        save_run(tmp_path, record(variant, 0), translations(variant, 0, 60))
     shown = text(tmp_path)
     assert "One seed: seed noise is unknown; p-values are over these test sentences alone." in shown
     line = next(line for line in shown.split("\n") if line.startswith("sacreBLEU ↑"))
@@ -53,7 +53,7 @@ def test_one_seed_is_called_one_seed(tmp_path: Path) -> None:
 
 
 def test_compare_single_runs_with_different_seeds_tests_sentences(tmp_path: Path) -> None:
-    first, second = (put(tmp_path, record(FIRST, seed), made(FIRST, seed, 60)) for seed in (0, 1))
+    first, second = (save_run(tmp_path, record(FIRST, seed), translations(FIRST, seed, 60)) for seed in (0, 1))
     places = ["--results", str(tmp_path), "--output", str(tmp_path / "out")]
     assert main(["compare", first.id, second.id, "--allow", "seeds", *places]) == 0
     shown = (tmp_path / "out").read_text(encoding="utf-8")
@@ -63,9 +63,9 @@ def test_compare_single_runs_with_different_seeds_tests_sentences(tmp_path: Path
 
 
 def test_one_seed_that_differs_on_the_sentences_has_its_own_symbol(tmp_path: Path) -> None:
-    spoken = made(FIRST, 0, 60)
-    put(tmp_path, record(FIRST, 0), spoken)
-    two = put(tmp_path, record(SECOND, 0), spoken)
+    spoken = translations(FIRST, 0, 60)
+    save_run(tmp_path, record(FIRST, 0), spoken)
+    two = save_run(tmp_path, record(SECOND, 0), spoken)
     arrays = run_store.load_sentences(tmp_path, two.id, two.fingerprints["sentences"])
     counts = arrays["bleu_sacre"].copy()
     counts[:, 2:6] = np.maximum(counts[:, 2:6] - 2, 0)
@@ -83,7 +83,7 @@ def test_one_seed_that_differs_on_the_sentences_has_its_own_symbol(tmp_path: Pat
 def test_two_seeds_show_both_values_and_no_interval(tmp_path: Path) -> None:
     for seed in range(2):
         for variant in (FIRST, SECOND):
-            written(tmp_path, variant, seed, scores={"bleu_sacre": BLEU[variant][seed]})
+            save_record(tmp_path, variant, seed, scores={"bleu_sacre": BLEU[variant][seed]})
     shown = text(tmp_path)
     line = next(line for line in shown.split("\n") if line.startswith("sacreBLEU ↑"))
     assert re.search(r"seeds: \+1\.00; \+2\.00 +– +– +\? not tested +– +– +2$", line)
@@ -95,8 +95,8 @@ def test_p_and_interval_of_a_comparison_never_disagree(tmp_path: Path) -> None:
     for variant in ("learned_positions", "conv_ffn", "paper", "torch_reference"):
         for seed in range(4):
             value = 30 + 0.6 * noise.standard_normal()
-            written(tmp_path, variant, seed, scores={"bleu_sacre": value, "chrf": value + noise.standard_normal()})
-    whole = found(tmp_path, "learned_positions", "conv_ffn", "paper", "torch_reference")
+            save_record(tmp_path, variant, seed, scores={"bleu_sacre": value, "chrf": value + noise.standard_normal()})
+    whole = compared(tmp_path, "learned_positions", "conv_ffn", "paper", "torch_reference")
     seen = set()
     for one in whole.figures:
         for each in one.table.differences if one.table and not one.unjudged else ():
@@ -114,7 +114,7 @@ def test_a_pair_is_judged_as_in_the_report_and_both_p_values_are_printed(
     for place, variant in enumerate(variants):
         for seed in range(5):
             value = 30.0 + 0.45 * place + 0.3 * noise.standard_normal()
-            written(tmp_path, variant, seed, scores={"bleu_sacre": value, "chrf": 50.0 + seed})
+            save_record(tmp_path, variant, seed, scores={"bleu_sacre": value, "chrf": 50.0 + seed})
     chosen = selection.find((FIRST, SECOND), tmp_path, complain=pytest.fail)
     others = comparison.other_rows(chosen, tmp_path)
     assert [one.label for one in others] == ["paper", "torch_reference"]
@@ -146,8 +146,8 @@ def test_a_pair_is_judged_as_in_the_report_and_both_p_values_are_printed(
 
 def test_fewer_than_five_seeds_claim_nothing_in_prose(tmp_path: Path) -> None:
     for seed in range(4):
-        written(tmp_path, FIRST, seed, scores={"bleu_sacre": 30.0 + 0.1 * seed})
-        written(tmp_path, SECOND, seed, scores={"bleu_sacre": 35.0 + 0.1 * (seed % 2)})
+        save_record(tmp_path, FIRST, seed, scores={"bleu_sacre": 30.0 + 0.1 * seed})
+        save_record(tmp_path, SECOND, seed, scores={"bleu_sacre": 35.0 + 0.1 * (seed % 2)})
     shown = text(tmp_path)
     assert "fewer than 5 seeds are too few for a claim." in shown
     assert "significantly better" not in shown
@@ -158,13 +158,13 @@ def test_fewer_than_five_seeds_claim_nothing_in_prose(tmp_path: Path) -> None:
 def results(tmp_path: Path) -> Path:
     for variant, figures in BLEU.items():
         for seed, value in enumerate(figures):
-            written(tmp_path, variant, seed, scores={"bleu_sacre": value, "test_loss": 2.0 + 0.01 * seed})
+            save_record(tmp_path, variant, seed, scores={"bleu_sacre": value, "test_loss": 2.0 + 0.01 * seed})
     return tmp_path
 
 
 def test_three_sides_have_each_against_the_first_and_a_matrix(results: Path) -> None:
     for seed, value in enumerate((20.0, 21.2, 21.8)):
-        written(results, "paper", seed, scores={"bleu_sacre": value})
+        save_record(results, "paper", seed, scores={"bleu_sacre": value})
     shown = text(results, FIRST, SECOND, "paper")
     assert "Quality: B against A" in shown
     assert "Quality: C against A" in shown

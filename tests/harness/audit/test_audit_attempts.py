@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from check_attempts import ATTEMPTS, UNDETECTABLE, Attempt, Base, publish
+from check_attempts import ATTEMPTS, UNDETECTABLE, Attempt, Base
+from forgeries import publish
 from record_edits import FIRST, read, write
 from record_folders import SCHEDULE, folder_spec, multi30k_prepared, write_run, write_set
 
@@ -19,7 +20,7 @@ from harness.experiments.specs import ADDED_FIELDS, DataSpec, DecodingSpec
 from harness.processes.machine import REPOSITORY
 from harness.storage import files, run_store
 
-UNSEALED = ("no seal", "an edit under the old seal", "no seal in an old schema")
+UNSEALED = ("no seal", "no seal in an old schema")
 
 pytestmark = pytest.mark.usefixtures("cache")
 

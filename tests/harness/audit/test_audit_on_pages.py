@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from check_attempts import take
+from forgeries import take
 from record_edits import FIRST, SECOND, edit
 from record_folders import write_set
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
-from compare_cases import BLEU, FIRST, SECOND, found, text, written
-from pages_factory import made, put
+from compare_cases import BLEU, FIRST, SECOND, compared, save_record, text
+from pages_factory import save_run, translations
 from places import ROOT
 from record_factory import digest, record
 from record_folders import write_set
@@ -59,7 +59,7 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 def results(tmp_path: Path) -> Path:
     for variant, figures in BLEU.items():
         for seed, value in enumerate(figures):
-            written(tmp_path, variant, seed, scores={"bleu_sacre": value, "test_loss": 2.0 + 0.01 * seed})
+            save_record(tmp_path, variant, seed, scores={"bleu_sacre": value, "test_loss": 2.0 + 0.01 * seed})
     return tmp_path
 
 
@@ -67,7 +67,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_a_difference_is_second_less_first_with_students_interval(results: Path) -> None:
-    one = found(results).figure("bleu_sacre")
+    one = compared(results).figure("bleu_sacre")
     assert one is not None
     difference = one.difference("B", "A")
     assert difference is not None
@@ -85,7 +85,7 @@ def test_a_difference_is_second_less_first_with_students_interval(results: Path)
     assert difference.values == pytest.approx((1.0, 2.0, 1.0))
     assert one.conclusion(difference) is Conclusion.INCONCLUSIVE
     assert [each.mean for each in one.intervals] == pytest.approx([31.0, 97 / 3])
-    reverse = found(results, SECOND, FIRST).figure("bleu_sacre")
+    reverse = compared(results, SECOND, FIRST).figure("bleu_sacre")
     assert reverse is not None
     back = reverse.difference("B", "A")
     assert back is not None
@@ -103,9 +103,9 @@ def test_which_way_is_better_is_the_figures_own(
     tmp_path: Path, name: str, step: float, there: Conclusion, back: Conclusion
 ) -> None:
     for seed in range(3):
-        written(tmp_path, FIRST, seed, scores={name: 5.0})
-        written(tmp_path, SECOND, seed, scores={name: 5.0 + step + 0.1 * (seed - 1)})
-    one = found(tmp_path).figure(name)
+        save_record(tmp_path, FIRST, seed, scores={name: 5.0})
+        save_record(tmp_path, SECOND, seed, scores={name: 5.0 + step + 0.1 * (seed - 1)})
+    one = compared(tmp_path).figure(name)
     assert one is not None
     assert one.conclusion(one.difference("B", "A")) is there
     assert one.conclusion(one.difference("A", "B")) is back
@@ -131,8 +131,8 @@ def test_speed_and_size_are_shown_and_never_called_significant(tmp_path: Path) -
         for variant, value, machine in ((FIRST, 1000.0, "one"), (SECOND, 2000.0 + seed, "another")):
             one = record(variant, seed)
             speed = {**one.speed, "training_tokens_per_second": value}
-            written(tmp_path, variant, seed, speed=speed, environment={**one.environment, "machine": machine})
-    whole = found(tmp_path)
+            save_record(tmp_path, variant, seed, speed=speed, environment={**one.environment, "machine": machine})
+    whole = compared(tmp_path)
     rate = whole.figure("training_tokens_per_second")
     assert rate is not None
     difference = rate.difference("B", "A")
@@ -153,7 +153,7 @@ def test_speed_and_size_are_shown_and_never_called_significant(tmp_path: Path) -
 
 
 def test_missing_statistics_are_said_and_leave_the_rest(results: Path) -> None:
-    whole = found(results)
+    whole = compared(results)
     one = whole.figure("bleu_sacre")
     assert one is not None
     assert one.difference("B", "A").basis == "seeds"  # type: ignore[union-attr]
@@ -165,7 +165,7 @@ def test_missing_statistics_are_said_and_leave_the_rest(results: Path) -> None:
 
 
 def test_a_diverged_run_is_shown_and_empties_its_difference(results: Path) -> None:
-    written(results, SECOND, 1, status="diverged", reason="loss is not finite", scores={"bleu_sacre": None})
+    save_record(results, SECOND, 1, status="diverged", reason="loss is not finite", scores={"bleu_sacre": None})
     shown = text(results)
     assert "Did not complete: B, seed 1: diverged after 10 epochs: loss is not finite." in shown
     assert "2 completed, 1 diverged" in shown
@@ -179,7 +179,7 @@ def test_a_diverged_run_is_shown_and_empties_its_difference(results: Path) -> No
 
 def test_sides_are_variants_runs_and_files(results: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    outside = written(elsewhere, "paper", 0)
+    outside = save_record(elsewhere, "paper", 0)
     run = record(FIRST, 1).id
     chosen = selection.find(
         [SECOND, run[:-4], str(elsewhere / outside.id), f"{FIRST}@seed=2"], results, complain=pytest.fail
@@ -258,8 +258,10 @@ def test_other_test_sentences_are_not_paired(results: Path) -> None:
     for seed in range(3):
         one = record("paper", seed)
         files = {**one.fingerprints["files"], "test.en": digest("another test set")}
-        put(results, replace(one, fingerprints={**one.fingerprints, "files": files}), made("paper", seed, 30))
-    whole = found(results, FIRST, "paper", allow=["file test.en"])
+        save_run(
+            results, replace(one, fingerprints={**one.fingerprints, "files": files}), translations("paper", seed, 30)
+        )
+    whole = compared(results, FIRST, "paper", allow=["file test.en"])
     assert whole.left_out == (
         "Sentences, lengths, words and n-grams: the sides were not measured on the same sentences.",
     )
@@ -274,10 +276,10 @@ def test_runs_of_both_budgets_need_leave_and_other_words_are_not_compared(result
         run_store.save_record(results, replace(one, fingerprints=changed))
     words = (f"{FIRST}@budget=controlled", f"{FIRST}@budget=source")
     with pytest.raises(ValueError, match=r"budget \(controlled in A; source in B\)"):
-        found(results, *words)
+        compared(results, *words)
     chosen = selection.find(words, results, complain=pytest.fail)
     names = [one.name for one in comparability.disagreements(chosen)]
-    whole = found(results, *words, allow=names)
+    whole = compared(results, *words, allow=names)
     perplexity, bleu = whole.figure("test_perplexity"), whole.figure("bleu_sacre")
     assert perplexity is not None
     assert bleu is not None
@@ -289,8 +291,8 @@ def test_runs_of_both_budgets_need_leave_and_other_words_are_not_compared(result
 def test_settings_and_versions_that_differ_are_named(results: Path) -> None:
     one = record(SECOND, 0)
     environment = {**one.environment, "versions": {"torch": "9.9"}, "python": "3.13.1"}
-    written(results, SECOND, 0, environment=environment)
-    told = {one.name: one.values for one in found(results).settings}
+    save_record(results, SECOND, 0, environment=environment)
+    told = {one.name: one.values for one in compared(results).settings}
     assert told["variant"] == (FIRST, SECOND)
     assert told["recipe.activation"] == ("relu", "gelu")
     assert told["version of torch"] == ("2.13.0", "9.9 / 2.13.0")
@@ -318,7 +320,7 @@ def little(results: Path, tmp: Path) -> list[Side]:
     for variant, lines in TRANSLATIONS.items():
         for seed in range(2):
             spoken = [Hypothesis(number, words, " ".join(words)) for number, words in enumerate(lines)]
-            put(tmp, record(variant, seed), spoken)
+            save_run(tmp, record(variant, seed), spoken)
     return list(selection.find([FIRST, SECOND], tmp, complain=pytest.fail))
 
 
@@ -425,7 +427,7 @@ def test_text_of_the_corpus_is_shown_where_it_is_here_and_wanted(
 
 
 def test_csv_reads_back_with_every_difference(results: Path) -> None:
-    lines = list(csv.DictReader(io.StringIO(comparison_data.to_csv(found(results)))))
+    lines = list(csv.DictReader(io.StringIO(comparison_data.to_csv(compared(results)))))
     assert all(None not in line and None not in line.values() for line in lines)
     (bleu,) = [line for line in lines if (line["section"], line["name"]) == ("figure", "bleu_sacre")]
     assert (bleu["first"], bleu["second"], bleu["significant"], bleu["n"]) == ("A", "B", "0", "3")
@@ -437,8 +439,8 @@ def test_csv_reads_back_with_every_difference(results: Path) -> None:
 
 def test_json_reads_back_with_schema_and_all_pairs(results: Path) -> None:
     for seed in range(3):
-        written(results, "paper", seed)
-    whole = json.loads(comparison_data.to_json(found(results, FIRST, SECOND, "paper")))
+        save_record(results, "paper", seed)
+    whole = json.loads(comparison_data.to_json(compared(results, FIRST, SECOND, "paper")))
     assert whole["schema"] == 2
     assert [side["letter"] for side in whole["sides"]] == ["A", "B", "C"]
     (bleu,) = [one for one in whole["figures"] if one["name"] == "bleu_sacre"]
@@ -473,7 +475,7 @@ def test_hostile_text_stays_text_in_every_form(tmp_path: Path, form: str, capsys
         one = record(FIRST, 0, recipe=replace(RECIPES[FIRST], width=64 * (place + 1)))
         variant = replace(one.spec, variant=hostile)
         spoken = [Hypothesis(number, (hostile,), hostile) for number in range(8)]
-        put(tmp_path, replace(one, id=variant.id, spec=variant, note=hostile, reason=hostile), spoken)
+        save_run(tmp_path, replace(one, id=variant.id, spec=variant, note=hostile, reason=hostile), spoken)
     words = sorted(str(path) for path in tmp_path.iterdir())
     assert main(["compare", *words, "--format", form, "--results", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
@@ -558,16 +560,16 @@ def test_a_condition_fails_the_command_exactly_where_it_holds(
 
 def test_worse_wants_a_significant_difference(tmp_path: Path) -> None:
     for seed in range(3):
-        written(tmp_path, FIRST, seed, scores={"bleu_sacre": 30.0, "chrf": 50.0})
-        written(tmp_path, SECOND, seed, scores={"bleu_sacre": 29.0 + 0.1 * seed, "chrf": 49.0 + 2 * (seed == 1)})
-    whole = found(tmp_path)
+        save_record(tmp_path, FIRST, seed, scores={"bleu_sacre": 30.0, "chrf": 50.0})
+        save_record(tmp_path, SECOND, seed, scores={"bleu_sacre": 29.0 + 0.1 * seed, "chrf": 49.0 + 2 * (seed == 1)})
+    whole = compared(tmp_path)
     assert len(fail_on.holds(fail_on.read("bleu_sacre:worse"), whole)) == 1
     assert not fail_on.holds(fail_on.read("chrf:worse"), whole)
-    assert not fail_on.holds(fail_on.read("bleu_sacre:worse"), found(tmp_path, SECOND, FIRST))
+    assert not fail_on.holds(fail_on.read("bleu_sacre:worse"), compared(tmp_path, SECOND, FIRST))
 
 
 def test_a_condition_that_cannot_be_told_fails(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written(results, SECOND, 1, status="diverged", scores={"bleu_sacre": None})
+    save_record(results, SECOND, 1, status="diverged", scores={"bleu_sacre": None})
     assert main(["compare", FIRST, SECOND, "--results", str(results), "--fail-on", "bleu_sacre<-50"]) == 1
     assert "unknown for B (conv_ffn): B: no figure for seed 1 (diverged)" in capsys.readouterr().err
 
@@ -588,6 +590,6 @@ def test_a_condition_that_says_nothing_is_refused(expression: str, told: str) ->
 
 
 def test_worse_is_refused_where_it_could_never_hold(results: Path) -> None:
-    whole = found(results, f"{FIRST}@seed=0", f"{SECOND}@seed=0")
+    whole = compared(results, f"{FIRST}@seed=0", f"{SECOND}@seed=0")
     with pytest.raises(ValueError, match="1 seed in common, but a test needs 3"):
         fail_on.holds(fail_on.read("bleu_sacre:worse"), whole)

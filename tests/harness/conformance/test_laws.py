@@ -5,14 +5,14 @@ By default the laws run on the combined recipes, on small batches and on one fam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from faults import planted
-from realistic_training_faults import REALISTIC, REALISTIC_SEARCHES
+from realistic_faults import REALISTIC, REALISTIC_SEARCHES
 from small_models import (
     BASE,
     GRU,
@@ -24,7 +24,6 @@ from small_models import (
     THREE_RATES,
     all_recipes,
     combinations,
-    one_thread,
     subject,
 )
 from training_faults import FAULTS, SEARCHES
@@ -37,17 +36,13 @@ from harness.conformance.law_runner import LawResult, check, check_subject, for_
 from impls import registry
 from impls.contract import PAD, Recipe, Seq2SeqModel, Training
 
+pytestmark = pytest.mark.usefixtures("single_thread")
+
 RECIPES = all_recipes()
 EXTERNAL_RECIPE = replace(BASE, positions="rotary")
 NOT_A_VARIANT = 3
 FAMILIES: dict[str, Recipe] = {"base": BASE, "gru": GRU, "torch_reference": REFERENCE, "plain": PLAIN}
 REALISTIC_FAULTS = (*REALISTIC, *((14, fault) for fault in UPDATES))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def external_builder(*sizes: int, dropout: float | None = None, **settings: Any) -> Seq2SeqModel:

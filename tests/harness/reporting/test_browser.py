@@ -285,7 +285,7 @@ def test_a_translation_is_the_stored_one(report: Path, opened: Open) -> None:
     part.locator('[data-control="against"]').select_option("")
     part.locator('[data-control="search"]').fill("#11")
     found = part.locator(".sentences dd").all_inner_texts()
-    assert pages_factory.made(VARIANTS[0], 0, COUNT)[11].text in found
+    assert pages_factory.translations(VARIANTS[0], 0, COUNT)[11].text in found
 
 
 def test_attention_follows_its_controls(report: Path, opened: Open) -> None:
@@ -364,7 +364,7 @@ def hostile_records(results: Path) -> list[RunRecord]:
         )
         tokens = (text, *others[:3])
         hypotheses = [run_store.Hypothesis(number, tokens, " ".join(tokens)) for number in range(2)]
-        made.append(pages_factory.put(results, one, hypotheses))
+        made.append(pages_factory.save_run(results, one, hypotheses))
     failed = record("paper")
     made.append(replace(failed, status="failed", reason=HOSTILE[0], scores={}, curve=()))
     return made
