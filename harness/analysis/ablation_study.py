@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.analysis.fairness import BATCHING, undeclared
-from harness.analysis.grouping import groups
+from harness.analysis.grouping import group_by, groups, variant_order
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import RunSpec
 from harness.storage.records import RunRecord
@@ -21,13 +21,13 @@ RECIPE_WORDS: dict[str, tuple[str, ...]] = {
     if typing.get_origin(hint) is typing.Literal
 }
 WORDS = {**RECIPE_WORDS, "batching": typing.get_args(Batching)}
-"""Every field that ablations change, and the values it accepts: the closed fields of a recipe, and batching."""
+"""Every field that ablations change, and its levels: the closed fields of a recipe, and batching."""
 
 Departures = tuple[tuple[str, str], ...]
-"""(field, word) of what differs from a base, in the order of `WORDS`."""
+"""The changes from a base, (field, level), in the order of `WORDS`."""
 
 Words = tuple[str, ...]
-"""A word for each field of `WORDS`, in their order."""
+"""A level for each field of `WORDS`, in their order."""
 
 
 def label(departures: Departures) -> str:
@@ -37,7 +37,7 @@ def label(departures: Departures) -> str:
 
 @dataclass(frozen=True)
 class StudyCell:
-    """One recipe of a study: its changes from the base, and its runs by seed."""
+    """A recipe of a study: its changes from the base, and its runs by seed."""
 
     departures: Departures
     records: Mapping[int, RunRecord]
@@ -49,20 +49,27 @@ class StudyCell:
     @property
     def completed(self) -> frozenset[int]:
         """The seeds whose runs completed."""
-        return frozenset(seed for seed, record in self.records.items() if record.status == "completed")
+        return self._with_status("completed")
 
     @property
     def diverged(self) -> frozenset[int]:
         """The seeds whose runs diverged."""
-        return frozenset(seed for seed, record in self.records.items() if record.status == "diverged")
+        return self._with_status("diverged")
+
+    def _with_status(self, status: str) -> frozenset[int]:
+        return frozenset(seed for seed, record in self.records.items() if record.status == status)
 
 
 @dataclass(frozen=True)
 class Study:
-    """Runs of one variant that agree in every setting but the fields of `WORDS` and the seed.
+    """Runs of one variant that agree in every setting except the fields of `WORDS` and the seed.
 
-    `base` has the value of each field in the baseline; `differences` says why the cells are not comparable with it (see
-    `fairness.undeclared`), and is empty if they are.
+    Attributes:
+        variant: The variant.
+        title: The variant and the title of its table.
+        base: The level of each field in the baseline.
+        cells: The recipes, the baseline first.
+        differences: The reasons why the cells are not comparable (see `fairness.undeclared`); empty if they are.
     """
 
     variant: str
@@ -81,104 +88,45 @@ class Study:
 
     @property
     def joint(self) -> bool:
-        """Whether one vocabulary serves both languages."""
+        """Whether both languages share one vocabulary."""
         return self.records[0].spec.data.vocabulary == "joint"
 
     @property
     def batchings(self) -> dict[str, tuple[int, ...]]:
         """The numbers of updates of the completed runs by their batching, in the order of `WORDS`."""
-        found: dict[str, set[int]] = {}
-        for record in self.records:
-            if record.status == "completed" and record.curve:
-                found.setdefault(record.spec.training.batching, set()).add(record.curve[-1].updates)
-        return {name: tuple(sorted(found[name])) for name in WORDS["batching"] if name in found}
+        completed = [record for record in self.records if record.status == "completed" and record.curve]
+        by_batching = group_by(completed, lambda record: record.spec.training.batching)
+        return {
+            batching: tuple(sorted({record.curve[-1].updates for record in by_batching[batching]}))
+            for batching in WORDS["batching"]
+            if batching in by_batching
+        }
 
     def cell(self, departures: Iterable[tuple[str, str]] = ()) -> StudyCell | None:
         """Return the cell with these changes from the base; None if it was not run."""
-        wanted = frozenset(departures)
-        return next((cell for cell in self.cells if frozenset(cell.departures) == wanted), None)
+        changes = frozenset(departures)
+        return next((cell for cell in self.cells if frozenset(cell.departures) == changes), None)
 
 
 def studies(records: Iterable[RunRecord], *, base: RunSpec | None = None) -> tuple[Study, ...]:
-    """Return each set of controlled runs with two cells or more that differ in nothing but the fields of `WORDS`.
+    """Return each set of controlled runs that differ only in the fields of `WORDS` and have two cells or more.
 
-    The baseline is the cell of the run given, if it is among them; else the one with the most cells one field away,
-    which is the middle of a grid that changes one field at a time; of several such, the variant's own.
+    The baseline is the cell of `base` if it is among the runs. Otherwise it is the cell with the most cells one field
+    away, which is the centre of a grid that changes one field at a time; the variant's own recipe wins a tie.
     """
-    found: dict[str, list[RunRecord]] = {}
-    for record in sorted(records, key=lambda one: (one.id, one.started)):
-        if record.spec.budget == "controlled" and isinstance(record.spec.recipe, TransformerRecipe):
-            found.setdefault(_surroundings(record), []).append(record)
-    made = [_study(same, base) for same in found.values() if len({_words(one) for one in same}) > 1]
-    order = list(RECIPES)
+    candidates = [
+        record
+        for record in sorted(records, key=lambda record: (record.id, record.started))
+        if record.spec.budget == "controlled" and isinstance(record.spec.recipe, TransformerRecipe)
+    ]
+    by_settings = group_by(candidates, _other_settings)
+    several = [same for same in by_settings.values() if len({_words_of(record) for record in same}) > 1]
     return tuple(
         sorted(
-            made,
-            key=lambda one: (
-                order.index(one.variant) if one.variant in order else len(order),
-                one.variant,
-                one.joint,
-                one.title,
-            ),
+            (_study(same, base) for same in several),
+            key=lambda study: (variant_order(study.variant), study.joint, study.title),
         )
     )
-
-
-def _surroundings(record: RunRecord) -> str:
-    """Return all of a run's settings but its seed and the fields of `WORDS`."""
-    settings = to_json(replace(record.spec, seed=0))
-    settings["recipe"] = {k: v for k, v in settings["recipe"].items() if k not in (*RECIPE_WORDS, "name", "source")}
-    del settings["training"]["batching"]
-    return canonical_json(settings)
-
-
-def _words(record: RunRecord) -> Words:
-    return _words_of(record.spec.recipe, record.spec.training)
-
-
-def _words_of(recipe: object, training: Training) -> Words:
-    return (*(getattr(recipe, name) for name in RECIPE_WORDS), training.batching)
-
-
-def _study(records: Sequence[RunRecord], given: RunSpec | None) -> Study:
-    found: dict[Words, dict[int, RunRecord]] = {}
-    for record in records:
-        found.setdefault(_words(record), {})[record.spec.seed] = record
-    spec = records[0].spec
-    base = _base(list(found), spec.variant, given)
-    cells = tuple(
-        StudyCell(_departures(base, words), dict(sorted(runs.items())))
-        for words, runs in sorted(found.items(), key=lambda pair: _place(base, pair[0]))
-    )
-    (group,) = groups([next(iter(found[base].values()))])
-    title = f"{short_line(spec.variant)}, {group.title}"
-    return Study(spec.variant, title, dict(zip(WORDS, base, strict=True)), cells, differences(cells))
-
-
-def _base(found: Sequence[Words], variant: str, given: RunSpec | None) -> Words:
-    if given is not None and _words_of(given.recipe, given.training) in found:
-        return _words_of(given.recipe, given.training)
-    known = RECIPES.get(variant)
-    own = _words_of(known, TUTORIAL) if isinstance(known, TransformerRecipe) else None
-
-    def rank(words: Words) -> tuple[int, bool, tuple[int, ...]]:
-        near = sum(len(_departures(words, other)) == 1 for other in found)
-        return -near, words != own, _place(words, words)
-
-    return min(found, key=rank)
-
-
-def _departures(base: Words, words: Words) -> Departures:
-    pairs = zip(WORDS, base, words, strict=True)
-    return tuple((field, word) for field, own, word in pairs if word != own)
-
-
-def _place(base: Words, words: Words) -> tuple[int, ...]:
-    """Return the sort key of a recipe: fewer changes first, then fields and levels in the order of the contract."""
-    places = [known.index(word) for known, word in zip(WORDS.values(), words, strict=True)]
-    away = [own != word for own, word in zip(base, words, strict=True)]
-    first = away.index(True) if any(away) else 0
-    return (sum(away), first, *places)
 
 
 def differences(cells: Sequence[StudyCell], declared: Collection[str] = ()) -> tuple[str, ...]:
@@ -187,8 +135,65 @@ def differences(cells: Sequence[StudyCell], declared: Collection[str] = ()) -> t
     The baseline's runs are compared over seeds, and all cells at each seed, so that a cell that lacks a seed hides no
     difference of the others.
     """
-    declared = {BATCHING, *declared}
     sets = [list(cells[0].records.values())]
     for seed in sorted({seed for cell in cells for seed in cell.records}):
         sets.append([cell.records[seed] for cell in cells if seed in cell.records])
-    return tuple(dict.fromkeys(str(line) for one in sets for line in undeclared(one, declared)))
+    mismatches = [mismatch for records in sets for mismatch in undeclared(records, {BATCHING, *declared})]
+    return tuple(dict.fromkeys(map(str, mismatches)))
+
+
+def _other_settings(record: RunRecord) -> str:
+    """Return all settings of a run except its seed and the fields of `WORDS`."""
+    settings = to_json(replace(record.spec, seed=0))
+    fields = (*RECIPE_WORDS, "name", "source")
+    settings["recipe"] = {name: value for name, value in settings["recipe"].items() if name not in fields}
+    del settings["training"]["batching"]
+    return canonical_json(settings)
+
+
+def _words(recipe: object, training: Training) -> Words:
+    return (*(getattr(recipe, name) for name in RECIPE_WORDS), training.batching)
+
+
+def _words_of(record: RunRecord) -> Words:
+    return _words(record.spec.recipe, record.spec.training)
+
+
+def _study(records: Sequence[RunRecord], base_run: RunSpec | None) -> Study:
+    by_words = group_by(records, _words_of)
+    spec = records[0].spec
+    base = _base(list(by_words), spec.variant, base_run)
+    cells = tuple(
+        StudyCell(_departures(base, words), dict(sorted({run.spec.seed: run for run in by_words[words]}.items())))
+        for words in sorted(by_words, key=lambda words: _sort_key(base, words))
+    )
+    (table,) = groups(by_words[base][:1])
+    title = f"{short_line(spec.variant)}, {table.title}"
+    return Study(spec.variant, title, dict(zip(WORDS, base, strict=True)), cells, differences(cells))
+
+
+def _base(cells: Sequence[Words], variant: str, base_run: RunSpec | None) -> Words:
+    """Return the baseline among the cells; see `studies`."""
+    if base_run is not None and _words(base_run.recipe, base_run.training) in cells:
+        return _words(base_run.recipe, base_run.training)
+    built_in = RECIPES.get(variant)
+    variant_words = _words(built_in, TUTORIAL) if isinstance(built_in, TransformerRecipe) else None
+
+    def rank(words: Words) -> tuple[int, bool, tuple[int, ...]]:
+        neighbours = sum(len(_departures(words, cell)) == 1 for cell in cells)
+        return -neighbours, words != variant_words, _sort_key(words, words)
+
+    return min(cells, key=rank)
+
+
+def _departures(base: Words, words: Words) -> Departures:
+    levels = zip(WORDS, base, words, strict=True)
+    return tuple((field, word) for field, base_word, word in levels if word != base_word)
+
+
+def _sort_key(base: Words, words: Words) -> tuple[int, ...]:
+    """Return the sort key of a recipe: fewer changes first, then fields and levels in the order of the contract."""
+    positions = [levels.index(word) for levels, word in zip(WORDS.values(), words, strict=True)]
+    is_changed = [base_word != word for base_word, word in zip(base, words, strict=True)]
+    first_change = is_changed.index(True) if any(is_changed) else 0
+    return (sum(is_changed), first_change, *positions)

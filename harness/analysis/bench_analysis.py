@@ -1,4 +1,4 @@
-"""Everything that the statistics say of a set of runs, computed once and passed to every renderer."""
+"""The complete analysis of a set of runs, computed once for all renderers."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from pathlib import Path
 
 from harness.analysis import ablation
 from harness.analysis.ablation import Analysis
-from harness.analysis.fairness import differences
+from harness.analysis.effects import METHOD, Method
+from harness.analysis.evidence import Sentences, stored_sentences
+from harness.analysis.fairness import table_differences
 from harness.analysis.grouping import RunTable, groups
-from harness.analysis.leaderboard import MetricLeaderboard, Sentences, distinct, judge, stored_sentences
+from harness.analysis.leaderboard import MetricLeaderboard, leaderboards
 from harness.analysis.metric_registry import MAIN
-from harness.analysis.statistics import METHOD, Method
 from harness.storage.records import RunRecord
 
 
 @dataclass(frozen=True)
 class TableAnalysis:
-    """A table of runs and what its runs allow to conclude.
+    """A table of runs and its leaderboards.
 
-    Args:
-        table: the runs, one row for each variant and set of settings.
-        labels: the rows' labels, each once.
-        mismatches: why the runs are not comparable; empty if they are.
-        leaderboards: by metric, the intervals, differences, ranks and detectable difference; empty if the runs are not
-            comparable.
+    Attributes:
+        table: The runs, one row for each variant and set of settings.
+        mismatches: The reasons why the runs are not comparable; empty if they are.
+        leaderboards: The leaderboard of each metric; empty if the runs are not comparable.
     """
 
     table: RunTable
-    labels: tuple[str, ...]
     mismatches: tuple[str, ...]
     leaderboards: Mapping[str, MetricLeaderboard]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(row.label for row in self.table.rows)
 
     @property
     def main(self) -> MetricLeaderboard | None:
@@ -42,7 +44,7 @@ class TableAnalysis:
 
 @dataclass(frozen=True)
 class BenchAnalysis:
-    """All tables of a set of runs, each analysed once, and its ablations."""
+    """All tables of a set of runs, and its ablations."""
 
     records: tuple[RunRecord, ...]
     tables: tuple[TableAnalysis, ...]
@@ -60,20 +62,17 @@ def analyse_bench(
     """Return the analysis of some runs.
 
     Args:
-        records: the runs' records.
-        results: the folder of the runs' files, from which the statistics of test sentences are read; without it
-            intervals cover other seeds only.
-        method: how intervals and tests are made.
+        records: The records of the runs.
+        results: The folder with the sentence statistics of the runs; without it intervals cover other seeds only.
+        method: The method of intervals and tests.
 
     Raises:
-        ValueError: a file of sentence statistics is damaged.
+        ValueError: A file of sentence statistics is damaged.
     """
-    records = tuple(records)
-    sentences = stored_sentences(results)
+    records, sentences = tuple(records), stored_sentences(results)
     tables = []
     for table in groups(records):
-        labels = tuple(distinct([row.label for row in table.rows]))
-        mismatches = tuple(differences(table))
-        leaderboards = {} if mismatches else judge(table, labels, sentences, method=method)
-        tables.append(TableAnalysis(table, labels, mismatches, leaderboards))
+        mismatches = tuple(table_differences(table))
+        boards = {} if mismatches else leaderboards(table, sentences, method=method)
+        tables.append(TableAnalysis(table, mismatches, boards))
     return BenchAnalysis(records, tuple(tables), sentences)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from harness.analysis import comparability, subsets
-from harness.analysis import comparison_metrics as figures
-from harness.analysis import example_sentences as sentences
+from harness.analysis import comparability, example_sentences, subsets
 from harness.analysis.comparability import DifferingSetting, Disagreement
-from harness.analysis.comparison_metrics import MetricComparison
+from harness.analysis.comparison_metrics import MetricComparison, compare_metrics
 from harness.analysis.example_sentences import Ngram, Sentence
-from harness.analysis.fairness import differences
+from harness.analysis.fairness import table_differences
 from harness.analysis.grouping import groups
 from harness.analysis.metric_registry import MAIN
 from harness.analysis.selection import Run, Side
@@ -20,7 +18,7 @@ from harness.analysis.subsets import SubsetScores
 from harness.storage import run_store
 
 RANKED_BY = ("chrf", "bleu_sacre")
-"""By which score sentences are told apart: the first that every run has statistics of."""
+"""The scores that may rank sentences; the first one with statistics of every run does."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,18 @@ class LargestDifferences:
 class Comparison:
     """The results of a comparison.
 
-    `seeds` completed on every side; sentences, lengths and words are of these only. `ranked_by` is the score of single
-    sentences. `left_out` has a line for each part that is not available.
+    Attributes:
+        sides: The sides; the others are compared with the first one.
+        allowed: The differences that make them incomparable, allowed by name.
+        settings: The settings in which they differ.
+        figures: The metrics.
+        remarks: What restricts the statistics, in sentences.
+        lost: The runs that did not complete, a line each.
+        seeds: The seeds that completed on every side; sentences, lengths and words are of these only.
+        ranked_by: The score that ranks sentences.
+        parts: The scores of subsets of the test set.
+        extremes: The sentences and n-grams that differ most.
+        left_out: A line for each part that is not available.
     """
 
     sides: tuple[Side, ...]
@@ -60,14 +68,14 @@ class Comparison:
     remarks: tuple[str, ...]
     lost: tuple[str, ...]
     seeds: tuple[int, ...]
-    ranked_by: str = ""
-    parts: tuple[SubsetScores, ...] = ()
-    extremes: tuple[LargestDifferences, ...] = ()
-    left_out: tuple[str, ...] = field(default=())
+    ranked_by: str
+    parts: tuple[SubsetScores, ...]
+    extremes: tuple[LargestDifferences, ...]
+    left_out: tuple[str, ...]
 
     def figure(self, name: str) -> MetricComparison | None:
         """Return a metric by its name in records; None if no side has it."""
-        return next((one for one in self.figures if one.figure.name == name), None)
+        return next((comparison for comparison in self.figures if comparison.figure.name == name), None)
 
 
 def compare(
@@ -77,42 +85,42 @@ def compare(
     *,
     examples: int,
     with_text: bool = True,
-    others: Sequence[Side] = (),
+    table_rows: Sequence[Side] = (),
 ) -> Comparison:
     """Compare sides with the first one.
 
     Args:
-        sides: two or more; see `selection.find`.
-        allowed: the differences between them that were allowed by name.
-        corpus: their test set, if it is available.
-        examples: the number of sentences and n-grams in each direction.
-        with_text: whether the result may hold text of the corpus.
-        others: the other rows of the table of the report that has the sides as rows; see `other_rows`.
+        sides: Two or more sides; see `selection.find`.
+        allowed: The differences that make them incomparable, allowed by name.
+        corpus: Their test set, if it is available.
+        examples: The number of sentences and n-grams in each direction.
+        with_text: Whether the result may hold text of the corpus.
+        table_rows: The other rows of the report's table; see `other_rows`.
 
     Raises:
-        ValueError: no run completed, or a file is damaged.
+        ValueError: No run completed, or a file is damaged.
     """
     if not any(side.completed for side in sides):
         raise ValueError("no run completed: there is nothing to compare")
-    paired = not any(one.unpaired for one in allowed)
-    found = figures.compare(sides, paired=paired, others=others if paired else ())
-    seeds, left_out = figures.common(sides), []
+    paired = not any(disagreement.unpaired for disagreement in allowed)
+    metrics = compare_metrics(sides, paired=paired, table_rows=table_rows if paired else ())
+    seeds = tuple(sorted(set.intersection(*(set(side.completed) for side in sides))))
+    left_out: list[str] = []
     parts, extremes, ranked_by = list[SubsetScores](), list[LargestDifferences](), ""
     if not paired:
         left_out.append("Sentences, lengths, words and n-grams: the sides were not measured on the same sentences.")
     elif not seeds:
         left_out.append("Sentences, lengths, words and n-grams: no seed completed on every side.")
     else:
-        parts, told = _parts(sides, seeds, corpus)
-        extremes, ranked_by, more = _extremes(sides, seeds, corpus, examples, with_text=with_text)
-        left_out += [*told, *more]
+        parts = _parts(sides, seeds, corpus, left_out)
+        ranked_by, extremes = _extremes(sides, seeds, corpus, examples, left_out, with_text=with_text)
     return Comparison(
         sides=tuple(sides),
         allowed=tuple(allowed),
-        settings=tuple(comparability.differing(sides)),
-        figures=tuple(found),
-        remarks=_remarks(found),
-        lost=tuple(figures.lost(sides)),
+        settings=tuple(comparability.differing_settings(sides)),
+        figures=tuple(metrics),
+        remarks=_remarks(metrics),
+        lost=tuple(line for side in sides for line in _incomplete(side)),
         seeds=seeds,
         ranked_by=ranked_by,
         parts=tuple(parts),
@@ -121,102 +129,120 @@ def compare(
     )
 
 
-def _remarks(found: Sequence[MetricComparison]) -> tuple[str, ...]:
-    """Return the remarks on the statistics of quality."""
-    judged = [one for one in found if one.table is not None and one.figure.kind == "quality"]
-    whole = [one for one in judged if any(each.basis != "nothing" for each in one.intervals)]
-    first = next((one for one in whole if one.figure.name == MAIN), None) or next(iter(judged), None)
-    return first.table.remarks if first and first.table else ()
+def other_rows(sides: tuple[Side, ...], results: Path) -> tuple[Side, ...]:
+    """Return the other rows of the report's table that has all sides as rows, so that both correct for the same tests.
+
+    Returns an empty tuple if no table of `results` has all sides, or its runs are not comparable.
+    """
+    folders_of_sides = [{run.folder.resolve() for run in side.runs} for side in sides]
+    if not all(folder.parent == results.resolve() for folders in folders_of_sides for folder in folders):
+        return ()
+    for table in groups(run_store.records(results, complain=lambda line: None)):
+        rows = [
+            Side(
+                f"row {number}",
+                row.label,
+                tuple(Run(record, run_store.run_folder(results, record.id)) for record in row.records),
+            )
+            for number, row in enumerate(table.rows, start=1)
+        ]
+        folders_of_rows = [{run.folder.resolve() for run in row.runs} for row in rows]
+        if all(folders in folders_of_rows for folders in folders_of_sides):
+            if table_differences(table):
+                return ()
+            pairs = zip(rows, folders_of_rows, strict=True)
+            return tuple(row for row, folders in pairs if folders not in folders_of_sides)
+    return ()
+
+
+def _incomplete(side: Side) -> list[str]:
+    """Return a line for each run that did not complete."""
+    return [
+        f"{side.letter}, seed {record.spec.seed}: {record.status}"
+        + (f" after {len(record.curve)} epochs" if record.curve else "")
+        + (f": {record.reason}" if record.reason else "")
+        + ("" if record.status in run_store.FINISHED else " (counts for nothing here)")
+        for record in side.records
+        if record.status != "completed"
+    ]
+
+
+def _remarks(metrics: Sequence[MetricComparison]) -> tuple[str, ...]:
+    """Return the remarks on the first metric of quality that is compared."""
+    tables = [metric.table for metric in metrics if metric.table and metric.figure.kind == "quality"]
+    return tables[0].remarks if tables else ()
+
+
+# Parts that need sentences --------------------------------------------------------------------------------------------
 
 
 def _parts(
-    sides: Sequence[Side], seeds: Sequence[int], corpus: ReferenceCorpus | None
-) -> tuple[list[SubsetScores], list[str]]:
-    """Return the scores of subsets of the test set, and a line for each that is not available."""
-    found, left_out = [], []
-    sums = subsets.stored(sides, seeds, MAIN)
+    sides: Sequence[Side], seeds: Sequence[int], corpus: ReferenceCorpus | None, left_out: list[str]
+) -> list[SubsetScores]:
+    """Return the scores of subsets of the test set; add a line to `left_out` for each that is not available."""
+    parts = []
+    sums = subsets.stored_sums(sides, seeds, MAIN)
     if sums is None:
         left_out.append("sacreBLEU by length and by rarest word: not every run has the statistics of its sentences.")
     else:
-        found.append(subsets.by_length(sides, seeds, sums, MAIN))
-    why = _no_words(sides, corpus)
-    if corpus is None or corpus.frequencies is None or why:
-        left_out.append(f"sacreBLEU by rarest word, words by frequency: {why}")
-        return found, left_out
+        parts.append(subsets.by_length(sides, seeds, sums, MAIN))
+    reason = _no_words(sides, corpus)
+    if corpus is None or corpus.frequencies is None or reason:
+        left_out.append(f"sacreBLEU by rarest word, words by frequency: {reason}")
+        return parts
     if sums is not None and len(corpus.words) == sums[0].shape[1]:
-        found.append(subsets.by_rarest_word(sides, seeds, sums, MAIN, corpus.words, corpus.frequencies))
-    own = subsets.words(sides, seeds, corpus.words, corpus.frequencies)
-    if own is None:
+        parts.append(subsets.by_rarest_word(sides, seeds, sums, MAIN, corpus.words, corpus.frequencies))
+    by_frequency = subsets.words(sides, seeds, corpus.words, corpus.frequencies)
+    if by_frequency is None:
         left_out.append("Words by frequency: not every run has its translations stored.")
     else:
-        found.append(own)
-    return found, left_out
+        parts.append(by_frequency)
+    return parts
 
 
 def _no_words(sides: Sequence[Side], corpus: ReferenceCorpus | None) -> str:
-    """Return why words cannot be counted; empty if they can."""
+    """Return the reason why words cannot be counted; empty if they can."""
     if corpus is None:
         return "the corpus that the runs were measured on is not on this machine."
     if corpus.frequencies is None:
         return "the tokenizer cuts words into pieces."
-    if comparability.other_words(sides):
+    if comparability.differ_in_target_vocabulary(sides):
         return "the sides have different target words."
     return ""
 
 
 def _extremes(
-    sides: Sequence[Side], seeds: Sequence[int], corpus: ReferenceCorpus | None, examples: int, *, with_text: bool
-) -> tuple[list[LargestDifferences], str, list[str]]:
-    """Return the most different sentences and n-grams, the score that ranks sentences, and what is not available."""
+    sides: Sequence[Side],
+    seeds: Sequence[int],
+    corpus: ReferenceCorpus | None,
+    examples: int,
+    left_out: list[str],
+    *,
+    with_text: bool,
+) -> tuple[str, list[LargestDifferences]]:
+    """Return the score that ranks sentences, and the most different sentences and n-grams of each further side."""
     if not examples:
-        return [], "", []
-    left_out = []
-    stored = {name: sums for name in RANKED_BY if (sums := subsets.stored(sides, seeds, name)) is not None}
-    name = next(iter(stored), "")
-    why = _no_words(sides, corpus)
+        return "", []
+    stored = {name: sums for name in RANKED_BY if (sums := subsets.stored_sums(sides, seeds, name)) is not None}
+    score, sums = next(iter(stored.items()), ("", []))
+    reason = _no_words(sides, corpus)
     texts = (corpus.source, corpus.reference) if corpus and with_text else ((), ())
-    found = []
-    for place, side in enumerate(sides[1:], start=1):
-        pair = (sides[0], side)
-        told = (
-            sentences.most_different(
-                pair, seeds, (stored[name][0], stored[name][place]), name, count=examples, texts=texts
+    extremes = []
+    for index, side in enumerate(sides[1:], start=1):
+        pair, sentences, ngrams = (sides[0], side), None, None
+        if score:
+            sentences = example_sentences.most_different(
+                pair, seeds, (sums[0], sums[index]), score, count=examples, texts=texts
             )
-            if name
-            else None
-        )
-        grams = (
-            sentences.ngrams(pair, seeds, corpus.words, count=examples) if corpus and with_text and not why else None
-        )
-        found.append(LargestDifferences(side.letter, told, grams))
-    if any(one.sentences is None for one in found):
+        if corpus and with_text and not reason:
+            ngrams = example_sentences.ngrams(pair, seeds, corpus.words, count=examples)
+        extremes.append(LargestDifferences(side.letter, sentences, ngrams))
+    if any(extreme.sentences is None for extreme in extremes):
         left_out.append("Sentences that differ most: not every run has its translations and statistics stored.")
     elif not texts[0]:
-        what = "--without-corpus-text" if corpus else "the corpus is not on this machine"
-        left_out.append(f"Source and reference of the sentences: {what}.")
-    if any(one.ngrams is None for one in found):
-        shut = "--without-corpus-text." if corpus and not with_text else "not every run has its translations."
-        left_out.append(f"n-grams: {why or shut}")
-    return found, name, left_out
-
-
-def other_rows(sides: tuple[Side, ...], results: Path) -> tuple[Side, ...]:
-    """Return the other rows of the report's table that has each side as a row, so that both test the same table.
-
-    Returns an empty tuple if no table of `results` has all sides, or its runs are not comparable.
-    """
-    wanted = [{run.folder.resolve() for run in side.runs} for side in sides]
-    if not all(folder.parent == results.resolve() for one in wanted for folder in one):
-        return ()
-    for group in groups(run_store.records(results, complain=lambda line: None)):
-        rows = [[Run(record, run_store.run_folder(results, record.id)) for record in row.records] for row in group.rows]
-        folders = [{run.folder.resolve() for run in row} for row in rows]
-        if all(one in folders for one in wanted):
-            if differences(group):
-                return ()
-            return tuple(
-                Side(f"row {place}", row.label, tuple(runs))
-                for place, (row, runs, own) in enumerate(zip(group.rows, rows, folders, strict=True), start=1)
-                if own not in wanted
-            )
-    return ()
+        cause = "--without-corpus-text" if corpus else "the corpus is not on this machine"
+        left_out.append(f"Source and reference of the sentences: {cause}.")
+    if any(extreme.ngrams is None for extreme in extremes):
+        cause = "--without-corpus-text." if corpus and not with_text else "not every run has its translations."
+        left_out.append(f"n-grams: {reason or cause}")
+    return score, extremes

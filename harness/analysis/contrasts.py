@@ -6,22 +6,25 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.analysis import power, statistics
-from harness.analysis.ablation_study import WORDS, Departures, Study, StudyCell
-from harness.analysis.effects import Conclusion, Tested, conclude
-from harness.analysis.grouping import measure
-from harness.analysis.leaderboard import Sentences, metric_function, sentence_sums
+from harness.analysis import statistics
+from harness.analysis.ablation_study import WORDS, Departures, Study, label
+from harness.analysis.effects import METHOD, Conclusion, Effect, Method
+from harness.analysis.evidence import Sentences, metric_function, row_evidence
+from harness.analysis.grouping import group_by, measure
 from harness.analysis.metric_registry import ABLATION, scale_of
-from harness.analysis.statistics import METHOD, Evidence, Method, holm
-from harness.storage.records import RunRecord
+from harness.analysis.significance import holm
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """A weighted sum of the metrics of recipes, and the seeds at which all of them completed.
+    """A weighted sum of the metrics of recipes.
 
-    `changed` and `against` are the levels compared, `weights` the weight of each recipe. `combinations` counts the
-    combinations of the other fields in the average.
+    Attributes:
+        changed: The levels that are compared.
+        against: The levels that they are compared with.
+        weights: The weight of each recipe.
+        seeds: The seeds at which all recipes completed.
+        combinations: The number of combinations of the other fields in the average.
     """
 
     changed: Departures
@@ -36,29 +39,12 @@ class Contrast:
         return " with ".join(f"{field}={word}" for field, word in self.changed)
 
 
-@dataclass(frozen=True)
-class AblationEffect:
-    """The change of a metric, as a mean over paired seeds with its 95 % interval.
-
-    If no seed has all values, everything is None. `p` is that of the comparison on its own, `p_holm` that after
-    Holm's correction for the other effects on the same figure in its table; `significant`: `p_holm` is below 0.05.
-    The other fields are those of `effects.Effect`.
-    """
+@dataclass(frozen=True, kw_only=True)
+class AblationEffect(Effect):
+    """The effect of a contrast on a metric; `p_holm` and `significant` correct for the effects of its table."""
 
     figure: str
     contrast: Contrast
-    mean: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    p_holm: float | None = None
-    significant: bool = False
-    values: tuple[float, ...] = ()
-    tested: Tested = "nothing"
-    above_zero: float | None = None
-    basis: str = "nothing"
-    standard_error: float | None = None
-    degrees: float | None = None
 
     @property
     def size(self) -> float:
@@ -68,8 +54,7 @@ class AblationEffect:
     @property
     def conclusion(self) -> Conclusion:
         """Whether the effect is better, worse or inconclusive."""
-        less_is_better = ABLATION[self.figure].less_is_better
-        return conclude(self.mean, self.tested, significant=self.significant, less_is_better=less_is_better)
+        return self.conclude(less_is_better=ABLATION[self.figure].less_is_better)
 
 
 def estimate(
@@ -77,130 +62,71 @@ def estimate(
 ) -> list[AblationEffect]:
     """Return the effect of each contrast on a metric, all in one table.
 
-    Each contrast keeps all seeds it has, so one that lacks a seed takes none from the others. All recipes of the study
-    that completed at these seeds take part in the moderation of variances. `at_once` is for how many contrasts, of
-    which these were chosen, intervals and p-values are to hold together (Bonferroni).
+    Each contrast uses all its own seeds. All recipes of the study that completed at these seeds take part in the
+    moderation of variances.
+
+    Args:
+        study: The recipes.
+        figure: The name of the metric.
+        contrasts: The contrasts.
+        sentences: Returns the sentence statistics of a run.
+        at_once: The number of contrasts from which these were selected; intervals and p-values hold for all of them
+            together (Bonferroni).
     """
     method = Method(confidence=1 - (1 - METHOD.confidence) / at_once)
-    found: dict[int, statistics.Effect] = {}
-    for seeds in dict.fromkeys(one.seeds for one in contrasts if one.seeds):
-        same = [place for place, one in enumerate(contrasts) if one.seeds == seeds]
-        used = {departures for place in same for departures in contrasts[place].weights}
-        rows = {cell.departures: cell for cell in study.cells if cell.completed.issuperset(seeds)}
+    effects = [Effect(label=contrast.label) for contrast in contrasts]
+    by_seeds = group_by(
+        (index for index in range(len(contrasts)) if contrasts[index].seeds), lambda i: contrasts[i].seeds
+    )
+    for seeds, indices in by_seeds.items():
+        used = {departures for index in indices for departures in contrasts[index].weights}
         evidence = [
-            _evidence(cell, seeds, figure, sentences if departures in used else _no_sentences)
-            for departures, cell in rows.items()
+            row_evidence(
+                cell.label,
+                (cell.records[seed] for seed in seeds),
+                figure,
+                sentences if cell.departures in used else None,
+            )
+            for cell in study.cells
+            if cell.completed.issuperset(seeds)
         ]
         weights = {
-            str(place): {rows[one].label: weight for one, weight in contrasts[place].weights.items()} for place in same
+            str(index): {label(departures): weight for departures, weight in contrasts[index].weights.items()}
+            for index in indices
         }
-        metric, scale = metric_function(figure), scale_of(figure)
-        table = statistics.contrasts(evidence, weights, metric, scale=scale, method=method)
-        found.update(zip(same, table.effects, strict=True))
-    ps = holm([found[place].p if place in found else None for place in range(len(contrasts))])
-    ps = tuple(None if p is None else min(1.0, p * at_once) for p in ps)
-    return [_effect(figure, one, found.get(place), ps[place]) for place, one in enumerate(contrasts)]
-
-
-def _effect(figure: str, contrast: Contrast, found: statistics.Effect | None, p_holm: float | None) -> AblationEffect:
-    if found is None:
-        return AblationEffect(figure, contrast)
-    return AblationEffect(
-        figure,
-        contrast,
-        mean=found.mean,
-        low=found.low,
-        high=found.high,
-        p=found.p,
-        p_holm=p_holm,
-        significant=p_holm is not None and p_holm < 1 - METHOD.confidence,
-        values=found.values,
-        tested=found.tested,
-        above_zero=found.above_zero,
-        basis=found.basis,
-        standard_error=found.standard_error,
-        degrees=found.degrees,
-    )
+        table = statistics.contrasts(evidence, weights, metric_function(figure), scale=scale_of(figure), method=method)
+        for index, effect in zip(indices, table, strict=True):
+            effects[index] = effect
+    corrected = [None if p is None else min(1.0, p * at_once) for p in holm([effect.p for effect in effects])]
+    return [
+        AblationEffect(
+            **vars(effect)
+            | {
+                "label": contrast.label,
+                "p_holm": p_holm,
+                "significant": p_holm is not None and p_holm < 1 - METHOD.confidence,
+            },
+            figure=figure,
+            contrast=contrast,
+        )
+        for contrast, effect, p_holm in zip(contrasts, effects, corrected, strict=True)
+    ]
 
 
 def detectable(study: Study, effects: Sequence[AblationEffect]) -> float | None:
-    """Return the true effect, at the base's level of the metric, that a table detects with a probability of 80 %.
+    """Return the true effect, around the baseline's mean, that a table detects with a probability of 80 %.
 
     It is that of the effect with the median standard error; None if nothing is tested over seeds.
     """
-    known = sorted((one.standard_error, one.degrees) for one in effects if one.standard_error and one.degrees)
-    base = study.cells[0]
-    levels = [measure(base.records[seed], effects[0].figure) for seed in base.completed] if known else []
-    found = [level for level in levels if level is not None]
-    if not known or not found:
+    if not effects:
         return None
-    error, degrees = known[len(known) // 2]
-    least = power.detectable(error, degrees, sum(one.p is not None for one in effects))
-    scale = scale_of(effects[0].figure)
-    return float(scale.shown(least, scale.forward(sum(found) / len(found))))
-
-
-def _no_sentences(record: RunRecord) -> None:
-    """Return nothing: the sentences of rows that are in no contrast are not needed."""
-
-
-def _evidence(cell: StudyCell, seeds: Sequence[int], figure: str, sentences: Sentences) -> Evidence:
-    records = [cell.records[seed] for seed in seeds]
-    figures = tuple(measure(record, figure) for record in records)
-    return Evidence(cell.label, tuple(seeds), figures, sentence_sums(records, figure, sentences))
-
-
-def alone(study: Study, field: str) -> list[Contrast]:
-    """Return the contrast of each level of a field with the base, the other fields as in the base."""
-    own = ((field, study.base[field]),)
-    made = []
-    for word in WORDS[field]:
-        departures = ((field, word),)
-        if word != study.base[field] and study.cell(departures) is not None:
-            made.append(contrast(study, departures, own, {departures: 1.0, (): -1.0}))
-    return made
-
-
-def averaged(study: Study, whole: Collection[Departures], changed: Departures) -> Contrast:
-    """Return the main effect of a level, or the interaction of two, averaged over the levels of all other fields.
-
-    main effect of a = mean over c of y(a, c) - y(base, c)
-    interaction of a and b = mean over c of y(a, b, c) - y(a, base, c) - y(base, b, c) + y(base, base, c)
-
-    Averaged are the combinations c of which all these recipes are among `whole`.
-    """
-    fields = [field for field, _ in changed]
-    against = tuple((field, study.base[field]) for field in fields)
-    others = dict.fromkeys(tuple(pair for pair in one if pair[0] not in fields) for one in whole)
-    weights: dict[Departures, float] = {}
-    combinations = 0
-    for other in others:
-        corners = {}
-        for kept in itertools.product((True, False), repeat=len(changed)):
-            corner = [pair for pair, one in zip(changed, kept, strict=True) if one]
-            corners[_ordered([*other, *corner])] = (-1.0) ** (len(changed) - len(corner))
-        if corners.keys() <= set(whole):
-            weights.update(corners)
-            combinations += 1
-    weights = {departures: weight / combinations for departures, weight in weights.items()}
-    return contrast(study, changed, against, weights, combinations)
-
-
-def between(study: Study, first: Contrast | None, second: Contrast | None) -> Contrast:
-    """Return the contrast between two levels of a field, from their contrasts with the base (None: the base)."""
-    known = first or second
-    assert known is not None
-    weights: dict[Departures, float] = {}
-    for one, sign in ((first, 1.0), (second, -1.0)):
-        for departures, weight in one.weights.items() if one else ():
-            weights[departures] = weights.get(departures, 0.0) + sign * weight
-    return contrast(
-        study,
-        first.changed if first else known.against,
-        second.changed if second else known.against,
-        {departures: weight for departures, weight in weights.items() if weight},
-        known.combinations,
-    )
+    base, figure = study.cells[0], effects[0].figure
+    values = [measure(base.records[seed], figure) for seed in base.completed]
+    known, scale = [value for value in values if value is not None], scale_of(figure)
+    if not known:
+        return None
+    level = float(scale.forward(sum(known) / len(known)))
+    return statistics.median_detectable(effects, scale, level, tests=sum(effect.p is not None for effect in effects))
 
 
 def contrast(
@@ -210,6 +136,59 @@ def contrast(
     completed = [cell.completed for cell in study.cells if cell.departures in weights]
     seeds = frozenset.intersection(*completed) if completed else frozenset()
     return Contrast(changed, against, weights, tuple(sorted(seeds)), combinations)
+
+
+def against_base(study: Study, field: str) -> list[Contrast]:
+    """Return the contrast of each level of a field with the base, with the other fields as in the base."""
+    base = ((field, study.base[field]),)
+    levels = [((field, word),) for word in WORDS[field] if word != study.base[field]]
+    return [
+        contrast(study, changed, base, {changed: 1.0, (): -1.0})
+        for changed in levels
+        if study.cell(changed) is not None
+    ]
+
+
+def averaged(study: Study, recipes: Collection[Departures], changed: Departures) -> Contrast:
+    """Return the main effect of a level, or the interaction of two, averaged over the levels of all other fields.
+
+    main effect of a = mean over c of y(a, c) - y(base, c)
+    interaction of a and b = mean over c of y(a, b, c) - y(a, base, c) - y(base, b, c) + y(base, base, c)
+
+    The mean is over the combinations c for which `recipes` has all these recipes.
+    """
+    fields = [field for field, _ in changed]
+    against = tuple((field, study.base[field]) for field in fields)
+    contexts = dict.fromkeys(tuple(pair for pair in recipe if pair[0] not in fields) for recipe in recipes)
+    weights: dict[Departures, float] = {}
+    combinations = 0
+    for context in contexts:
+        corners = {}
+        for selection in itertools.product((True, False), repeat=len(changed)):
+            levels = list(itertools.compress(changed, selection))
+            corners[_ordered([*context, *levels])] = (-1.0) ** (len(changed) - len(levels))
+        if corners.keys() <= set(recipes):
+            weights.update(corners)
+            combinations += 1
+    weights = {departures: weight / combinations for departures, weight in weights.items()}
+    return contrast(study, changed, against, weights, combinations)
+
+
+def between(study: Study, first: Contrast | None, second: Contrast | None) -> Contrast:
+    """Return the contrast between two levels of a field, from their contrasts with the base (None: the base)."""
+    either = first or second
+    assert either is not None
+    weights: dict[Departures, float] = {}
+    for contrast_with_base, sign in ((first, 1.0), (second, -1.0)):
+        for departures, weight in contrast_with_base.weights.items() if contrast_with_base else ():
+            weights[departures] = weights.get(departures, 0.0) + sign * weight
+    return contrast(
+        study,
+        first.changed if first else either.against,
+        second.changed if second else either.against,
+        {departures: weight for departures, weight in weights.items() if weight},
+        either.combinations,
+    )
 
 
 def _ordered(pairs: Sequence[tuple[str, str]]) -> Departures:

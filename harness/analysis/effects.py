@@ -1,13 +1,10 @@
-"""Input and result types of the statistics: rows of runs, intervals, differences, tables and bands."""
+"""The method and the results of the statistics: intervals, effects, conclusions, tables and bands."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Literal, get_args
-
-import numpy.typing as npt
+from typing import Literal, get_args
 
 Correction = Literal["holm", "none"]
 Basis = Literal["seeds and sentences", "seeds", "sentences", "nothing"]
@@ -18,11 +15,15 @@ Tested = Literal["seeds", "sentences", "nothing"]
 class Method:
     """The method of intervals and tests.
 
-    `resamples` is the number of bootstrap samples of the test sentences, `trials` that of approximate randomisation,
-    and `correction` the one that `significant` uses.
+    Attributes:
+        resamples: The number of bootstrap samples of the test sentences.
+        trials: The number of trials of approximate randomisation.
+        confidence: The confidence of intervals.
+        seed: The seed of both.
+        correction: The correction of the p-values that decide what is significant.
 
     Raises:
-        ValueError: a number is out of range, or the correction is unknown.
+        ValueError: A number is out of range, or the correction is unknown.
     """
 
     resamples: int = 1000
@@ -32,9 +33,9 @@ class Method:
     correction: Correction = "holm"
 
     def __post_init__(self) -> None:
-        for name, least in (("resamples", 2), ("trials", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be a whole number of at least {least}")
+        for name, smallest in (("resamples", 2), ("trials", 1), ("seed", 0)):
+            if getattr(self, name) < smallest:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be a whole number of at least {smallest}")
         if not 0 < self.confidence < 1:
             raise ValueError(f"confidence={self.confidence!r} must be between 0 and 1")
         if self.correction not in get_args(Correction):
@@ -44,47 +45,8 @@ class Method:
 METHOD = Method()
 
 
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """The runs of one row over seeds: the metric of each run, and the statistics of its test sentences if stored.
-
-    A value that is None, infinite or NaN belongs to a run that diverged or lacks the metric.
-    `sums` may hold anything for such a run.
-
-    Shapes: `sums` [n,N,K] for n seeds and N test sentences, the same sentences in the same order for all rows.
-
-    Raises:
-        ValueError: the lengths differ, or a seed occurs twice.
-    """
-
-    label: str
-    seeds: tuple[int, ...]
-    figures: tuple[float | None, ...]
-    sums: npt.NDArray[Any] | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"{self.label}: seeds={self.seeds!r} has a seed twice")
-        if len(self.figures) != len(self.seeds):
-            raise ValueError(f"{self.label}: {len(self.figures)} values for {len(self.seeds)} seeds")
-        if self.sums is not None and (self.sums.ndim != 3 or len(self.sums) != len(self.seeds) or not self.sums.size):
-            raise ValueError(
-                f"{self.label}: sums of shape {self.sums.shape} for {len(self.seeds)} seeds; "
-                "expected seeds, sentences, statistics"
-            )
-
-    @property
-    def diverged(self) -> tuple[int, ...]:
-        """The seeds whose runs have no value."""
-        return tuple(
-            seed
-            for seed, one in zip(self.seeds, self.figures, strict=True)
-            if not (one is not None and math.isfinite(one))
-        )
-
-
 class Conclusion(Enum):
-    """The conclusion from a comparison: its symbol and its label."""
+    """The conclusion from a comparison, as a symbol and a label."""
 
     BETTER = "▲", "better"
     WORSE = "▼", "worse"
@@ -101,13 +63,13 @@ class Conclusion(Enum):
         return self.value[1]
 
 
-LEGEND = ", ".join(f"{one.symbol} {one.label}" for one in Conclusion)
+LEGEND = ", ".join(f"{conclusion.symbol} {conclusion.label}" for conclusion in Conclusion)
 """All symbols with their labels, for the foot of a table."""
 
 NORMAL_SEEDS = 6
-"""From here on a test that assumes no distribution (sign flips, p of at least 2 / 2 ** n) could reach 0.05 too."""
+"""The fewest seeds with which a sign-flip test, which assumes no distribution and has p >= 2 / 2**n, can reach 0.05."""
 CLAIM_SEEDS = 5
-"""Sentences of prose claim nothing with fewer seeds."""
+"""The fewest seeds with which the prose of a report makes a claim."""
 ASSUMPTION = "assuming normally distributed seed noise"
 
 
@@ -116,47 +78,45 @@ def assumption(seeds: int) -> str:
     return f", {ASSUMPTION}" if seeds < NORMAL_SEEDS else ""
 
 
-def conclude(mean: float | None, tested: Tested, *, significant: bool, less_is_better: bool) -> Conclusion:
-    """Return the conclusion from a tested effect; all tables take their symbols from here."""
-    if mean is None or tested == "nothing":
-        return Conclusion.NOT_TESTED
-    if not significant:
-        return Conclusion.INCONCLUSIVE
-    if tested == "sentences":
-        return Conclusion.SENTENCES_ONLY
-    return Conclusion.BETTER if (mean < 0) == less_is_better else Conclusion.WORSE
-
-
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A mean over `n` seeds and its interval; None if it is unknown, and `remark` says why.
+    """A mean over seeds and its interval; two seeds have values and no interval.
 
-    `values` are those of the seeds. `basis` is what the interval covers: other seeds, other test sentences, or both.
-    Two seeds have values and no interval.
+    Attributes:
+        label: The row, or the weighted sum of rows.
+        mean: The mean over seeds; None if it is unknown, and `remark` says why.
+        low: The lower end of the interval, or None.
+        high: The upper end of the interval, or None.
+        n: The number of seeds.
+        basis: What the interval covers: other seeds, other test sentences, or both.
+        remark: What restricts the interval, in sentences.
+        values: The value of each seed.
     """
 
     label: str
-    mean: float | None
-    low: float | None
-    high: float | None
-    n: int
-    basis: Basis
-    remark: str
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    basis: Basis = "nothing"
+    remark: str = ""
     values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect(Interval):
-    """A weighted sum of rows with its interval and test, in the units of the metric; None if unknown.
+    """A weighted sum of rows with its interval and test, in the units of the metric.
 
-    tested          what the p-value covers: seeds, from 3 seeds on; sentences, for a pair of single runs; or nothing
-    standard_error  of the estimate on the metric's natural scale (`scales`), and its degrees of freedom
-    p               of the comparison on its own: below 0.05 exactly where the 95 % interval leaves 0 out
-    p_holm          the same after Holm's correction for all comparisons of the table
-    above_zero      the probability that it is above 0 in a new seed on the same test sentences
-    significant     the p-value that `Method.correction` names is below 1 − confidence
-    wins, losses    seeds in which it is above and below 0: for a difference those in which the first figure is higher,
-                    lower
+    Attributes:
+        tested: What the p-value covers: seeds, from 3 seeds on; sentences, for a pair of single runs; or nothing.
+        standard_error: The standard error on the natural scale of the metric.
+        degrees: The degrees of freedom of the standard error.
+        p: The p-value of this comparison alone: below 0.05 exactly if the 95 % interval excludes 0.
+        p_holm: The p-value after Holm's correction for all comparisons of the table.
+        above_zero: The probability that the effect is above 0 for a new seed on the same test sentences.
+        significant: Whether the p-value that `Method.correction` names is below 1 − confidence.
+        wins: The number of seeds with a value above 0.
+        losses: The number of seeds with a value below 0.
     """
 
     tested: Tested = "nothing"
@@ -169,12 +129,18 @@ class Effect(Interval):
     wins: int = 0
     losses: int = 0
 
-    def conclusion(self, *, less_is_better: bool) -> Conclusion:
-        """Return the conclusion, such as better if it is significantly above 0."""
-        return conclude(self.mean, self.tested, significant=self.significant, less_is_better=less_is_better)
+    def conclude(self, *, less_is_better: bool) -> Conclusion:
+        """Return the conclusion, such as better if the effect is significantly above 0."""
+        if self.mean is None or self.tested == "nothing":
+            return Conclusion.NOT_TESTED
+        if not self.significant:
+            return Conclusion.INCONCLUSIVE
+        if self.tested == "sentences":
+            return Conclusion.SENTENCES_ONLY
+        return Conclusion.BETTER if (self.mean < 0) == less_is_better else Conclusion.WORSE
 
     def better_on_new_seed(self, *, less_is_better: bool) -> float | None:
-        """Return the probability that it is for the better in a new seed on the same test sentences."""
+        """Return the probability that a new seed on the same test sentences is better."""
         if self.above_zero is None:
             return None
         return 1 - self.above_zero if less_is_better else self.above_zero
@@ -189,7 +155,7 @@ class Difference(Effect):
 
     @property
     def reversed(self) -> Difference:
-        """The same difference, taken the other way round."""
+        """The metric of row `second` minus that of row `first`."""
         return replace(
             self,
             label=minus(self.second, self.first),
@@ -206,14 +172,21 @@ class Difference(Effect):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceTable:
-    """The properties shared by all effects of a table.
+class Comparisons:
+    """A table of differences between rows.
 
-    `seeds` are those that all rows have, `tests` the number of comparisons that the p-values are corrected for, and
-    `detectable` the true difference, in the figure's units, that a comparison of two rows finds significant with a
-    probability of 80 %. `moderation` says how the variances were estimated.
+    Attributes:
+        differences: The difference of each pair of rows that is compared.
+        seeds: The seeds that all rows have.
+        tests: The number of comparisons that the p-values are corrected for.
+        detectable: The true difference, in the units of the metric, that a comparison of two rows finds significant
+            with a probability of 80 %; None if nothing is tested over seeds.
+        moderation: How the variances over seeds were estimated, in a sentence.
+        method: The method of intervals and tests.
+        remarks: What restricts the comparisons, in sentences.
     """
 
+    differences: tuple[Difference, ...]
     seeds: tuple[int, ...]
     tests: int
     detectable: float | None
@@ -221,39 +194,25 @@ class InferenceTable:
     method: Method
     remarks: tuple[str, ...]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Comparisons(InferenceTable):
-    """Differences between rows."""
-
-    differences: tuple[Difference, ...]
-
     def between(self, first: str, second: str) -> Difference:
-        """Return the difference of `first` less `second`, whichever way round the table has it.
+        """Return the metric of row `first` minus that of row `second`, in whichever order the table has them.
 
         Raises:
-            KeyError: the table has neither.
+            KeyError: The table does not compare these rows.
         """
-        for one in self.differences:
-            if (one.first, one.second) == (first, second):
-                return one
-            if (one.second, one.first) == (first, second):
-                return one.reversed
+        for difference in self.differences:
+            if (difference.first, difference.second) == (first, second):
+                return difference
+            if (difference.second, difference.first) == (first, second):
+                return difference.reversed
         raise KeyError(f"no difference between {first!r} and {second!r}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contrasts(InferenceTable):
-    """Weighted sums of rows."""
-
-    effects: tuple[Effect, ...]
 
 
 @dataclass(frozen=True)
 class Band:
-    """The mean over seeds at each epoch, and the ends of its t interval; None in an epoch in which a run has no value.
+    """The mean over seeds at each epoch, and its t interval; None at an epoch at which a run has no value.
 
-    With one run, `low` and `high` are None.
+    `low` and `high` are None with fewer than 3 runs.
     """
 
     mean: tuple[float | None, ...]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.analysis.grouping import RunTable, rows
+from harness.analysis.grouping import RunTable, group_by, rows
 from harness.evaluation.metrics import without_unknown
 from harness.experiments.serialization import to_json
 from harness.experiments.specs import Budget
@@ -14,25 +14,35 @@ from harness.storage.records import RunRecord
 from harness.text import short_line
 from impls.contract import GruRecipe, TransformerRecipe
 
-Holders = dict[str, list[str]]
-"""value -> who has it."""
-
 Kind = Literal[
     "settings", "files", "vocabularies", "decoding", "signatures", "training", "updates", "stream", "seeds", "weights"
 ]
 """What runs that share a table must agree in; `harness check` has a rule for each."""
 
 SOURCE_KINDS: tuple[Kind, ...] = ("settings", "files", "signatures")
-"""Those of them that hold between runs trained as their sources train them."""
+"""The kinds that apply to runs trained as their sources train them."""
+
+RATE, BATCHING = "training.peak_rate", "training.batching"
+DECLARED: dict[Budget, frozenset[str]] = {"tuned": frozenset({RATE}), "pilot": frozenset({RATE})}
+"""The settings that may differ between the runs of a budget."""
 
 DETOKENISED = ("bleu_sacre", "brevity_penalty", "chrf")
 DIGESTS = ("source_vocabulary", "target_vocabulary", "tokenised")
 MOST_NAMES = 8
 
+Value = tuple[Kind, str, str, RunRecord]
+"""The kind, the name and the value of something that must agree, and the run that has it."""
+
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One thing in which runs differ that should agree: what, and who has which value."""
+    """A difference between runs in something that must agree.
+
+    Attributes:
+        kind: The kind of what differs.
+        what: The name of what differs.
+        sides: Each value, with the labels of the rows that have it.
+    """
 
     kind: Kind
     what: str
@@ -42,34 +52,29 @@ class Mismatch:
         return f"{self.what}: {self.sides}"
 
 
-RATE, BATCHING = "training.peak_rate", "training.batching"
-DECLARED: dict[Budget, frozenset[str]] = {"tuned": frozenset({RATE}), "pilot": frozenset({RATE})}
-"""The settings that may differ between the runs of a budget, because the budget says so."""
-
-
 def unfair(records: Iterable[RunRecord], budget: Budget) -> list[Mismatch]:
     """Return the differences between the runs of a budget in what must agree; empty if there are none.
 
-    Checked in `controlled`: data settings, files, vocabularies and ids; test set, decoding and signatures; training
+    In `controlled`, data settings, files, vocabularies and ids must agree; test set, decoding and signatures; training
     settings, updates, seeds and the stream of batches; and for each seed every initial tensor that two recipes share by
-    name, shape and way of drawing. In `source`: data, test set and signatures, those of scores on tokens only between
-    runs with equal vocabularies; whether translations may contain `<unk>` is part of a source's search, as the beam is.
-    In `tuned` and `pilot`: as in `controlled`, but the learning rate may differ. A completed run that lacks a proof
-    differs from those that have it. Runs that did not complete are checked as far as they got.
+    name, shape and initialiser. In `source`, data, test set and signatures must agree, those of token-based scores only
+    between runs with equal vocabularies; whether translations may contain `<unk>` is part of the search of a source,
+    as the beam is. `tuned` and `pilot` are like `controlled`, but the learning rate may differ. A completed run that
+    lacks a fingerprint differs from those that have it. Other runs are checked as far as they got.
     """
-    chosen = [record for record in records if record.spec.budget == budget]
+    selected = [record for record in records if record.spec.budget == budget]
     if budget == "source":
-        return _differences(chosen, _source_evidence(chosen))
-    return undeclared(chosen, DECLARED.get(budget, frozenset()))
+        return _differences(selected, _values(selected, source=True))
+    return undeclared(selected, DECLARED.get(budget, frozenset()))
 
 
 def undeclared(records: Sequence[RunRecord], declared: Collection[str]) -> list[Mismatch]:
-    """Return the differences between runs that must agree in all but the settings `declared`, whatever their budgets.
+    """Return the differences between runs of any budget that must agree in all but the settings `declared`.
 
-    If "training.batching" is declared, the number of updates and the stream of batches must agree among the runs
-    with the same value of it.
+    If "training.batching" is declared, the number of updates and the stream of batches must agree among the runs with
+    the same batching.
     """
-    return _differences(records, _evidence(records, declared)) + _seeds(records) + _weights(records)
+    return _differences(records, _values(records, declared)) + _seeds(records) + _weights(records)
 
 
 def fairness(records: Iterable[RunRecord]) -> list[str]:
@@ -77,43 +82,59 @@ def fairness(records: Iterable[RunRecord]) -> list[str]:
     return list(map(str, unfair(records, "controlled")))
 
 
+def table_differences(table: RunTable) -> list[str]:
+    """Return the differences between the runs of a table that make them incomparable, as text."""
+    return list(map(str, unfair(table.records, table.budget)))
+
+
 def other_vocabulary(records: Iterable[RunRecord]) -> frozenset[str]:
-    """Return the ids of runs whose target vocabulary is not that of most runs: their perplexities compare to no other.
+    """Return the ids of runs with another target vocabulary than most runs, so that their perplexities do not compare.
 
-    The vocabulary of the first run wins a tie; runs without a digest are taken to have the vocabulary of most.
+    The vocabulary of the first run wins a tie; runs without a digest count as having the vocabulary of most runs.
     """
-    found = [(record.id, record.fingerprints.get("target_vocabulary")) for record in records]
-    digests = [digest for _, digest in found if digest]
-    most = max(dict.fromkeys(digests), key=digests.count, default=None)
-    return frozenset(run for run, digest in found if digest and digest != most)
+    digests = {record.id: record.fingerprints.get("target_vocabulary") for record in records}
+    values = [digest for digest in digests.values() if digest]
+    most = max(dict.fromkeys(values), key=values.count, default=None)
+    return frozenset(run_id for run_id, digest in digests.items() if digest and digest != most)
 
 
-Evidence = Iterator[tuple[Kind, str, str, RunRecord]]
-"""(of which kind, what must agree, its value, whose it is)."""
+def initialiser(record: RunRecord, name: str) -> str:
+    """Return the initialiser of a tensor; recipes with different initialisers do not share the tensor."""
+    recipe = record.spec.recipe
+    if name.endswith((".bias", ".shift", ".scale")):
+        return "constant"
+    if isinstance(recipe, GruRecipe):
+        return "gru"
+    is_embedding = name.endswith((".embedding", ".positions"))
+    return recipe.embedding_init if is_embedding and isinstance(recipe, TransformerRecipe) else "xavier"
 
 
-def _evidence(records: Sequence[RunRecord], declared: Collection[str]) -> Evidence:
-    file_names, signature_names = _names(records, "files"), sorted({one for r in records for one in r.signatures})
+# Settings and fingerprints --------------------------------------------------------------------------------------------
+
+
+def _values(records: Sequence[RunRecord], declared: Collection[str] = (), *, source: bool = False) -> Iterator[Value]:
+    """Yield the value of everything that must agree, for each run."""
+    file_names = sorted({name for record in records for name in record.fingerprints.get("files") or {}})
+    scores = sorted({name for record in records for name in record.signatures})
     for record in records:
-        yield from (one for one in _settings(record) if one[1] not in declared)
-        batching = f", batching={record.spec.training.batching}" if BATCHING in declared else ""
-        done = record.status == "completed"
+        yield from (value for value in _settings(record, source=source) if value[1] not in declared)
+        completed = record.status == "completed"
         files = record.fingerprints.get("files") or {}
         proofs: dict[tuple[Kind, str], object] = {("files", f"file {name}"): files.get(name) for name in file_names}
-        proofs |= {("vocabularies", name.replace("_", " ")): record.fingerprints.get(name) for name in DIGESTS}
-        if not file_names:
-            proofs["files", "files"] = None
-        if done:
-            for name in signature_names:
-                proofs["signatures", f"signature of {name}"] = record.signatures.get(name)
-            proofs |= _stream(record, batching)
+        if not source:
+            proofs |= {("vocabularies", name.replace("_", " ")): record.fingerprints.get(name) for name in DIGESTS}
+        if completed:
+            proofs |= _signatures(record, scores, source=source)
+        if completed and not source:
+            batching = f", batching={record.spec.training.batching}" if BATCHING in declared else ""
+            proofs |= _batches(record, batching)
         for (kind, name), value in proofs.items():
-            if value is not None or done:
+            if value is not None or completed:
                 yield kind, name, "missing" if value is None else str(value), record
 
 
-def _stream(record: RunRecord, batching: str) -> dict[tuple[Kind, str], object]:
-    """Return the evidence of equal batches: of the first epoch only for runs that stop early, of all for others."""
+def _batches(record: RunRecord, batching: str) -> dict[tuple[Kind, str], object]:
+    """Return the fingerprint of all batches, or of those of the first epoch for runs that stop early."""
     if record.spec.training.patience is not None and record.curve:
         digest = (record.fingerprints.get("batches") or {}).get(str(record.curve[0].updates))
         return {("stream", f"batches of epoch 1, seed {record.spec.seed}{batching}"): digest}
@@ -123,107 +144,82 @@ def _stream(record: RunRecord, batching: str) -> dict[tuple[Kind, str], object]:
     }
 
 
-def _settings(record: RunRecord) -> Evidence:
-    """Yield the settings of data, training and decoding; file names do not matter, because digests are compared."""
+def _settings(record: RunRecord, *, source: bool) -> Iterator[Value]:
+    """Yield the settings that must agree; names of files may differ, because their digests are compared."""
     spec = record.spec
+    if source:
+        for name in ("corpus", "direction", "test_split", "training_pairs"):
+            yield "settings", f"data.{name}", str(getattr(spec.data, name)), record
+        return
     kinds: dict[str, Kind] = {"data": "settings", "training": "training", "decoding": "decoding"}
+    unused = {"files"} if isinstance(spec.recipe, GruRecipe) else {"files", "teacher_forcing"}
     for part, kind in kinds.items():
         for name, value in to_json(getattr(spec, part)).items():
-            recurrent = isinstance(spec.recipe, GruRecipe)
-            if name != "files" and (name != "teacher_forcing" or recurrent):
+            if name not in unused:
                 yield kind, f"{part}.{name}", str(value), record
     yield "training", "update limit", str(spec.updates), record
 
 
-def _source_evidence(records: list[RunRecord]) -> Evidence:
-    file_names, signature_names = _names(records, "files"), sorted({one for r in records for one in r.signatures})
-    for record in records:
-        data = record.spec.data
-        for name in ("corpus", "direction", "test_split", "training_pairs"):
-            yield "settings", f"data.{name}", str(getattr(data, name)), record
-        done = record.status == "completed"
-        files = record.fingerprints.get("files") or {}
-        proofs: dict[tuple[Kind, str], str | None] = {
-            ("files", f"file {name}"): files.get(name) for name in file_names or ("digests",)
-        }
-        vocabulary = str(record.fingerprints.get("target_vocabulary"))[:12]
-        for name in signature_names if done else ():
-            among = "" if name in DETOKENISED else f" (vocabulary {vocabulary})"
-            signature = record.signatures.get(name)
-            proofs["signatures", f"signature of {name}{among}"] = signature and without_unknown(signature)
-        for (kind, name), value in proofs.items():
-            if value is not None or done:
-                yield kind, name, "missing" if value is None else value, record
+def _signatures(record: RunRecord, scores: Sequence[str], *, source: bool) -> Iterator[tuple[tuple[Kind, str], object]]:
+    """Yield the signature of each score; in `source` those of token-based scores by vocabulary."""
+    vocabulary = str(record.fingerprints.get("target_vocabulary"))[:12]
+    for score in scores:
+        name, signature = f"signature of {score}", record.signatures.get(score)
+        if source:
+            name += "" if score in DETOKENISED else f" (vocabulary {vocabulary})"
+            signature = signature and without_unknown(signature)
+        yield ("signatures", name), signature
 
 
-def _names(records: Sequence[RunRecord], part: str) -> list[str]:
-    return sorted({name for record in records for name in record.fingerprints.get(part) or {}})
-
-
-def _differences(records: Sequence[RunRecord], evidence: Evidence) -> list[Mismatch]:
+def _differences(records: Sequence[RunRecord], values: Iterable[Value]) -> list[Mismatch]:
     labels = {record.id: row.label for row in rows(records) for record in row.records}
-    found: dict[tuple[Kind, str], Holders] = {}
-    for kind, name, value, record in evidence:
-        holders = found.setdefault((kind, name), {}).setdefault(value, [])
-        if labels[record.id] not in holders:
-            holders.append(labels[record.id])
-    return [Mismatch(kind, name, _sides(sides)) for (kind, name), sides in found.items() if len(sides) > 1]
+    holders: dict[tuple[Kind, str], dict[str, dict[str, None]]] = {}
+    for kind, name, value, record in values:
+        holders.setdefault((kind, name), {}).setdefault(value, {})[labels[record.id]] = None
+    return [Mismatch(kind, name, _sides(sides)) for (kind, name), sides in holders.items() if len(sides) > 1]
 
 
-def _sides(sides: Holders) -> str:
-    return "; ".join(f"{_short(value)} in {', '.join(who)}" for value, who in sides.items())
+def _sides(sides: Mapping[str, Iterable[str]]) -> str:
+    """Return each value with the labels that have it, such as "1 in paper; 2 in conv_ffn"."""
+    return "; ".join(f"{_short(value)} in {', '.join(labels)}" for value, labels in sides.items())
 
 
 def _short(value: str) -> str:
-    hexadecimal = len(value) >= 32 and all(letter in "0123456789abcdef" for letter in value)
-    return value[:12] + "…" if hexadecimal else short_line(value)
+    is_digest = len(value) >= 32 and all(letter in "0123456789abcdef" for letter in value)
+    return value[:12] + "…" if is_digest else short_line(value)
+
+
+# Seeds and initial weights --------------------------------------------------------------------------------------------
 
 
 def _seeds(records: Sequence[RunRecord]) -> list[Mismatch]:
-    sides: Holders = {}
-    for row in rows(records):
-        sides.setdefault(", ".join(str(record.spec.seed) for record in row.records), []).append(row.label)
+    by_seeds = group_by(rows(records), lambda row: ", ".join(str(record.spec.seed) for record in row.records))
+    sides = {seeds: [row.label for row in same] for seeds, same in by_seeds.items()}
     return [Mismatch("seeds", "seeds", _sides(sides))] if len(sides) > 1 else []
 
 
-def drawing(record: RunRecord, name: str) -> str:
-    """Return how the tensor is drawn: recipes that start an embedding differently do not share it."""
-    recipe = record.spec.recipe
-    if name.endswith((".bias", ".shift", ".scale")):
-        return "constant"
-    if isinstance(recipe, GruRecipe):
-        return "gru"
-    embedded = name.endswith((".embedding", ".positions"))
-    return recipe.embedding_init if embedded and isinstance(recipe, TransformerRecipe) else "xavier"
-
-
 def _weights(records: Sequence[RunRecord]) -> list[Mismatch]:
-    """Compare initial tensors of one seed; a variant without a recipe shares none."""
-    found: dict[tuple[int, str, str, str], dict[str, list[str]]] = {}
-    lines = []
+    """Return the differences between initial tensors of one seed; a variant without a recipe shares none."""
+    mismatches = []
+    holders: dict[tuple[int, str, str, str], dict[str, list[str]]] = {}
     for row in rows(records):
         for record in row.records:
-            weights = record.fingerprints.get("weights") or {}
-            if not weights and record.status == "completed" and record.spec.recipe is not None:
-                lines.append(
-                    Mismatch("weights", f"initial weights, seed {record.spec.seed}", f"missing in {row.label}")
-                )
-            for name, digest in weights.items() if record.spec.recipe is not None else ():
-                shape, _, code = str(digest).rpartition(":")
-                key = (record.spec.seed, name, shape, drawing(record, name))
-                found.setdefault(key, {}).setdefault(code, []).append(row.label)
+            if record.spec.recipe is None:
+                continue
+            seed, weights = record.spec.seed, record.fingerprints.get("weights") or {}
+            if not weights and record.status == "completed":
+                mismatches.append(Mismatch("weights", f"initial weights, seed {seed}", f"missing in {row.label}"))
+            for name, value in weights.items():
+                shape, _, digest = str(value).rpartition(":")
+                key = (seed, name, shape, initialiser(record, name))
+                holders.setdefault(key, {}).setdefault(digest, []).append(row.label)
     tensors: dict[tuple[int, str], list[str]] = {}
-    for (seed, name, _, _), sides in found.items():
+    for (seed, name, _, _), sides in holders.items():
         if len(sides) > 1:
-            who = " against ".join(", ".join(labels) for labels in sides.values())
-            tensors.setdefault((seed, who), []).append(name)
-    for (seed, who), names in tensors.items():
+            against = " against ".join(", ".join(labels) for labels in sides.values())
+            tensors.setdefault((seed, against), []).append(name)
+    for (seed, against), names in tensors.items():
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        what = f"{', '.join(names[:MOST_NAMES])}{more} differ: {who}"
-        lines.append(Mismatch("weights", f"initial weights, seed {seed}", what))
-    return lines
-
-
-def differences(group: RunTable) -> list[str]:
-    """Return why the rows of a table are not comparable; empty if they are."""
-    return list(map(str, unfair(group.records, group.budget)))
+        sides_text = f"{', '.join(names[:MOST_NAMES])}{more} differ: {against}"
+        mismatches.append(Mismatch("weights", f"initial weights, seed {seed}", sides_text))
+    return mismatches

@@ -1,13 +1,13 @@
-"""Sorts run records into groups that may share a table, and a group into rows: one row a variant, over its seeds."""
+"""Sorts run records into tables that compare like with like, and each table into rows: one per variant, over seeds."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.experiments.run_names import flat_settings
 from harness.experiments.serialization import canonical_json, to_json
@@ -16,6 +16,9 @@ from harness.storage.records import EpochRecord, RunRecord
 from harness.text import short_line
 from impls.contract import GruRecipe
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
+
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 BUDGETS = {
     "controlled": "Controlled",
@@ -26,33 +29,33 @@ BUDGETS = {
 BATCHES = {"random": "random batches", "length": "batches of similar length", "tokens": "batches by tokens"}
 CORPORA = ("multi30k", "files", "captions")
 SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width", "max_length")
-PLACES = ("framework", "backend", "device", "precision", "cuda_graphs", "threads")
+EXECUTION_SETTINGS = ("framework", "backend", "device", "precision", "cuda_graphs", "threads")
 PUBLISHED_DATA = ("direction", "test_split", "case", "vocabulary", "minimum_frequency")
 CURVE = ("training_loss", "training_perplexity", "validation_loss", "validation_perplexity")
 
 
-def kept_epoch(record: RunRecord) -> EpochRecord | None:
-    """Return the epoch whose weights were kept; the last one if several were averaged or none is named."""
-    kept = [line for line in record.curve if line.epoch in record.chosen_epochs]
-    return kept[-1] if kept else record.curve[-1] if record.curve else None
-
-
 def measure(record: RunRecord, name: str) -> float | None:
-    """Return a metric by its key in `scores`, `speed`, `sizes` or `decode`, or of the kept epoch; None if missing."""
-    line = kept_epoch(record)
+    """Return a metric by its key in `scores`, `speed`, `sizes`, `decode` or the kept epoch; None if it is missing."""
     if name in CURVE:
-        return getattr(line, name) if line else None
+        epoch = _kept_epoch(record)
+        return getattr(epoch, name) if epoch else None
     if name in ("updates", "epochs"):
         return float(record.curve[-1].updates if name == "updates" else len(record.curve)) if record.curve else None
-    for found in (record.scores, record.speed, record.sizes, record.decode):
-        if name in found:
-            return found[name]
+    for values in (record.scores, record.speed, record.sizes, record.decode):
+        if name in values:
+            return values[name]
     return None
+
+
+def _kept_epoch(record: RunRecord) -> EpochRecord | None:
+    """Return the last epoch whose weights were kept, or the last epoch if the record names none."""
+    kept_epochs = [epoch for epoch in record.curve if epoch.epoch in record.chosen_epochs]
+    return next(reversed(kept_epochs or record.curve), None)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The mean over seeds, and from two values on the standard deviation (n - 1)."""
+    """The mean over seeds and, with two values or more, the standard deviation (n − 1)."""
 
     values: tuple[float, ...]
 
@@ -67,7 +70,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One variant with one set of settings: its runs by seed, and the label that tells it from the other rows."""
+    """A variant with one set of settings: its runs, one per seed, and a label that no other row of the table has."""
 
     label: str
     variant: str
@@ -76,32 +79,31 @@ class TableRow:
     @property
     def counted(self) -> tuple[RunRecord, ...]:
         """The runs that metrics are averaged over: the completed ones, or all if none completed."""
-        return tuple(one for one in self.records if one.status == "completed") or self.records
+        return tuple(record for record in self.records if record.status == "completed") or self.records
 
     @property
     def completed(self) -> int:
-        return sum(one.status == "completed" for one in self.records)
+        return sum(record.status == "completed" for record in self.records)
 
     @property
     def status(self) -> str:
-        """How many runs ended how, such as "2 completed, 1 diverged"."""
-        ends = [one.status for one in self.records]
-        return ", ".join(f"{ends.count(end)} {end}" for end in dict.fromkeys(sorted(ends)))
+        """The number of runs with each status, such as "2 completed, 1 diverged"."""
+        statuses = sorted(record.status for record in self.records)
+        return ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
 
     def summary(self, name: str) -> Summary:
-        """Return the metric `name` over seeds; runs without it do not count."""
-        found = (measure(record, name) for record in self.counted)
-        return Summary(tuple(value for value in found if value is not None))
+        """Return a metric over the seeds that have it."""
+        return Summary(tuple(self.by_seed(name).values()))
 
     def by_seed(self, name: str) -> dict[int, float]:
-        """Return the metric `name` of each run that has it, by seed."""
-        found = {record.spec.seed: measure(record, name) for record in self.counted}
-        return {seed: value for seed, value in found.items() if value is not None}
+        """Return a metric of each run that has it, by seed."""
+        values = {record.spec.seed: measure(record, name) for record in self.counted}
+        return {seed: value for seed, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class RunTable:
-    """Rows that may share a table: one budget, corpus, direction, test split, size, vocabulary and way of batching."""
+    """Rows that compare like with like: one budget, corpus, direction, test split, size, vocabulary and batching."""
 
     budget: Budget
     title: str
@@ -117,128 +119,119 @@ class RunTable:
 
     @property
     def departures(self) -> tuple[str, ...]:
-        """Why these results are not comparable with published ones; empty if they are."""
-        data, found = self.records[0].spec.data, []
+        """The reasons why these results are not comparable with published ones; empty if they are."""
+        data, reasons = self.records[0].spec.data, []
         if data.corpus != "multi30k":
-            found.append(f"the corpus is {data.corpus}, not Multi30k")
+            reasons.append(f"the corpus is {data.corpus}, not Multi30k")
         if data.training_pairs is not None:
-            found.append(f"{data.training_pairs:,} training pairs only")
-        if any(_reduced(record.spec) for record in self.records):
-            found.append(_size(self.records))
-        short = [row for row in self.rows if all(_short(record.spec) for record in row.records)]
-        if short:
-            who = "" if len(short) == len(self.rows) else f" ({', '.join(row.label for row in short)})"
-            found.append(f"fewer than {TUTORIAL.epochs} epochs{who}")
-        other = [row.label for row in self.rows if not _as_source(row.records[0].spec)]
-        if other:
-            who = "" if len(other) == len(self.rows) else f" ({', '.join(other)})"
-            found.append(f"trained otherwise than by its source{who}")
-        if any(getattr(data, name) != getattr(DataSpec(), name) for name in PUBLISHED_DATA):
-            found.append(f"not the published direction, test set or words ({', '.join(PUBLISHED_DATA)})")
+            reasons.append(f"{data.training_pairs:,} training pairs only")
+        if any(_is_reduced(record.spec) for record in self.records):
+            reasons.append(_reduced_size(self.records))
         free = {"recipe.dropout"} if self.budget == "source" else set()
-        changed = [row.label for row in self.rows if set(_changed(row.records[0].spec)) - free]
+        short = [row.label for row in self.rows if all(_is_short(record.spec) for record in row.records)]
+        retrained = [row.label for row in self.rows if not _trained_as_source(row.records[0].spec)]
+        changed = [row.label for row in self.rows if set(_changed_fields(row.records[0].spec)) - free]
+        if short:
+            reasons.append(f"fewer than {TUTORIAL.epochs} epochs{self._unless_all(short, ' ({})')}")
+        if retrained:
+            reasons.append(f"trained otherwise than by its source{self._unless_all(retrained, ' ({})')}")
+        if any(getattr(data, name) != getattr(DataSpec(), name) for name in PUBLISHED_DATA):
+            reasons.append(f"not the published direction, test set or words ({', '.join(PUBLISHED_DATA)})")
         if changed:
-            found.append(f"recipe settings other than the variant's own ({', '.join(changed)})")
+            reasons.append(f"recipe settings other than the variant's own ({', '.join(changed)})")
         if not any(row.completed for row in self.rows):
-            found.append("no run completed")
-        return tuple(found)
+            reasons.append("no run completed")
+        return tuple(reasons)
 
     @property
     def caveats(self) -> tuple[str, ...]:
         """The caveats to show beside the results of the table."""
-        found = []
+        caveats = []
         if self.records[0].spec.data.corpus == "captions":
-            found.append("Corpus: captions, generated sentences embedded in this project. This is not Multi30k.")
-        found += [f"Note: {note}" for note in notes(self.records)]
+            caveats.append("Corpus: captions, generated sentences embedded in this project. This is not Multi30k.")
+        caveats += [f"Note: {note}" for note in notes(self.records)]
         if self.departures:
-            found.append(f"Not comparable with published figures: {'; '.join(self.departures)}.")
-        alone = [row for row in self.rows if len(row.counted) == 1]
-        if alone:
-            who = "" if len(alone) == len(self.rows) else f" for {', '.join(row.label for row in alone)}"
-            found.append(f"One seed{who}: seed noise is unknown.")
-        return tuple(found)
+            caveats.append(f"Not comparable with published figures: {'; '.join(self.departures)}.")
+        single = [row.label for row in self.rows if len(row.counted) == 1]
+        if single:
+            caveats.append(f"One seed{self._unless_all(single, ' for {}')}: seed noise is unknown.")
+        return tuple(caveats)
+
+    def _unless_all(self, labels: Sequence[str], form: str) -> str:
+        """Return the labels of some rows in `form`, or an empty string if these are all rows."""
+        return "" if len(labels) == len(self.rows) else form.format(", ".join(labels))
 
 
 def notes(records: Iterable[RunRecord]) -> tuple[str, ...]:
-    """Return the different notes of `records`, in order."""
+    """Return the distinct notes of the records, in order."""
     return tuple(dict.fromkeys(note for record in records if (note := short_line(record.note))))
 
 
 def groups(records: Iterable[RunRecord], *, pilots: bool = False) -> tuple[RunTable, ...]:
-    """Return `records` as groups that may share a table: Multi30k first, then by epochs, the longest-trained first.
+    """Return the tables of some records: Multi30k first, then by epochs, the longest-trained first.
 
-    Pilots only choose a learning rate and are left out, unless `pilots` asks for them.
+    Pilots only choose a learning rate and are left out unless `pilots` is true.
     """
-    unique = [record for record in _unique(records) if pilots or record.spec.budget != "pilot"]
-    found: dict[tuple[Any, ...], list[RunRecord]] = {}
-    for record in unique:
-        found.setdefault(_key(record), []).append(record)
-    _place_external_variants(found)
-    made = [RunTable(key[0], _title(one), rows(one)) for key, one in found.items()]
-    budgets = list(BUDGETS)
+    by_key = group_by((run for run in _unique(records) if pilots or run.spec.budget != "pilot"), _table_key)
+    _place_external_variants(by_key)
+    tables = [RunTable(key[0], _title(same), rows(same)) for key, same in by_key.items()]
     return tuple(
         sorted(
-            made,
-            key=lambda group: (
-                CORPORA.index(group.records[0].spec.data.corpus),
-                -max(len(record.curve) for record in group.records),
-                group.title,
-                budgets.index(group.budget),
+            tables,
+            key=lambda table: (
+                CORPORA.index(table.records[0].spec.data.corpus),
+                -max(len(record.curve) for record in table.records),
+                table.title,
+                list(BUDGETS).index(table.budget),
             ),
         )
     )
 
 
 def rows(records: Iterable[RunRecord]) -> tuple[TableRow, ...]:
-    """Return one row for each set of settings that differs in more than the seed, built-in variants first."""
-    found: dict[str, list[RunRecord]] = {}
-    for record in _unique(records):
-        found.setdefault(canonical_json(to_json(replace(record.spec, seed=0))), []).append(record)
-    order = list(RECIPES)
-    sets = sorted(
-        found.items(),
-        key=lambda pair: (
-            order.index(pair[1][0].spec.variant) if pair[1][0].spec.variant in order else len(order),
-            pair[1][0].spec.variant,
-            pair[0],
-        ),
-    )
-    labels = _labels([one[0].spec for _, one in sets])
+    """Return a row for each set of settings, apart from the seed, built-in variants first."""
+    by_settings = group_by(_unique(records), lambda record: canonical_json(to_json(replace(record.spec, seed=0))))
+    ordered = sorted(by_settings.items(), key=lambda item: (variant_order(item[1][0].spec.variant), item[0]))
+    labels = distinct(_labels([same[0].spec for _, same in ordered]))
     return tuple(
-        TableRow(label, one[0].spec.variant, tuple(sorted(one, key=lambda record: record.spec.seed)))
-        for label, (_, one) in zip(labels, sets, strict=True)
+        TableRow(label, same[0].spec.variant, tuple(sorted(same, key=lambda record: record.spec.seed)))
+        for label, (_, same) in zip(labels, ordered, strict=True)
     )
+
+
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return the items by their key; keys and items keep the order of `items`."""
+    by_key: dict[Key, list[Item]] = {}
+    for item in items:
+        by_key.setdefault(key(item), []).append(item)
+    return by_key
+
+
+def variant_order(variant: str) -> tuple[int, str]:
+    """Return the sort key of a variant: built-in ones in their order, then external ones by name."""
+    built_in = list(RECIPES)
+    return (built_in.index(variant) if variant in built_in else len(built_in), variant)
+
+
+def distinct(labels: Sequence[str]) -> list[str]:
+    """Return the labels, with a number appended to each repetition."""
+    unique: list[str] = []
+    for label in labels:
+        candidates = itertools.chain([label], (f"{label} ({number})" for number in itertools.count(2)))
+        unique.append(next(name for name in candidates if name not in unique))
+    return unique
 
 
 def _unique(records: Iterable[RunRecord]) -> list[RunRecord]:
-    """Return `records` in a fixed order, of two with one id the one that was started later."""
-    found: dict[str, RunRecord] = {}
-    for record in sorted(records, key=lambda one: (one.id, one.started)):
-        found[record.id] = record
-    return list(found.values())
+    """Return the records sorted by id; of several with one id, the one that was started last."""
+    ordered = sorted(records, key=lambda record: (record.id, record.started))
+    return list({record.id: record for record in ordered}.values())
 
 
-def _reduced(spec: RunSpec) -> bool:
-    """Whether a built-in variant is narrower than its own recipe; an outsider's size is its own."""
-    known = RECIPES.get(spec.variant)
-    if known is None or spec.recipe is None:
-        return False
-    return any(getattr(spec.recipe, name, 0) < getattr(known, name, 0) for name in ("width", "embedding_width"))
+# Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def _short(spec: RunSpec) -> bool:
-    return spec.training.epochs < TUTORIAL.epochs or spec.updates is not None
-
-
-def _as_source(spec: RunSpec) -> bool:
-    """Whether a built-in variant is trained as its source trains it, the number of epochs apart."""
-    known = TRAININGS.get(spec.variant)
-    return known is None or replace(spec.training, epochs=known.epochs, averaged_epochs=0) == replace(
-        known, averaged_epochs=0
-    )
-
-
-def _key(record: RunRecord) -> tuple[Any, ...]:
+def _table_key(record: RunRecord) -> tuple[Any, ...]:
     spec, data = record.spec, record.spec.data
     corpus = canonical_json(to_json(data.files)) if data.files else str(data.seed if data.corpus == "captions" else "")
     return (
@@ -249,37 +242,18 @@ def _key(record: RunRecord) -> tuple[Any, ...]:
         data.test_split,
         data.training_pairs or 0,
         spec.updates or 0,
-        _joint(spec),
+        _is_joint(spec),
         _batching(spec),
-        _reduced(spec),
+        _is_reduced(spec),
     )
 
 
-def _joint(spec: RunSpec) -> bool:
-    """Whether runs have a joint vocabulary, in budgets whose tables need equal vocabularies."""
-    return spec.budget != "source" and spec.data.vocabulary == "joint"
-
-
-def _batching(spec: RunSpec) -> str:
-    """Return the batching, in budgets whose tables need equal batches; otherwise an empty string."""
-    return "" if spec.budget == "source" else spec.training.batching
-
-
-def _place_external_variants(found: dict[tuple[Any, ...], list[RunRecord]]) -> None:
-    """Move external variants, whose size is their own, into the reduced table if it alone has built-in ones."""
-    for key in [key for key in found if not key[-1]]:
-        external = [record for record in found[key] if record.spec.variant not in RECIPES]
-        if external and len(external) == len(found[key]) and (*key[:-1], True) in found:
-            found[(*key[:-1], True)] += found.pop(key)
-
-
-def _size(records: Sequence[RunRecord]) -> str:
-    widths = set()
-    for record in records:
-        recipe = record.spec.recipe
-        if recipe is not None:
-            widths.add(recipe.embedding_width if isinstance(recipe, GruRecipe) else recipe.width)
-    return f"reduced size (width {', '.join(map(str, sorted(widths)))})"
+def _place_external_variants(by_key: dict[tuple[Any, ...], list[RunRecord]]) -> None:
+    """Move a table of external variants, which have no standard size, into the reduced table with the same settings."""
+    for key in [key for key in by_key if not key[-1]]:
+        reduced_key = (*key[:-1], True)
+        if reduced_key in by_key and not any(record.spec.variant in RECIPES for record in by_key[key]):
+            by_key[reduced_key] += by_key.pop(key)
 
 
 def _title(records: Sequence[RunRecord]) -> str:
@@ -291,54 +265,93 @@ def _title(records: Sequence[RunRecord]) -> str:
         parts[1] = "its test split"
     if spec.data.training_pairs is not None:
         parts.append(f"{spec.data.training_pairs:,} training pairs")
-    if any(_reduced(record.spec) for record in records):
-        parts.append(_size(records))
+    if any(_is_reduced(record.spec) for record in records):
+        parts.append(_reduced_size(records))
     if spec.updates is not None:
         parts.append(f"at most {spec.updates:,} updates")
-    if _joint(spec):
+    if _is_joint(spec):
         parts.append("joint vocabulary")
     if _batching(spec) not in ("", TUTORIAL.batching):
         parts.append(BATCHES[spec.training.batching])
     return ", ".join(parts)
 
 
-def _told(name: str, settings: dict[str, Any]) -> str:
-    """Return a setting as text; the framework with the backend of Keras."""
-    if name == "framework":
-        return f"{settings[name]} on {settings['backend']}" if settings["backend"] else short_line(str(settings[name]))
-    return f"{name.rpartition('.')[2]}={short_line(str(settings[name]))}"
+def _reduced_size(records: Sequence[RunRecord]) -> str:
+    recipes = [record.spec.recipe for record in records if record.spec.recipe is not None]
+    widths = {recipe.embedding_width if isinstance(recipe, GruRecipe) else recipe.width for recipe in recipes}
+    return f"reduced size (width {', '.join(map(str, sorted(widths)))})"
+
+
+def _is_reduced(spec: RunSpec) -> bool:
+    """Return whether a built-in variant is narrower than its own recipe; external variants have no standard size."""
+    built_in = RECIPES.get(spec.variant)
+    if built_in is None or spec.recipe is None:
+        return False
+    return any(getattr(spec.recipe, name, 0) < getattr(built_in, name, 0) for name in ("width", "embedding_width"))
+
+
+def _is_short(spec: RunSpec) -> bool:
+    return spec.training.epochs < TUTORIAL.epochs or spec.updates is not None
+
+
+def _trained_as_source(spec: RunSpec) -> bool:
+    """Return whether a built-in variant is trained as its source trains it, apart from the number of epochs."""
+    training = TRAININGS.get(spec.variant)
+    return training is None or replace(spec.training, epochs=training.epochs, averaged_epochs=0) == replace(
+        training, averaged_epochs=0
+    )
+
+
+def _is_joint(spec: RunSpec) -> bool:
+    """Return whether a run has a joint vocabulary, in budgets with one vocabulary per table."""
+    return spec.budget != "source" and spec.data.vocabulary == "joint"
+
+
+def _batching(spec: RunSpec) -> str:
+    """Return the batching in budgets with one batching per table; otherwise an empty string."""
+    return "" if spec.budget == "source" else spec.training.batching
+
+
+# Labels ---------------------------------------------------------------------------------------------------------------
 
 
 def _labels(specs: Sequence[RunSpec]) -> list[str]:
-    """Return the variants' names, followed by the settings that tell rows of one name apart or differ from its own."""
+    """Return the variant of each row, with the settings that distinguish it or differ from the built-in recipe."""
     flat = [flat_settings(spec) for spec in specs]
-    places = [name for name in PLACES if len({one[name] for one in flat}) > 1]
-    found = []
-    same: dict[str, list[dict[str, Any]]] = {}
-    for spec, settings in zip(specs, flat, strict=True):
-        same.setdefault(spec.variant, []).append(settings)
-    differing = {
-        variant: [name for name in dict.fromkeys(itertools.chain(*one)) if _differs(name, one)]
-        for variant, one in same.items()
+    execution = [name for name in EXECUTION_SETTINGS if _differs(name, flat)]
+    by_variant = group_by(flat, lambda settings: settings["variant"])
+    varying = {
+        variant: [name for name in dict.fromkeys(itertools.chain(*same)) if _differs(name, same)]
+        for variant, same in by_variant.items()
     }
+    labels = []
     for spec, settings in zip(specs, flat, strict=True):
-        telling = [name for name in differing[spec.variant] if name in settings]
-        names = dict.fromkeys([*_changed(spec), *telling, *places])
-        told = dict.fromkeys("framework" if name == "backend" else name for name in names)
-        extra = ", ".join(_told(name, settings) for name in told)
-        found.append(short_line(spec.variant) + (f" ({extra})" if extra else ""))
-    return found
+        names = [*_changed_fields(spec), *(name for name in varying[spec.variant] if name in settings), *execution]
+        named = dict.fromkeys("framework" if name == "backend" else name for name in names)
+        extra = ", ".join(_setting(name, settings) for name in named)
+        labels.append(short_line(spec.variant) + (f" ({extra})" if extra else ""))
+    return labels
+
+
+def _setting(name: str, settings: dict[str, Any]) -> str:
+    """Return a setting as text; the framework together with the backend of Keras."""
+    value = short_line(str(settings[name]))
+    if name == "framework":
+        return f"{settings[name]} on {settings['backend']}" if settings["backend"] else value
+    return f"{name.rpartition('.')[2]}={value}"
 
 
 def _differs(name: str, settings: Sequence[dict[str, Any]]) -> bool:
-    return len({canonical_json(one.get(name)) for one in settings}) > 1
+    return len({canonical_json(values.get(name)) for values in settings}) > 1
 
 
-def _changed(spec: RunSpec) -> list[str]:
-    """Return the recipe's fields, sizes apart, that differ from the built-in variant's."""
-    known, settings = RECIPES.get(spec.variant), to_json(spec.recipe) or {}
-    if known is None or type(known) is not type(spec.recipe):
+def _changed_fields(spec: RunSpec) -> list[str]:
+    """Return the fields of the recipe, except sizes, that differ from the built-in variant."""
+    built_in = RECIPES.get(spec.variant)
+    if built_in is None or type(built_in) is not type(spec.recipe):
         return []
-    own = to_json(known)
-    free = {"name", "source", *(SIZES if _reduced(spec) else ())}
-    return [f"recipe.{name}" for name, value in settings.items() if name not in free and own[name] != value]
+    defaults = to_json(built_in)
+    free = {"name", "source", *(SIZES if _is_reduced(spec) else ())}
+    return [
+        f"recipe.{name}" for name, value in to_json(spec.recipe).items() if name not in free and defaults[name] != value
+    ]

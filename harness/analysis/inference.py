@@ -1,39 +1,39 @@
 """Estimate, standard error, degrees of freedom, interval and p-value of differences between rows over paired seeds.
 
-Every comparison of this project, in reports, in `compare` and in `ablate`, goes through `infer`. Seeds are paired: seed
-k gives every row the same batches and the same initial values. All figures are on their natural scale (see `scales`).
+Every comparison in reports, `compare` and `ablate` goes through `infer`. Seeds are paired: seed k gives every row the
+same batches and the same initial values. All values are on the natural scale of their metric (see `scales`).
 
-**Estimate.** With weights w over the rows of a table, such as +1 and −1 for a pair, d[k] = sum over rows of w · figure
-in seed k of n. The estimate is the mean of d[k].
+**Estimate.** With weights w over the rows of a table, such as +1 and −1 for a pair, d[k] = sum over rows of w · value
+at seed k of n. The estimate is the mean of d[k].
 
 **Standard error.** sqrt(A + C). A = sum(w²) · s² / n is the part of the seeds: s² is the variance over seeds of d[k],
-divided by sum(w²), which makes it the variance of one run, and moderated as described below. C is what other test
-sentences would change in all seeds alike: the mean covariance of two different seeds under a bootstrap of the test
-sentences, at least 0. What they would change in one seed alone is part of the spread over seeds already (Owen 2007).
+divided by sum(w²), which makes it the variance of one run, and moderated as described below. C is the part of the test
+sentences that all seeds share: the mean covariance of two different seeds under a bootstrap of the test sentences, at
+least 0. The effect of the sentences on one seed alone is already part of the variance over seeds (Owen 2007).
 
-**Degrees of freedom.** D · ((A + C) / A) ** 1.2, where D are those of s². The exponent lies between 0, too wide, and
-Satterthwaite's 2, too narrow; with 3 seeds and no moderation, 1.2 keeps the coverage of a 95 % interval between 94 and
-96 % (docs/statistics-simulation.md).
+**Degrees of freedom.** D · ((A + C) / A) ** 1.2, where D are those of s². The exponent lies between 0 (intervals too
+wide) and Satterthwaite's 2 (too narrow). With 3 seeds and no moderation, 1.2 keeps the coverage of a 95 % interval
+between 94 and 96 % (docs/statistics-simulation.md).
 
 **Interval and p-value.** Estimate ± t(degrees) · standard error, and the two-sided p-value of Student's t with the same
-standard error and degrees. So the 95 % interval leaves 0 out exactly where p < 0.05. Holm's correction for the number
-of comparisons comes after that and changes the p-value alone.
+standard error and degrees. The 95 % interval therefore excludes 0 exactly if p < 0.05. Holm's correction for the number
+of comparisons follows and changes the p-value only.
 
-**Moderation.** With 3 seeds a variance has 2 degrees of freedom, and luck decides which comparison gets a small one. A
+**Moderation.** With 3 seeds a variance has 2 degrees of freedom, and some comparisons get a small one by chance. A
 table of at least 4 rows therefore estimates the variances of its comparisons together, by empirical Bayes (Smyth 2004,
 as in limma). From the variances of all pairs of rows, v[p] with d = n − 1 degrees each:
 
     d0, v0    such that the mean and the variance of log v[p] are those of v0 · F(d, d0)
-    d0 = ∞    where log v[p] spread no more than chance lets them: the variances are compatible, v0 is their mean
-    s²        = (d0 · v0 + d · v) / (d0 + d), and v0 where d0 = ∞
+    d0 = ∞    if log v[p] vary no more than by chance: the variances are compatible, and v0 is their mean
+    s²        = (d0 · v0 + d · v) / (d0 + d), and v0 if d0 = ∞
     D         = min(d0 + d, (rows − 1) · (n − 1))
 
-Pairs share rows, so that their logarithms spread less than independent ones; the variance of log v[p] is divided by
-1 − the mean squared correlation of two pairs. Variances below the 20 % quantile of their distribution count as that
-quantile: two-point noise gives variances of 0 by chance, which say nothing. A comparison whose own variance is too
-large for v0 (F test, 5 %) is not compatible with the others and keeps its own variance and degrees.
+Pairs share rows, so their logarithms vary less than independent ones; the variance of log v[p] is divided by 1 − the
+mean squared correlation of two pairs. Variances below the 20 % quantile of their distribution are raised to it:
+two-point noise gives variances of 0 by chance, which carry no information. A comparison whose own variance is too large
+for v0 (F test, 5 %) is not compatible with the others and keeps its own variance and degrees.
 
-**Fewer seeds.** With two seeds, or one, nothing is inferred over seeds.
+**Fewer seeds.** With one or two seeds there is no inference over seeds.
 
 Sources: Smyth 2004, Linear models and empirical Bayes methods for assessing differential expression, section 6;
 Phipson et al. 2016, on variances that do not fit the prior; Satterthwaite 1946; Owen 2007, The pigeonhole bootstrap;
@@ -48,28 +48,33 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 
-Reals = npt.NDArray[np.float64]
+from harness.analysis.scales import Reals
 
 LEAST_SEEDS = 3
-"""Below it nothing is inferred over seeds."""
+"""The fewest seeds with inference over seeds."""
 LEAST_ROWS = 4
-"""A table of fewer rows does not moderate: three variances cannot show whether they are compatible."""
+"""The fewest rows of a table with moderation: three variances cannot show whether they are compatible."""
 DEGREES_EXPONENT = 1.2
 FLOOR_QUANTILE = 0.2
 TOO_LARGE = 0.05
 ROUNDING = 1e-12
-"""What two figures may differ by, as a share of them, and still be the same."""
+"""The relative difference up to which two values count as equal."""
 MOST_DEGREES = 1e9
+POWER = 0.8
+NORMAL_DEGREES = 1e4
+"""The degrees of freedom from which Student's t is treated as normal."""
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What the rows of a table say together about the variance of one run: Smyth's s0² and d0, and their own degrees.
+    """The information that the rows of a table give together about the variance of one run.
 
-    Shapes: `variance` and `degrees` [...], one for each table; `degrees` 0 where nothing is moderated, infinite where
-    all variances are compatible. `pooled` [...] is the mean variance, `most_degrees` the degrees of freedom it has.
+    Attributes:
+        variance: Smyth's s0², [...] for each table.
+        degrees: Smyth's d0, [...]; 0 without moderation, infinite if all variances are compatible.
+        pooled: The mean variance, [...].
+        most_degrees: The degrees of freedom of the mean variance.
     """
 
     variance: Reals
@@ -80,10 +85,16 @@ class Prior:
 
 @dataclass(frozen=True)
 class Inference:
-    """What `infer` finds of each effect, on the natural scale of the figure.
+    """The result of `infer` for each effect, on the natural scale of the metric; arrays are [...,P].
 
-    Shapes: all [...,P]. `deviation` is the standard deviation of an effect over seeds, after moderation, and
-    `seed_degrees` its degrees of freedom.
+    Attributes:
+        estimate: The mean over seeds.
+        standard_error: Its standard error.
+        degrees: The degrees of freedom of the standard error.
+        p: The two-sided p-value; NaN if all seeds have the same value and nothing else varies.
+        deviation: The standard deviation over seeds, after moderation.
+        seed_degrees: The degrees of freedom of `deviation`.
+        seeds: The number of seeds.
     """
 
     estimate: Reals
@@ -96,158 +107,173 @@ class Inference:
 
     def half_width(self, confidence: float) -> Reals:
         """Return half the width of the interval."""
-        found: Reals = student(self.degrees, confidence) * self.standard_error
-        return found
+        return student(self.degrees, confidence) * self.standard_error
 
     @property
     def above_zero(self) -> Reals:
-        """The probability that the effect is above 0 in a new seed on the same test sentences: Student's prediction."""
+        """The probability, from Student's t, that the effect is above 0 for a new seed on the same test sentences."""
         from scipy.special import stdtr
 
         spread = self.deviation * math.sqrt(1 + 1 / self.seeds)
         with np.errstate(divide="ignore", invalid="ignore"):
             distance = np.where(spread > 0, self.estimate / spread, np.sign(self.estimate) * np.inf)
         distance = np.where((spread == 0) & (self.estimate == 0), 0.0, distance)
-        found: Reals = stdtr(np.minimum(self.seed_degrees, MOST_DEGREES), distance)
-        return found
+        probability: Reals = stdtr(np.minimum(self.seed_degrees, MOST_DEGREES), distance)
+        return probability
 
 
 def student(degrees: float | Reals, confidence: float) -> Reals:
-    """Return Student's t that is exceeded on both sides together in 1 − `confidence` of cases."""
+    """Return the quantile of Student's t that is exceeded on either side with probability 1 − `confidence`."""
     from scipy.special import stdtrit
 
-    found: Reals = stdtrit(np.minimum(degrees, MOST_DEGREES), (1 + confidence) / 2)
-    return found
+    quantile: Reals = stdtrit(np.minimum(degrees, MOST_DEGREES), (1 + confidence) / 2)
+    return quantile
 
 
-def p_value(distance: Reals, degrees: Reals) -> Reals:
+def _p_value(distance: Reals, degrees: Reals) -> Reals:
     """Return the two-sided p-value of Student's t."""
     from scipy.special import stdtr
 
-    found: Reals = 2 * stdtr(np.minimum(degrees, MOST_DEGREES), -np.abs(distance))
-    return found
+    p: Reals = 2 * stdtr(np.minimum(degrees, MOST_DEGREES), -np.abs(distance))
+    return p
 
 
-def infer(figures: Reals, matrix: Reals, of_sentences: Reals | None = None, *, moderate: bool = True) -> Inference:
+def infer(values: Reals, matrix: Reals, of_sentences: Reals | None = None, *, moderate: bool = True) -> Inference:
     """Return the inference of each effect, a weighted sum of the rows of a table; leading axes are other tables.
 
-    `of_sentences` is the variance C of each effect that other test sentences bring about in all seeds alike. `moderate`
-    lets the rows of a table estimate variances over seeds together.
-
-    Shapes: `figures` [...,V,n] for V rows and n seeds, `matrix` [P,V], `of_sentences` [...,P]; the result [...,P].
+    Args:
+        values: The metric of each run, [...,V,n] for V rows and n seeds.
+        matrix: The weights of the rows in each effect, [P,V].
+        of_sentences: The variance C of each effect that the test sentences cause in all seeds alike, [...,P].
+        moderate: Whether the rows of a table estimate the variances over seeds together.
 
     Raises:
-        ValueError: fewer than 3 seeds.
+        ValueError: There are fewer than 3 seeds.
     """
-    seeds = figures.shape[-1]
+    seeds = values.shape[-1]
     if seeds < LEAST_SEEDS:
         raise ValueError(f"{seeds} seeds: inference over seeds needs at least {LEAST_SEEDS}")
-    values = seed_values(figures, matrix)
+    effects = seed_values(values, matrix)
     squares = (matrix**2).sum(axis=1)
-    own = variances(values) / squares
-    variance, seed_degrees = _moderated(own, prior(figures), seeds - 1) if moderate else (own, _flat(own, seeds - 1.0))
+    variance = variances(effects) / squares
+    seed_degrees = np.full_like(variance, seeds - 1.0)
+    if moderate:
+        variance, seed_degrees = _moderated(variance, prior(values), seeds - 1)
     from_seeds = variance * squares / seeds
     total = from_seeds if of_sentences is None else from_seeds + of_sentences
     with np.errstate(divide="ignore", over="ignore"):
         ratio = np.where(from_seeds > 0, total / np.where(from_seeds > 0, from_seeds, 1.0), np.inf)
         degrees = np.minimum(seed_degrees * ratio**DEGREES_EXPONENT, MOST_DEGREES)
-    estimate, error = values.mean(axis=-1), np.sqrt(total)
+    estimate, error = effects.mean(axis=-1), np.sqrt(total)
     with np.errstate(divide="ignore", invalid="ignore"):
-        p = np.where(error > 0, p_value(estimate / error, degrees), np.where(estimate == 0, 1.0, np.nan))
+        p = np.where(error > 0, _p_value(estimate / error, degrees), np.where(estimate == 0, 1.0, np.nan))
     return Inference(estimate, error, degrees, p, np.sqrt(variance * squares), seed_degrees, seeds)
 
 
-def seed_values(figures: Reals, matrix: Reals) -> Reals:
-    """Return the weighted sums in each seed; what differs by no more than rounding, apart or from 0, does not differ.
+def seed_values(values: Reals, matrix: Reals) -> Reals:
+    """Return the weighted sums of rows at each seed, without differences from 0 or between seeds that are rounding.
 
-    Shapes: `figures` [...,V,n], `matrix` [P,V]; the values [...,P,n].
+    Shapes: `values` [...,V,n], `matrix` [P,V]; the sums [...,P,n].
     """
-    values = matrix @ figures
-    if not values.shape[-1]:
-        return values
-    least = ROUNDING * (np.abs(matrix) @ np.abs(figures)).max(axis=-1, keepdims=True)
-    flat = np.ptp(values, axis=-1, keepdims=True) <= least
-    values = np.where(flat, values.mean(axis=-1, keepdims=True), values)
-    found: Reals = np.where(np.abs(values) <= least, 0.0, values)
-    return found
+    sums = matrix @ values
+    if not sums.shape[-1]:
+        return sums
+    tolerance = ROUNDING * (np.abs(matrix) @ np.abs(values)).max(axis=-1, keepdims=True)
+    constant = np.ptp(sums, axis=-1, keepdims=True) <= tolerance
+    sums = np.where(constant, sums.mean(axis=-1, keepdims=True), sums)
+    return np.where(np.abs(sums) <= tolerance, 0.0, sums)
 
 
 def variances(values: Reals) -> Reals:
-    """Return the variance over seeds, divided by n − 1; exactly 0 where all are equal. Shapes: [...,n] to [...]."""
-    found: Reals = np.where(np.ptp(values, axis=-1) > 0, values.var(axis=-1, ddof=1), 0.0)
-    return found
+    """Return the variance over seeds, divided by n − 1; exactly 0 if all are equal. Shapes: [...,n] to [...]."""
+    return np.where(np.ptp(values, axis=-1) > 0, values.var(axis=-1, ddof=1), 0.0)
 
 
 def quadratic(covariance: Reals, matrix: Reals) -> Reals:
     """Return the variance of each effect, at least 0. Shapes: `covariance` [...,V,V], `matrix` [P,V]; [...,P]."""
-    found = ((matrix @ covariance) * matrix).sum(axis=-1)
-    least = ROUNDING * ((np.abs(matrix) @ np.abs(covariance)) * np.abs(matrix)).sum(axis=-1)
-    kept: Reals = np.where(found > least, found, 0.0)
-    return kept
+    variance = ((matrix @ covariance) * matrix).sum(axis=-1)
+    tolerance = ROUNDING * ((np.abs(matrix) @ np.abs(covariance)) * np.abs(matrix)).sum(axis=-1)
+    return np.where(variance > tolerance, variance, 0.0)
+
+
+def detectable(standard_error: float, degrees: float, comparisons: int, *, confidence: float = 0.95) -> float:
+    """Return the true difference that is found significant with a probability of 80 %.
+
+    It is tested at (1 − `confidence`) / `comparisons`, the first and strictest step of Holm's correction; a table in
+    which several differences are real detects smaller ones.
+    """
+    from scipy.special import nctdtr, ndtri
+
+    limit = float(student(degrees, 1 - (1 - confidence) / max(1, comparisons)))
+    if degrees >= NORMAL_DEGREES:
+        return standard_error * (limit + float(ndtri(POWER)))
+    low, high = 0.0, 2.0
+    while float(nctdtr(degrees, high, limit)) > 1 - POWER:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float(nctdtr(degrees, middle, limit)) > 1 - POWER else (low, middle)
+    return standard_error * high
 
 
 # Moderation -----------------------------------------------------------------------------------------------------------
 
 
-def prior(figures: Reals) -> Prior:
-    """Return what the rows of a table say together about the variance of one run over seeds.
+def prior(values: Reals) -> Prior:
+    """Return the information that the rows of a table give together about the variance of one run over seeds.
 
-    Shapes: `figures` [...,V,n] with n of at least 2; the prior's arrays [...].
+    Shapes: `values` [...,V,n] with n of at least 2; the arrays of the prior [...].
 
     Source: Smyth 2004, section 6.2; its equations for the logarithms of the variances.
     """
     from scipy.special import digamma
 
-    rows, seeds = figures.shape[-2:]
+    rows, seeds = values.shape[-2:]
     degrees = seeds - 1
     if rows < 2:
-        nothing = np.zeros(figures.shape[:-2])
-        return Prior(nothing, nothing, variances(figures).mean(axis=-1), degrees)
-    pairs = all_pairs(rows)
-    each = variances(seed_values(figures, pairs)) / 2
-    pooled = each.mean(axis=-1)
+        zero = np.zeros(values.shape[:-2])
+        return Prior(zero, zero, variances(values).mean(axis=-1), degrees)
+    pair_variances = variances(seed_values(values, all_pairs(rows))) / 2
+    pooled = pair_variances.mean(axis=-1)
     if rows < LEAST_ROWS or seeds < LEAST_SEEDS:
         return Prior(pooled, np.zeros_like(pooled), pooled, (rows - 1) * degrees)
     floor, mean, spread = _log_chi_square(degrees)
-    tiny = np.finfo(float).tiny
-    logarithms = np.log(np.maximum(np.maximum(each, floor * pooled[..., None]), tiny))
+    raised = np.maximum(pair_variances, floor * pooled[..., None])
+    logarithms = np.log(np.maximum(raised, np.finfo(float).tiny))
     excess = logarithms.var(axis=-1, ddof=1) / (1 - _overlap(rows)) - spread
     compatible = excess <= 0
     prior_degrees = np.where(compatible, np.inf, 2 * _trigamma_inverse(np.where(compatible, 1.0, excess)))
-    known = np.where(compatible, 1.0, prior_degrees)
-    scaled = np.exp(logarithms.mean(axis=-1) - mean + digamma(known / 2) - np.log(known / 2))
+    half = np.where(compatible, 1.0, prior_degrees) / 2
+    scaled = np.exp(logarithms.mean(axis=-1) - mean + digamma(half) - np.log(half))
     return Prior(np.where(compatible, pooled, scaled), prior_degrees, pooled, (rows - 1) * degrees)
 
 
-def _moderated(own: Reals, found: Prior, degrees: int) -> tuple[Reals, Reals]:
+def _moderated(variance: Reals, prior: Prior, degrees: int) -> tuple[Reals, Reals]:
     """Return the moderated variance of one run for each effect, and its degrees of freedom."""
     from scipy.special import fdtri
 
-    weight, most = found.degrees[..., None], float(found.most_degrees)
-    if not np.any(weight):
-        return own, _flat(own, float(degrees))
+    prior_degrees, prior_variance = prior.degrees[..., None], prior.variance[..., None]
+    most = float(prior.most_degrees)
+    if not np.any(prior_degrees):
+        return variance, np.full_like(variance, float(degrees))
     floor, _, _ = _log_chi_square(degrees)
-    finite = np.where(np.isfinite(weight), weight, 1.0)
-    raised = np.maximum(own, floor * found.pooled[..., None])
-    mixed = (finite * found.variance[..., None] + degrees * raised) / (finite + degrees)
-    compatible = np.isinf(weight)
-    variance = np.where(compatible, found.variance[..., None], mixed)
-    moderated = np.where(compatible, most, np.minimum(finite + degrees, most))
-    outlying = own > fdtri(degrees, most, 1 - TOO_LARGE) * found.variance[..., None]
-    return np.where(outlying, own, variance), np.where(outlying, float(degrees), moderated)
-
-
-def _flat(like: Reals, value: float) -> Reals:
-    return np.full(like.shape, value)
+    compatible = np.isinf(prior_degrees)
+    finite = np.where(compatible, 1.0, prior_degrees)
+    raised = np.maximum(variance, floor * prior.pooled[..., None])
+    mixed = (finite * prior_variance + degrees * raised) / (finite + degrees)
+    moderated = np.where(compatible, prior_variance, mixed)
+    moderated_degrees = np.where(compatible, most, np.minimum(finite + degrees, most))
+    outlying = variance > fdtri(degrees, most, 1 - TOO_LARGE) * prior_variance
+    return np.where(outlying, variance, moderated), np.where(outlying, float(degrees), moderated_degrees)
 
 
 @functools.cache
 def all_pairs(rows: int) -> Reals:
     """Return the weights of all pairs of rows, [P,V]: 1 for the first, −1 for the second."""
-    found = np.zeros((rows * (rows - 1) // 2, rows))
-    for place, (first, second) in enumerate(combinations(range(rows), 2)):
-        found[place, first], found[place, second] = 1.0, -1.0
-    return found
+    weights = np.zeros((rows * (rows - 1) // 2, rows))
+    for index, pair in enumerate(combinations(range(rows), 2)):
+        weights[index, pair] = 1.0, -1.0
+    return weights
 
 
 @functools.cache
@@ -277,8 +303,8 @@ def _trigamma_inverse(values: Reals) -> Reals:
     """Return y with trigamma(y) = `values`, by Newton's method on 1 / trigamma. Source: Smyth 2004, appendix."""
     from scipy.special import polygamma
 
-    found: Reals = 0.5 + 1 / values
+    y = 0.5 + 1 / values
     for _ in range(20):
-        trigamma = polygamma(1, found)
-        found = found + trigamma * (1 - trigamma / values) / polygamma(2, found)
-    return found
+        trigamma = polygamma(1, y)
+        y = y + trigamma * (1 - trigamma / values) / polygamma(2, y)
+    return y

@@ -1,27 +1,32 @@
-"""Power of a table: the smallest difference detected with 80 % probability, and the seeds needed for a difference."""
+"""The number of seeds that a planned table needs, from the noise of existing runs."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.analysis.inference import DEGREES_EXPONENT, LEAST_ROWS, LEAST_SEEDS, MOST_DEGREES, student
+from harness.analysis import inference, significance
+from harness.analysis.effects import METHOD, Method
+from harness.analysis.evidence import Evidence, Sentences, metric_function, row_evidence
+from harness.analysis.grouping import RunTable, groups
+from harness.analysis.inference import DEGREES_EXPONENT, LEAST_ROWS, LEAST_SEEDS, MOST_DEGREES, detectable
+from harness.analysis.metric_registry import scale_of
+from harness.storage.records import RunRecord
 
-POWER = 0.8
 MOST_SEEDS = 1000
-NORMAL_DEGREES = 1e4
-"""From here on Student's t counts as normal."""
 
 
 @dataclass(frozen=True)
 class DifferenceNoise:
     """The noise of a difference between two rows, on the natural scale.
 
-    `run_variance` is the variance of one run over seeds, so that a difference of paired runs has twice as much;
-    `degrees` are its degrees of freedom. `sentence_variance` is what other test sentences add to a difference however
-    many seeds there are.
+    Attributes:
+        run_variance: The variance of one run over seeds; a difference of paired runs has twice as much.
+        degrees: The degrees of freedom of `run_variance`.
+        sentence_variance: The variance that the test sentences add to a difference at any number of seeds.
     """
 
     run_variance: float
@@ -29,28 +34,40 @@ class DifferenceNoise:
     sentence_variance: float
 
 
-def detectable(standard_error: float, degrees: float, comparisons: int, *, confidence: float = 0.95) -> float:
-    """Return the true difference that is found significant with a probability of 80 %.
+@dataclass(frozen=True)
+class NoiseEstimate:
+    """The noise of a metric in one table of runs.
 
-    It is tested at (1 − `confidence`) / `comparisons`, the first and strictest step of Holm's correction, so a table in
-    which several differences are real detects smaller ones.
+    Attributes:
+        noise: The noise of a difference, on the natural scale.
+        level: The median of the rows, in the units of the metric.
+        rows: The number of rows.
+        seeds: The number of seeds.
+        title: The title of the table.
+        paired: Whether several rows share their seeds, so that the variance is that of paired differences.
+        with_sentences: Whether the variance that the test sentences add is known.
     """
-    from scipy.special import nctdtr, ndtri
 
-    limit = float(student(degrees, 1 - (1 - confidence) / max(1, comparisons)))
-    if degrees >= NORMAL_DEGREES:
-        return standard_error * (limit + float(ndtri(POWER)))
-    low, high = 0.0, 2.0
-    while float(nctdtr(degrees, high, limit)) > 1 - POWER:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if float(nctdtr(degrees, middle, limit)) > 1 - POWER else (low, middle)
-    return standard_error * high
+    noise: DifferenceNoise
+    level: float
+    rows: int
+    seeds: int
+    title: str
+    paired: bool
+    with_sentences: bool
+
+
+def estimate_noise(
+    records: Iterable[RunRecord], metric: str, sentences: Sentences, *, method: Method = METHOD
+) -> NoiseEstimate | None:
+    """Return the noise of the table whose variance over seeds has most degrees of freedom; None without two seeds."""
+    estimates = [_table_noise(table, metric, sentences, method) for table in groups(records)]
+    available = [estimate for estimate in estimates if estimate is not None]
+    return max(available, key=lambda estimate: estimate.noise.degrees, default=None)
 
 
 def detectable_with(noise: DifferenceNoise, seeds: int, rows: int, comparisons: int) -> float:
-    """Return what a table of `rows` rows detects with this many seeds, on the natural scale."""
+    """Return the difference that a table of `rows` rows detects with this number of seeds, on the natural scale."""
     from_seeds = 2 * noise.run_variance / seeds
     total = from_seeds + noise.sentence_variance
     if total == 0:
@@ -62,10 +79,7 @@ def detectable_with(noise: DifferenceNoise, seeds: int, rows: int, comparisons: 
 
 
 def seeds_needed(noise: DifferenceNoise, difference: float, rows: int, comparisons: int) -> int | None:
-    """Return the smallest number of seeds, at least 3, that detects `difference`; None if 1,000 do not.
-
-    Source: a search; what is detected falls with the number of seeds.
-    """
+    """Return the smallest number of seeds, at least 3, that detects `difference`; None if 1,000 do not."""
     if detectable_with(noise, MOST_SEEDS, rows, comparisons) > difference:
         return None
     low, high = LEAST_SEEDS - 1, MOST_SEEDS
@@ -79,8 +93,47 @@ def seeds_needed(noise: DifferenceNoise, difference: float, rows: int, compariso
 
 
 def upper_bound(noise: DifferenceNoise, confidence: float = 0.8) -> DifferenceNoise:
-    """Return the noise with its variance over seeds at the upper end of a one-sided interval (chi-square)."""
+    """Return the noise with its variance over seeds at the upper end of a one-sided chi-square interval."""
     from scipy.special import gammaincinv
 
-    least = 2 * gammaincinv(noise.degrees / 2, 1 - confidence) / noise.degrees
-    return DifferenceNoise(noise.run_variance / float(np.maximum(least, 1e-12)), noise.degrees, noise.sentence_variance)
+    share = 2 * gammaincinv(noise.degrees / 2, 1 - confidence) / noise.degrees
+    return replace(noise, run_variance=noise.run_variance / float(np.maximum(share, 1e-12)))
+
+
+def _table_noise(table: RunTable, metric: str, sentences: Sentences, method: Method) -> NoiseEstimate | None:
+    """Return the noise of a table, over the seeds that its rows with several seeds share; None without two seeds."""
+    evidence = [row_evidence(row.label, row.records, metric, None) for row in table.rows]
+    seeds = [set(row.seeds) - set(row.diverged) for row in evidence]
+    several = [index for index in range(len(seeds)) if len(seeds[index]) > 1]
+    if not several:
+        return None
+    common = set.intersection(*(seeds[index] for index in several))
+    if len(common) < 2:
+        several = [max(several, key=lambda index: len(seeds[index]))]
+        common = seeds[several[0]]
+    rows = [
+        row_evidence(row.label, (run for run in row.records if run.spec.seed in common), metric, sentences)
+        for row in (table.rows[index] for index in several)
+    ]
+    scale, values = scale_of(metric), np.array([row.values for row in rows], np.float64)
+    prior = inference.prior(scale.forward(values))
+    of_sentences = _sentence_variance(rows, metric, method)
+    return NoiseEstimate(
+        noise=DifferenceNoise(float(prior.pooled), float(prior.most_degrees), of_sentences or 0.0),
+        level=float(np.median(values.mean(axis=1))),
+        rows=len(rows),
+        seeds=len(common),
+        title=table.title,
+        paired=len(rows) > 1,
+        with_sentences=of_sentences is not None,
+    )
+
+
+def _sentence_variance(rows: Sequence[Evidence], metric: str, method: Method) -> float | None:
+    """Return the mean variance that the test sentences add to a difference of two rows; None if it is unknown."""
+    sums, function = [row.sums for row in rows if row.sums is not None], metric_function(metric)
+    if function is None or len(sums) < 2 or len({array.shape for array in sums}) > 1:
+        return None
+    resampled = significance.bootstrap_sentences(np.stack(sums), function, resamples=method.resamples, seed=method.seed)
+    covariance = significance.shared_covariance(scale_of(metric).forward(resampled))
+    return float(inference.quadratic(covariance, inference.all_pairs(len(sums))).mean())

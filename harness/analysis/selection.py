@@ -5,38 +5,33 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.grouping import rows
-from harness.analysis.leaderboard import distinct
-from harness.experiments.serialization import canonical_json, to_json
+from harness.analysis.grouping import distinct, rows
+from harness.experiments.run_names import flat_settings
+from harness.experiments.serialization import canonical_json
 from harness.experiments.specs import RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import did_you_mean
 from impls.contract import Arrays
 
-UNTOLD = ("recipe.name", "recipe.source", "recipe.family")
 MOST_ROWS = 12
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A record and the folder of the run's other files."""
+    """A record, and the folder with the other files of the run; reading a damaged file raises ValueError."""
 
     record: RunRecord
     folder: Path
 
     @functools.cached_property
     def sentences(self) -> Arrays | None:
-        """The statistics of each test sentence; None if they are not stored.
-
-        Raises:
-            ValueError: the file is damaged.
-        """
+        """The statistics of each test sentence; None if they are not stored."""
         results, name = self.folder.parent, self.folder.name
         if not run_store.has_sentences(results, name):
             return None
@@ -44,11 +39,7 @@ class Run:
 
     @functools.cached_property
     def hypotheses(self) -> list[run_store.Hypothesis] | None:
-        """The translations in the order of the test set; None if they are not stored.
-
-        Raises:
-            ValueError: the file is damaged.
-        """
+        """The translations in the order of the test set; None if they are not stored."""
         if not (self.folder / run_store.HYPOTHESES).is_file():
             return None
         digest = self.record.fingerprints.get("hypotheses")
@@ -57,7 +48,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One side of a comparison: its letter in tables, its label, and its runs by seed."""
+    """One side of a comparison: its letter in tables, its label, and its runs, one per seed."""
 
     letter: str
     label: str
@@ -82,64 +73,60 @@ class Side:
         """The completed runs by seed."""
         return {run.record.spec.seed: run for run in self.runs if run.record.status == "completed"}
 
+    def sentences(self, record: RunRecord) -> Arrays | None:
+        """Return the sentence statistics of one of the runs; None if they are not stored."""
+        return next(run.sentences for run in self.runs if run.record is record)
 
-def find(words: Sequence[str], results: Path, *, complain: Callable[[str], None]) -> tuple[Side, ...]:
-    """Return the sides that `words` name; the first is the one that the others are compared with.
+    def hypotheses(self, seeds: Sequence[int], count: int) -> list[list[run_store.Hypothesis]] | None:
+        """Return the translations of completed runs; None unless all of them have `count` stored translations."""
+        stored = [self.completed[seed].hypotheses or [] for seed in seeds]
+        return stored if all(len(hypotheses) == count for hypotheses in stored) else None
+
+
+def find(names: Sequence[str], results: Path, *, complain: Callable[[str], None]) -> tuple[Side, ...]:
+    """Return the named sides; the others are compared with the first one.
 
     Args:
-        words: each the path of a run's folder or record.json; or a variant, a run's id or the beginning of ids in
+        names: Each the path of a run's folder or record.json; or a variant, a run's id or the beginning of ids in
             `results`, optionally followed by "@" and settings that select a row: "paper@budget=source,seed=0".
-        results: the folder of results.
-        complain: is called with a line about each damaged record.
+        results: The folder of results.
+        complain: Called with a line about each damaged record.
 
     Raises:
-        ValueError: a word names no run, or runs of several rows, or two words name the same runs.
+        ValueError: A name matches no run or runs of several rows, or two names match the same runs.
     """
-    if len(words) < 2:
-        raise ValueError(f"{' '.join(words)!r} is one side; give two or more")
+    if len(names) < 2:
+        raise ValueError(f"{' '.join(names)!r} is one side; give two or more")
 
     @functools.cache
-    def known() -> list[Run]:
-        found = run_store.records(results, complain=complain)
-        return [Run(record, run_store.run_folder(results, record.id)) for record in found]
+    def stored() -> list[Run]:
+        records = run_store.records(results, complain=complain)
+        return [Run(record, run_store.run_folder(results, record.id)) for record in records]
 
-    chosen = [_file(word) or _row(word, known(), results) for word in words]
-    seen: dict[tuple[str, ...], str] = {}
-    for word, runs in zip(words, chosen, strict=True):
-        places = tuple(str(run.folder.resolve()) for run in runs)
-        if places in seen:
-            raise ValueError(f"sides {seen[places]!r} and {word!r} name the same runs")
-        seen[places] = word
-    labels = _labels(chosen)
-    return tuple(Side(_letter(place), *one) for place, one in enumerate(zip(labels, chosen, strict=True)))
-
-
-def settings(spec: RunSpec) -> dict[str, Any]:
-    """Return every setting by its dotted name."""
-    found: dict[str, Any] = {}
-    for name, value in to_json(spec).items():
-        inner = value if isinstance(value, Mapping) else None
-        found.update({name: value} if inner is None else {f"{name}.{key}": one for key, one in inner.items()})
-    return found
+    sides = [_file(name) or _row(name, stored(), results) for name in names]
+    by_folders: dict[tuple[str, ...], str] = {}
+    for name, runs in zip(names, sides, strict=True):
+        folders = tuple(str(run.folder.resolve()) for run in runs)
+        if folders in by_folders:
+            raise ValueError(f"sides {by_folders[folders]!r} and {name!r} name the same runs")
+        by_folders[folders] = name
+    return tuple(Side(_letter(index), *side) for index, side in enumerate(zip(_labels(sides), sides, strict=True)))
 
 
-def setting(value: Any) -> str:
-    """Return a setting's value in words."""
+def text_of(value: Any) -> str:
+    """Return the value of a setting as text."""
     return "none" if value is None else value if isinstance(value, str) else canonical_json(value)
 
 
-# Choosing -------------------------------------------------------------------------------------------------------------
-
-
-def _file(word: str) -> tuple[Run, ...] | None:
-    """Return the run that a path names; None if the word is no path."""
-    path = Path(word)
+def _file(name: str) -> tuple[Run, ...] | None:
+    """Return the run at a path; None if the name is not a path."""
+    path = Path(name)
     folder = path if path.is_dir() else path.parent
     if path.is_file() and path.name != run_store.RECORD:
-        raise ValueError(f"side {word!r} is neither a {run_store.RECORD} nor the folder of one")
+        raise ValueError(f"side {name!r} is neither a {run_store.RECORD} nor the folder of one")
     if not (path.exists() and (folder / run_store.RECORD).is_file()):
-        if path.name == run_store.RECORD or os.sep in word.partition("@")[0]:
-            raise ValueError(f"side {word!r}: there is no {run_store.RECORD}")
+        if path.name == run_store.RECORD or os.sep in name.partition("@")[0]:
+            raise ValueError(f"side {name!r}: there is no {run_store.RECORD}")
         return None
     folder = folder if folder.name not in ("", "..") else folder.resolve()
     record = run_store.load_record(folder.parent, folder.name)
@@ -147,91 +134,96 @@ def _file(word: str) -> tuple[Run, ...] | None:
     return (Run(record, folder),)
 
 
-def _row(word: str, known: Sequence[Run], results: Path) -> tuple[Run, ...]:
-    name, _, selection = word.partition("@")
-    found = [run for run in known if run.record.spec.variant == name]
-    found = found or [run for run in known if name and run.record.id.startswith(name)]
-    if not found:
-        variants = list(dict.fromkeys(run.record.spec.variant for run in known))
-        hint = did_you_mean(name, variants)
-        raise ValueError(f"side {word!r}: {results} has no such variant or run, nor is it a file{hint}")
+def _row(name: str, stored: Sequence[Run], results: Path) -> tuple[Run, ...]:
+    """Return the runs of the row that a variant or a run's id and settings select."""
+    prefix, _, selection = name.partition("@")
+    runs = [run for run in stored if run.record.spec.variant == prefix]
+    runs = runs or [run for run in stored if prefix and run.record.id.startswith(prefix)]
+    if not runs:
+        hint = did_you_mean(prefix, dict.fromkeys(run.record.spec.variant for run in stored))
+        raise ValueError(f"side {name!r}: {results} has no such variant or run, nor is it a file{hint}")
     for choice in filter(None, selection.split(",")):
-        found = _narrowed(word, found, choice)
-    made = rows(run.record for run in found)
-    if len(made) > 1:
-        ways = _ways(name, [row.records[0].spec for row in made])
-        more = f" and {len(ways) - MOST_ROWS} more" if len(ways) > MOST_ROWS else ""
+        runs = _narrowed(name, runs, choice)
+    matching = rows(run.record for run in runs)
+    if len(matching) > 1:
+        names = _row_names(prefix, [row.records[0].spec for row in matching])
+        more = f" and {len(names) - MOST_ROWS} more" if len(names) > MOST_ROWS else ""
         raise ValueError(
-            f"side {word!r} matches {len(made)} rows of runs; choose one: "
-            f"{', '.join(repr(one) for one in ways[:MOST_ROWS])}{more}"
+            f"side {name!r} matches {len(matching)} rows of runs; choose one: "
+            f"{', '.join(map(repr, names[:MOST_ROWS]))}{more}"
         )
-    return tuple(sorted(found, key=lambda run: run.record.spec.seed))
+    return tuple(sorted(runs, key=lambda run: run.record.spec.seed))
 
 
-def _narrowed(word: str, found: Sequence[Run], choice: str) -> list[Run]:
+def _narrowed(name: str, runs: Sequence[Run], choice: str) -> list[Run]:
     """Return the runs with a setting, FIELD=VALUE; the last part of a field's name is enough if it is unique."""
-    name, equals, value = (part.strip() for part in choice.partition("="))
-    known = list(dict.fromkeys(key for run in found for key in settings(run.record.spec)))
-    fields = [key for key in known if key == name] or [key for key in known if key.rpartition(".")[2] == name]
+    field_name, equals, value = (part.strip() for part in choice.partition("="))
+    settings = [{**flat_settings(run.record.spec), "seed": run.record.spec.seed} for run in runs]
+    keys = list(dict.fromkeys(itertools.chain(*settings)))
+    fields = [key for key in keys if key == field_name] or [key for key in keys if _last_part(key) == field_name]
     if not equals or len(fields) != 1:
-        near = did_you_mean(name, [*known, *(key.rpartition(".")[2] for key in known)])
+        near = did_you_mean(field_name, [*keys, *map(_last_part, keys)])
         hint = f" ({', '.join(fields)})" if fields and equals else near
-        raise ValueError(f"side {word!r}: {choice!r} is not FIELD=VALUE with one field{hint}")
-    (field,) = fields
-    kept = [run for run in found if _is(settings(run.record.spec).get(field), value)]
-    if not kept:
-        there = dict.fromkeys(setting(settings(run.record.spec).get(field)) for run in found)
-        raise ValueError(f"side {word!r}: {choice!r} matches no run; the values are {', '.join(there)}")
-    return kept
+        raise ValueError(f"side {name!r}: {choice!r} is not FIELD=VALUE with one field{hint}")
+    values = [own.get(fields[0]) for own in settings]
+    selected = [run for run, run_value in zip(runs, values, strict=True) if _equals(run_value, value)]
+    if not selected:
+        accepted = ", ".join(dict.fromkeys(map(text_of, values)))
+        raise ValueError(f"side {name!r}: {choice!r} matches no run; the values are {accepted}")
+    return selected
 
 
-def _is(value: Any, text: str) -> bool:
+def _equals(value: Any, text: str) -> bool:
+    """Return whether a setting has the value in a text; numbers may be written in any form."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
             return float(text) == value
         except ValueError:
             return False
-    return setting(value) == text
+    return text_of(value) == text
 
 
-def _ways(name: str, specs: Sequence[RunSpec]) -> list[str]:
-    """Return the shortest word that selects each row alone."""
-    flat = [
-        {key: setting(one) for key, one in settings(replace(spec, seed=0)).items() if key not in UNTOLD}
-        for spec in specs
-    ]
-    names = list(dict.fromkeys(key for one in flat for key in one))
-    differing = [key for key in names if len({one.get(key) for one in flat}) > 1]
-    made = []
-    for one in flat:
-        choices = (pair for size in (1, 2, 3) for pair in itertools.combinations(differing, size))
-        alone = (pair for pair in choices if sum(all(o.get(k) == one.get(k) for k in pair) for o in flat) == 1)
-        told = [f"{_short(key, names)}={one.get(key, 'none')}" for key in next(alone, differing)]
-        made.append(f"{name}@{','.join(told)}")
-    return made
+def _row_names(prefix: str, specs: Sequence[RunSpec]) -> list[str]:
+    """Return the shortest name that selects each row alone."""
+    flat = [{key: text_of(value) for key, value in flat_settings(spec).items()} for spec in specs]
+    keys = list(dict.fromkeys(itertools.chain(*flat)))
+    differing = [key for key in keys if len({settings.get(key) for settings in flat}) > 1]
+    names = []
+    for settings in flat:
+        choices = (choice for size in (1, 2, 3) for choice in itertools.combinations(differing, size))
+        unique = (
+            choice
+            for choice in choices
+            if sum(all(row.get(key) == settings.get(key) for key in choice) for row in flat) == 1
+        )
+        selection = [f"{_short_key(key, keys)}={settings.get(key, 'none')}" for key in next(unique, differing)]
+        names.append(f"{prefix}@{','.join(selection)}")
+    return names
 
 
-def _short(field: str, names: Sequence[str]) -> str:
-    last = field.rpartition(".")[2]
-    return last if sum(name.rpartition(".")[2] == last for name in names) == 1 else field
+def _short_key(key: str, keys: Sequence[str]) -> str:
+    last = _last_part(key)
+    return last if sum(_last_part(name) == last for name in keys) == 1 else key
 
 
-# Naming ---------------------------------------------------------------------------------------------------------------
+def _last_part(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
-def _labels(chosen: Sequence[tuple[Run, ...]]) -> list[str]:
+def _labels(sides: Sequence[tuple[Run, ...]]) -> list[str]:
     """Return the label of each side: its variant and the settings that distinguish it, or its seeds."""
-    first = [replace(runs[0].record, id=str(place)) for place, runs in enumerate(chosen)]
-    label_of = {record.id: row.label for row in rows(first) for record in row.records}
-    labels = [label_of[str(place)] for place in range(len(chosen))]
-    seeds = [", ".join(str(run.record.spec.seed) for run in runs) for runs in chosen]
-    told = [
-        f"{label}, seed{'s' if ',' in own else ''} {own}" if labels.count(label) > 1 else label
-        for label, own in zip(labels, seeds, strict=True)
+    first = [replace(runs[0].record, id=str(index)) for index, runs in enumerate(sides)]
+    by_id = {record.id: row.label for row in rows(first) for record in row.records}
+    labels = [by_id[str(index)] for index in range(len(sides))]
+    seeds = [", ".join(str(run.record.spec.seed) for run in runs) for runs in sides]
+    with_seeds = [
+        f"{label}, seed{'s' if ',' in side_seeds else ''} {side_seeds}" if labels.count(label) > 1 else label
+        for label, side_seeds in zip(labels, seeds, strict=True)
     ]
-    return distinct(told if len(set(told)) > len(set(labels)) else labels)
+    return distinct(with_seeds if len(set(with_seeds)) > len(set(labels)) else labels)
 
 
-def _letter(place: int) -> str:
-    before, own = divmod(place, 26)
-    return (_letter(before - 1) if before else "") + chr(ord("A") + own)
+def _letter(index: int) -> str:
+    """Return A to Z, then AA, AB and so on."""
+    quotient, remainder = divmod(index, 26)
+    return (_letter(quotient - 1) if quotient else "") + chr(ord("A") + remainder)

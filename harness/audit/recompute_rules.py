@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.analysis.fairness import drawing
+from harness.analysis.fairness import initialiser
 from harness.audit.batch_reference import Expected, expected
 from harness.audit.digest_rules import before_digests
 from harness.audit.metric_rules import is_current
@@ -55,7 +55,7 @@ def initial(stored: StoredRun) -> Iterator[str]:
     for name, told in sorted(found.items()):
         if shapes.get(name) != shape_of(told):
             continue  # another rule's: a tensor that the recipe has not
-        key = (record.spec.seed, name, shape_of(told), drawing(record, name))
+        key = (record.spec.seed, name, shape_of(told), initialiser(record, name))
         if key not in stored.memory.drawn:
             drawn = weights.draw(recipe, name, shape_of(told), record.spec.seed)
             stored.memory.drawn[key] = array_digests({name: drawn})[name]

@@ -181,7 +181,7 @@ def _report(records: list[RunRecord], first: RunSpec, arguments: argparse.Namesp
         sweep.say_endings(records)
         return
     from harness.analysis.ablation import analyse
-    from harness.analysis.leaderboard import stored_sentences
+    from harness.analysis.evidence import stored_sentences
     from harness.reporting import ablation_report, render_text
 
     analysis = analyse(records, stored_sentences(arguments.results), base=first)

@@ -82,7 +82,7 @@ def command(arguments: argparse.Namespace) -> int:
         _corpus(found),
         examples=arguments.examples,
         with_text=not arguments.without_corpus_text,
-        others=comparison.other_rows(found, arguments.results),
+        table_rows=comparison.other_rows(found, arguments.results),
     )
     failures = [f"check: {line}" for line in _failures(found, same_test=not allowed)]
     compared = replace(compared, remarks=(*failures, *compared.remarks))

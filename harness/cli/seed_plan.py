@@ -20,7 +20,7 @@ from harness.storage.records import RunRecord
 from harness.text import count, did_you_mean
 
 if TYPE_CHECKING:
-    from harness.analysis.pilots import Pilot
+    from harness.analysis.power import NoiseEstimate
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 FORM = "give detect=NUMBER or detect=NUMBER,METRIC, such as detect=0.5,chrf"
@@ -95,10 +95,10 @@ def report(wanted: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace
     return 0
 
 
-def _pilot(single: Sequence[RunSpec], figure: str, results: Path) -> tuple[Pilot, list[RunRecord], str]:
+def _pilot(single: Sequence[RunSpec], figure: str, results: Path) -> tuple[NoiseEstimate, list[RunRecord], str]:
     """Return the noise of finished runs of the plan, otherwise of published runs; their records; and their source."""
-    from harness.analysis.leaderboard import stored_sentences
-    from harness.analysis.pilots import best_pilot
+    from harness.analysis.evidence import stored_sentences
+    from harness.analysis.power import estimate_noise
 
     ids = {spec.id for spec in single}
     own = run_store.records(results, complain=warn) if results.is_dir() else []
@@ -107,9 +107,9 @@ def _pilot(single: Sequence[RunSpec], figure: str, results: Path) -> tuple[Pilot
     for folder in (PUBLISHED, PUBLISHED / "ablation"):
         if folder.is_dir():
             candidates.append((run_store.records(folder, complain=warn), folder, f"the published runs in {folder}"))
-    found: list[tuple[Pilot, list[RunRecord], str]] = []
+    found: list[tuple[NoiseEstimate, list[RunRecord], str]] = []
     for place, (records, folder, where) in enumerate(candidates):
-        pilot = best_pilot(records, figure, stored_sentences(folder))
+        pilot = estimate_noise(records, figure, stored_sentences(folder))
         if pilot is not None:
             found.append((pilot, records, where))
         if place == 0 and found:
@@ -141,7 +141,7 @@ def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, a
     return f"about {duration(seeds * total / jobs)} with {jobs} at once, {how}"
 
 
-def _basis(found: Pilot, figure: str, where: str) -> list[str]:
+def _basis(found: NoiseEstimate, figure: str, where: str) -> list[str]:
     """Return the assumptions of the plan, in sentences."""
     from harness.analysis.effects import NORMAL_SEEDS
     from harness.analysis.metric_registry import LEADERBOARD, scale_of

@@ -97,7 +97,7 @@ def _blocks(
 def _labelled(table: RunTable, recipes: Mapping[str, str]) -> TableAnalysis:
     """Return a table without statistics, with rows named by their changes, such as "norm=rms"."""
     rows = tuple(replace(row, label=recipes[row.records[0].id]) for row in table.rows)
-    return TableAnalysis(replace(table, rows=rows), tuple(row.label for row in rows), (), {})
+    return TableAnalysis(replace(table, rows=rows), (), {})
 
 
 def _records(analysis: Analysis) -> list[RunRecord]:

@@ -7,13 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from harness.analysis.bench_analysis import TableAnalysis, analyse_bench
-from harness.analysis.effects import Conclusion, Difference
+from harness.analysis.effects import METHOD, Conclusion, Difference, Method
 from harness.analysis.fairness import other_vocabulary
 from harness.analysis.grouping import TableRow
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard
 from harness.analysis.metric_registry import METRICS
-from harness.analysis.statistics import METHOD, Method
 from harness.reporting import (
     ablation_report,
     bench_headline,

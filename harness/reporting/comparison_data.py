@@ -53,7 +53,7 @@ def to_json(comparison: Comparison) -> str:
     value = {
         "schema": SCHEMA,
         "sides": [_side(side) for side in comparison.sides],
-        "allowed": [asdict(disagreement) for disagreement in comparison.allowed],
+        "allowed": [{"name": item.name, "told": item.values} for item in comparison.allowed],
         "settings": [asdict(setting) for setting in comparison.settings],
         "figures": [_metric(metric) for metric in comparison.figures],
         "seeds_of_sentences": comparison.seeds,
@@ -158,7 +158,7 @@ def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
         runs = ", ".join(f"{run.record.id} ({run.record.status})" for run in side.runs)
         yield {"section": "side", "name": side.letter, "first_text": side.label, "second_text": runs}
     for disagreement in comparison.allowed:
-        yield {"section": "allowed", "name": disagreement.name, "remark": disagreement.told}
+        yield {"section": "allowed", "name": disagreement.name, "remark": disagreement.values}
     for setting in comparison.settings:
         for side, value in zip(compared, setting.values[1:], strict=True):
             pair = {"first": base.letter, "second": side.letter}

@@ -73,7 +73,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 def _warnings(comparison: Comparison) -> list[str]:
     notes = dict.fromkeys(record.note for side in comparison.sides for record in side.records if record.note)
     lines = [
-        *(f"Not the same on all sides, and allowed: {item.name}: {item.told}." for item in comparison.allowed),
+        *(f"Not the same on all sides, and allowed: {item.name}: {item.values}." for item in comparison.allowed),
         *(f"Note: {note}" for note in notes),
         *(f"Did not complete: {line}." for line in comparison.lost),
         *comparison.remarks,

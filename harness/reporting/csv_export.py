@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.analysis.grouping import groups, measure
-from harness.analysis.leaderboard import distinct
 from harness.analysis.metric_registry import METRICS
 from harness.experiments.serialization import canonical_json, to_json
 from harness.storage import files
@@ -31,9 +30,9 @@ def save(records: Sequence[RunRecord], folder: Path) -> None:
     records = sorted(records, key=lambda record: record.id)
     settings = {record.id: _settings(record) for record in records}
     for table in groups(records, pilots=True):
-        for label, row in zip(distinct([row.label for row in table.rows]), table.rows, strict=True):
+        for row in table.rows:
             for record in row.records:
-                settings[record.id] |= {"table": table.heading, "label": label}
+                settings[record.id] |= {"table": table.heading, "label": row.label}
     for run, differing in _differing(records).items():
         settings[run] |= differing
     width = len(next(iter(settings.values()), {})) + 1

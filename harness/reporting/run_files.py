@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.analysis.grouping import BUDGETS, RunTable
-from harness.analysis.leaderboard import distinct
+from harness.analysis.grouping import BUDGETS, RunTable, distinct
 from harness.evaluation import metrics
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import DataSpec

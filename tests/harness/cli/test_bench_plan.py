@@ -11,9 +11,9 @@ import pages_factory
 import pytest
 from record_factory import record
 
-from harness.analysis.leaderboard import stored_sentences
-from harness.analysis.pilots import best_pilot
-from harness.analysis.statistics import Method
+from harness.analysis.effects import Method
+from harness.analysis.evidence import stored_sentences
+from harness.analysis.power import estimate_noise
 from harness.cli import bench, seed_plan
 from harness.cli.main import main, parser
 from harness.experiments.suites import SUITES, VARIANTS
@@ -149,11 +149,11 @@ def test_a_plan_that_says_nothing_is_refused(text: str, told: str, capsys: pytes
 
 def test_noise_of_the_sentences_limits_what_any_number_of_seeds_can_find(tmp_path: Path) -> None:
     records = pages_factory.folder(tmp_path, ("learned_positions", "paper", "conv_ffn"), seeds=3, count=40)
-    found = best_pilot(records, "bleu_sacre", stored_sentences(tmp_path), method=Method(resamples=100))
+    found = estimate_noise(records, "bleu_sacre", stored_sentences(tmp_path), method=Method(resamples=100))
     assert found is not None
     assert (found.rows, found.seeds, found.with_sentences, found.paired) == (3, 3, True, True)
     assert found.noise.degrees == 4
-    alone = best_pilot(
+    alone = estimate_noise(
         [one for one in records if one.spec.variant == "paper"], "bleu_sacre", stored_sentences(tmp_path)
     )
     assert alone is not None

@@ -114,16 +114,16 @@ def test_which_way_is_better_is_the_figures_own(
 def test_orders_of_bleu_come_from_the_counts_of_sentences() -> None:
     from sacrebleu.metrics.bleu import BLEU as Sacre
 
-    from harness.analysis.comparison_metrics import _of_order
+    from harness.analysis.evidence import bleu_of_order
 
     counts, totals = [40, 22, 9, 3], [50, 45, 40, 35]
     sums = np.array([[50, 55, *counts, *totals]], float)
     for order in range(1, 5):
         score = Sacre.compute_bleu(counts[:order], totals[:order], 50, 55, max_ngram_order=order)
-        assert _of_order(sums, order, individual=False)[0] == pytest.approx(score.score)
+        assert bleu_of_order(sums, order, individual=False)[0] == pytest.approx(score.score)
         single = 100 * math.exp(1 - 55 / 50) * counts[order - 1] / totals[order - 1]
-        assert _of_order(sums, order, individual=True)[0] == pytest.approx(single)
-    assert _of_order(np.array([[9.0, 9, 5, 2, 0, 0, 9, 8, 7, 6]]), 4, individual=False)[0] == 0
+        assert bleu_of_order(sums, order, individual=True)[0] == pytest.approx(single)
+    assert bleu_of_order(np.array([[9.0, 9, 5, 2, 0, 0, 9, 8, 7, 6]]), 4, individual=False)[0] == 0
 
 
 def test_speed_and_size_are_shown_and_never_called_significant(tmp_path: Path) -> None:

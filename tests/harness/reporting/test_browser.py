@@ -15,7 +15,7 @@ import speed_factory
 from hostile_text import HOSTILE
 from record_factory import record
 
-from harness.analysis.statistics import Method
+from harness.analysis.effects import Method
 from harness.reporting import bench_report, speed_report
 from harness.reporting.run_files import CorpusText
 from harness.storage import run_store

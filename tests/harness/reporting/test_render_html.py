@@ -22,7 +22,7 @@ from places import FIXTURES, ROOT
 from record_factory import record
 
 from harness.analysis.bench_analysis import analyse_bench
-from harness.analysis.statistics import Method
+from harness.analysis.effects import Method
 from harness.cli.main import main
 from harness.experiments.suites import FULL_VARIANTS
 from harness.reporting import bench_headline, bench_report
@@ -330,7 +330,7 @@ def test_the_same_records_give_the_same_bytes_whatever_the_order_and_the_hash_se
         "import pages_factory\n"
         "from harness.storage import run_store\n"
         "from harness.reporting import bench_report\n"
-        "from harness.analysis.statistics import Method\n"
+        "from harness.analysis.effects import Method\n"
         "results = pathlib.Path(sys.argv[1])\n"
         "records = sorted(run_store.records(results), key=lambda one: hash(one.id))\n"
         "report = bench_report.document(records, results=results, texts=pages_factory.texts(30),\n"

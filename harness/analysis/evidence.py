@@ -1,0 +1,299 @@
+"""Runs as arrays: the metric of each seed and the statistics of its test sentences (`Evidence`), and tables of them.
+
+A `Sample` restricts the rows of a table to their common seeds and adds the covariance that the test sentences cause.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.analysis import significance
+from harness.analysis.effects import Method
+from harness.analysis.grouping import measure
+from harness.analysis.inference import LEAST_SEEDS
+from harness.analysis.metric_registry import METRICS
+from harness.analysis.scales import Reals, Scale
+from harness.analysis.significance import MetricFunction
+from harness.evaluation import metrics
+from harness.storage import run_store
+from harness.storage.records import RunRecord
+from impls.contract import Arrays
+
+Sentences = Callable[[RunRecord], Arrays | None]
+"""Returns the statistics of each test sentence of a run, by score; None if they are not stored."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The runs of one row: the metric of each seed and, if stored, the statistics of its test sentences.
+
+    Attributes:
+        label: The label of the row.
+        seeds: The seed of each run.
+        values: The metric of each run; None, infinite or NaN for a run that diverged or lacks the metric.
+        sums: The statistics of each sentence, [n,N,K] for n seeds and N test sentences, which are the same sentences in
+            the same order in all rows; arbitrary for a run without a value.
+
+    Raises:
+        ValueError: The lengths differ, or a seed occurs twice.
+    """
+
+    label: str
+    seeds: tuple[int, ...]
+    values: tuple[float | None, ...]
+    sums: npt.NDArray[Any] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"{self.label}: seeds={self.seeds!r} has a seed twice")
+        if len(self.values) != len(self.seeds):
+            raise ValueError(f"{self.label}: {len(self.values)} values for {len(self.seeds)} seeds")
+        if self.sums is not None and (self.sums.ndim != 3 or len(self.sums) != len(self.seeds) or not self.sums.size):
+            raise ValueError(
+                f"{self.label}: sums of shape {self.sums.shape} for {len(self.seeds)} seeds; "
+                "expected seeds, sentences, statistics"
+            )
+
+    @property
+    def diverged(self) -> tuple[int, ...]:
+        """The seeds whose runs have no value."""
+        return tuple(
+            seed for seed, value in zip(self.seeds, self.values, strict=True) if math.isnan(number_or_nan(value))
+        )
+
+    def at(self, seeds: Iterable[int]) -> Evidence:
+        """Return the runs of these seeds, in their order."""
+        seeds = tuple(seeds)
+        indices = [self.seeds.index(seed) for seed in seeds]
+        sums = self.sums[indices] if self.sums is not None and indices else None
+        return replace(self, seeds=seeds, values=tuple(self.values[index] for index in indices), sums=sums)
+
+
+def row_evidence(label: str, records: Iterable[RunRecord], metric: str, sentences: Sentences | None) -> Evidence:
+    """Return the finished runs among the records as evidence; diverged runs have no value.
+
+    Args:
+        label: The label of the row.
+        records: The runs, one per seed.
+        metric: The name of the metric.
+        sentences: Returns the sentence statistics of a run; without it intervals cover the seeds alone.
+    """
+    finished = [record for record in records if record.status in run_store.FINISHED]
+    values = tuple(measure(record, metric) if record.status == "completed" else None for record in finished)
+    sums = sentence_sums(finished, metric, sentences) if sentences else None
+    return Evidence(label, tuple(record.spec.seed for record in finished), values, sums)
+
+
+# Sentence statistics --------------------------------------------------------------------------------------------------
+
+
+def stored_sentences(results: Path | None) -> Sentences:
+    """Return a function that reads the sentence statistics of runs under `results`, each file once.
+
+    Raises:
+        ValueError: The returned function found a damaged file.
+    """
+
+    @functools.cache
+    def load(run_id: str, digest: str | None) -> Arrays | None:
+        if results is None or not run_store.has_sentences(results, run_id):
+            return None
+        return run_store.load_sentences(results, run_id, digest)
+
+    return lambda record: load(record.id, record.fingerprints.get("sentences"))
+
+
+def sentence_sums(records: Sequence[RunRecord], metric: str, sentences: Sentences) -> Reals | None:
+    """Return the sentence statistics of a metric, [n,N,K]; None unless every completed run has them."""
+    arrays: list[npt.NDArray[Any] | None] = []
+    for record in records:
+        if record.status != "completed":
+            arrays.append(None)
+            continue
+        stored = sentences(record) or {}
+        if metric in ("test_loss", "test_perplexity") and stored:
+            arrays.append(np.stack([stored["nats"], stored["tokens"].astype(np.float64)], axis=-1))
+        elif (score := "bleu_tutorial" if _is_order(metric) else metric) in stored:
+            arrays.append(stored[score])
+        else:
+            return None
+    shapes = {array.shape for array in arrays if array is not None}
+    if len(shapes) != 1:
+        return None
+    (shape,) = shapes
+    return np.stack([np.zeros(shape) if array is None else array for array in arrays])
+
+
+def metric_function(metric: str) -> MetricFunction | None:
+    """Return the function from summed sentence statistics to a metric; None if no statistics determine the metric."""
+    if metric == "test_loss":
+        return lambda sums: sums[..., 0] / sums[..., 1]
+    if metric == "test_perplexity":
+        return lambda sums: metrics.perplexity_from_sums(sums[..., 0], sums[..., 1])
+    if _is_order(metric):
+        _, order, kind = metric.split("_")
+        return functools.partial(bleu_of_order, order=int(order), individual=kind == "individual")
+    if metric in ("bleu_sacre", "chrf", "bleu_tokenised", "bleu_tutorial"):
+        return functools.partial(metrics.score_from_sums, metric)
+    return None
+
+
+def bleu_of_order(sums: Reals, order: int, *, individual: bool) -> Reals:
+    """Return BLEU with n-grams of 1 to `order`, or of `order` alone, without smoothing.
+
+    Shapes: `sums` [...,10] as `metrics.bleu_from_sums` takes them; the scores [...].
+    """
+    lengths, reference_lengths = sums[..., 0], sums[..., 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        precisions = sums[..., 2 : 2 + len(metrics.ORDERS)] / sums[..., 2 + len(metrics.ORDERS) :]
+        brevity = np.exp(np.minimum(0.0, 1 - reference_lengths / lengths))
+        mean = precisions[..., order - 1] if individual else np.exp(np.log(precisions[..., :order]).mean(axis=-1))
+        return np.nan_to_num(100 * brevity * mean)
+
+
+def _is_order(metric: str) -> bool:
+    return metric in METRICS and METRICS[metric].kind == "orders"
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The rows of a table at their common seeds, on the natural scale.
+
+    Attributes:
+        evidence: The rows, restricted to the common seeds.
+        metric: Maps summed sentence statistics to the metric; None without sentence statistics.
+        scale: The natural scale of the metric.
+        method: The method of intervals and tests.
+        seeds: The common seeds.
+        values: The metric of each run, [V,n]; NaN for a run without a value.
+        natural: The same on the natural scale.
+        has_sums: Whether the sentence statistics of a row are usable, [V].
+        sentences: The number of test sentences; 0 without statistics.
+        shared: The covariance of rows that the test sentences cause in all seeds alike, [V,V]; 0 for rows without
+            statistics.
+        remarks: What restricts the sample, in sentences.
+    """
+
+    evidence: tuple[Evidence, ...]
+    metric: MetricFunction | None
+    scale: Scale
+    method: Method
+    seeds: tuple[int, ...]
+    values: Reals
+    natural: Reals
+    has_sums: npt.NDArray[np.bool_]
+    sentences: int
+    shared: Reals
+    remarks: tuple[str, ...]
+
+    @classmethod
+    def of(cls, evidence: Sequence[Evidence], metric: MetricFunction | None, scale: Scale, method: Method) -> Sample:
+        """Return the sample of a table.
+
+        Raises:
+            ValueError: Two rows have the same label, or the rows differ in the number of test sentences.
+        """
+        repeated = [label for label, times in Counter(row.label for row in evidence).items() if times > 1]
+        if repeated:
+            raise ValueError(f"label {repeated[0]!r} names several rows: give each row its own label")
+        shapes = {row.label: row.sums.shape[1:] for row in evidence if row.sums is not None}
+        if len(set(shapes.values())) > 1:
+            raise ValueError(f"sentences and statistics differ between rows: {shapes}; compare rows of one test set")
+        seeds = tuple(sorted(set.intersection(*(set(row.seeds) for row in evidence)))) if evidence else ()
+        rows = tuple(row.at(seeds) for row in evidence)
+        values = np.array([[number_or_nan(value) for value in row.values] for row in rows])
+        values = values.reshape(len(rows), len(seeds))
+        usable, mismatched = _usable(rows, metric)
+        shared = np.zeros((len(rows), len(rows)))
+        if metric is not None and usable.any():
+            sums = np.stack([row.sums for row, fits in zip(rows, usable, strict=True) if fits and row.sums is not None])
+            resampled = significance.bootstrap_sentences(sums, metric, resamples=method.resamples, seed=method.seed)
+            shared[np.ix_(usable, usable)] = significance.shared_covariance(scale.forward(resampled))
+        return cls(
+            evidence=rows,
+            metric=metric,
+            scale=scale,
+            method=method,
+            seeds=seeds,
+            values=values,
+            natural=scale.forward(values),
+            has_sums=usable,
+            sentences=next(iter(shapes.values()))[0] if shapes else 0,
+            shared=shared,
+            remarks=_remarks(evidence, rows, usable, mismatched),
+        )
+
+    @property
+    def complete(self) -> npt.NDArray[np.bool_]:
+        """Whether a row has a value at every common seed, [V]."""
+        return np.asarray(np.isfinite(self.values).all(axis=1) & bool(self.seeds))
+
+    def why_empty(self, used: npt.NDArray[np.bool_]) -> str:
+        """Return why an effect of these rows has no value."""
+        if not self.seeds:
+            return "No common seed."
+        rows = [row for row, is_used in zip(self.evidence, used, strict=True) if is_used and row.diverged]
+        return f"{'; '.join(map(missing_values, rows))}."
+
+
+def _usable(rows: Sequence[Evidence], metric: MetricFunction | None) -> tuple[npt.NDArray[np.bool_], list[str]]:
+    """Return which rows have sentence statistics that reproduce their metric, and the labels of those that do not."""
+    usable: npt.NDArray[np.bool_] = np.zeros(len(rows), bool)
+    mismatched = []
+    for index, row in enumerate(rows):
+        if metric is None or row.sums is None or row.diverged:
+            continue
+        values = metric(row.sums.sum(axis=1, dtype=np.float64))
+        usable[index] = np.allclose(values, np.array(row.values, np.float64), rtol=1e-4, atol=1e-9)
+        if not usable[index]:
+            mismatched.append(row.label)
+    return usable, mismatched
+
+
+def _remarks(
+    evidence: Sequence[Evidence], rows: Sequence[Evidence], usable: npt.NDArray[np.bool_], mismatched: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the remarks on a sample; `rows` are `evidence` restricted to the common seeds."""
+    seeds = rows[0].seeds if rows else ()
+    remarks = [] if seeds or len(rows) < 2 else ["No seed is common to all rows: nothing can be compared."]
+    for row in evidence if seeds else ():
+        if unused := [seed for seed in row.seeds if seed not in seeds]:
+            remarks.append(f"{row.label}: {_named_seeds(unused)} left out, because not every row has it.")
+    if len(seeds) == 1:
+        tested = "p-values are over these test sentences alone" if usable.any() else "nothing is tested"
+        remarks.append(f"One seed: seed noise is unknown; {tested}.")
+    if len(seeds) == 2:
+        remarks.append("Two seeds: both values are shown; there is no interval and no test.")
+    without = [row.label for row, fits in zip(rows, usable, strict=True) if not (fits or row.diverged)]
+    if mismatched:
+        remarks.append(f"The stored statistics of {', '.join(mismatched)} do not give their figures and are not used.")
+    if without and len(seeds) >= LEAST_SEEDS:
+        labels = "" if len(without) == len(rows) else f" of {', '.join(without)}"
+        remarks.append(f"Intervals{labels} cover other seeds, not other test sentences.")
+    return tuple(remarks)
+
+
+def missing_values(row: Evidence) -> str:
+    """Return a clause on the runs of a row without a value."""
+    return f"{row.label}: no figure for {_named_seeds(row.diverged)} (diverged)"
+
+
+def _named_seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def number_or_nan(value: float | None) -> float:
+    """Return a value, or NaN if it is missing or not finite."""
+    return value if value is not None and math.isfinite(value) else math.nan
