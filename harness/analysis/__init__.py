@@ -1,13 +1,13 @@
-"""Statistics over run records, without a machine-learning framework and without pictures.
+"""Statistics over run records: tables of comparable runs, intervals, tests, comparisons and ablations.
 
-Input: `RunRecord`s and the per-sentence files of their run folders.
-Output: plain result objects that every report renders.
+Input: `RunRecord`s and the sentence statistics and translations in their run folders.
+Output: result objects that all reports render.
 
-- `grouping.RunTable` is a table: runs that may be compared, one `TableRow` per variant with its seeds.
-- `metric_registry.METRICS` defines every metric once: title, unit, digits, direction, natural scale.
-- `effects.Difference` is a difference between two rows with its standard error, interval and p-value.
-- `leaderboard.MetricLeaderboard` is a table on one metric: conclusions, rank intervals, detectable difference.
-- `bench_analysis.BenchAnalysis` is everything about a set of runs, computed once.
+- `grouping.RunTable`: runs that may be compared, one `TableRow` per variant with its seeds; checked by `fairness`.
+- `metric_registry.METRICS`: every metric with its title, unit, digits, direction and natural scale.
+- `inference.infer`: the statistical method. `statistics.compare_rows` applies it to rows of runs (`evidence.Evidence`).
+- `bench_analysis.BenchAnalysis`: the leaderboards of all tables, and the ablations (`ablation.Analysis`).
+- `comparison.Comparison`: sides in detail: settings, metrics, subsets of the test set, sentences and n-grams.
 
-Called by `harness.reporting`, `harness.audit` and the commands `compare`, `report` and `bench --plan`.
+Called by `harness.reporting`, `harness.audit` and the commands `compare`, `report`, `ablate` and `bench --plan`.
 """

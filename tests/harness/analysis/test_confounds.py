@@ -1,4 +1,4 @@
-"""What an ablation must not mix up: the size of embeddings beside positions, and batches that differ on purpose."""
+"""Confounds of an ablation: the size of embeddings relative to positions, and batches that differ on purpose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_factory import record as made_up
+from record_factory import record as factory_record
 from small_runs import TINY, spec
 
 from harness.analysis.ablation import Analysis, analyse
@@ -29,92 +29,107 @@ from impls.recipes import LEARNED_POSITIONS
 
 WARNING = "positions also changes the size of word embeddings relative to position vectors."
 RMS = ("source_embedding_rms", "target_embedding_rms", "position_rms")
+BATCHINGS = ("random", "length", "tokens")
+TWO_BY_TWO = {"batching": ("random", "tokens"), "norm": ("layernorm", "rms")}
 
 
-def record(levels: Mapping[str, str], seed: int = 0, **changes: Any) -> RunRecord:
-    """Return a made-up run with these levels; its batches depend on seed and batching."""
+def run(levels: Mapping[str, str], seed: int = 0, **changes: Any) -> RunRecord:
+    """Return a synthetic run with these levels; its batches depend on seed and batching."""
     fields = {name: level for name, level in levels.items() if name != "batching"}
     batching: Any = levels.get("batching", "random")
     settings = {"training": Training(batching=batching), "recipe": replace(LEARNED_POSITIONS, **fields)}  # type: ignore[arg-type]
-    one = made_up("learned_positions", seed, final=2.0 + 0.01 * len("".join(levels.values())), **settings)
+    record = factory_record("learned_positions", seed, final=2.0 + 0.01 * len("".join(levels.values())), **settings)
     updates = {"random": 227, "length": 227, "tokens": 61}[batching]
-    curve = tuple(replace(line, updates=line.epoch * updates) for line in one.curve)
-    prints = {**one.fingerprints, "stream": f"{batching} {seed}", **changes.pop("fingerprints", {})}
-    return replace(one, curve=curve, fingerprints=prints, **changes)
+    curve = tuple(replace(epoch, updates=epoch.epoch * updates) for epoch in record.curve)
+    fingerprints = {**record.fingerprints, "stream": f"{batching} {seed}", **changes.pop("fingerprints", {})}
+    return replace(record, curve=curve, fingerprints=fingerprints, **changes)
 
 
-def grid(choices: Mapping[str, tuple[str, ...]], seeds: int = 2) -> list[RunRecord]:
-    combinations = itertools.product(*choices.values())
-    return [record(dict(zip(choices, one, strict=True)), seed) for one in combinations for seed in range(seeds)]
+def grid(levels: Mapping[str, tuple[str, ...]], seeds: int = 2) -> list[RunRecord]:
+    """Return the runs of every combination of levels."""
+    combinations = itertools.product(*levels.values())
+    return [run(dict(zip(levels, words, strict=True)), seed) for words in combinations for seed in range(seeds)]
 
 
 def analysed(records: list[RunRecord]) -> Analysis:
-    return analyse(records, lambda one: None)
+    return analyse(records, lambda record: None)
 
 
-def page_of(found: Analysis, folder: Path, suffix: str) -> str:
-    page = ablation_report.write(ablation_report.document(found), found, folder)
-    return page.with_suffix(suffix).read_text()
+def confounded_fields(records: list[RunRecord]) -> list[str]:
+    return [confound.field for confound in analysed(records).studies[0].confounds]
 
 
-def said(records: list[RunRecord]) -> str:
-    found = analysed(records)
-    return "\n".join([*ablation_findings.findings(found), *ablation_findings.warnings(found)])
+def page(analysis: Analysis, folder: Path, suffix: str) -> str:
+    path = ablation_report.write(ablation_report.document(analysis), analysis, folder)
+    return path.with_suffix(suffix).read_text()
 
 
-# The size of embeddings beside positions ------------------------------------------------------------------------------
+def findings(records: list[RunRecord]) -> str:
+    analysis = analysed(records)
+    return "\n".join([*ablation_findings.findings(analysis), *ablation_findings.warnings(analysis)])
 
 
-def test_a_field_that_changes_the_ratio_is_warned_of_wherever_effects_are_shown(tmp_path: Path) -> None:
+# The size of embeddings relative to positions -------------------------------------------------------------------------
+
+
+def test_confounds_field_that_changes_the_ratio_is_warned_of_in_every_report(tmp_path: Path) -> None:
     records = grid({"positions": ("learned", "sinusoidal", "none")})
-    found = analysed(records)
-    (one,) = found.studies[0].confounds
-    assert (one.field, list(one.ratios)) == ("positions", ["sinusoidal", "learned"])
-    expected = {p: embedding_ratio(record({"positions": p})) for p in ("sinusoidal", "learned")}
-    assert one.ratios == expected
-    assert f"{one.ratios['sinusoidal']:.2f} with sinusoidal, {one.ratios['learned']:.2f} with learned" in said(records)
-    assert WARNING in said(records)
-    assert WARNING in page_of(found, tmp_path, ".md")
-    assert WARNING in bench_report.write(bench_report.document(records), records, tmp_path).read_text()
+    analysis = analysed(records)
+    (confound,) = analysis.studies[0].confounds
+    assert (confound.field, list(confound.ratios)) == ("positions", ["sinusoidal", "learned"])
+    assert confound.ratios == {word: embedding_ratio(run({"positions": word})) for word in ("sinusoidal", "learned")}
+    sinusoidal, learned = confound.ratios["sinusoidal"], confound.ratios["learned"]
+    assert f"{sinusoidal:.2f} with sinusoidal, {learned:.2f} with learned" in findings(records)
+    bench_page = bench_report.write(bench_report.document(records), records, tmp_path).read_text()
+    for text in (findings(records), page(analysis, tmp_path, ".md"), bench_page):
+        assert WARNING in text
 
 
-def test_none_rotary_and_alibi_have_no_ratio_and_other_fields_change_none() -> None:
-    assert embedding_ratio(record({"positions": "none"})) is None
-    assert WARNING not in said(grid({"positions": ("learned", "rotary", "alibi", "none")}))
+def test_embedding_ratio_without_position_vectors_is_none() -> None:
+    assert embedding_ratio(run({"positions": "none"})) is None
+    assert WARNING not in findings(grid({"positions": ("learned", "rotary", "alibi", "none")}))
+
+
+def test_confounds_fields_that_keep_the_ratio_are_not_warned_of() -> None:
     star = [*grid({"norm": ("layernorm", "rms", "none")}), *grid({"ffn": ("gated",)}), *grid({"activation": ("tanh",)})]
-    assert analysed(star).studies[0].confounds == ()
+    assert confounded_fields(star) == []
 
 
 @pytest.mark.parametrize(
     "crossed", [{"embedding_init": ("xavier", "width")}, {"embedding_scale": ("sqrt_width", "none")}]
 )
-def test_a_field_crossed_with_the_size_of_embeddings_is_no_confound(crossed: dict[str, tuple[str, ...]]) -> None:
-    found = analysed(grid({"positions": ("learned", "sinusoidal"), **crossed}))
-    assert found.studies[0].factorial is not None
-    assert found.studies[0].confounds == ()
+def test_confounds_field_crossed_with_the_size_of_embeddings_is_separated(crossed: dict[str, tuple[str, ...]]) -> None:
+    records = grid({"positions": ("learned", "sinusoidal"), **crossed})
+    assert analysed(records).studies[0].factorial is not None
+    assert confounded_fields(records) == []
 
 
-def test_varying_the_size_in_a_grid_of_its_own_does_not_separate_positions_from_it() -> None:
-    star = [*grid({"positions": ("learned", "sinusoidal")}), *grid({"embedding_init": ("width", "normal")})]
-    assert [one.field for one in analysed(star).studies[0].confounds] == ["positions"]
-    other = grid({"positions": ("learned", "sinusoidal"), "norm": ("layernorm", "rms")})
-    assert [one.field for one in analysed(other).studies[0].confounds] == ["positions"]
+@pytest.mark.parametrize(
+    "grids",
+    [
+        [{"positions": ("learned", "sinusoidal")}, {"embedding_init": ("width", "normal")}],
+        [{"positions": ("learned", "sinusoidal"), "norm": ("layernorm", "rms")}],
+    ],
+    ids=["size varied in another grid", "crossed with another field"],
+)
+def test_confounds_field_not_crossed_with_the_size_of_embeddings_is_warned_of(
+    grids: list[dict[str, tuple[str, ...]]],
+) -> None:
+    assert confounded_fields([record for levels in grids for record in grid(levels)]) == ["positions"]
 
 
 @pytest.mark.parametrize(("change", "warned"), [(1.9, False), (2.1, True)])
-def test_the_limit_is_a_factor_of_2_in_what_the_records_hold(change: float, warned: bool) -> None:
-    base, other = record({}), record({"activation": "tanh"})
+def test_confounds_recorded_ratios_are_compared_with_a_limit_of_2(change: float, warned: bool) -> None:
     sizes = {"source_embedding_rms": 0.5, "target_embedding_rms": 0.5, "position_rms": 0.4}
+    base, tanh = run({}), run({"activation": "tanh"})
     base = replace(base, sizes={**base.sizes, **sizes})
-    other = replace(other, sizes={**other.sizes, **sizes, "position_rms": 0.4 / change})
-    (study,) = studies([base, other])
+    tanh = replace(tanh, sizes={**tanh.sizes, **sizes, "position_rms": 0.4 / change})
+    (study,) = studies([base, tanh])
     assert bool(confounds(study, ())) is warned
     assert confounds(study, ("activation", "embedding_init")) == ()
 
 
-def test_a_trained_run_stores_the_sizes_and_check_computes_them_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_train_stores_the_sizes_and_check_recomputes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr("harness.processes.machine.commit", lambda: {"digest": "a" * 40, "dirty": False})
@@ -123,100 +138,99 @@ def test_a_trained_run_stores_the_sizes_and_check_computes_them_again(
     trained = train.run(settings, results)
     prepared = prepare(settings.data)
     assert settings.recipe is not None
-    drawn = weights.initial(settings.recipe, len(prepared.source_words), len(prepared.target_words), 0)
-    assert {name: trained.sizes[name] for name in RMS} == weights.embedding_rms(settings.recipe, drawn)
+    initial = weights.initial(settings.recipe, len(prepared.source_words), len(prepared.target_words), 0)
+    assert {name: trained.sizes[name] for name in RMS} == weights.embedding_rms(settings.recipe, initial)
     assert trained.sizes["position_rms"] == pytest.approx(0.5**0.5)
     assert not check(results).failed
-    for name in RMS:
-        run_store.save_record(results, replace(trained, sizes={**trained.sizes, name: trained.sizes[name] * 1.01}))
-        assert {one.rule.code for one in check(results).failed} == {"C28"}
-    run_store.save_record(
-        results, replace(trained, sizes={n: v for n, v in trained.sizes.items() if n != "position_rms"})
-    )
-    assert {one.rule.code for one in check(results).failed} == {"C28"}
+    wrong = [{**trained.sizes, name: trained.sizes[name] * 1.01} for name in RMS]
+    missing = {name: size for name, size in trained.sizes.items() if name != "position_rms"}
+    for sizes in (*wrong, missing):
+        run_store.save_record(results, replace(trained, sizes=sizes))
+        assert {outcome.rule.code for outcome in check(results).failed} == {"C28"}
 
 
 # Batching -------------------------------------------------------------------------------------------------------------
 
-LEVELS: tuple[str, ...] = ("random", "length", "tokens")
 
-
-def test_batching_is_compared_although_batches_and_updates_differ_between_its_levels(tmp_path: Path) -> None:
-    found = analysed(grid({"batching": LEVELS}))
-    (study,) = found.studies
-    assert study.study.differences == ()
-    assert study.study.base["batching"] == "random"
-    assert study.fields[0].words == LEVELS
-    assert all(effect.mean is not None for effect in study.fields[0].effects["validation_loss"])
-    page = page_of(found, tmp_path, ".html")
-    held = (
+def test_analyse_batching_is_compared_although_batches_and_updates_differ(tmp_path: Path) -> None:
+    analysis = analysed(grid({"batching": BATCHINGS}))
+    (effects,) = analysis.studies
+    assert effects.study.differences == ()
+    assert effects.study.base["batching"] == "random"
+    assert effects.fields[0].words == BATCHINGS
+    assert all(effect.mean is not None for effect in effects.fields[0].effects["validation_loss"])
+    html = page(analysis, tmp_path, ".html")
+    assert (
         "Batching is compared at equal epochs (10): every level sees each training pair once per epoch. The number of "
-    )
-    held += "updates differs: 2,270 with random, 2,270 with length, 610 with tokens."
-    assert held in page
-    assert "training settings apart from batching" in page
-    assert "training settings apart from batching" not in ablation_findings.agreement(
-        analysed(grid({"norm": ("layernorm", "rms")})).studies[0].study
-    )
+        "updates differs: 2,270 with random, 2,270 with length, 610 with tokens."
+    ) in html
+    apart_from_batching = "training settings apart from batching"
+    assert apart_from_batching in html
+    (norm_effects,) = analysed(grid({"norm": ("layernorm", "rms")})).studies
+    assert apart_from_batching not in ablation_findings.agreement(norm_effects.study)
 
 
-def test_batching_crosses_with_other_fields() -> None:
-    found = analysed(grid({"batching": ("random", "tokens"), "norm": ("layernorm", "rms")}))
-    crossed = found.studies[0].factorial
-    assert crossed is not None
-    assert (crossed.fields, crossed.missing) == (("norm", "batching"), ())
+def test_analyse_batching_crosses_with_fields_of_the_recipe() -> None:
+    factorial = analysed(grid(TWO_BY_TWO)).studies[0].factorial
+    assert factorial is not None
+    assert (factorial.fields, factorial.missing) == (("norm", "batching"), ())
 
 
-@pytest.mark.parametrize("level", ["random", "tokens"])
+@pytest.mark.parametrize("batching", ["random", "tokens"])
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
         ({"fingerprints": {"stream": "another"}}, "stream of batches, seed 1, batching={}"),
         ({"fingerprints": {"weights": {}}}, "initial weights, seed 1"),
-        ({"curve": 60}, "updates, batching={}"),
+        ({"updates": 60}, "updates, batching={}"),
     ],
+    ids=["stream", "weights", "updates"],
 )
-def test_within_a_level_batches_and_updates_must_agree(level: str, change: dict[str, Any], expected: str) -> None:
-    records = grid({"batching": ("random", "tokens"), "norm": ("layernorm", "rms")})
-    (bad,) = [
-        one for one in records if (one.spec.training.batching, one.spec.seed) == (level, 1) and "rms" in str(one.spec)
-    ]
-    levels = {"batching": level, "norm": "rms"}
-    if "curve" in change:
-        changed = replace(bad, curve=tuple(replace(line, updates=line.epoch * 60) for line in bad.curve))
-    else:
-        changed = record(levels, 1, **change)
-    (study,) = studies([changed if one is bad else one for one in records])
-    assert any(line.startswith(expected.format(level)) for line in study.differences)
+def test_studies_runs_with_one_batching_that_differ_are_not_comparable(
+    batching: str, change: dict[str, Any], expected: str
+) -> None:
+    changed = run({"batching": batching, "norm": "rms"}, 1, fingerprints=change.get("fingerprints", {}))
+    if updates := change.get("updates"):
+        changed = replace(
+            changed, curve=tuple(replace(epoch, updates=epoch.epoch * updates) for epoch in changed.curve)
+        )
+    records = [changed if record.id == changed.id else record for record in grid(TWO_BY_TWO)]
+    (study,) = studies(records)
+    assert any(line.startswith(expected.format(batching)) for line in study.differences)
 
 
-def test_other_settings_of_the_batches_are_no_level_of_batching() -> None:
-    records = [record({}), record({"batching": "tokens"})]
-    settings = replace(records[1].spec.training, batch_tokens=2_000)
-    other = replace(records[1].spec, training=settings)
-    assert studies([records[0], replace(records[1], spec=other, id=other.id)]) == ()
+def test_studies_other_settings_of_batches_are_no_level_of_batching() -> None:
+    base, tokens = run({}), run({"batching": "tokens"})
+    larger = replace(tokens.spec, training=replace(tokens.spec.training, batch_tokens=2_000))
+    assert len(studies([base, tokens])) == 1
+    assert studies([base, replace(tokens, spec=larger, id=larger.id)]) == ()
 
 
-def test_runs_with_other_batches_stand_in_tables_of_their_own() -> None:
-    found = groups(grid({"batching": LEVELS}))
-    assert len(found) == 3
-    assert {group.title.rpartition(", ")[2] for group in found} == {
+def test_groups_runs_with_different_batching_are_in_separate_tables() -> None:
+    tables = groups(grid({"batching": BATCHINGS}))
+    assert len(tables) == 3
+    assert {table.title.rpartition(", ")[2] for table in tables} == {
         "test_2016_flickr",
         "batches of similar length",
         "batches by tokens",
     }
-    assert [fairness(group.records) for group in found] == [[], [], []]
+    assert [fairness(table.records) for table in tables] == [[], [], []]
     assert fairness(grid({"batching": ("random", "tokens")}))
 
 
-def test_a_limit_on_updates_is_said_instead_of_epochs() -> None:
-    def limited(updates: int, counts: Mapping[str, int]) -> str:
-        found = []
-        for one in grid({"batching": ("random", "tokens")}):
-            told = replace(one.spec, updates=updates)
-            curve = (replace(one.curve[0], updates=counts[one.spec.training.batching]),)
-            found.append(replace(one, spec=told, id=told.id, curve=curve, chosen_epochs=(1,)))
-        return said(found)
-
-    assert "at an equal number of updates (50), not of epochs" in limited(50, {"random": 50, "tokens": 50})
-    assert "neither epochs nor updates equal" in limited(100, {"random": 100, "tokens": 61})
+@pytest.mark.parametrize(
+    ("limit", "updates", "expected"),
+    [
+        (50, {"random": 50, "tokens": 50}, "at an equal number of updates (50), not of epochs"),
+        (100, {"random": 100, "tokens": 61}, "neither epochs nor updates equal"),
+    ],
+)
+def test_findings_with_a_limit_on_updates_name_the_basis_of_the_comparison(
+    limit: int, updates: dict[str, int], expected: str
+) -> None:
+    records = []
+    for record in grid({"batching": ("random", "tokens")}):
+        limited = replace(record.spec, updates=limit)
+        curve = (replace(record.curve[0], updates=updates[record.spec.training.batching]),)
+        records.append(replace(record, spec=limited, id=limited.id, curve=curve, chosen_epochs=(1,)))
+    assert expected in findings(records)

@@ -1,0 +1,104 @@
+"""Conclusions, their symbols, and the ranks of a leaderboard."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from record_factory import record
+
+from harness.analysis.contrasts import AblationEffect, Contrast
+from harness.analysis.effects import ASSUMPTION, CLAIM_SEEDS, LEGEND, METHOD, Conclusion, Effect, Tested, assumption
+from harness.analysis.evidence import stored_sentences
+from harness.analysis.grouping import groups
+from harness.analysis.leaderboard import MetricLeaderboard, leaderboards
+from harness.reporting.ablation_tables import effect_text
+
+
+def test_conclusion_every_one_has_its_own_symbol_and_label() -> None:
+    symbols, labels = ({getattr(conclusion, name) for conclusion in Conclusion} for name in ("symbol", "label"))
+    assert len(symbols) == len(labels) == len(Conclusion) == 5
+    assert all(f"{conclusion.symbol} {conclusion.label}" in LEGEND for conclusion in Conclusion)
+
+
+@pytest.mark.parametrize(
+    ("mean", "tested", "significant", "less_is_better", "expected"),
+    [
+        (0.5, "seeds", True, False, Conclusion.BETTER),
+        (0.5, "seeds", True, True, Conclusion.WORSE),
+        (-0.5, "seeds", True, True, Conclusion.BETTER),
+        (0.5, "seeds", False, False, Conclusion.INCONCLUSIVE),
+        (0.5, "sentences", True, False, Conclusion.SENTENCES_ONLY),
+        (0.5, "sentences", False, False, Conclusion.INCONCLUSIVE),
+        (0.5, "nothing", False, False, Conclusion.NOT_TESTED),
+        (None, "seeds", True, False, Conclusion.NOT_TESTED),
+    ],
+)
+def test_conclude_follows_test_and_direction(
+    mean: float | None, tested: Tested, significant: bool, less_is_better: bool, expected: Conclusion
+) -> None:
+    effect = Effect(label="", mean=mean, tested=tested, significant=significant)
+    assert effect.conclude(less_is_better=less_is_better) is expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"mean": 0.5, "low": 0.4, "high": 0.6, "significant": True}, "+0.500 (+0.400 to +0.600) ▼"),
+        ({"mean": -0.5, "low": -0.6, "high": -0.4, "significant": True}, "−0.500 (−0.600 to −0.400) ▲"),
+        ({"mean": 0.5, "low": -0.4, "high": 0.6}, "+0.500 (−0.400 to +0.600) ~"),
+        ({"mean": 0.5, "significant": True, "tested": "sentences"}, "+0.500 †"),
+        ({"mean": 0.5, "values": (0.4, 0.6), "tested": "nothing"}, "+0.500 (seeds: +0.400; +0.600) ?"),
+        ({"tested": "nothing"}, "–"),
+    ],
+)
+def test_effect_text_has_the_symbol_of_its_conclusion(fields: dict[str, Any], expected: str) -> None:
+    contrast = Contrast((("norm", "rms"),), (("norm", "layernorm"),), {}, (0, 1), 1)
+    effect = AblationEffect(label=contrast.label, figure="validation_loss", contrast=contrast, tested="seeds")
+    assert effect_text(replace(effect, **fields)) == expected
+
+
+def test_assumption_is_named_below_six_seeds() -> None:
+    assert [bool(assumption(seeds)) for seeds in (3, 5, 6, 8)] == [True, True, False, False]
+    assert ASSUMPTION == "assuming normally distributed seed noise"
+    assert CLAIM_SEEDS == 5
+
+
+def leaderboard(*levels: float, seeds: int = 4) -> MetricLeaderboard:
+    """Return the leaderboard of BLEU of variants at these levels above 30."""
+    variants = ("learned_positions", "conv_ffn", "paper", "torch_reference", "sinusoidal_handmade")
+    generator, records = np.random.default_rng(5), []
+    for variant, level in zip(variants, levels, strict=False):
+        for seed in range(seeds):
+            records.append(record(variant, seed))
+            records[-1].scores["bleu_sacre"] = 30 + level + 0.1 * generator.standard_normal()
+    (run_table,) = groups(records)
+    return leaderboards(run_table, stored_sentences(None), method=METHOD)["bleu_sacre"]
+
+
+def test_rank_interval_covers_rows_that_are_not_significantly_different() -> None:
+    board = leaderboard(5.0, 4.98, 4.96, 0.0, -3.0)
+    assert [board.rank_interval(label) for label in board.ranking] == [(1, 3), (1, 3), (1, 3), (4, 4), (5, 5)]
+    assert [board.tied_with_best(label) for label in board.ranking] == [False, True, True, False, False]
+    assert board.against_best(board.ranking[-1]) is Conclusion.WORSE
+
+
+def test_rank_interval_one_seed_is_none() -> None:
+    board = leaderboard(5.0, 0.0, seeds=1)
+    assert [board.rank_interval(label) for label in board.ranking] == [None, None]
+    assert [board.tied_with_best(label) for label in board.ranking] == [False, False]
+    assert board.against_best(board.ranking[1]) is Conclusion.NOT_TESTED
+
+
+def test_leaderboard_notes_name_detectable_difference_and_moderation() -> None:
+    tests, moderation = leaderboard(0.0, 0.1, 0.2, 0.3, 0.4).notes
+    assert re.fullmatch(
+        r"sacreBLEU: 10 comparisons over 4 seeds, assuming normally distributed seed noise; "
+        r"a true difference of 0\.\d\d is found with 80 % probability\.",
+        tests,
+    )
+    assert "empirical Bayes" in moderation
+    assert "assuming" not in leaderboard(0.0, 0.1, 0.2, seeds=6).notes[0]

@@ -1,0 +1,44 @@
+"""Detectable differences and the seeds that a table needs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from harness.analysis.inference import all_pairs, detectable, infer
+from harness.analysis.power import DifferenceNoise, detectable_with, seeds_needed, upper_bound
+
+
+@pytest.mark.parametrize("degrees", [2, 4, 12, 200])
+@pytest.mark.parametrize("comparisons", [1, 21])
+def test_detectable_difference_has_a_power_of_80_percent(degrees: int, comparisons: int) -> None:
+    limit = scipy.stats.t.ppf(1 - 0.025 / comparisons, degrees)
+    difference = detectable(2.0, degrees, comparisons)
+    assert scipy.stats.nct.sf(limit, degrees, difference / 2) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_detectable_with_many_degrees_is_normal() -> None:
+    assert detectable(1.0, 1e9, 1) == pytest.approx(1.959964 + 0.841621, abs=1e-5)
+
+
+def test_seeds_needed_is_the_smallest_number_that_detects_the_difference() -> None:
+    noise = DifferenceNoise(run_variance=0.3**2, degrees=12, sentence_variance=0.1**2)
+    seeds = seeds_needed(noise, 0.6, 7, 21)
+    assert seeds is not None
+    assert seeds > 3
+    assert detectable_with(noise, seeds, 7, 21) <= 0.6 < detectable_with(noise, seeds - 1, 7, 21)
+    more = seeds_needed(upper_bound(noise), 0.6, 7, 21)
+    assert more is not None
+    assert more > seeds
+    assert seeds_needed(noise, 0.2, 7, 21) is None, "the sentence variance alone is too large"
+
+
+def test_seeds_needed_find_the_difference_in_a_simulation() -> None:
+    rows, generator = 5, np.random.default_rng(0)
+    seeds = seeds_needed(DifferenceNoise(1.0, 100, 0.0), 2.0, rows, 1)
+    assert seeds is not None
+    values = generator.standard_normal((4000, rows, seeds))
+    values[:, 0] += 2.0
+    p = infer(values, all_pairs(rows)[:1]).p
+    assert 0.77 < (p < 0.05).mean() < 0.9

@@ -1,0 +1,73 @@
+"""The natural scales of metrics, and intervals on them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from evidence_factory import plain_row
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.analysis.metric_registry import scale_of
+from harness.analysis.scales import IDENTITY, LOG, LOGIT, Scale
+from harness.analysis.statistics import compare_rows, interval
+
+
+@pytest.mark.parametrize(
+    ("metric", "scale"),
+    [
+        ("bleu_sacre", LOGIT),
+        ("bleu_3_individual", LOGIT),
+        ("chrf", LOGIT),
+        ("test_perplexity", LOG),
+        ("training_tokens_per_second", LOG),
+        ("peak_memory_bytes", LOG),
+        ("test_loss", IDENTITY),
+        ("parameters", IDENTITY),
+    ],
+)
+def test_scale_of_metric_is_its_natural_scale(metric: str, scale: Scale) -> None:
+    assert scale_of(metric) is scale
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0, 100), min_size=3, max_size=6), st.lists(st.floats(0, 100), min_size=3, max_size=6))
+def test_interval_on_the_logit_scale_stays_in_the_valid_range(first: list[float], second: list[float]) -> None:
+    n = min(len(first), len(second))
+    rows = [plain_row("a", *first[:n]), plain_row("b", *second[:n])]
+    for evidence in rows:
+        estimated = interval(evidence, scale=LOGIT)
+        assert estimated.low is not None
+        assert estimated.high is not None
+        assert -1e-9 <= estimated.low <= estimated.high <= 100 + 1e-9
+    (difference,) = compare_rows(rows, scale=LOGIT).differences
+    assert all(end is None or -100 <= end <= 100 for end in (difference.low, difference.high))
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "lowest", "highest"),
+    [((60.0, 70.0, 90.0), LOGIT, 0, 100), ((3.0, 9.0, 30.0), LOG, 0, math.inf)],
+    ids=["BLEU", "perplexity"],
+)
+def test_interval_wider_than_the_range_is_transformed_and_not_clipped(
+    values: tuple[float, ...], scale: Scale, lowest: float, highest: float
+) -> None:
+    on_scale, plain = interval(plain_row("a", *values), scale=scale), interval(plain_row("a", *values))
+    for estimated in (on_scale, plain):
+        assert estimated.low is not None
+        assert estimated.high is not None
+    assert lowest < on_scale.low < min(values)  # type: ignore[operator]
+    assert max(values) < on_scale.high < highest  # type: ignore[operator]
+    assert plain.low < lowest or plain.high > highest  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("scale", "level"), [(LOGIT, 35.0), (LOG, 12.0), (IDENTITY, 2.0)])
+def test_natural_difference_is_shown_as_itself(scale: Scale, level: float) -> None:
+    natural = scale.natural(1.5, level)
+    assert float(scale.shown(natural, scale.forward(level))) == pytest.approx(1.5, rel=0.02)
+
+
+def test_natural_difference_outside_the_range_raises() -> None:
+    with pytest.raises(ValueError, match="a difference of 90 does not fit around a level of 35"):
+        LOGIT.natural(90, 35)

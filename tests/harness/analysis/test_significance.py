@@ -1,0 +1,72 @@
+"""Resampling of test sentences and Holm's correction, against sacreBLEU and worked examples."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from evidence_factory import mean
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.significance import PairedTest
+
+from harness.analysis import significance
+from harness.analysis.significance import holm
+from harness.evaluation import metrics
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def test_random_draws_in_chunks_are_those_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = np.random.default_rng(0).integers(1, 9, (2, 3, 50, 2)).astype(float)
+    bootstrap = partial(significance.bootstrap_sentences, sums, mean, resamples=100, seed=3)
+    randomise = partial(significance.randomisation_p, sums[:, 0], [(0, 1)], mean, trials=1000, seed=3)
+    resampled, p_values = bootstrap(), randomise()
+    monkeypatch.setattr(significance, "_CHUNK", 33 * 50)
+    assert np.array_equal(bootstrap(), resampled)
+    assert randomise() == p_values
+
+
+def test_randomisation_p_is_that_of_sacrebleu() -> None:
+    generator = np.random.default_rng(7)
+    words = [f"w{number}" for number in range(30)]
+    references = [[str(word) for word in generator.choice(words, 12)] for _ in range(80)]
+    systems = [
+        [
+            [str(generator.choice(words)) if generator.random() < share else word for word in sentence]
+            for sentence in references
+        ]
+        for share in (0.25, 0.32)
+    ]
+    *texts, reference_texts = ([" ".join(tokens) for tokens in sentences] for sentences in (*systems, references))
+    score = partial(metrics.score, moses=None, reference_moses=None, case="lower", unknown="never")
+    scores = [
+        score(system, references, texts=text, reference_texts=reference_texts)
+        for system, text in zip(systems, texts, strict=True)
+    ]
+    counts = [result.statistics["bleu_sacre"] for result in scores]
+    metric = partial(metrics.score_from_sums, "bleu_sacre")
+    (p,) = significance.randomisation_p(np.stack(counts), [(0, 1)], metric, trials=2000, seed=12345)
+    systems_by_name, bleu = list(zip("AB", texts, strict=True)), BLEU(lowercase=True)
+    paired = PairedTest(systems_by_name, {"BLEU": bleu}, [reference_texts], test_type="ar", n_samples=2000)
+    assert 0.01 < p < 0.9
+    assert p == pytest.approx(paired()[1]["BLEU"][1].p_value, abs=1.5 / 2001)
+
+
+def test_randomisation_p_of_a_run_against_itself_is_1() -> None:
+    sums = np.ones((1, 30, 2)).repeat(2, axis=0)
+    assert significance.randomisation_p(sums, [(0, 1)], mean, trials=99, seed=0) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("p_values", "corrected"),
+    [
+        ([0.01, None, 0.04, 0.03, 0.005], (0.03, None, 0.06, 0.06, 0.02)),
+        ([0.9, 0.8], (1.0, 1.0)),
+        ([], ()),
+    ],
+)
+def test_holm_p_values_are_multiplied_by_the_number_of_larger_ones(
+    p_values: list[float | None], corrected: tuple[float | None, ...]
+) -> None:
+    assert holm(p_values) == tuple(None if p is None else pytest.approx(p) for p in corrected)

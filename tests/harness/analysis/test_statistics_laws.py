@@ -1,0 +1,109 @@
+"""Laws that every comparison of rows obeys, on random rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from evidence_factory import mean, plain_row, row, rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.analysis.effects import Difference, Method
+from harness.analysis.evidence import Evidence
+from harness.analysis.scales import IDENTITY, LOG, LOGIT
+from harness.analysis.statistics import compare_rows
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+FEWEST = Method(resamples=50, trials=100)
+NUMBERS = ("mean", "low", "high", "standard_error", "degrees", "p", "p_holm", "above_zero")
+tables = st.builds(rows, st.integers(2, 4), st.integers(1, 6), st.integers(0, 10**6), st.integers(2, 12))
+
+
+def close(value: float | None, tolerance: float = 1e-9) -> Any:
+    """Return what equals a value within rounding; None equals None."""
+    return None if value is None else pytest.approx(value, rel=1e-6, abs=tolerance)
+
+
+def assert_same(difference: Difference, expected: Difference) -> None:
+    for name in ("significant", "wins", "losses", "n"):
+        assert getattr(difference, name) == getattr(expected, name), name
+    for name in NUMBERS:
+        assert getattr(difference, name) == close(getattr(expected, name)), name
+
+
+@settings(max_examples=40, deadline=None)
+@given(tables)
+def test_compare_rows_reversed_difference_is_the_negative(evidence: list[Evidence]) -> None:
+    forward, backward = (compare_rows(order, mean, method=FEWEST) for order in (evidence, evidence[::-1]))
+    for difference in forward.differences:
+        assert_same(backward.between(difference.first, difference.second), difference)
+        opposite = backward.between(difference.second, difference.first)
+        assert opposite.label.split() == [difference.second, "\N{MINUS SIGN}", difference.first]
+        assert (opposite.wins, opposite.losses) == (difference.losses, difference.wins)
+        assert difference.mean is not None
+        assert opposite.mean == close(-difference.mean)
+        assert opposite.values == pytest.approx([-value for value in difference.values])
+        if difference.above_zero is not None:
+            assert opposite.above_zero == pytest.approx(1 - difference.above_zero)
+
+
+@settings(max_examples=40, deadline=None)
+@given(tables, st.floats(-50, 50))
+def test_compare_rows_constant_added_to_a_row_shifts_its_differences_alone(
+    evidence: list[Evidence], shift: float
+) -> None:
+    first = evidence[0]
+    assert first.sums is not None
+    shifted = row(first.label, first.sums[..., 0] + shift)
+    before, after = (compare_rows([base, *evidence[1:]], mean, method=FEWEST) for base in (first, shifted))
+    for difference, moved in zip(before.differences, after.differences, strict=True):
+        expected = shift if difference.first == first.label else 0.0
+        for name in ("mean", "low", "high"):
+            value = getattr(difference, name)
+            assert getattr(moved, name) == close(None if value is None else value + expected, 1e-6), name
+        assert moved.standard_error == close(difference.standard_error, 1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(tables, st.randoms(use_true_random=False))
+def test_compare_rows_order_of_rows_does_not_matter(evidence: list[Evidence], random: Any) -> None:
+    shuffled = random.sample(evidence, len(evidence))
+    ordered, unordered = (compare_rows(order, mean, method=FEWEST) for order in (evidence, shuffled))
+    assert (ordered.seeds, ordered.tests) == (unordered.seeds, unordered.tests)
+    assert ordered.detectable == close(unordered.detectable)
+    for difference in ordered.differences:
+        assert_same(unordered.between(difference.first, difference.second), difference)
+
+
+@settings(max_examples=40, deadline=None)
+@given(tables)
+def test_compare_rows_identical_rows_do_not_differ(evidence: list[Evidence]) -> None:
+    twin = replace(evidence[0], label="twin")
+    difference = compare_rows([*evidence, twin], mean, method=FEWEST).between(evidence[0].label, "twin")
+    assert difference.mean == 0
+    assert not difference.significant
+    assert difference.p in (None, pytest.approx(1))
+    assert (difference.wins, difference.losses) == (0, 0)
+    if difference.n >= 3:
+        assert difference.low is not None
+        assert difference.high is not None
+        assert difference.low <= 0 <= difference.high
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 6), st.integers(3, 8), st.integers(0, 10**6))
+def test_compare_rows_interval_excludes_zero_exactly_if_p_is_below_5_percent(number: int, n: int, seed: int) -> None:
+    scores = np.random.default_rng(seed).uniform(1, 99, (number, n)) ** np.random.default_rng(seed).choice([0.5, 1])
+    evidence = [plain_row(f"r{index}", *values) for index, values in enumerate(scores.tolist())]
+    for scale in (IDENTITY, LOG, LOGIT):
+        for difference in compare_rows(evidence, scale=scale).differences:
+            assert difference.p is not None
+            assert difference.low is not None
+            assert difference.high is not None
+            assert (difference.p < 0.05) == (difference.low > 0 or difference.high < 0)
+            assert difference.significant == (difference.p_holm < 0.05)  # type: ignore[operator]
+            assert (difference.above_zero > 0.5) == (difference.mean > 0)  # type: ignore[operator]

@@ -1,0 +1,120 @@
+"""How often the statistics err: a reduced simulation, the published one, and BLEU itself."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+import scipy.stats
+import statistics_simulation as simulation
+from evidence_factory import Array
+from statistics_simulation import bleu_counts
+
+from harness.analysis import inference
+from harness.analysis.effects import Method
+from harness.analysis.evidence import Evidence
+from harness.analysis.inference import infer
+from harness.analysis.scales import LOGIT
+from harness.analysis.statistics import compare_rows
+from harness.evaluation import metrics
+
+
+@pytest.fixture(scope="module")
+def simulated() -> list[simulation.Cell]:
+    """Return a reduced simulation: every setting, fewer tables."""
+    return simulation.cells(tables=250)
+
+
+def test_simulation_family_wise_error_is_at_most_5_percent(simulated: list[simulation.Cell]) -> None:
+    for noise in simulation.NOISES:
+        for seeds in simulation.SEEDS:
+            cells = [cell for cell in simulated if (cell.noise, cell.seeds) == (noise, seeds) and cell.comparisons > 1]
+            assert len(cells) == 2 * len(simulation.RATIOS)
+            # 3 standard errors of a share of 5 % in 2,500 tables.
+            assert np.mean([cell.family_wise for cell in cells]) < 0.05 + 3 * 0.0044, (noise, seeds)
+
+
+def test_simulation_normal_noise_is_covered_in_95_percent(simulated: list[simulation.Cell]) -> None:
+    for comparisons in (1, 10, 21):
+        for seeds in simulation.SEEDS:
+            setting = ("normal", seeds, comparisons)
+            cells = [cell for cell in simulated if (cell.noise, cell.seeds, cell.comparisons) == setting]
+            assert np.mean([cell.coverage for cell in cells]) == pytest.approx(0.95, abs=0.01)
+
+
+@pytest.mark.parametrize("fault", ["seeds alone", "no pooling"])
+def test_simulation_wrong_method_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    def wrong_infer(values: Array, matrix: Array, of_sentences: Array | None = None) -> inference.Inference:
+        return infer(values, matrix, None if fault == "seeds alone" else of_sentences, moderate=fault != "no pooling")
+
+    monkeypatch.setattr(simulation, "infer", wrong_infer)
+    if fault == "seeds alone":
+        assert simulation.cell("normal", 8, 0.5, 10, tables=1000).family_wise > 0.2
+    else:
+        assert simulation.cell("two-point", 3, 0.0, 21, tables=1000).coverage > 0.96
+
+
+def published_table(title: str) -> dict[tuple[str, int], list[float]]:
+    """Return the numbers of one table of docs/statistics-simulation.md, by noise and seeds."""
+    section = simulation.PAGE.read_text(encoding="utf-8").split(f"## {title}\n")[1].split("\n## ")[0]
+    lines = [line.strip("| ").split(" | ") for line in section.split("\n") if re.match(r"\| [a-z-]+ \| \d \|", line)]
+    return {(line[0], int(line[1])): [float(cell.strip("*")) for cell in line[2:]] for line in lines}
+
+
+def test_simulation_page_names_its_command() -> None:
+    assert simulation.COMMAND in simulation.PAGE.read_text(encoding="utf-8")
+    assert simulation.DRAWS >= 1000
+
+
+@pytest.mark.parametrize("comparisons", [10, 21])
+def test_simulation_page_family_wise_error_is_at_most_6_percent(comparisons: int) -> None:
+    errors = published_table(f"Family-wise error, {comparisons} comparisons")
+    assert set(errors) == {(noise, seeds) for noise in simulation.NOISES for seeds in simulation.SEEDS}
+    assert all(len(values) == len(simulation.RATIOS) for values in errors.values())
+    assert max(value for values in errors.values() for value in values) <= 6.0
+
+
+@pytest.mark.parametrize("title", ["a single pair", "tables of 10 comparisons", "tables of 21 comparisons"])
+def test_simulation_page_normal_noise_is_covered_in_94_to_96_percent(title: str) -> None:
+    rows = published_table(f"Coverage of 95 % intervals, {title}").items()
+    coverages = [value for (noise, _), values in rows for value in values if noise == "normal"]
+    assert len(coverages) == 3 * 5
+    assert min(coverages) >= 94.0
+    assert max(coverages) <= 96.0
+
+
+@pytest.mark.slow
+def test_simulation_page_is_the_result_of_the_simulation() -> None:
+    assert simulation.PAGE.read_text(encoding="utf-8") == simulation.page(simulation.cells(), simulation.unequal())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [3, 5, 8])
+def test_compare_rows_bleu_has_its_nominal_size_and_power(n: int) -> None:
+    """Counts of sentences, bootstrapped as real ones are, on the logit scale."""
+    bleu = partial(metrics.bleu_from_sums, smoothing="none")
+    repetitions, generator = 1500, np.random.default_rng(n)
+    false_positives, detected, differences = 0, [], []
+    for seed in range(repetitions):
+        rows = []
+        for label, easier in (("base", 0.0), ("same", 0.0), ("better", 0.024)):
+            sums = bleu_counts(generator, n, 300, easier)
+            rows.append(Evidence(label, tuple(range(n)), tuple(bleu(sums.sum(axis=1)).tolist()), sums))
+        method = Method(resamples=300, seed=seed)
+        same, better = compare_rows(rows, bleu, base="base", scale=LOGIT, method=method).differences
+        assert same.p is not None
+        assert better.low is not None
+        false_positives += same.p < 0.05
+        detected.append(better.low > 0)
+        differences.append(np.subtract(rows[2].values, rows[0].values))  # type: ignore[arg-type]
+    standard_error = math.sqrt(0.05 * 0.95 / repetitions)
+    assert false_positives / repetitions == pytest.approx(0.05, abs=3.3 * standard_error)
+    measured = np.array(differences)
+    assert measured.mean() == pytest.approx(1, abs=0.15)
+    noncentrality = math.sqrt(n) * measured.mean() / measured.std(ddof=1)
+    power = scipy.stats.nct.sf(scipy.stats.t.ppf(0.975, n - 1), n - 1, noncentrality)
+    tolerance = 3.3 * math.sqrt(power * (1 - power) / repetitions) + 0.01
+    assert np.mean(detected) == pytest.approx(power, abs=tolerance)
