@@ -14,8 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from harness.analysis.grouping import TableRow
 from harness.analysis.metric_registry import METRICS
-from harness.analysis.scales import IDENTITY, Scale
-from harness.analysis.significance import Reals
+from harness.analysis.scales import IDENTITY, Reals, Scale
 from harness.analysis.statistics import bands
 from harness.reporting.document import Table
 from harness.reporting.formatting import MISSING, significant_digits
