@@ -141,12 +141,12 @@ class Runs:
         """Return the runs that fulfil every condition.
 
         Args:
-            condition: a function of a record.
-            **values: a value, or a list of accepted values, of "status", "seed" or a setting; recipe.norm is written
+            condition: A function of a record.
+            **values: A value, or a list of accepted values, of "status", "seed" or a setting. Write recipe.norm as
                 norm or recipe__norm.
 
         Raises:
-            ValueError: no run has a setting of this name.
+            ValueError: No run has a setting of this name, or the name is ambiguous.
         """
         chosen = [record for record in self.records if condition is None or condition(record)]
         for name, value in values.items():
@@ -155,15 +155,16 @@ class Runs:
         return Runs(tuple(chosen), self.results)
 
     def _value(self, record: RunRecord, name: str) -> Any:
-        if name in (own := {"status": record.status, "seed": record.spec.seed, "id": record.id}):
-            return own[name]
+        fields = {"status": record.status, "seed": record.spec.seed, "id": record.id}
+        if name in fields:
+            return fields[name]
         dotted, settings = name.replace("__", "."), flat_settings(record.spec)
-        found = [key for key in settings if dotted in (key, key.rpartition(".")[2])]
-        if not found and not any(dotted in (key, key.rpartition(".")[2]) for key in self._settings):
-            raise ValueError(f"{name}: no run has such a setting; to_pandas() has all of them as columns")
-        if len(found) > 1 and dotted not in found:
-            raise ValueError(f"{name} is ambiguous: {', '.join(key.replace('.', '__') for key in found)}")
-        return settings[dotted if dotted in found else found[0]] if found else None
+        keys = [key for key in settings if dotted in (key, key.rpartition(".")[2])]
+        if not keys and not any(dotted in (key, key.rpartition(".")[2]) for key in self._settings):
+            raise ValueError(f"{name}: no run has this setting; to_pandas() has all settings as columns")
+        if len(keys) > 1 and dotted not in keys:
+            raise ValueError(f"{name} is ambiguous: use one of {', '.join(key.replace('.', '__') for key in keys)}")
+        return settings[dotted if dotted in keys else keys[0]] if keys else None
 
     @functools.cached_property
     def _settings(self) -> set[str]:
@@ -208,12 +209,12 @@ class Runs:
         """Compare two variants or runs.
 
         Args:
-            first: a variant, the id of a run or the beginning of ids; see `compare --help`.
-            second: the one to compare with it.
-            allow: names of differences in settings to accept.
+            first: A variant, the id of a run or the beginning of ids; see `compare --help`.
+            second: What to compare with it.
+            allow: Names of differences in settings to accept.
 
         Raises:
-            ValueError: a name is unknown or ambiguous, or the runs are not comparable.
+            ValueError: A name is unknown or ambiguous, or the runs are not comparable.
         """
         from harness.analysis import comparability, comparison, selection
 
@@ -226,7 +227,7 @@ class Runs:
         """Write the report of these runs, with pages, plots and CSV files, and return the path of index.html.
 
         Raises:
-            ValueError: there are no runs.
+            ValueError: There are no runs.
         """
         from harness.cli import report_options
 
@@ -256,10 +257,10 @@ class RunComparison:
         """Return one row per metric: both means, the difference with its 95 % interval, p-value and conclusion."""
         import pandas as pd
 
-        base, other = self.comparison.sides
+        base, compared = self.comparison.sides
         rows = []
         for metric in self.comparison.figures:
-            difference = metric.difference(other.letter, base.letter)
+            difference = metric.difference(compared.letter, base.letter)
             divisor = metric.figure.divisor
             means = [interval.mean for interval in metric.intervals]
             ends = (difference.mean, difference.low, difference.high) if difference else (None, None, None)
@@ -267,7 +268,7 @@ class RunComparison:
             rows.append(
                 {
                     "metric": metric.figure.heading,
-                    **dict(zip((base.label, other.label, "difference", "low", "high"), scaled, strict=True)),
+                    **dict(zip((base.label, compared.label, "difference", "low", "high"), scaled, strict=True)),
                     "p": difference.p_holm if difference and not metric.unjudged else None,
                     "conclusion": metric.conclusion(difference).label,
                 }
@@ -284,11 +285,11 @@ def load(folder: str | Path = run_store.RESULTS) -> Runs:
     """Return the runs in a folder of results. Damaged records are skipped with a warning.
 
     Raises:
-        ValueError: there is no such folder.
+        ValueError: The folder does not exist.
     """
     results = Path(folder)
     if not results.is_dir():
-        raise ValueError(f"{results}: there is no such folder; train some runs with: python -m harness bench")
+        raise ValueError(f"{results}: no such folder; train runs with: python -m harness bench")
     return Runs(tuple(run_store.records(results, complain=lambda line: warnings.warn(line, stacklevel=4))), results)
 
 
@@ -305,23 +306,26 @@ def run(
     """Train and measure one run in this process, or load it if it is finished already.
 
     Args:
-        recipe_or_builder: the name of a variant or package.module:NAME, a recipe, or an importable function that builds
+        recipe_or_builder: The name of a variant or package.module:NAME, a recipe, or an importable function that builds
             a model.
         corpus: "captions", which is embedded and split at white space, or "multi30k".
-        epochs: passes over the training data.
-        seed: seed of weights, dropout and batches.
-        results: the folder in which the run is stored.
-        note: free text for the record.
-        settings: further settings by their dotted names, such as {"recipe.dropout": 0.3, "threads": 1}.
+        epochs: Passes over the training data.
+        seed: Seed of weights, dropout and batches.
+        results: The folder in which the run is stored.
+        note: Free text for the record.
+        settings: Further settings by their dotted names, such as {"recipe.dropout": 0.3, "threads": 1}.
 
     Raises:
-        ValueError: a setting is not accepted, or the corpus is not available.
-        RunFailed: training failed; the stored record says why.
+        ValueError: A setting is not accepted, or the corpus is not available.
+        RunFailed: Training failed. The stored record has the reason.
     """
     from harness.processes.environment_variables import worker_environment
     from harness.storage import locks
 
-    spec = _spec(recipe_or_builder, {"data.corpus": corpus, "training.epochs": epochs, "seed": seed}, settings or {})
+    values = {"data.corpus": corpus, "training.epochs": epochs, "seed": seed}
+    if corpus == "captions":
+        values["data.tokenizer"] = "whitespace"
+    spec = _spec(recipe_or_builder, {**values, **(settings or {})})
     os.environ.update(worker_environment(spec))
     from harness.training import train
 
@@ -330,9 +334,7 @@ def run(
         return TrainedRun(train.run(spec, folder, note=note, command="harness.run"), folder)
 
 
-def _spec(
-    recipe_or_builder: str | Recipe | Callable[..., Seq2SeqModel], basic: Mapping[str, Any], further: Mapping[str, Any]
-) -> RunSpec:
+def _spec(recipe_or_builder: str | Recipe | Callable[..., Seq2SeqModel], settings: Mapping[str, Any]) -> RunSpec:
     from harness.experiments import suites
     from harness.experiments.overrides import overridden
     from harness.training.load import find_variant
@@ -349,10 +351,8 @@ def _spec(
         variant = find_variant(f"{recipe_or_builder.__module__}:{recipe_or_builder.__qualname__}")
     else:
         raise ValueError(f"{recipe_or_builder!r} is not a variant's name, a recipe or a function that builds a model")
-    tokenizer = {"data.tokenizer": "whitespace"} if basic["data.corpus"] == "captions" else {}
-    values = {**basic, **tokenizer, **further}
     spec = RunSpec(variant=variant, recipe=recipe, training=training, budget="source")
-    return overridden(spec, [f"{name}={'none' if value is None else value}" for name, value in values.items()])
+    return overridden(spec, [f"{name}={'none' if value is None else value}" for name, value in settings.items()])
 
 
 def translate(
@@ -361,31 +361,30 @@ def translate(
     """Translate sentences with the stored weights of a run.
 
     Args:
-        run: a run, or the id of one in results/local, or the beginning of its id.
-        sentences: one string per sentence.
-        beam: the beam width; None means the run's.
-        device: where the model computes.
+        run: A run, or the id of one in results/local, or the beginning of its id.
+        sentences: One string per sentence.
+        beam: The beam width; None for that of the run.
+        device: Where the model computes.
 
     Raises:
-        ValueError: the run is not completed, or its weights or corpus are not available.
+        ValueError: The run is not completed, or its weights or corpus are not available.
     """
     from harness.data.dataset import detokenise, encode
     from harness.evaluation import search
 
-    chosen = (
-        run if isinstance(run, TrainedRun) else TrainedRun(run_store.find(run_store.RESULTS, run), run_store.RESULTS)
-    )
-    record = chosen.record
+    if isinstance(run, str):
+        run = TrainedRun(run_store.find(run_store.RESULTS, run), run_store.RESULTS)
+    record = run.record
     if record.status != "completed":
         raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can translate")
-    dataset, model = _model(record.id, chosen.results, device)
+    dataset, model = _model(record.id, run.results, device)
     decoding = record.spec.decoding if beam is None else dataclasses.replace(record.spec.decoding, beam=beam)
-    words = [sentence for sentence in sentences if sentence.strip()]
-    if not words:
+    nonempty = [sentence for sentence in sentences if sentence.strip()]
+    if not nonempty:
         return [""] * len(sentences)
-    decoded = search.translate(model, encode(dataset, words).ids, decoding)
-    tokens = [[dataset.target_words[token] for token in found.tokens] for found in decoded.translations]
-    texts = iter(detokenise(dataset, tokens))
+    translations = search.translate(model, encode(dataset, nonempty).ids, decoding).translations
+    words = [[dataset.target_words[token] for token in translation.tokens] for translation in translations]
+    texts = iter(detokenise(dataset, words))
     return [next(texts) if sentence.strip() else "" for sentence in sentences]
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 SENTENCE_CHARACTERS = 2_000
-"""Sentences from untrusted files are cut to this length before they enter a page. Units: characters."""
+"""Sentences from untrusted files are cut to this length before they are put on a page."""
 
 _SUGGESTION_CHARACTERS = 80
 _REPR_CHARACTERS = 80
@@ -29,13 +29,13 @@ _UNSAFE = re.compile(
 def printable(text: str) -> str:
     r"""Return `text` with control and invisible characters escaped as in JSON, such as \u001b.
 
-    Tabs and newlines stay. JSON text remains valid and keeps its meaning. Terminal colors are added afterwards.
+    Tabs and newlines stay. JSON text remains valid and keeps its meaning.
     """
     return _UNSAFE.sub(lambda match: _escape(match[0]), text)
 
 
 def one_line(text: str) -> str:
-    """Return `printable(text)` with newlines replaced by spaces, so that no text can pass for several lines."""
+    """Return `printable(text)` with newlines replaced by spaces."""
     return printable(text.replace("\n", " "))
 
 
@@ -56,12 +56,12 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def did_you_mean(value: object, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the closest of the `known` words, or an empty string if none is close."""
-    near = difflib.get_close_matches(str(value)[:_SUGGESTION_CHARACTERS], list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+def did_you_mean(value: object, words: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the word that is closest to a value, or an empty string if none is close."""
+    matches = difflib.get_close_matches(str(value)[:_SUGGESTION_CHARACTERS], list(words), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def _escape(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[place : place + 2].hex()}" for place in range(0, len(units), 2))
+    return "".join(f"\\u{units[index : index + 2].hex()}" for index in range(0, len(units), 2))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from harness.cli import options, report_options, sweep
 from harness.cli.console import say
@@ -18,12 +17,11 @@ from harness.storage.records import RunRecord
 from harness.text import count
 from harness.training import load
 
+SUMMARY = "change one field of a recipe at a time, and report the effects"
 
-def add(commands: Any) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "ablate", help="change one field of a recipe at a time, and report the effects", description=__doc__
-    )
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     parser.add_argument(
         "--field", choices=ablation_grids.FIELDS, action="append", help="a field to change; repeatable (default: all)"
     )
@@ -51,70 +49,75 @@ def add(commands: Any) -> None:
         metavar="EPOCHS",
         help="epochs of the pilots of --tune-rate (default a third of --epochs, rounded up)",
     )
-    sweep.add(parser)
+    sweep.add_options(parser)
     options.add_runs(parser)
-    parser.set_defaults(command=command)
 
 
 @dataclass(frozen=True)
 class AblationPlan:
-    """The runs of an ablation: those of its grids, and for each recipe the pilots that choose its learning rate."""
+    """The runs of an ablation.
+
+    Attributes:
+        suite: The suite with the sizes and seeds.
+        specs: The runs of the grids.
+        pilots: One pilot for each learning rate, by `rate_tuning.cell_key`; empty without `--tune-rate`.
+    """
 
     suite: Suite
     specs: list[RunSpec]
     pilots: dict[str, list[RunSpec]]
-    """`tuning.cell_key` -> one pilot for each rate; empty without `--tune-rate`."""
 
     @property
-    def first(self) -> list[RunSpec]:
-        """The runs that depend on no other run's result: all pilots and all runs of the grids."""
-        return [*(pilot for same in self.pilots.values() for pilot in same), *self.specs]
+    def independent_runs(self) -> list[RunSpec]:
+        """The runs that depend on no result of another run: all pilots and all runs of the grids."""
+        return [*(pilot for pilots in self.pilots.values() for pilot in pilots), *self.specs]
 
     def tuned(self, records: Sequence[RunRecord]) -> list[RunSpec]:
-        """Return the runs at the rates that the pilots chose, without those that are in the grids already.
+        """Return the runs at the chosen learning rates that are not in the grids.
 
-        A recipe with unfinished pilots has none yet.
+        A recipe with unfinished pilots has no such run.
         """
         finished = rate_tuning.finished_pilots(records)
-        found: dict[str, RunSpec] = {}
+        tuned: dict[str, RunSpec] = {}
         for spec in self.specs:
             key = rate_tuning.cell_key(spec)
             if key in self.pilots and rate_tuning.complete(self.pilots[key], records):
-                wanted = rate_tuning.tuned(spec, rate_tuning.choose(finished[key]))
-                found[wanted.id] = wanted
-        known = {spec.id for spec in self.specs}
-        return [spec for run, spec in found.items() if run not in known]
+                tuned_spec = rate_tuning.tuned(spec, rate_tuning.choose(finished[key]))
+                tuned[tuned_spec.id] = tuned_spec
+        grid_ids = {spec.id for spec in self.specs}
+        return [spec for run, spec in tuned.items() if run not in grid_ids]
 
     def candidates(self) -> list[RunSpec]:
-        """Return every run that this ablation can include, whatever the pilots choose."""
-        rates = dict.fromkeys(pilot.training.peak_rate for same in self.pilots.values() for pilot in same)
+        """Return every run that this ablation can include, whichever rates the pilots choose."""
+        rates = dict.fromkeys(pilot.training.peak_rate for pilots in self.pilots.values() for pilot in pilots)
         possible = [rate_tuning.at_rate(spec, rate) for spec in self.specs for rate in rates]
-        return list({spec.id: spec for spec in (*self.first, *possible)}.values())
+        return list({spec.id: spec for spec in (*self.independent_runs, *possible)}.values())
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run the grids that the options name, and with `--tune-rate` also their pilots and the runs at the chosen rates.
+    """Run the grids that the options name, with `--tune-rate` also their pilots and the runs at the chosen rates.
 
     Returns 0, 1 if a run failed, or 128 + the number of the signal that interrupted it.
     """
-    with sweep.breakable():
+    with sweep.interruptible():
         plan = _plan(arguments)
-        there = sweep.finished(plan.first, arguments.results)
-        _announce(arguments, plan, there)
+        specs = plan.independent_runs
+        finished = sweep.finished(specs, arguments.results)
+        _announce(arguments, plan, finished)
         if arguments.dry_run:
-            return sweep.dry_run(plan.first, there, arguments)
-    done, specs = sweep.execute(plan.first, there, arguments), plan.first
-    if plan.pilots and done.outcome.signal is None:
-        with sweep.breakable():
-            tuned = plan.tuned(done.records)
-            there = sweep.finished(tuned, arguments.results)
-            _announce_tuned(plan, tuned, there)
-        done, specs = done.followed_by(sweep.execute(tuned, there, arguments)), [*specs, *tuned]
-    return sweep.tell(done, specs, lambda: _report(done.records, plan.specs[0], arguments))
+            return sweep.dry_run(specs, finished, arguments)
+    result = sweep.execute(specs, finished, arguments)
+    if plan.pilots and result.outcome.signal is None:
+        with sweep.interruptible():
+            tuned = plan.tuned(result.records)
+            finished = sweep.finished(tuned, arguments.results)
+            _announce_tuned(plan, tuned, finished)
+        result, specs = result.followed_by(sweep.execute(tuned, finished, arguments)), [*specs, *tuned]
+    return sweep.conclude(result, specs, lambda: _report(result.records, plan.specs[0], arguments))
 
 
 def _plan(arguments: argparse.Namespace) -> AblationPlan:
-    """Return the suite whose size the runs have and all runs, each once, and make their data ready."""
+    """Return the runs, each once, and prepare their data."""
     base = load.find_variant(arguments.base)
     ablation_grids.check_base(base, suites.resolve(base)[0])
     grids = _grids(arguments)
@@ -123,13 +126,13 @@ def _plan(arguments: argparse.Namespace) -> AblationPlan:
     suite = sweep.choose_suite(arguments, arguments.framework or "torch")
 
     def build(data: DataSpec) -> list[RunSpec]:
-        found: dict[str, RunSpec] = {}
+        cells: dict[str, RunSpec] = {}
         for seed in arguments.seed or max(suite.seeds, ablation_grids.SEEDS, key=len):
             spec = suites.spec(suite, base, budget="controlled", seed=seed, data=data)
             spec = options.apply(spec, arguments)
             for grid in grids:
-                found.update({cell.id: cell for cell in ablation_grids.cells(grid, spec)})
-        return list(found.values())
+                cells.update({cell.id: cell for cell in ablation_grids.cells(grid, spec)})
+        return list(cells.values())
 
     specs = options.available(arguments, build)
     pilots = {
@@ -144,47 +147,45 @@ def _grids(arguments: argparse.Namespace) -> tuple[Grid, ...]:
     return ablation_grids.grids(arguments.field or (), factorial=arguments.factorial)
 
 
-def _announce(arguments: argparse.Namespace, plan: AblationPlan, there: list[RunRecord]) -> None:
-    specs, suite = plan.specs, plan.suite
+def _announce(arguments: argparse.Namespace, plan: AblationPlan, finished: list[RunRecord]) -> None:
+    specs = plan.specs
     fields = [" × ".join(grid.fields) for grid in _grids(arguments)]
     seeds = len({spec.seed for spec in specs})
-    corpora = ", ".join(dict.fromkeys(f"{spec.data.corpus} {spec.data.direction}" for spec in specs))
-    how = "all combinations of" if arguments.factorial else "one field at a time of"
-    say(f"Ablation of {arguments.base}, {how} {', '.join(fields)}; sizes as in the suite {suite.name}.")
-    say(f"{len(specs) // seeds} recipes, {count(seeds, 'seed')}: {len(specs)} runs on {corpora}.")
+    design = "all combinations of" if arguments.factorial else "one field at a time of"
+    say(f"Ablation of {arguments.base}, {design} {', '.join(fields)}; sizes as in the suite {plan.suite.name}.")
+    recipes, runs = count(len(specs) // seeds, "recipe"), count(len(specs), "run")
+    say(f"{recipes}, {count(seeds, 'seed')}: {runs} on {sweep.corpus_names(specs)}.")
     if plan.pilots:
         pilot, *_ = next(iter(plan.pilots.values()))
-        length = count(pilot.training.epochs, "epoch")
+        pilots = count(len(plan.independent_runs) - len(specs), "pilot")
         say(
-            f"Learning rates {_rates(arguments.tune_rate)}: {len(plan.first) - len(specs)} pilots of {length} with "
-            f"seed {rate_tuning.PILOT_SEED} choose one for each recipe. The runs at the chosen rates come after them."
+            f"Learning rates {_rates(arguments.tune_rate)}: {pilots} of {count(pilot.training.epochs, 'epoch')} with "
+            f"seed {rate_tuning.PILOT_SEED} choose one for each recipe. The runs at the chosen rates follow."
         )
-    if suite.name == "quick":
-        say("Its models are small: the results are comparable with each other, not with published ones.")
-    if there:
-        say(f"{len(there)} of them finished earlier and are not run again.")
+    sweep.warn_of_size(plan.suite)
+    if finished:
+        say(f"{len(finished)} of them finished earlier and are not run again.")
 
 
-def _announce_tuned(plan: AblationPlan, tuned: list[RunSpec], there: list[RunRecord]) -> None:
-    own = _rates(sorted({spec.training.peak_rate for spec in plan.specs}))
-    done = f", {len(there)} of them finished earlier" if there else ""
-    say(f"{len(tuned)} runs at a chosen learning rate other than {own}{done}.")
+def _announce_tuned(plan: AblationPlan, tuned: list[RunSpec], finished: list[RunRecord]) -> None:
+    rates = _rates(sorted({spec.training.peak_rate for spec in plan.specs}))
+    earlier = f", {len(finished)} of them finished earlier" if finished else ""
+    say(f"{count(len(tuned), 'run')} at a chosen learning rate other than {rates}{earlier}.")
 
 
 def _rates(rates: Sequence[float]) -> str:
     return ", ".join(f"{rate:g}" for rate in rates)
 
 
-def _report(records: list[RunRecord], first: RunSpec, arguments: argparse.Namespace) -> None:
-    """Show what the runs say, and write it; `first` is a run of the base."""
-    if not any(record.status == "completed" for record in records):
-        sweep.say_endings(records)
+def _report(records: list[RunRecord], base: RunSpec, arguments: argparse.Namespace) -> None:
+    """Print and write the report; `base` is a run of the base."""
+    if not sweep.any_completed(records):
         return
     from harness.analysis.ablation import analyse
     from harness.analysis.evidence import stored_sentences
     from harness.reporting import ablation_report, render_text
 
-    analysis = analyse(records, stored_sentences(arguments.results), base=first)
+    analysis = analyse(records, stored_sentences(arguments.results), base=base)
     failures = report_options.check_records(arguments.results, records) if analysis.studies else []
     texts = report_options.shown_texts(records, arguments.results)
     report = ablation_report.document(analysis, results=arguments.results, texts=texts, failures=failures)
@@ -192,5 +193,5 @@ def _report(records: list[RunRecord], first: RunSpec, arguments: argparse.Namesp
     say(render_text.document(report))
     if analysis.studies:
         page = ablation_report.write(report, analysis, arguments.reports / ablation_report.FOLDER)
-        say(f"The report: {page} (as Markdown: {page.with_suffix('.md')})")
+        report_options.say_page("report", page)
         report_options.warn_failures(failures)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from harness.cli import options, report_options, seed_plan, sweep
 from harness.cli.console import say
@@ -16,6 +15,7 @@ from harness.storage.records import RunRecord
 from harness.training import load
 from impls import registry
 
+SUMMARY = "train, measure and compare many variants"
 BUDGETS: dict[str, tuple[Budget, ...]] = {
     "controlled": ("controlled",),
     "source": ("source",),
@@ -23,9 +23,8 @@ BUDGETS: dict[str, tuple[Budget, ...]] = {
 }
 
 
-def add(commands: Any) -> None:
-    """Describe the command."""
-    parser = commands.add_parser("bench", help="train, measure and compare many variants", description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     parser.add_argument(
         "--variant", action="append", help="a variant, or package.module:NAME; repeatable (default: the suite's)"
     )
@@ -37,9 +36,8 @@ def add(commands: Any) -> None:
         help="run nothing; print how many seeds detect a true difference of NUMBER in METRIC (default bleu_sacre) with "
         "80 %% probability, and how long they take, based on the noise of existing or published runs",
     )
-    sweep.add(parser)
+    sweep.add_options(parser)
     options.add_runs(parser, several=True)
-    parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -47,16 +45,17 @@ def command(arguments: argparse.Namespace) -> int:
 
     Returns 0, 1 if a run failed, or 128 + the number of the signal that interrupted it.
     """
-    with sweep.breakable():
+    with sweep.interruptible():
         suite, specs = _plan(arguments)
         if arguments.plan is not None:
             return seed_plan.report(arguments.plan, specs, arguments)
-        there = sweep.finished(specs, arguments.results)
-        _announce(suite, specs, there)
+        finished = sweep.finished(specs, arguments.results)
+        _announce(suite, specs, finished)
         if arguments.dry_run:
-            return sweep.dry_run(specs, there, arguments)
-    done = sweep.execute(specs, there, arguments)
-    return sweep.tell(done, specs, lambda: _report(done.records, arguments.results, arguments.reports / suite.name))
+            return sweep.dry_run(specs, finished, arguments)
+    result = sweep.execute(specs, finished, arguments)
+    folder = arguments.reports / suite.name
+    return sweep.conclude(result, specs, lambda: _report(result.records, arguments.results, folder))
 
 
 def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
@@ -66,14 +65,13 @@ def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
     pairs = _pairs(variants, suite, arguments)
 
     def build(data: DataSpec) -> list[RunSpec]:
-        found: dict[str, RunSpec] = {}
-        for budget in BUDGETS[arguments.budget] if arguments.budget else suite.budgets:
-            for seed in arguments.seed or suite.seeds:
-                for variant, framework in pairs:
-                    spec = suites.spec(suite, variant, budget=budget, seed=seed, data=data)
-                    spec = options.apply(spec, arguments, framework)
-                    found[spec.id] = spec
-        return list(found.values())
+        specs = (
+            options.apply(suites.spec(suite, variant, budget=budget, seed=seed, data=data), arguments, framework)
+            for budget in (BUDGETS[arguments.budget] if arguments.budget else suite.budgets)
+            for seed in arguments.seed or suite.seeds
+            for variant, framework in pairs
+        )
+        return list({spec.id: spec for spec in specs}.values())
 
     specs = options.available(arguments, build)
     sweep.prepare(specs, arguments.engine)
@@ -81,54 +79,51 @@ def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
 
 
 def _pairs(variants: list[str], suite: Suite, arguments: argparse.Namespace) -> list[tuple[str, str]]:
-    """Return which variants are run in which frameworks.
+    """Return the pairs of variant and framework to run.
 
     Frameworks of the suite that are not available are left out with a message; those of the options must be available.
     """
     backend = arguments.backend
     if arguments.framework or variants:
-        frameworks = dict.fromkeys(arguments.framework or ["torch"])
+        frameworks = list(dict.fromkeys(arguments.framework or ["torch"]))
         if "keras" not in frameworks:
             options.framework_settings(None, backend)
         chosen = variants or suite.variants
-        pairs = [(variant, one) for one in frameworks for variant in chosen if suites.has(variant, one)]
-        # A variant that none of them has is refused later, by the look-up of its model, which names its frameworks.
-        alone = [one for one in chosen if not any(suites.has(one, framework) for framework in frameworks)]
-        return pairs + [(one, next(iter(frameworks))) for one in alone]
-    device = arguments.device if arguments.engine == "local" else None  # a cluster's is not here
+        pairs = [(name, framework) for framework in frameworks for name in chosen if suites.has(name, framework)]
+        # A variant without any of these frameworks is refused when its builder is looked up.
+        missing = set(chosen) - {name for name, _ in pairs}
+        return pairs + [(name, frameworks[0]) for name in chosen if name in missing]
+    device = arguments.device if arguments.engine == "local" else None  # that of a cluster cannot be checked here
     planned = {"torch": suite.variants, "keras": suite.in_keras}
-    absent = {
+    reasons = {
         "torch": _unusable("torch", None, device),
         "keras": _unusable("keras", backend or registry.BACKENDS[0], device),
     }
-    for framework, reason in absent.items():
+    for framework, reason in reasons.items():
         if reason:
             say(f"Left out: {', '.join(planned[framework])} in {framework}. {reason}")
-    if all(absent.values()):
-        raise ValueError(f"no framework is available: {absent['torch']}")
-    return [(variant, one) for one in planned for variant in planned[one] if not absent[one]]
+    if all(reasons.values()):
+        raise ValueError(f"no framework is available: {reasons['torch']}")
+    return [(name, framework) for framework, names in planned.items() if not reasons[framework] for name in names]
 
 
 def _unusable(framework: str, backend: str | None, device: str | None) -> str:
-    """Return why a framework is not available: it is not installed or cannot use the GPU; empty if it is."""
+    """Return why a framework is not installed or cannot use the GPU; empty if it is usable."""
     reason = registry.missing(framework, backend)
     if not reason and (device or "").startswith("cuda") and not machine.gpu_usable(backend or framework):
         return f"{backend or framework!r} cannot use the GPU here"
     return reason
 
 
-def _announce(suite: Suite, specs: list[RunSpec], there: list[RunRecord]) -> None:
-    corpora = ", ".join(dict.fromkeys(f"{spec.data.corpus} {spec.data.direction}" for spec in specs))
-    say(f"Suite {suite.name} ({suite.purpose}): {len(specs)} runs on {corpora}.")
-    if suite.name == "quick":
-        say("Its models are small: the results are comparable with each other, not with published ones.")
-    for record in there:
+def _announce(suite: Suite, specs: list[RunSpec], finished: list[RunRecord]) -> None:
+    say(f"Suite {suite.name} ({suite.purpose}): {len(specs)} runs on {sweep.corpus_names(specs)}.")
+    sweep.warn_of_size(suite)
+    for record in finished:
         say(f"  {record.id}: already {record.status}, not run again")
 
 
 def _report(records: list[RunRecord], results: Path, folder: Path) -> None:
-    if not any(record.status == "completed" for record in records):
-        sweep.say_endings(records)
+    if not sweep.any_completed(records):
         return
     say()
     report_options.write(records, results, folder, failures=report_options.check_records(results, records))

@@ -1,8 +1,9 @@
-"""`check`: whether a set of records is a fair comparison; the verdict first, then every rule that fails."""
+"""`check`: whether a set of records is a fair comparison. It prints the verdict and every rule that fails."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import typing
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,8 @@ from harness.text import count, did_you_mean
 if TYPE_CHECKING:
     from harness.audit.rules import AuditReport, RuleOutcome
 
-SHOWN = 3
-"""How many findings of a rule its line shows; --json shows all."""
+SHOWN_FINDINGS = 3
+"""The number of findings that the line of a rule shows; --json shows all."""
 
 LIMITS = """\
 No inspection of records can detect figures that were invented consistently with each other (losses, times, the name of
@@ -28,11 +29,12 @@ happened later in a run, or seeds left out.
 """
 
 
-def add(commands: Any) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "check", help="whether records are a fair comparison", description=__doc__, epilog=" ".join(LIMITS.split())
-    )
+SUMMARY = "whether records are a fair comparison"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.epilog = " ".join(LIMITS.split())
     parser.add_argument(
         "--run",
         action="append",
@@ -68,7 +70,6 @@ def add(commands: Any) -> None:
     parser.add_argument("--explain", metavar="CODE", help="print what a rule requires, such as C05, and check nothing")
     options.add_json(parser, "every finding and rule")
     options.add_results(parser)
-    parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -79,46 +80,44 @@ def command(arguments: argparse.Namespace) -> int:
         return _explain(arguments.explain)
     if not arguments.rerun and (arguments.rerun_epoch or arguments.rerun_seed is not None):
         raise ValueError("--rerun-epoch and --rerun-seed need --rerun N, the number of runs to train again")
-    found = rules.check(
+    report = rules.check(
         arguments.results, prefixes=arguments.run, budget=arguments.budget, published=arguments.published
     )
     if arguments.rerun:
         from harness.audit import rerun_rules
 
         plan = rerun_rules.RerunPlan(arguments.rerun, seed=arguments.rerun_seed, whole_epoch=arguments.rerun_epoch)
-        found = rerun_rules.add(found, arguments.results, plan, tell=warn)
+        report = rerun_rules.add(report, arguments.results, plan, tell=warn)
     if arguments.json:
-        say(json.dumps(_json(found), indent=1, ensure_ascii=False))
+        say(json.dumps(_json(report), indent=1, ensure_ascii=False))
     else:
-        _say(found, verbose=arguments.verbose)
-    return int(bool(found.failed))
+        _say(report, verbose=arguments.verbose)
+    return int(bool(report.failed))
 
 
 def _say(report: AuditReport, *, verbose: bool) -> None:
     """Print the verdict, then the rules that fail or warn; with `verbose` all of them."""
     say(report.verdict)
     outcomes = (*report.outcomes, *report.warnings)
-    shown = [outcome for outcome in outcomes if verbose or outcome.end in ("fail", "warn")]
-    for outcome in shown:
+    printed = [outcome for outcome in outcomes if verbose or outcome.end in ("fail", "warn")]
+    for outcome in printed:
         say(_line(outcome))
     for remark in report.remarks:
         say(f"Remark: {remark}")
     if not verbose:
         passed = sum(outcome.end == "ok" for outcome in outcomes)
-        skipped = len(outcomes) - passed - len(shown)
+        skipped = len(outcomes) - passed - len(printed)
         say(f"{count(passed, 'rule')} passed, {skipped} skipped. --verbose lists them; --explain CODE explains one.")
 
 
 def _explain(code: str) -> int:
     from harness.audit import rerun_rules, rules
 
-    known = {rule.code: rule for rule in (*rules.RULES, *rules.WARNINGS, *rerun_rules.RULES)}
-    rule = known.get(code.upper())
+    by_code = {rule.code: rule for rule in (*rules.RULES, *rules.WARNINGS, *rerun_rules.RULES)}
+    rule = by_code.get(code.upper())
     if rule is None:
-        raise ValueError(
-            f"--explain {code}: no rule has this code{did_you_mean(code.upper(), known)}; codes are "
-            f"{min(known)} to {max(known)}"
-        )
+        hint = did_you_mean(code.upper(), by_code)
+        raise ValueError(f"--explain {code}: no rule has this code{hint}; codes are {min(by_code)} to {max(by_code)}")
     say(f"{rule.code} {rule.name}: {rule.sentence}")
     if rule.needs_corpus:
         say("It needs the corpus, and is skipped if the corpus is not available.")
@@ -127,50 +126,45 @@ def _explain(code: str) -> int:
 
 def _line(outcome: RuleOutcome) -> str:
     from harness.audit.rules import OF_COMPARISONS, WARNINGS_OF_COMPARISONS, lines
-
-    head = f"{outcome.rule.code} {outcome.rule.name:14} "
-    reasons = "; ".join(f"{number} skipped: {_plain(reason)}" for reason, number in outcome.untried.items())
-    if outcome.end == "n/a":
-        return f"{head} skipped ({'; '.join(map(_plain, outcome.untried)) or 'nothing to compare'})"
-    unit = "table" if outcome.rule in (*OF_COMPARISONS, *WARNINGS_OF_COMPARISONS) else "run"
-    tried = count(outcome.tried, unit)
-    if outcome.end == "ok":
-        return f"{head} ok ({tried}{'; ' * bool(reasons)}{reasons})"
-    found = lines(outcome)
-    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    word = "FAIL" if outcome.end == "fail" else "warning"
-    return f"{head} {word}: {'; '.join(map(_plain, found[:SHOWN]))}{more}"
-
-
-def _plain(text: str) -> str:
     from harness.text import short_line
 
-    return short_line(text, longest=400)
+    plain = functools.partial(short_line, longest=400)
+    head = f"{outcome.rule.code} {outcome.rule.name:14} "
+    reasons = "; ".join(f"{number} skipped: {plain(reason)}" for reason, number in outcome.untried.items())
+    if outcome.end == "n/a":
+        return f"{head} skipped ({'; '.join(map(plain, outcome.untried)) or 'nothing to compare'})"
+    unit = "table" if outcome.rule in (*OF_COMPARISONS, *WARNINGS_OF_COMPARISONS) else "run"
+    if outcome.end == "ok":
+        return f"{head} ok ({count(outcome.tried, unit)}{'; ' * bool(reasons)}{reasons})"
+    findings = lines(outcome)
+    more = f"; and {len(findings) - SHOWN_FINDINGS} more" if len(findings) > SHOWN_FINDINGS else ""
+    word = "FAIL" if outcome.end == "fail" else "warning"
+    return f"{head} {word}: {'; '.join(map(plain, findings[:SHOWN_FINDINGS]))}{more}"
 
 
-def _json(found: AuditReport) -> dict[str, Any]:
+def _json(report: AuditReport) -> dict[str, Any]:
     return {
-        "fair": not found.failed,
-        "verdict": found.verdict,
-        "runs": list(found.runs),
+        "fair": not report.failed,
+        "verdict": report.verdict,
+        "runs": list(report.runs),
         "tables": [
-            {"heading": one.group.heading, "runs": [record.id for record in one.group.records]}
-            for one in found.comparisons
+            {"heading": compared.group.heading, "runs": [record.id for record in compared.group.records]}
+            for compared in report.comparisons
         ],
-        "skipped": [one.rule.code for one in found.skipped],
-        "rules": list(map(_outcome, found.outcomes)),
-        "warnings": list(map(_outcome, found.warnings)),
-        "remarks": list(found.remarks),
+        "skipped": [outcome.rule.code for outcome in report.skipped],
+        "rules": list(map(_outcome, report.outcomes)),
+        "warnings": list(map(_outcome, report.warnings)),
+        "remarks": list(report.remarks),
     }
 
 
-def _outcome(one: RuleOutcome) -> dict[str, Any]:
+def _outcome(outcome: RuleOutcome) -> dict[str, Any]:
     return {
-        "code": one.rule.code,
-        "name": one.rule.name,
-        "sentence": one.rule.sentence,
-        "end": one.end,
-        "tried": one.tried,
-        "faults": [{"where": fault.where, "what": fault.what} for fault in one.findings],
-        "not_tried": one.untried,
+        "code": outcome.rule.code,
+        "name": outcome.rule.name,
+        "sentence": outcome.rule.sentence,
+        "end": outcome.end,
+        "tried": outcome.tried,
+        "faults": [{"where": finding.where, "what": finding.what} for finding in outcome.findings],
+        "not_tried": outcome.untried,
     }

@@ -1,27 +1,25 @@
-"""`clean`: remove what killed processes left behind and what finished runs no longer need."""
+"""`clean`: remove leftovers of killed processes and of finished runs.
+
+These are checkpoints of finished runs, partial writes, locks of processes that are gone, and unreadable entries of the
+cache. Records, translations, weights and logs are kept.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from harness.cli import options
 from harness.cli.console import say, warn
 from harness.storage import leftovers
 from harness.text import count
 
+SUMMARY = "remove leftovers of killed processes"
 
-def add(commands: Any) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "clean",
-        help="remove leftovers of killed processes",
-        description="Remove checkpoints of finished runs, partial writes and locks of processes that are gone, and "
-        "unreadable entries of the cache. Records, translations, weights and logs are kept.",
-    )
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     parser.add_argument("--dry-run", action="store_true", help="list the files, but remove none")
     options.add_results(parser)
-    parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`compare`: variants or runs in detail: settings, metrics with intervals, sentences, lengths, words and n-grams."""
+"""`compare`: compare variants or runs: settings, metrics with intervals, sentences, lengths, words and n-grams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import typing
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.cli import options
 from harness.cli.console import say, warn
@@ -26,17 +26,19 @@ a run's folder or record.json. If a variant has several rows, settings select on
 paper@budget=source,seed=0; the error message lists them. Every side is compared with the first.
 """
 FAIL_ON = """\
-for CI: exit 1 if this holds for the difference of a side from the first side. METRIC<NUMBER and METRIC>NUMBER test the
-mean difference, METRIC:worse tests for a significantly worse value; metrics have their names and units in record.json,
-such as "bleu_sacre<-0.5" or test_loss:worse. An unknown difference counts as failure. Repeatable
+for continuous integration: exit with 1 if this holds for the difference of a side from the first side. METRIC<NUMBER
+and METRIC>NUMBER test the mean difference, METRIC:worse tests for a significantly worse value; metrics have their names
+and units in record.json, such as "bleu_sacre<-0.5" or test_loss:worse. An unknown difference counts as failure;
+repeatable
 """
 
 
-def add(commands: Any) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "compare", help="compare variants or runs in detail", description=__doc__, epilog=" ".join(SIDES.split())
-    )
+SUMMARY = "compare variants or runs in detail"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.epilog = " ".join(SIDES.split())
     parser.add_argument("sides", nargs="+", metavar="SIDE", help="two or more: a variant, a run, or a file")
     parser.add_argument("--format", choices=typing.get_args(Format), default="text", help="(default text)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file (default: standard output)")
@@ -61,7 +63,6 @@ def add(commands: Any) -> None:
         help="show only translations and sentence numbers: no source, reference or n-grams (default: all)",
     )
     options.add_results(parser)
-    parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -69,63 +70,62 @@ def command(arguments: argparse.Namespace) -> int:
 
     Returns 0, or 1 if a condition of --fail-on holds or is unknown, or a rule of `check` fails.
     """
-    from harness.analysis import comparability, comparison
-    from harness.analysis import selection as sides
+    from harness.analysis import comparability, comparison, selection
     from harness.cli import fail_on
 
-    asked = [fail_on.read(text) for text in arguments.fail_on]
-    found = sides.find(arguments.sides, arguments.results, complain=warn)
-    allowed = comparability.check(found, arguments.allow, complain=warn)
-    compared = comparison.compare(
-        found,
+    conditions = [fail_on.read(text) for text in arguments.fail_on]
+    sides = selection.find(arguments.sides, arguments.results, complain=warn)
+    allowed = comparability.check(sides, arguments.allow, complain=warn)
+    result = comparison.compare(
+        sides,
         allowed,
-        _corpus(found),
+        _corpus(sides),
         examples=arguments.examples,
         with_text=not arguments.without_corpus_text,
-        table_rows=comparison.other_rows(found, arguments.results),
+        others=comparison.other_rows(sides, arguments.results),
     )
-    failures = [f"check: {line}" for line in _failures(found, same_test=not allowed)]
-    compared = replace(compared, remarks=(*failures, *compared.remarks))
-    failed = [*failures, *(line for one in asked for line in fail_on.holds(one, compared))]
-    written = _written(compared, arguments.format)
+    failures = [f"check: {line}" for line in _failures(sides, same_test=not allowed)]
+    result = replace(result, remarks=(*failures, *result.remarks))
+    failures += [line for condition in conditions for line in fail_on.holds(condition, result)]
+    text = _render(result, arguments.format)
     if arguments.output is None:
-        say(written.removesuffix("\n"))
+        say(text.removesuffix("\n"))
     else:
-        files.write_bytes(arguments.output, written.encode())
+        files.write_bytes(arguments.output, text.encode())
         say(f"Comparison: {arguments.output}")
-    for line in failed:
+    for line in failures:
         warn(line)
-    return int(bool(failed))
+    return int(bool(failures))
 
 
 def _failures(sides: Sequence[Side], *, same_test: bool) -> list[str]:
     """Return a line for each rule of `check` that fails on these sides; rules that need a corpus are skipped.
 
-    The settings that the sides must share are checked before, where --allow applies; `same_test` says whether they were
-    measured on the same sentences.
+    The settings that the sides must share are checked separately, because --allow applies to them. `same_test` tells
+    whether the sides were measured on the same sentences.
     """
     from harness.audit import rules, table_rules
     from harness.audit.run_folder import FileCache, read
 
-    memories: dict[Path, FileCache] = {}
-    found = []
+    caches: dict[Path, FileCache] = {}
+    runs = []
     for run in (run for side in sides for run in side.runs):
         results = run.folder.parent
-        memory = memories.setdefault(results, FileCache(published=run_store.is_published(results)))
-        found.append(read(results, run.folder.name, memory))
+        cache = caches.setdefault(results, FileCache(published=run_store.is_published(results)))
+        runs.append(read(results, run.folder.name, cache))
     codes = {"C51", "C53", *(["C50"] if same_test else [])}
     of_sides = [rule for rule in rules.OF_COMPARISONS if rule.code in codes]
-    tables = table_rules.comparisons(found, named=True)
-    return rules.failures(rules.apply(found, tables, of_comparisons=of_sides, with_corpus=False))
+    tables = table_rules.comparisons(runs, named=True)
+    return rules.failures(rules.apply(runs, tables, of_comparisons=of_sides, with_corpus=False))
 
 
-def _written(found: Comparison, form: Format) -> str:
+def _render(comparison: Comparison, form: Format) -> str:
     from harness.reporting import comparison_data, comparison_report, render_latex, render_markdown, render_text
 
     if form in ("csv", "json"):
-        return comparison_data.to_csv(found) if form == "csv" else comparison_data.to_json(found)
-    forms = {"text": render_text.blocks, "markdown": render_markdown.blocks, "latex": render_latex.blocks}
-    return forms[form](comparison_report.document(found))
+        return comparison_data.to_csv(comparison) if form == "csv" else comparison_data.to_json(comparison)
+    renderers = {"text": render_text.blocks, "markdown": render_markdown.blocks, "latex": render_latex.blocks}
+    return renderers[form](comparison_report.document(comparison))
 
 
 def _corpus(sides: Sequence[Side]) -> ReferenceCorpus | None:
@@ -137,16 +137,14 @@ def _corpus(sides: Sequence[Side]) -> ReferenceCorpus | None:
 
     record = sides[0].records[0]
     try:
-        prepared = at_hand(record)
+        dataset = at_hand(record)
     except ValueError:
         return None
-    if prepared is None or prepared.digests["files"] != record.fingerprints.get("files"):
+    if dataset is None or dataset.digests["files"] != record.fingerprints.get("files"):
         return None
     frequencies = None
     if not record.spec.data.has_subwords:
-        ids = Counter(token for sentence in prepared.train.target for token in sentence.tolist())
-        words = enumerate(prepared.target_words)
-        frequencies = {word: ids[place] for place, word in words if ids[place] and word not in SPECIAL_TOKENS}
-    return ReferenceCorpus(
-        prepared.test_source_text, prepared.test_target_text, prepared.test_target_tokens, frequencies
-    )
+        counts = Counter(token for sentence in dataset.train.target for token in sentence.tolist())
+        words = enumerate(dataset.target_words)
+        frequencies = {word: counts[token] for token, word in words if counts[token] and word not in SPECIAL_TOKENS}
+    return ReferenceCorpus(dataset.test_source_text, dataset.test_target_text, dataset.test_target_tokens, frequencies)

@@ -16,7 +16,7 @@ def say(message: str = "") -> None:
     """Write one or more lines to standard output.
 
     Raises:
-        OSError: standard output cannot be written; the error names it.
+        OSError: Standard output cannot be written. The error names it.
     """
     try:
         sys.stdout.write(text.printable(message) + "\n")

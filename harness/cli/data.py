@@ -1,4 +1,4 @@
-"""`data`: prepare a corpus - download, tokenise and cache it - and describe it.
+"""`data`: download, tokenize and cache a corpus, and describe it.
 
 Multi30k is taken from the folder in MULTI30K_DIR, from the cache, or downloaded; a mirror that sends less than 8 KiB in
 9 seconds is skipped, and the download ends after 180 seconds. Your own text must be UTF-8 with LF or CR LF line ends
@@ -8,7 +8,6 @@ and a sentence on both sides of every pair.
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from harness.cli import options
 from harness.cli.console import say
@@ -16,10 +15,11 @@ from harness.experiments.overrides import override
 from harness.experiments.specs import DataSpec, RunSpec
 from impls.recipes import LEARNED_POSITIONS
 
+SUMMARY = "prepare a corpus and describe it"
 
-def add(commands: Any) -> None:
-    """Describe the command."""
-    parser = commands.add_parser("data", help="prepare a corpus and describe it", description=__doc__)
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     options.add_data(parser)
     parser.add_argument(
         "--set",
@@ -28,11 +28,10 @@ def add(commands: Any) -> None:
         metavar="FIELD=VALUE",
         help="change a setting of the corpus, such as data.vocabulary=joint; repeatable",
     )
-    parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print sizes, vocabularies, unknown-word rates, lengths and digests. Returns 0."""
+    """Print the sizes, vocabularies, rates of unknown words, lengths and digests of a corpus. Returns 0."""
     from harness.data.dataset import describe, prepare
 
     def build(data: DataSpec) -> list[RunSpec]:

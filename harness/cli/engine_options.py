@@ -1,19 +1,18 @@
-"""`--engine`: where the runs of `bench` and `ablate` are executed, on this machine or a cluster."""
+"""`--engine`: whether `bench` and `ablate` execute runs on this machine or on a cluster."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import typing
-from typing import Any
 
 from harness.execution import launcher
-from harness.execution.launcher import Outcome
+from harness.execution.launcher import Outcome, RunSettings
 from harness.experiments.specs import RunSpec
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose where runs are carried out."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose where runs are executed."""
     group = parser.add_argument_group("many machines")
     group.add_argument(
         "--engine",
@@ -37,9 +36,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 def check(arguments: argparse.Namespace) -> None:
     """Raise ValueError for options that do not fit the engine, or if its library is missing."""
     engine = arguments.engine
-    for option, value, wanted in (("address", arguments.address, "ray"), ("slurm", arguments.slurm, "slurm")):
-        if value is not None and engine != wanted:
-            raise ValueError(f"--{option} requires --engine {wanted}")
+    for option, value, its_engine in (("address", arguments.address, "ray"), ("slurm", arguments.slurm, "slurm")):
+        if value is not None and engine != its_engine:
+            raise ValueError(f"--{option} requires --engine {its_engine}")
     if engine == "local":
         return
     if arguments.jobs is not None:
@@ -53,36 +52,33 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def check_devices(specs: list[RunSpec], engine: str) -> None:
-    """Raise ValueError if a run names a certain accelerator: the cluster assigns one to each run."""
+    """Raise ValueError if a run names a particular accelerator: the cluster assigns one to each run."""
     for device in dict.fromkeys(spec.device for spec in specs):
         if device not in ("cpu", "cuda"):
             raise ValueError(f"device {device!r} with --engine {engine}: use cpu or cuda; the cluster assigns the GPU")
 
 
-def execute(specs: list[RunSpec], arguments: argparse.Namespace, settings: dict[str, Any]) -> Outcome:
-    """Run specs on the chosen cluster. `settings` are further arguments of `harness.execution.local.execute`."""
+def execute(specs: list[RunSpec], arguments: argparse.Namespace, settings: RunSettings) -> Outcome:
+    """Execute runs on the chosen cluster."""
+    results, stream = arguments.results, sys.stderr
     if arguments.engine == "ray":
         from harness.execution import ray_launcher
 
         address = arguments.address or "auto"
-        return ray_launcher.execute(specs, arguments.results, address=address, stream=sys.stderr, settings=settings)
+        return ray_launcher.execute(specs, results, address=address, stream=stream, settings=settings)
     from harness.execution import slurm_launcher
 
-    given = _parameters(arguments)
-    return slurm_launcher.execute(specs, arguments.results, parameters=given, stream=sys.stderr, settings=settings)
+    parameters = _parameters(arguments)
+    return slurm_launcher.execute(specs, results, parameters=parameters, stream=stream, settings=settings)
 
 
 def _parameters(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the values of --slurm.
-
-    Raises:
-        ValueError: a value that is not KEY=VALUE.
-    """
-    found = {}
-    for word in arguments.slurm or ():
-        name, equals, value = word.partition("=")
-        name = name.strip().removeprefix("--").replace("-", "_")
-        if not (name and equals and value.strip()):
-            raise ValueError(f"--slurm {word}: give KEY=VALUE, such as partition=long")
-        found[name] = value.strip()
-    return found
+    """Return the values of --slurm. Raises: ValueError for a value that is not KEY=VALUE."""
+    parameters = {}
+    for parameter in arguments.slurm or ():
+        name, _, value = parameter.partition("=")
+        name, value = name.strip().removeprefix("--").replace("-", "_"), value.strip()
+        if not (name and value):
+            raise ValueError(f"--slurm {parameter}: give KEY=VALUE, such as partition=long")
+        parameters[name] = value
+    return parameters

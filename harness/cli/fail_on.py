@@ -24,22 +24,21 @@ class Condition:
     """A metric whose difference from the first side is below or above a number, or significantly worse."""
 
     text: str
-    figure: str
+    metric: str
     kind: Literal["<", ">", "worse"]
     number: float = 0.0
 
 
 def read(text: str) -> Condition:
-    """Return the condition that `text` writes.
+    """Parse a condition.
 
     Raises:
-        ValueError: another form, an unknown figure (naming the nearest), one that is never significant, or a number
-            that is not finite.
+        ValueError: The form, the metric or the number is not accepted, or the metric is never tested for significance.
     """
-    found = re.fullmatch(r"\s*(\w+)\s*(?:(:)\s*worse|([<>])\s*(\S+))\s*", text)
-    if not found:
+    match = re.fullmatch(r"\s*(\w+)\s*(?:(:)\s*worse|([<>])\s*(\S+))\s*", text)
+    if not match:
         raise ValueError(f"--fail-on {text!r}: {FORMS}")
-    name, worse, sign, written = found.groups()
+    name, worse, sign, number_text = match.groups()
     if name not in COMPARISON:
         hint = did_you_mean(name, COMPARISON) or f"; the metrics are {', '.join(COMPARISON)}"
         raise ValueError(f"--fail-on {text!r}: there is no metric {name!r}{hint}")
@@ -48,48 +47,48 @@ def read(text: str) -> Condition:
             raise ValueError(f"--fail-on {text!r}: {name} is not tested for significance; use {name}<NUMBER or >NUMBER")
         return Condition(text, name, "worse")
     try:
-        number = float(written)
+        number = float(number_text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"--fail-on {text!r}: {written!r} is not a finite number")
+        raise ValueError(f"--fail-on {text!r}: {number_text!r} is not a finite number")
     return Condition(text, name, "<" if sign == "<" else ">", number)
 
 
-def holds(condition: Condition, found: Comparison) -> list[str]:
-    """Return a line for each side of which the condition holds, or is unknown.
+def holds(condition: Condition, comparison: Comparison) -> list[str]:
+    """Return a line for each side for which a condition holds or is unknown.
 
     Raises:
-        ValueError: "worse" is asked of fewer than 3 seeds, over which nothing is tested.
+        ValueError: "worse" needs a test, and the sides have too few seeds for one.
     """
-    one, base = found.figure(condition.figure), found.sides[0]
+    metric, base = comparison.figure(condition.metric), comparison.sides[0]
     lines = []
-    for side in found.sides[1:]:
-        difference = one.difference(side.letter, base.letter) if one else None
-        if one is None or difference is None or difference.mean is None:
-            why = (one.silent if one else "no record has it") or (difference.remark if difference else "")
-            lines.append(f"--fail-on {condition.text}: unknown for {side.letter} ({side.label}): {why}")
+    for side in comparison.sides[1:]:
+        difference = metric.difference(side.letter, base.letter) if metric else None
+        if metric is None or difference is None or difference.mean is None:
+            reason = (metric.silent if metric else "no record has it") or (difference.remark if difference else "")
+            lines.append(f"--fail-on {condition.text}: unknown for {side.letter} ({side.label}): {reason}")
         elif condition.kind == "worse" and difference.n < LEAST_SEEDS:
             raise ValueError(
                 f"--fail-on {condition.text}: {count(difference.n, 'seed')} in common, but a test "
-                f"needs {LEAST_SEEDS}: add seeds, or use {condition.figure}<NUMBER or >NUMBER"
+                f"needs {LEAST_SEEDS}: add seeds, or use {condition.metric}<NUMBER or >NUMBER"
             )
-        elif _holds(condition, one, difference):
-            lines.append(f"--fail-on {condition.text}: {_told(one, difference, side, base)}")
+        elif _holds(condition, metric, difference):
+            lines.append(f"--fail-on {condition.text}: {_describe(metric, difference, side, base)}")
     return lines
 
 
-def _holds(condition: Condition, one: MetricComparison, difference: Difference) -> bool:
+def _holds(condition: Condition, metric: MetricComparison, difference: Difference) -> bool:
     if condition.kind == "worse":
-        return one.conclusion(difference) is Conclusion.WORSE
+        return metric.conclusion(difference) is Conclusion.WORSE
     assert difference.mean is not None
     return difference.mean < condition.number if condition.kind == "<" else difference.mean > condition.number
 
 
-def _told(one: MetricComparison, difference: Difference, side: Side, base: Side) -> str:
-    digits = 4 if one.figure.digits < 4 else one.figure.digits
+def _describe(metric: MetricComparison, difference: Difference, side: Side, base: Side) -> str:
+    digits = max(4, metric.figure.digits)
     names = f"{side.letter} ({side.label}) minus {base.letter} ({base.label})"
-    said = f"{one.figure.name} of {names} is {signed(difference.mean, digits)}"
+    text = f"{metric.figure.name} of {names} is {signed(difference.mean, digits)}"
     if difference.low is not None:
-        said += f" (95 % interval {bounds(difference, digits)}, n = {difference.n})"
-    return f"{said}, p = {p_value(difference.p_holm)}" if difference.p_holm is not None else said
+        text += f" (95 % interval {bounds(difference, digits)}, n = {difference.n})"
+    return text if difference.p_holm is None else f"{text}, p = {p_value(difference.p_holm)}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
 
 from harness.cli import options
 from harness.cli.console import say
@@ -12,10 +11,11 @@ from harness.experiments import suites
 from harness.training import load
 from impls import registry
 
+SUMMARY = "test variants against the laws"
 
-def add(commands: Any) -> None:
-    """Describe the command."""
-    parser = commands.add_parser("laws", help="test variants against the laws", description=__doc__)
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     parser.add_argument(
         "--variant",
         action="append",
@@ -34,16 +34,14 @@ def add(commands: Any) -> None:
     )
     options.add_framework(parser)
     parser.add_argument("--device", default="cpu", help="(default cpu)")
-    parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print a line with the result and the seconds of each law and variant. Returns 0, or 1 if a law is broken."""
+    """Print the result and the seconds of each law for each variant. Returns 0, or 1 if a law is broken."""
     framework = arguments.framework or "torch"
     options.framework_settings(framework, arguments.backend)
-    variants = [load.find_variant(name) for name in arguments.variant or registry.names()]
-    if arguments.variant is None:
-        variants = [name for name in variants if suites.has(name, framework)]
+    names = arguments.variant or [name for name in registry.names() if suites.has(name, framework)]
+    variants = [load.find_variant(name) for name in names]
     from harness.conformance.law_runner import for_variant
     from harness.conformance.models_under_test import named
 

@@ -17,15 +17,16 @@ from harness.storage.records import RunRecord
 from harness.text import one_line, short_line
 from impls import registry
 
-LONGEST_REASON = 100
+REASON_CHARACTERS = 100
 
 
-def add(commands: Any) -> None:
-    """Describe the command."""
-    parser = commands.add_parser("list", help="list variants, frameworks, suites and runs", description=__doc__)
+SUMMARY = "list variants, frameworks, suites and runs"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     options.add_json(parser, "all of it")
     options.add_results(parser)
-    parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -37,35 +38,30 @@ def command(arguments: argparse.Namespace) -> int:
     names = run_names([record.spec for record in records])
     if arguments.json:
         runs = [_run(record, name) for record, name in zip(records, names, strict=True)]
-        say(
-            json.dumps(
-                {"variants": variants, "frameworks": frameworks, "suites": purposes, "runs": runs},
-                indent=1,
-                ensure_ascii=False,
-            )
-        )
+        contents = {"variants": variants, "frameworks": frameworks, "suites": purposes, "runs": runs}
+        say(json.dumps(contents, indent=1, ensure_ascii=False))
         return 0
-    _say_words("Variants (or package.module:NAME, your own recipe or builder):", variants)
-    _say_words("\nFrameworks:", frameworks)
-    _say_words("\nSuites:", purposes)
+    _say_names("Variants (or package.module:NAME, your own recipe or builder):", variants)
+    _say_names("\nFrameworks:", frameworks)
+    _say_names("\nSuites:", purposes)
     _say_runs(records, names, arguments.results)
     return 0
 
 
 def _frameworks() -> dict[str, str]:
     """Return whether each framework is installed, by its name."""
-    found = {}
+    states = {}
     for framework in dict.fromkeys(framework for _, framework in registry.BUILDERS):
         for backend in registry.BACKENDS if framework == "keras" else (None,):
             name = framework if backend is None else f"{framework} on {backend}"
-            found[name] = registry.missing(framework, backend) or "installed"
-    return found
+            states[name] = registry.missing(framework, backend) or "installed"
+    return states
 
 
-def _say_words(title: str, words: dict[str, str]) -> None:
+def _say_names(title: str, descriptions: dict[str, str]) -> None:
     say(title)
-    for name, meaning in words.items():
-        say(f"  {name:22} {meaning}")
+    for name, description in descriptions.items():
+        say(f"  {name:22} {description}")
 
 
 def _say_runs(records: Sequence[RunRecord], names: Sequence[str], results: Path) -> None:
@@ -77,18 +73,17 @@ def _say_runs(records: Sequence[RunRecord], names: Sequence[str], results: Path)
     rows += [(*_cells(record), name, one_line(record.id)) for record, name in zip(records, names, strict=True)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for started, epochs, score, name, run in rows:
-        line = f"  {started:{widths[0]}}  {epochs:>{widths[1]}}  {score:>{widths[2]}}  {name:{widths[3]}}  {run}"
-        say(line)
+        say(f"  {started:{widths[0]}}  {epochs:>{widths[1]}}  {score:>{widths[2]}}  {name:{widths[3]}}  {run}")
     for record in records:
         if record.status != "completed":
-            say(f"  {one_line(record.id)}: {record.status} ({short_line(record.reason, longest=LONGEST_REASON)})")
+            say(f"  {one_line(record.id)}: {record.status} ({short_line(record.reason, longest=REASON_CHARACTERS)})")
 
 
 def _cells(record: RunRecord) -> tuple[str, str, str]:
     """Return the date of a run, its epochs, and its sacreBLEU or status."""
     score = record.scores.get("bleu_sacre")
-    shown = record.status if record.status != "completed" or score is None else f"{score:.2f}"
-    return one_line(record.started[:10]), str(len(record.curve)), shown
+    score_or_status = record.status if record.status != "completed" or score is None else f"{score:.2f}"
+    return one_line(record.started[:10]), str(len(record.curve)), score_or_status
 
 
 def _run(record: RunRecord, name: str) -> dict[str, Any]:

@@ -35,11 +35,27 @@ from harness.storage.run_store import RunFailed
 from harness.text import did_you_mean
 from impls import registry
 
-COMMANDS = (bench, ablate, run, speed, data, settings, translate, laws, list_runs, score, check, clean, compare, report)
+COMMANDS = {
+    "bench": bench,
+    "ablate": ablate,
+    "run": run,
+    "speed": speed,
+    "data": data,
+    "settings": settings,
+    "translate": translate,
+    "laws": laws,
+    "list": list_runs,
+    "score": score,
+    "check": check,
+    "clean": clean,
+    "compare": compare,
+    "report": report,
+}
+"""The commands by name. Their module docstrings are the descriptions in their help."""
 BROKEN_PIPE_CODE = 141
-"""The exit code of a program that SIGPIPE ends: the reader of its output is gone before all was written."""
-PLACES = ("--results", "--reports")
-"""Options that name folders of this machine."""
+"""The exit code of a program that SIGPIPE ends: its output is closed before everything is written."""
+FOLDER_OPTIONS = ("--results", "--reports")
+"""Options with paths of this machine, which records do not contain."""
 VALUE_OPTIONS = ("--variant", "--base", "--run")
 """Options whose values users tend to give without the option: variants, and ids of runs."""
 
@@ -53,9 +69,9 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            known = [str(choice) for choice in action.choices]
-            hint = did_you_mean(value, known)
-            raise argparse.ArgumentError(action, f"{value!r} is not one of {', '.join(known)}{hint}")
+            choices = [str(choice) for choice in action.choices]
+            hint = did_you_mean(value, choices)
+            raise argparse.ArgumentError(action, f"{value!r} is not one of {', '.join(choices)}{hint}")
 
 
 class _CommandParser(Parser):
@@ -79,9 +95,9 @@ class _CommandParser(Parser):
         for option, action in options.items():
             if action.choices is not None and argument in action.choices:
                 return f"; did you mean '{option} {argument}'?"
-        named = [option for option in VALUE_OPTIONS if option in options]
-        if named and (named[0] == "--run" or argument in registry.names() or ":" in argument):
-            return f"; did you mean '{named[0]} {argument}'?"
+        option = next((option for option in VALUE_OPTIONS if option in options), "")
+        if option and (option == "--run" or argument in registry.names() or ":" in argument):
+            return f"; did you mean '{option} {argument}'?"
         return ""
 
 
@@ -90,8 +106,10 @@ def parser() -> Parser:
     top = Parser(prog="bakeoff", description="Trains, measures and compares small translation models.")
     top.add_argument("--version", action="version", version=f"bakeoff {harness.__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=_CommandParser)
-    for command in COMMANDS:
-        command.add(commands)
+    for name, module in COMMANDS.items():
+        command_parser = commands.add_parser(name, help=module.SUMMARY, description=module.__doc__)
+        module.add_options(command_parser)
+        command_parser.set_defaults(command=module.command)
     return top
 
 
@@ -99,12 +117,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line.
 
     Args:
-        arguments: the words after the program's name; None means those of this process, in which case `run` may
-            restart the process with another environment.
+        arguments: The arguments after the name of the program; None for those of this process, in which case `run`
+            may restart the process with another environment.
 
     Returns:
         The exit code: 0; 1 if a run failed or diverged, or a check did not pass; 2 for bad input; 128 + the number of
-        a signal that interrupted it.
+        the signal that interrupted it.
     """
     if arguments is None:
         _reopen_closed_streams()
@@ -119,7 +137,7 @@ def _reopen_closed_streams() -> None:
     """Open closed standard streams (`2>&-`) on the null device, so that no other file gets their descriptor."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is that of the stream
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free one, which is that of the stream
             os.set_inheritable(descriptor, True)
             setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
 
@@ -163,15 +181,14 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _recorded_command(words: Sequence[str]) -> str:
-    """Return the command line as records show it: without the folders of this machine that results are written to."""
-    kept: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if word in PLACES:
-            next(rest, None)
-        elif not word.startswith(tuple(f"{option}=" for option in PLACES)):
-            kept.append(word)
-    return shlex.join(["python", "-m", "harness", *kept])
+    """Return the command line for records, without `FOLDER_OPTIONS`."""
+    recorded, remaining = ["python", "-m", "harness"], iter(words)
+    for word in remaining:
+        if word in FOLDER_OPTIONS:
+            next(remaining, None)
+        elif not word.startswith(tuple(f"{option}=" for option in FOLDER_OPTIONS)):
+            recorded.append(word)
+    return shlex.join(recorded)
 
 
 def _message(error: ValueError | OSError) -> str:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they become run specs."""
+"""Options that several commands share, and the run specs that they make."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _whole_number(text: str, least: int) -> int:
 
 def seeds(text: str) -> tuple[int, ...]:
     """Parse seeds: "3", a list "0,1,2", a range "0-4" (both ends included), or a mixture such as "0-4,7"."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         ends = [end.strip() for end in ((first, last) if dash else (first, first))]
@@ -75,8 +75,8 @@ def seeds(text: str) -> tuple[int, ...]:
             raise argparse.ArgumentTypeError(
                 f"{text!r}: {part.strip()} must ascend and name at most {MOST_SEEDS:,} seeds"
             )
-        found += range(low, high + 1)
-    return tuple(dict.fromkeys(found))
+        numbers += range(low, high + 1)
+    return tuple(dict.fromkeys(numbers))
 
 
 def seconds(text: str) -> float:
@@ -127,7 +127,7 @@ def add_checkpoints(parser: argparse.ArgumentParser) -> None:
         type=count,
         default=0,
         metavar="EPOCHS",
-        help="translate the validation set after every so many epochs and store its BLEU in the learning curve "
+        help="translate the validation set every EPOCHS epochs and store its BLEU in the learning curve "
         "(default 0: never)",
     )
 
@@ -166,9 +166,9 @@ def add_seeds(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_json(parser: argparse.ArgumentParser, what: str) -> None:
+def add_json(parser: argparse.ArgumentParser, contents: str) -> None:
     """Add --json."""
-    parser.add_argument("--json", action="store_true", help=f"print {what} as JSON (default: text)")
+    parser.add_argument("--json", action="store_true", help=f"print {contents} as JSON (default: text)")
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
@@ -183,15 +183,13 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tokenizer", choices=typing.get_args(specs.Tokenizer), help="(default: the variant's, mostly spacy)"
     )
+    formats = {
+        "source": "one sentence per line, or a TSV of source and target",
+        "target": "one sentence per line (default: the TSV)",
+    }
     for name in FILE_OPTIONS:
-        kind = (
-            "one sentence per line, or a TSV of source and target"
-            if name.endswith("source")
-            else ("one sentence per line (default: the TSV)")
-        )
-        group.add_argument(
-            f"--{name.replace('_', '-')}", metavar="FILE", default="", help=f"for --corpus files: {kind}"
-        )
+        help_text = f"for --corpus files: {formats[name.rpartition('_')[2]]}"
+        group.add_argument(f"--{name.replace('_', '-')}", metavar="FILE", default="", help=help_text)
 
 
 def add_framework(parser: Any, *, several: bool = False) -> None:
@@ -209,7 +207,7 @@ def framework_settings(framework: str | None, backend: str | None) -> tuple[str,
     """Return a choice of framework as `--set` arguments.
 
     Raises:
-        ValueError: a backend is given without Keras.
+        ValueError: A backend is given without Keras.
     """
     if backend is not None and framework != "keras":
         raise ValueError(f"--backend {backend} requires --framework keras")
@@ -260,7 +258,7 @@ def data_spec(arguments: argparse.Namespace) -> DataSpec:
     """Return the corpus that the options name, by default multi30k, whether it is available or not.
 
     Raises:
-        ValueError: a file of the corpus "files" is missing among the options.
+        ValueError: A file of the corpus "files" is missing among the options.
     """
     names = {name: getattr(arguments, name) for name in FILE_OPTIONS}
     files = None
@@ -283,7 +281,7 @@ def available(arguments: argparse.Namespace, build: Callable[[DataSpec], list[Ru
     the records say so.
 
     Raises:
-        ValueError: the corpus that `--corpus` names is not available.
+        ValueError: The corpus that `--corpus` names is not available.
     """
     from harness.data.dataset import unavailable
 
@@ -313,15 +311,16 @@ def setting_names(settings: Any, prefix: str = "") -> Iterator[str]:
 
 def _check_names(spec: RunSpec, settings: list[str]) -> None:
     """Raise ValueError for an unknown setting whose name exists, or nearly exists, in another group."""
-    known = list(setting_names(spec))
+    names = list(setting_names(spec))
+    groups = {path.partition(".")[0] for path in names}
     for setting in settings:
         name = setting.partition("=")[0].strip()
-        if "=" not in setting or name in known or name in {path.partition(".")[0] for path in known}:
+        if "=" not in setting or name in names or name in groups:
             continue
         leaf = name.rpartition(".")[2]
-        same_leaf = [path for path in known if path.rpartition(".")[2] == leaf]
-        hint = f"; did you mean {same_leaf[0]!r}?" if same_leaf else did_you_mean(name, known)
-        hint = hint or did_you_mean(leaf, [path.rpartition(".")[2] for path in known])
+        same_leaf = [path for path in names if path.rpartition(".")[2] == leaf]
+        hint = f"; did you mean {same_leaf[0]!r}?" if same_leaf else did_you_mean(name, names)
+        hint = hint or did_you_mean(leaf, [path.rpartition(".")[2] for path in names])
         raise ValueError(f"--set {setting}: there is no setting {name!r}{hint or '; `settings` lists all of them'}")
 
 
@@ -329,12 +328,12 @@ def apply(spec: RunSpec, arguments: argparse.Namespace, framework: str | None = 
     """Return `spec` with every setting that the options name.
 
     Args:
-        spec: the run to change.
-        arguments: the parsed options of `add_data` and `add_runs`.
-        framework: the one to use if the options may name several.
+        spec: The run to change.
+        arguments: The parsed options of `add_data` and `add_runs`.
+        framework: The one to use if the options may name several.
 
     Raises:
-        ValueError: a setting is unknown or its value is not accepted.
+        ValueError: A setting is unknown or its value is not accepted.
     """
     if framework is None:
         chosen = framework_settings(arguments.framework, arguments.backend)

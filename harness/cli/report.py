@@ -13,10 +13,11 @@ from harness.cli.console import say, warn
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 
+SUMMARY = "write the report of all records"
 
-def add(commands: Any) -> None:
-    """Describe the command."""
-    parser = commands.add_parser("report", help="write the report of all records", description=__doc__)
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     options.add_reports(parser)
     parser.add_argument(
         "--without-corpus-text",
@@ -25,14 +26,13 @@ def add(commands: Any) -> None:
     )
     options.add_json(parser, "the leaderboards instead of writing the report,")
     options.add_results(parser)
-    parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Write the report of every record. Returns 0, or 1 if a rule of `check` that needs no corpus fails."""
+    """Write the report of all records. Returns 0, or 1 if a rule of `check` that needs no corpus fails."""
     records = run_store.records(arguments.results, complain=warn)
     if not records:
-        raise ValueError(f"{arguments.results}: there is no record in it; train some with: python -m harness bench")
+        raise ValueError(f"{arguments.results}: there is no record in it; train runs with: python -m harness bench")
     if arguments.json:
         say(json.dumps(_leaderboards(records, arguments.results), indent=1, ensure_ascii=False))
         return 0

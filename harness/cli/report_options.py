@@ -1,4 +1,4 @@
-"""Writes the report of some runs: as Markdown, and as one HTML file with the test sentences where they may be shown."""
+"""Writes the report of runs as Markdown and as an HTML file, with the test sentences if they may be shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 BUSY_LOAD = 1.25
-"""The load average for each core above which other work disturbed what was timed."""
+"""The load average per core above which other work disturbs measurements of time."""
 RATES = (
     "training_tokens_per_second",
     "epoch_seconds",
@@ -27,16 +27,21 @@ RATES = (
     "decoding_sentences_per_second",
     "total_seconds",
 )
-"""The figures of `RunRecord.speed` that other work on the machine changes."""
+"""The values in `RunRecord.speed` that other work on the machine changes."""
 
 
 def write(
     records: Sequence[RunRecord], results: Path, folder: Path, *, failures: Sequence[str], corpus_text: bool = True
 ) -> None:
-    """Write the report under `folder`, print its tables and headline, and write `failures` to standard error.
+    """Write the report, print its tables and headline, and write the failures to standard error.
 
-    `failures` are those of `check_records`. `corpus_text` lets the HTML show source and reference, where the corpus of
-    a run is on this machine and the runs are not published.
+    Args:
+        records: The runs.
+        results: Their folder.
+        folder: The folder of the report.
+        failures: The lines of `check_records`.
+        corpus_text: Whether the HTML may show source and reference. It does so only for corpora on this machine, and
+            never for published runs.
     """
     from harness.reporting import bench_report, render_text
 
@@ -46,20 +51,22 @@ def write(
     report = bench_report.document(records, results=results, texts=texts, failures=failures)
     page = bench_report.write(report, records, folder)
     say(render_text.document(report))
-    say(f"The report: {page} (as Markdown: {page.with_suffix('.md')})")
+    say_page("report", page)
     warn_failures(failures)
 
 
+def say_page(kind: str, page: Path) -> None:
+    """Print the paths of an HTML page and of its Markdown."""
+    say(f"The {kind}: {page} (as Markdown: {page.with_suffix('.md')})")
+
+
 def shown_texts(records: Sequence[RunRecord], results: Path) -> dict[DataSpec, CorpusText]:
-    """Return the test sets whose text a page may show: those on this machine, and none for published runs."""
+    """Return the test sets that a page may show: those on this machine, and none for published runs."""
     return {} if run_store.is_published(results) else test_sets(records)
 
 
 def check_records(results: Path, records: Sequence[RunRecord] | None = None) -> list[str]:
-    """Apply the rules of `check` that need no corpus to all runs of `results`, or to those of these records.
-
-    Returns a line for each rule that fails.
-    """
+    """Apply the rules of `check` that need no corpus to some or all runs, and return a line for each that fails."""
     from harness.audit import rules
 
     return rules.failures(rules.without_corpus(results, None if records is None else [record.id for record in records]))
@@ -72,10 +79,7 @@ def warn_failures(failures: Iterable[str]) -> None:
 
 
 def without_disturbed_rates(record: RunRecord) -> RunRecord:
-    """Return a record without its rates if they were, or may have been, measured while other work used the machine.
-
-    That is so where the load average exceeded `BUSY_LOAD` for each core, or was not recorded.
-    """
+    """Return a record without its rates if the load average exceeded `BUSY_LOAD` per core or was not recorded."""
     machine = record.environment.get("machine")
     cores = machine.get("cores") if isinstance(machine, dict) else None
     load = record.speed.get("load_average", math.inf)
@@ -85,23 +89,22 @@ def without_disturbed_rates(record: RunRecord) -> RunRecord:
 
 
 def test_sets(records: Iterable[RunRecord]) -> dict[DataSpec, CorpusText]:
-    """Return the test set of each corpus that is on this machine and is what the runs were measured on.
+    """Return the test set of each corpus that is on this machine and has not changed since the runs.
 
-    Nothing is downloaded; a corpus that is not here, or another text now, is left out. Where the user's own files are
-    others, this is said.
+    Nothing is downloaded. A line is printed if the user's own files have changed.
     """
     from harness.data.dataset import at_hand
     from harness.reporting.run_files import CorpusText
 
-    found: dict[DataSpec, CorpusText] = {}
+    texts: dict[DataSpec, CorpusText] = {}
     for data, record in {record.spec.data: record for record in records}.items():
         try:
-            prepared = at_hand(record)
+            dataset = at_hand(record)
         except ValueError as error:
             if data.corpus == "files":
                 say(f"{record.id}: {error}")
             continue
-        if prepared is not None and prepared.digests["files"] == record.fingerprints.get("files"):
-            words = [tuple(prepared.source_words[token] for token in ids) for ids in prepared.test.source]
-            found[data] = CorpusText(prepared.test_source_text, prepared.test_target_text, words)
-    return found
+        if dataset is not None and dataset.digests["files"] == record.fingerprints.get("files"):
+            words = [tuple(dataset.source_words[token] for token in ids) for ids in dataset.test.source]
+            texts[data] = CorpusText(dataset.test_source_text, dataset.test_target_text, words)
+    return texts

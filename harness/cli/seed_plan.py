@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING
 from harness.cli import sweep
 from harness.cli.console import say, warn
 from harness.experiments.specs import RunSpec
-from harness.processes import machine
 from harness.processes.progress import duration
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -28,138 +28,144 @@ FORM = "give detect=NUMBER or detect=NUMBER,METRIC, such as detect=0.5,chrf"
 
 @dataclass(frozen=True)
 class Goal:
-    """The true difference of two rows to detect, in the units of the metric."""
+    """The true difference between two rows to detect, in the units of the metric."""
 
     difference: float
-    figure: str
+    metric: str
 
 
 def goal(text: str) -> Goal:
     """Parse "detect=0.5" or "detect=0.5,METRIC"; the default metric is sacreBLEU.
 
     Raises:
-        argparse.ArgumentTypeError: the form is another one, the number is not positive, or the metric is unknown.
+        argparse.ArgumentTypeError: The form, the number or the metric is not accepted.
     """
     from harness.analysis.metric_registry import LEADERBOARD, MAIN
 
     key, _, value = text.partition("=")
-    number, _, figure = (part.strip() for part in value.partition(","))
-    figure = figure or MAIN
+    number, _, metric = (part.strip() for part in value.partition(","))
+    metric = metric or MAIN
     try:
         difference = float(number)
     except ValueError:
         difference = math.nan
     if key.strip() != "detect" or not 0 < difference < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r}: {FORM}; the number is positive")
-    if figure not in LEADERBOARD:
-        hint = did_you_mean(figure, LEADERBOARD)
+    if metric not in LEADERBOARD:
+        hint = did_you_mean(metric, LEADERBOARD)
         raise argparse.ArgumentTypeError(f"{text!r}: the metrics are {', '.join(LEADERBOARD)}{hint}")
-    return Goal(difference, figure)
+    return Goal(difference, metric)
 
 
-def report(wanted: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class PilotRuns:
+    """Runs that show the noise: the noise, the runs, and a description of their source."""
+
+    pilot: Pilot
+    records: list[RunRecord]
+    source: str
+
+
+def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) -> int:
     """Print how many seeds the runs of a suite need, and how long they take. Nothing is run. Returns 0.
 
     Raises:
-        ValueError: no runs with two seeds or more show the noise, or the difference is out of range.
+        ValueError: No runs with two seeds or more show the noise, or the difference is out of range.
     """
     from harness.analysis.metric_registry import LEADERBOARD, scale_of
     from harness.analysis.power import MOST_SEEDS, detectable_with, seeds_needed, upper_bound
 
-    single = list({spec.id: spec for spec in (replace(one, seed=0) for one in specs)}.values())
-    pilot, records, where = _pilot(single, wanted.figure, arguments.results)
-    measure, scale = LEADERBOARD[wanted.figure], scale_of(wanted.figure)
-    rows = max(2, *(sum(spec.budget == budget for spec in single) for budget in {spec.budget for spec in single}))
+    single = list({spec.id: spec for spec in (replace(spec, seed=0) for spec in specs)}.values())
+    runs = _pilot_runs(single, goal.metric, arguments.results)
+    noise, level = runs.pilot.noise, runs.pilot.level
+    metric, scale = LEADERBOARD[goal.metric], scale_of(goal.metric)
+    rows = max(2, *Counter(spec.budget for spec in single).values())
     comparisons = rows * (rows - 1) // 2
-    difference = scale.natural(wanted.difference, pilot.level)
+    difference = scale.natural(goal.difference, level)
     say(
-        f"To detect a true difference of {wanted.difference:g} {measure.title} between two of {rows} rows "
+        f"To detect a true difference of {goal.difference:g} {metric.title} between two of {rows} rows "
         f"({count(comparisons, 'comparison')}, Holm's correction) with 80 % probability:"
     )
-    needed = seeds_needed(pilot.noise, difference, rows, comparisons)
-    if needed is None:
-        least = detectable_with(pilot.noise, MOST_SEEDS, rows, comparisons)
-        shown = abs(float(scale.shown(least, scale.forward(pilot.level))))
+    seeds = seeds_needed(noise, difference, rows, comparisons)
+    if seeds is None:
+        smallest = detectable_with(noise, MOST_SEEDS, rows, comparisons)
+        smallest_text = f"{abs(float(scale.shown(smallest, scale.forward(level)))):.{metric.digits}f}"
         say(
-            f"  no number of seeds is enough. With {MOST_SEEDS:,} seeds the smallest is {shown:.{measure.digits}f}: "
+            f"  no number of seeds is enough. With {MOST_SEEDS:,} seeds the smallest is {smallest_text}: "
             "the rest is due to the test sentences, so a larger test set is needed."
         )
     else:
-        runs = needed * len(single)
-        say(f"  {needed} seeds: {runs} runs, {_time(single, records, needed, arguments)}.")
-        upper = seeds_needed(upper_bound(pilot.noise), difference, rows, comparisons)
-        more = "more than 1,000" if upper is None else str(upper)
-        say(f"  {more} seeds if the noise is as large as the upper end of its 80 % interval.")
-    for line in _basis(pilot, wanted.figure, where):
+        say(f"  {seeds} seeds: {seeds * len(single)} runs, {_time(single, runs.records, seeds, arguments)}.")
+        upper = seeds_needed(upper_bound(noise), difference, rows, comparisons)
+        upper_text = "more than 1,000" if upper is None else str(upper)
+        say(f"  {upper_text} seeds if the noise is as large as the upper end of its 80 % interval.")
+    for line in _assumptions(runs, goal.metric):
         say(f"  {line}")
     return 0
 
 
-def _pilot(single: Sequence[RunSpec], figure: str, results: Path) -> tuple[NoiseEstimate, list[RunRecord], str]:
-    """Return the noise of finished runs of the plan, otherwise of published runs; their records; and their source."""
-    from harness.analysis.evidence import stored_sentences
-    from harness.analysis.power import estimate_noise
+def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotRuns:
+    """Return the noise of finished runs of the plan, otherwise of published runs."""
+    from harness.analysis.leaderboard import stored_sentences
+    from harness.analysis.pilots import best_pilot
 
     ids = {spec.id for spec in single}
-    own = run_store.records(results, complain=warn) if results.is_dir() else []
-    own = [record for record in own if replace(record.spec, seed=0).id in ids]
-    candidates = [(own, results, f"the runs of this plan in {results}")]
+    records = run_store.records(results, complain=warn) if results.is_dir() else []
+    of_plan = [record for record in records if replace(record.spec, seed=0).id in ids]
+    pilot = best_pilot(of_plan, metric, stored_sentences(results))
+    if pilot is not None:
+        return PilotRuns(pilot, of_plan, f"the runs of this plan in {results}")
+    published = []
     for folder in (PUBLISHED, PUBLISHED / "ablation"):
         if folder.is_dir():
-            candidates.append((run_store.records(folder, complain=warn), folder, f"the published runs in {folder}"))
-    found: list[tuple[NoiseEstimate, list[RunRecord], str]] = []
-    for place, (records, folder, where) in enumerate(candidates):
-        pilot = estimate_noise(records, figure, stored_sentences(folder))
-        if pilot is not None:
-            found.append((pilot, records, where))
-        if place == 0 and found:
-            return found[0]
-    if not found:
+            records = run_store.records(folder, complain=warn)
+            pilot = best_pilot(records, metric, stored_sentences(folder))
+            if pilot is not None:
+                published.append(PilotRuns(pilot, records, f"the published runs in {folder}"))
+    if not published:
         raise ValueError(
-            f"--plan: no two seeds of one row in {results} or among the published runs show the noise of {figure}: "
+            f"--plan: no two seeds of one row in {results} or among the published runs show the noise of {metric}: "
             "run a pilot first, such as: python -m harness bench --seed 0-2"
         )
-    return max(found, key=lambda one: one[0].noise.degrees)
+    return max(published, key=lambda runs: runs.pilot.noise.degrees)
 
 
 def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, arguments: argparse.Namespace) -> str:
     """Return the time of all runs: that of the pilot, or a forecast for this machine."""
-    gpus = machine.gpus() if all(spec.device == "cuda" for spec in single) else []
-    jobs = arguments.jobs or sweep.jobs_at_once(list(single), gpus)
-    taken: dict[str, list[float]] = {}
+    jobs, _ = sweep.jobs_and_gpus(list(single), arguments)
+    seconds_of: dict[str, list[float]] = {}
     for record in records:
         seconds = record.speed.get("total_seconds")
         if seconds and record.status == "completed":
-            taken.setdefault(replace(record.spec, seed=0).id, []).append(seconds)
-    known = {spec.id: statistics.fmean(taken[spec.id]) for spec in single if spec.id in taken}
-    unknown = [spec for spec in single if spec.id not in known]
-    guesses = sweep.forecast_runs(unknown, arguments.results, jobs).estimates if unknown else {}
-    if unknown and not guesses:
+            seconds_of.setdefault(replace(record.spec, seed=0).id, []).append(seconds)
+    unknown = [spec for spec in single if spec.id not in seconds_of]
+    estimates = sweep.forecast_runs(unknown, arguments.results, jobs).estimates if unknown else {}
+    if unknown and not estimates:
         return "whose time is unknown before a first run on this device"
-    total = sum(known.values()) + sum(one.seconds() for one in guesses.values())
-    how = "as long as in the pilot" if not unknown else "by a forecast for this machine"
-    return f"about {duration(seeds * total / jobs)} with {jobs} at once, {how}"
+    total = sum(statistics.fmean(seconds_of[spec.id]) for spec in single if spec.id in seconds_of)
+    total += sum(estimate.seconds() for estimate in estimates.values())
+    basis = "by a forecast for this machine" if unknown else "as long as in the pilot"
+    return f"about {duration(seeds * total / jobs)} with {jobs} at once, {basis}"
 
 
-def _basis(found: NoiseEstimate, figure: str, where: str) -> list[str]:
+def _assumptions(runs: PilotRuns, metric_name: str) -> list[str]:
     """Return the assumptions of the plan, in sentences."""
     from harness.analysis.effects import NORMAL_SEEDS
     from harness.analysis.metric_registry import LEADERBOARD, scale_of
 
-    measure, scale = LEADERBOARD[figure], scale_of(figure)
-    middle = scale.forward(found.level)
-    deviation = float(scale.shown(math.sqrt(found.noise.run_variance), middle))
-    said = (
-        f"Noise: from {where}: {found.title}, {count(found.rows, 'row')} over {found.seeds} seeds; "
-        f"a run's standard deviation over seeds is {deviation:.{measure.digits}f} at {found.level:.{measure.digits}f}, "
-        f"with {found.noise.degrees:.0f} degrees of freedom."
-    )
-    lines = [said]
-    if not found.paired:
+    metric, scale, pilot = LEADERBOARD[metric_name], scale_of(metric_name), runs.pilot
+    middle = scale.forward(pilot.level)
+    deviation = float(scale.shown(math.sqrt(pilot.noise.run_variance), middle))
+    lines = [
+        f"Noise: from {runs.source}: {pilot.title}, {count(pilot.rows, 'row')} over {pilot.seeds} seeds; "
+        f"a run's standard deviation over seeds is {deviation:.{metric.digits}f} at {pilot.level:.{metric.digits}f}, "
+        f"with {pilot.noise.degrees:.0f} degrees of freedom."
+    ]
+    if not pilot.paired:
         lines.append("There is one row, so variance shared by paired seeds is not removed: pairs may need fewer seeds.")
-    if found.with_sentences:
-        error = float(scale.shown(math.sqrt(found.noise.sentence_variance), middle))
-        lines.append(f"Other test sentences change a difference by {error:.{measure.digits}f} at any number of seeds.")
+    if pilot.with_sentences:
+        error = float(scale.shown(math.sqrt(pilot.noise.sentence_variance), middle))
+        lines.append(f"Other test sentences change a difference by {error:.{metric.digits}f} at any number of seeds.")
     else:
         lines.append("The variance due to other test sentences is unknown and not included.")
     lines.append(f"Below {NORMAL_SEEDS} seeds this assumes normally distributed seed noise. Nothing was run.")

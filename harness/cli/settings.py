@@ -1,9 +1,10 @@
-"""`settings`: every setting of a run, its value, the values it accepts, and what it means."""
+"""`settings`: list every setting of a run with its value, the accepted values, and its meaning."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import types
 import typing
@@ -17,6 +18,7 @@ from harness.experiments import suites
 from harness.experiments.specs import RunSpec
 from harness.training.load import find_variant
 
+SUMMARY = "list every setting that --set changes"
 HELP = {
     "budget": "which table the run belongs to: one training for all variants, or each as its source trains it",
     "framework": "framework of the model: torch or keras",
@@ -86,10 +88,10 @@ HELP = {
 """One line for each setting."""
 
 FIXED = ("variant", "budget", "seed")
-"""Settings with options of their own that `--set` does not need."""
+"""Settings that have options of their own and are not listed."""
 
 ACCEPTED_WIDTH = 42
-"""Longer lists of accepted values push the help of their line to the right."""
+"""The width of the column of accepted values; longer lists move the help of their line to the right."""
 
 
 @dataclass(frozen=True)
@@ -102,22 +104,20 @@ class Setting:
     help: str
 
 
-def add(commands: Any) -> None:
-    """Describe the command."""
-    parser = commands.add_parser("settings", help="list every setting that --set changes", description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     parser.add_argument(
         "variant", nargs="?", default="learned_positions", help="a variant, or package.module:NAME (learned_positions)"
     )
     parser.add_argument(
-        "--suite", choices=list(suites.SUITES), default="standard", help="whose sizes to show (default standard)"
+        "--suite", choices=list(suites.SUITES), default="standard", help="the suite with the sizes (default standard)"
     )
     parser.add_argument(
-        "--budget", choices=("controlled", "source"), default="source", help="whose training to show (default source)"
+        "--budget", choices=("controlled", "source"), default="source", help="the training settings (default source)"
     )
     options.add_json(parser, "the settings")
     options.add_data(parser)
     options.add_runs(parser)
-    parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -132,13 +132,11 @@ def command(arguments: argparse.Namespace) -> int:
     say(f"Settings of {variant}, budget {arguments.budget}, suite {suite.name}. Change one with --set FIELD=VALUE.")
     widths = [max(len(cell) for cell in column) for column in zip(*map(_cells, rows), strict=True)]
     widths[2] = min(widths[2], ACCEPTED_WIDTH)
-    group = None
-    for row in rows:
-        if row.name.rpartition(".")[0] != group:
-            group = row.name.rpartition(".")[0]
-            say()
-        name, value, accepted = (cell.ljust(width) for cell, width in zip(_cells(row), widths, strict=True))
-        say(f"{name}  {value}  {accepted}  {row.help}")
+    for _, group in itertools.groupby(rows, key=lambda row: row.name.rpartition(".")[0]):
+        say()
+        for row in group:
+            name, value, accepted = (cell.ljust(width) for cell, width in zip(_cells(row), widths, strict=True))
+            say(f"{name}  {value}  {accepted}  {row.help}")
     return 0
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from harness.cli import options, speed_options, sweep
+from harness.cli import options, report_options, speed_options, sweep
 from harness.cli.console import say, warn
 from harness.cli.speed_options import NO_BASELINE
 from harness.experiments import suites
@@ -33,11 +34,13 @@ if TYPE_CHECKING:
 DEFAULT_BASE = "learned_positions"
 
 
-def add(commands: Any) -> None:
-    """Describe the command."""
-    parser = commands.add_parser("speed", help="measure speed and memory", description=__doc__)
-    speed_options.add(parser)
-    parser.set_defaults(measuring=speed_options.defaults(parser), command=command)
+SUMMARY = "measure speed and memory"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    speed_options.add_options(parser)
+    parser.set_defaults(measurement_defaults=speed_options.defaults(parser))
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -46,24 +49,24 @@ def command(arguments: argparse.Namespace) -> int:
     Returns 0, 1 if a model failed, or 128 + the number of the signal that interrupted it.
     """
     if arguments.document is not None:
-        return _again(arguments)
-    with SignalGuard() as watch:
-        with watch.interruptible():
-            plan, prepared = _plan(arguments)
+        return _render_stored(arguments)
+    with SignalGuard() as guard:
+        with guard.interruptible():
+            plan, dataset = _plan(arguments)
             _announce(plan)
         with tempfile.TemporaryDirectory(prefix="bakeoff-speed-") as folder:
-            return _measure(plan, prepared, Path(folder), arguments, watch)
+            return _measure(plan, dataset, Path(folder), arguments, guard)
 
 
-def _again(arguments: argparse.Namespace) -> int:
-    """Make the page of a stored document.
+def _render_stored(arguments: argparse.Namespace) -> int:
+    """Write the page of a stored document.
 
     Raises:
-        ValueError: with an option that says what to measure.
+        ValueError: An option of the measurement is given, too.
     """
     from harness.speed import document_store
 
-    for name, default in arguments.measuring.items():
+    for name, default in arguments.measurement_defaults.items():
         if getattr(arguments, name) != default:
             option = f"--{name.replace('_', '-')}"
             raise ValueError(f"{option} with --from: --from measures nothing, so give one or the other")
@@ -74,42 +77,37 @@ def _again(arguments: argparse.Namespace) -> int:
 def _write_page(document: SpeedDocument, reports: Path) -> None:
     from harness.reporting import speed_report
 
-    page = speed_report.write(document, reports / speed_report.FOLDER)
-    say(f"The page: {page} (as Markdown: {page.with_suffix('.md')})")
-
-
-def _show_page(document: SpeedDocument, reports: Path) -> None:
-    """Make the page of what was just measured; why there is none is said in a line."""
-    try:
-        _write_page(document, reports)
-    except ValueError as error:
-        warn(str(error))
+    report_options.say_page("page", speed_report.write(document, reports / speed_report.FOLDER))
 
 
 def _measure(
-    plan: MeasurementPlan, prepared: Dataset, folder: Path, arguments: argparse.Namespace, watch: SignalGuard
+    plan: MeasurementPlan, dataset: Dataset, folder: Path, arguments: argparse.Namespace, guard: SignalGuard
 ) -> int:
     display = Display(sys.stderr)
-    measurement = Measurement(plan, prepared, folder, say=display.line, check=watch.check)
+    measurement = Measurement(plan, dataset, folder, say=display.line, check=guard.check)
+    code, reason = 0, ""
+    with contextlib.closing(display):
+        try:
+            measurement.run()
+        except Interrupted as error:
+            code, reason = error.exit_code, str(error)
+    if reason and not measurement.has_samples:
+        warn(f"{reason}; its processes are ended; nothing is stored")
+        return code
+    document, path = _store(measurement, arguments.results, reason)
+    if reason:
+        warn(f"{reason}; its processes are ended; what was measured so far: {path}")
+    else:
+        say(f"stored: {path}")
     try:
-        measurement.run()
-    except Interrupted as error:
-        kept = _stored(measurement, arguments.results, str(error)) if measurement.has_samples else None
-        told = f"what was measured so far: {kept[1]}" if kept else "nothing is stored"
-        warn(f"{error}; its processes are ended; {told}")
-        if kept:
-            _show_page(kept[0], arguments.reports)
-        return error.exit_code
-    finally:
-        display.close()
-    document, path = _stored(measurement, arguments.results)
-    say(f"stored: {path}")
-    _show_page(document, arguments.reports)
-    return 1 if measurement.scheduler.lost else 0
+        _write_page(document, arguments.reports)
+    except ValueError as error:
+        warn(str(error))
+    return code or int(bool(measurement.scheduler.lost))
 
 
-def _stored(measurement: Measurement, results: Path, reason: str = "") -> tuple[SpeedDocument, Path]:
-    """Show and store what was measured; `reason` is why it ended early."""
+def _store(measurement: Measurement, results: Path, reason: str) -> tuple[SpeedDocument, Path]:
+    """Print and store a measurement; `reason` is why it ended early, or empty."""
     from harness.speed import document_store, terminal_table
     from harness.speed.assemble import assemble
 
@@ -118,47 +116,46 @@ def _stored(measurement: Measurement, results: Path, reason: str = "") -> tuple[
     return document, document_store.save(results, document)
 
 
-# The plan -------------------------------------------------------------------------------------------------------------
-
-
 def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
-    """Return what is to be measured, and its data."""
+    """Return the plan of the measurement and its corpus."""
     from harness.data.dataset import prepare, remark
     from impls import weights
 
     size = SIZES[arguments.size]
-    absent: list[Unavailable] = []
+    unavailable: list[Unavailable] = []
     _chosen_baselines(arguments)
-    places = _places(arguments, size, absent)
-    found = options.available(arguments, lambda data: [_spec(arguments, size, data, place) for place in places])
-    prepared = prepare(found[0].data)
-    say(remark(found[0].data, prepared.figures))
-    for spec in found:
+    subjects = _subjects(arguments, size, unavailable)
+    specs = options.available(arguments, lambda data: [_spec(arguments, size, data, subject) for subject in subjects])
+    dataset = prepare(specs[0].data)
+    say(remark(specs[0].data, dataset.figures))
+    for spec in specs:
         if spec.recipe is not None:
             registry.find_builder(spec.recipe.family, spec.framework, spec.backend)
-            weights.shapes(spec.recipe, len(prepared.source_words), len(prepared.target_words))
-    sweep.check_devices(found)
-    jobs = [_job(arguments, size, spec, place.name, spec.framework) for place, spec in zip(places, found, strict=True)]
+            weights.shapes(spec.recipe, len(dataset.source_words), len(dataset.target_words))
+    sweep.check_devices(specs)
+    jobs = [
+        _job(arguments, size, spec, subject.name, spec.framework) for subject, spec in zip(subjects, specs, strict=True)
+    ]
     base = next((job for job in jobs if job.spec.variant == DEFAULT_BASE), jobs[0])
     plan = MeasurementPlan(
         size=size,
         rounds=arguments.rounds or size.rounds,
         decoding_rounds=arguments.rounds or size.decoding_rounds,
         parts=tuple(part for part in PARTS if part in (arguments.part or PARTS)),
-        jobs=(*jobs, *_baselines(arguments, size, base, absent)),
-        absent=tuple(absent),
-        given=_given(arguments, jobs, prepared),
+        jobs=(*jobs, *_baselines(arguments, size, base, unavailable)),
+        absent=tuple(unavailable),
+        given=_stored_weights(arguments, jobs, dataset),
         base=base,
         command=arguments.typed,
         note=arguments.note,
         timeout_seconds=arguments.timeout or None,
     )
-    return plan, prepared
+    return plan, dataset
 
 
 @dataclass(frozen=True)
-class Place:
-    """A variant in a framework, and what Keras runs on there."""
+class Subject:
+    """A variant in a framework, with the backend of Keras."""
 
     variant: str
     framework: str
@@ -166,41 +163,42 @@ class Place:
 
     @property
     def name(self) -> str:
-        """How it is called in the document."""
+        """The name in the document."""
         return f"{self.variant}/{self.framework}" + f"-{self.backend}" * (self.backend is not None)
 
 
-def _places(arguments: argparse.Namespace, size: Amounts, absent: list[Unavailable]) -> list[Place]:
-    """Return which variants are measured in which frameworks; what is not installed and not asked for is left out."""
+def _subjects(arguments: argparse.Namespace, size: Amounts, unavailable: list[Unavailable]) -> list[Subject]:
+    """Return the variants and frameworks to measure. Those of the defaults that are not installed are left out."""
     variants = [load.find_variant(name) for name in arguments.variant or ()]
-    suite, asked = suites.SUITES[size.suite], arguments.framework or variants
-    frameworks = tuple(dict.fromkeys(arguments.framework or (["torch"] if asked else ["torch", "keras"])))
+    suite, is_chosen = suites.SUITES[size.suite], bool(arguments.framework or variants)
+    frameworks = tuple(dict.fromkeys(arguments.framework or (["torch"] if is_chosen else ["torch", "keras"])))
     backends = tuple(dict.fromkeys(arguments.backend or registry.BACKENDS[:1]))
     if arguments.backend and "keras" not in frameworks:
         options.framework_settings(None, arguments.backend[0])
-    found = []
+    subjects = []
     for framework in frameworks:
-        chosen = variants or (suite.in_keras if framework == "keras" and not asked else suite.variants)
-        for variant in chosen:
-            nowhere = not any(suites.has(variant, one) for one in frameworks)
+        for variant in variants or (suite.in_keras if framework == "keras" and not is_chosen else suite.variants):
+            is_in_none = not any(suites.has(variant, name) for name in frameworks)
             for backend in backends if framework == "keras" else (None,):
-                place, reason = Place(variant, framework, backend), registry.missing(framework, backend)
-                if reason and not asked:
-                    absent.append(Unavailable(name=place.name, variant=variant, framework=framework, reason=reason))
-                # A variant that none of them has is refused where its model is looked for, with those that have it.
-                elif suites.has(variant, framework) or (nowhere and framework == frameworks[0]):
-                    found.append(place)
-    if not found:
-        raise ValueError(f"no framework is available: {absent[0].reason}")
-    return found
+                subject, reason = Subject(variant, framework, backend), registry.missing(framework, backend)
+                if reason and not is_chosen:
+                    unavailable.append(
+                        Unavailable(name=subject.name, variant=variant, framework=framework, reason=reason)
+                    )
+                # A variant without any of these frameworks is refused when its builder is looked up.
+                elif suites.has(variant, framework) or (is_in_none and framework == frameworks[0]):
+                    subjects.append(subject)
+    if not subjects:
+        raise ValueError(f"no framework is available: {unavailable[0].reason}")
+    return subjects
 
 
-def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, place: Place) -> RunSpec:
-    """Return the run that a subject would be, in the training that all share."""
-    spec = suites.spec(suites.SUITES["standard"], place.variant, budget="controlled", seed=0, data=data)
+def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, subject: Subject) -> RunSpec:
+    """Return the run of a subject, with the training settings that all subjects share."""
+    spec = suites.spec(suites.SUITES["standard"], subject.variant, budget="controlled", seed=0, data=data)
     changes = {
-        "framework": place.framework,
-        "backend": place.backend,
+        "framework": subject.framework,
+        "backend": subject.backend,
         "training.batch_size": size.batch_size,
         "decoding.batch_size": size.batch_size,
         "decoding.max_tokens": size.max_tokens,
@@ -215,8 +213,8 @@ def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, place: P
     spec = overridden(spec, [*settings, *arguments.set])
     if spec.decoding.beam != beam:
         raise ValueError(f"decoding.beam={spec.decoding.beam}: use --beam for the beam width")
-    spec.id  # noqa: B018  a number that JSON cannot hold shows here
-    replace(spec.decoding, beam=arguments.beam)  # one that is too large is refused before anything is started
+    spec.id  # noqa: B018  fails for numbers that JSON cannot hold
+    replace(spec.decoding, beam=arguments.beam)  # fails for a beam that is too wide
     return spec
 
 
@@ -238,55 +236,47 @@ def _job(
 
 
 def _baselines(
-    arguments: argparse.Namespace, size: Amounts, base: ModelJob, absent: list[Unavailable]
+    arguments: argparse.Namespace, size: Amounts, base: ModelJob, unavailable: list[Unavailable]
 ) -> list[ModelJob]:
-    """Return the baselines of the base's recipe; one that is not installed is left out."""
-    from impls import registry
-
-    found = []
+    """Return the baselines with the recipe of the base; those that are not installed are left out."""
+    spec, jobs = base.spec, []
     for name in _chosen_baselines(arguments):
         library = registry.BASELINES[name].packages[-1]
         reason = registry.missing_baseline(name)
-        if not reason and base.spec.precision != "float32":
-            reason = f"it computes in float32, and this is {base.spec.precision}"
-        if not reason and not isinstance(base.spec.recipe, TransformerRecipe | TorchReferenceRecipe):
-            reason = f"no Transformer is measured that it could have the recipe of, only {base.spec.variant}"
+        if not reason and spec.precision != "float32":
+            reason = f"it computes in float32, and this is {spec.precision}"
+        if not reason and not isinstance(spec.recipe, TransformerRecipe | TorchReferenceRecipe):
+            reason = f"it is a Transformer, and only {spec.variant} is measured"
         if reason:
-            absent.append(
-                Unavailable(name=name, variant=base.spec.variant, framework=library, reason=reason, is_baseline=True)
+            unavailable.append(
+                Unavailable(name=name, variant=spec.variant, framework=library, reason=reason, is_baseline=True)
             )
-            continue
-        spec = replace(base.spec, framework="torch", backend=None, cuda_graphs="off")
-        found.append(_job(arguments, size, spec, name, library, name))
-    return found
+        else:
+            baseline_spec = replace(spec, framework="torch", backend=None, cuda_graphs="off")
+            jobs.append(_job(arguments, size, baseline_spec, name, library, name))
+    return jobs
 
 
 def _chosen_baselines(arguments: argparse.Namespace) -> list[str]:
-    """Return the baselines that the options name.
-
-    Raises:
-        ValueError: they name some and none.
-    """
-    from impls import registry
-
-    chosen = list(dict.fromkeys(arguments.baseline or registry.baseline_names()))
-    if NO_BASELINE not in chosen:
-        return chosen
-    if len(chosen) > 1:
-        named = next(one for one in chosen if one != NO_BASELINE)
-        raise ValueError(f"--baseline {NO_BASELINE} with --baseline {named}: give one or the other")
+    """Return the baselines that the options name. Raises: ValueError if they also name "none"."""
+    names = list(dict.fromkeys(arguments.baseline or registry.baseline_names()))
+    if NO_BASELINE not in names:
+        return names
+    if len(names) > 1:
+        baseline = next(name for name in names if name != NO_BASELINE)
+        raise ValueError(f"--baseline {NO_BASELINE} with --baseline {baseline}: give one or the other")
     return []
 
 
-def _given(
-    arguments: argparse.Namespace, jobs: list[ModelJob], prepared: Dataset
+def _stored_weights(
+    arguments: argparse.Namespace, jobs: list[ModelJob], dataset: Dataset
 ) -> dict[Recipe | str, tuple[Arrays, str]]:
-    """Return the weights of the runs that --weights names.
+    """Return the weights of the runs that --weights names, by recipe, with their source.
 
     Raises:
-        ValueError: they fit no model measured here.
+        ValueError: They fit no model that is measured.
     """
-    found: dict[Recipe | str, tuple[Arrays, str]] = {}
+    weights: dict[Recipe | str, tuple[Arrays, str]] = {}
     if arguments.weights and not USING_WEIGHTS & set(arguments.part or PARTS):
         raise ValueError(f"--weights with --part {arguments.part[0]}, which uses no weights")
     keys = {plans.same_weights(job.spec.recipe, job.spec.variant) for job in jobs}
@@ -297,14 +287,14 @@ def _given(
         key = plans.same_weights(record.spec.recipe, record.spec.variant)
         if key not in keys:
             raise ValueError(f"--weights {name}: run {record.id} has a recipe that is not measured here")
-        if key in found:
-            raise ValueError(f"--weights {name}: {found[key][1]} has the same recipe; give one run per recipe")
+        if key in weights:
+            raise ValueError(f"--weights {name}: {weights[key][1]} has the same recipe; give one run per recipe")
         for side in ("source_vocabulary", "target_vocabulary"):
-            if record.fingerprints.get(side) != prepared.digests[side]:
+            if record.fingerprints.get(side) != dataset.digests[side]:
                 raise ValueError(f"--weights {name}: run {record.id} has another {side.replace('_', ' ')}")
         arrays = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
-        found[key] = arrays, f"run {record.id}"
-    return found
+        weights[key] = arrays, f"run {record.id}"
+    return weights
 
 
 def _announce(plan: MeasurementPlan) -> None:
@@ -313,17 +303,17 @@ def _announce(plan: MeasurementPlan) -> None:
         f"Size {plan.size.name} ({plan.size.purpose}): {len(plan.jobs)} subjects, {plan.rounds} rounds, "
         f"{spec.threads} threads, {spec.device}, {spec.precision}{', CUDA graphs' * (spec.cuda_graphs == 'on')}."
     )
-    needed, there = plan.size.gigabytes * len(plan.jobs), machine.memory_bytes() / 1e9
-    if needed > there:
+    needed, available = plan.size.gigabytes * len(plan.jobs), machine.memory_bytes() / 1e9
+    if needed > available:
         warn(
-            f"{len(plan.jobs)} subjects at once need about {needed:.0f} GB of memory and this machine has "
-            f"{there:.0f}: some may be lost; fewer of --variant, --framework or --baseline need less"
+            f"{len(plan.jobs)} simultaneous subjects need about {needed:.0f} GB of memory and this machine has "
+            f"{available:.0f}: some may fail; fewer of --variant, --framework or --baseline need less"
         )
-    for one in plan.absent:
-        say(f"Left out: {one.name}. {one.reason}")
+    for subject in plan.absent:
+        say(f"Left out: {subject.name}. {subject.reason}")
     recipes = {plans.same_weights(job.spec.recipe, job.spec.variant) for job in plan.jobs}
     if recipes - set(plan.given) and USING_WEIGHTS & set(plan.parts):
         say(
             f"Each recipe without --weights is first trained for {plan.size.learning_updates} updates, so that "
-            "translations end by themselves; --weights takes those of a run instead."
+            "translations end by themselves; --weights uses those of a run instead."
         )

@@ -16,7 +16,7 @@ NO_BASELINE = "none"
 TIMEOUT_SECONDS = 3600.0
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """Add every option."""
     _add_measurement(parser)
     _add_models(parser)
@@ -35,7 +35,7 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
         help="a baseline to measure too; repeatable (default: all that are installed)",
     )
     parser.add_argument("--part", action="append", choices=PARTS, help="a part to measure; repeatable (default: all)")
-    purposes = "; ".join(f"{one.name}: {one.purpose}" for one in SIZES.values())
+    purposes = "; ".join(f"{size.name}: {size.purpose}" for size in SIZES.values())
     parser.add_argument("--size", choices=list(SIZES), default="tutorial", help=f"{purposes} (default tutorial)")
     parser.add_argument(
         "--rounds", type=options.positive, metavar="N", help="samples of each measure (default: the size's)"
@@ -71,7 +71,8 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
 
 def defaults(parser: argparse.ArgumentParser) -> dict[str, Any]:
     """Return the default of every option that changes the measurement, by its name in the parsed arguments."""
-    return {name: one for name, one in vars(parser.parse_args([])).items() if name not in ("reports", "document")}
+    values = vars(parser.parse_args([]))
+    return {name: value for name, value in values.items() if name not in ("reports", "document")}
 
 
 def _add_models(parser: argparse.ArgumentParser) -> None:

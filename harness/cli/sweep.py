@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from harness.cli import engine_options, options
 from harness.cli.console import say, warn
@@ -17,7 +17,7 @@ from harness.execution import eta, launcher, local
 from harness.execution.eta import Forecast
 from harness.experiments import suites
 from harness.experiments.run_names import run_names
-from harness.experiments.specs import RunSpec
+from harness.experiments.specs import DataSpec, RunSpec
 from harness.experiments.suites import Suite
 from harness.processes import machine
 from harness.processes.progress import duration
@@ -28,11 +28,14 @@ from harness.text import count
 from harness.training import checkpoint, reuse
 from impls import registry
 
+if TYPE_CHECKING:
+    from harness.data.dataset import Dataset
+
 WEIGHT_BYTES, RUN_BYTES = 4, 2**20
 """The size of a stored weight, and of all other files of a run."""
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command that trains many runs."""
     parser.add_argument(
         "--suite", choices=list(suites.SUITES), help="sizes and seeds (default quick; standard with a GPU)"
@@ -44,17 +47,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="list the runs with their estimated time and disk space; run nothing"
     )
-    engine_options.add(parser)
-    add_limits(parser)
+    engine_options.add_options(parser)
+    _add_limits(parser)
     options.add_note(parser)
     options.add_reports(parser)
     options.add_data(parser)
     options.add_results(parser)
 
 
-def add_limits(parser: argparse.ArgumentParser) -> None:
+def _add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the options that limit the time of a run and its retries."""
-    silence = launcher.SILENCE_SECONDS
     parser.add_argument(
         "--timeout",
         type=options.seconds,
@@ -65,10 +67,10 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--silence",
         type=options.seconds,
-        default=silence,
+        default=launcher.SILENCE_SECONDS,
         metavar="SECONDS",
         help="seconds without progress before a run is considered hung; compilation counts "
-        f"(default {silence:.0f}; 0: never)",
+        f"(default {launcher.SILENCE_SECONDS:.0f}; 0: never)",
     )
     parser.add_argument(
         "--retries",
@@ -81,17 +83,17 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 @contextlib.contextmanager
-def breakable() -> Iterator[None]:
-    """Let a signal interrupt the block anywhere: it prepares runs or reports them."""
-    with SignalGuard() as watch, watch.interruptible():
+def interruptible() -> Iterator[None]:
+    """Let a signal interrupt a block anywhere."""
+    with SignalGuard() as guard, guard.interruptible():
         yield
 
 
 def choose_suite(arguments: argparse.Namespace, framework: str) -> Suite:
-    """Return the suite that the options name, or the default of this machine; with a GPU the runs use it.
+    """Return the suite that the options name, or the default of this machine. Runs use a GPU if there is one.
 
     Raises:
-        ValueError: the options do not fit the engine.
+        ValueError: The options do not fit the engine.
     """
     engine_options.check(arguments)
     computes = (arguments.backend or registry.BACKENDS[0]) if framework == "keras" else framework
@@ -110,27 +112,34 @@ def _finds_gpu(framework: str) -> bool:
     return False
 
 
+def _datasets(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
+    """Return the prepared corpora of some runs."""
+    from harness.data.dataset import prepare
+
+    return {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
+
+
 def prepare(specs: list[RunSpec], engine: str = "local") -> None:
     """Prepare every corpus, and check that each model and device is available.
 
     Raises:
-        ValueError: a model, its backend or the device is not available.
+        ValueError: A model, its backend or the device is not available.
     """
-    from harness.data.dataset import prepare, remark
+    from harness.data.dataset import remark
     from impls import weights
 
-    corpora = {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
-    for line in dict.fromkeys(remark(data, found.figures) for data, found in corpora.items()):
+    datasets = _datasets(specs)
+    for line in dict.fromkeys(remark(data, dataset.figures) for data, dataset in datasets.items()):
         say(line)
     for spec in specs:
         if spec.recipe is not None:
             registry.find_builder(spec.recipe.family, spec.framework, spec.backend)
-            corpus = corpora[spec.data]
-            weights.shapes(spec.recipe, len(corpus.source_words), len(corpus.target_words))
-    if engine != "local":
+            dataset = datasets[spec.data]
+            weights.shapes(spec.recipe, len(dataset.source_words), len(dataset.target_words))
+    if engine == "local":
+        check_devices(specs)
+    else:
         engine_options.check_devices(specs, engine)
-        return
-    check_devices(specs)
 
 
 def check_devices(specs: list[RunSpec]) -> None:
@@ -141,40 +150,53 @@ def check_devices(specs: list[RunSpec]) -> None:
 
 
 def finished(specs: list[RunSpec], results: Path) -> list[RunRecord]:
-    """Return the records of the finished runs, which are not run again. Raises: as `reuse.reusable_records` does."""
+    """Return the records of the finished runs, which are not run again; see `reuse.reusable_records`."""
     return reuse.reusable_records(results, specs, complain=warn)
 
 
+def corpus_names(specs: list[RunSpec]) -> str:
+    """Return the names and directions of the corpora of some runs, for a line of text."""
+    return ", ".join(dict.fromkeys(f"{spec.data.corpus} {spec.data.direction}" for spec in specs))
+
+
+def warn_of_size(suite: Suite) -> None:
+    """Print that the results of the suite quick are not comparable with published ones."""
+    if suite.name == "quick":
+        say("Its models are small and see little: its results are not comparable with published ones.")
+
+
 @dataclass(frozen=True)
-class Done:
-    """The result of a set of runs: all records in the order of the set, and the outcome of the new ones."""
+class SweepResult:
+    """The result of a set of runs: all records in the order of the set, and the outcome of the new runs."""
 
     records: list[RunRecord]
     outcome: launcher.Outcome
 
     @property
-    def code(self) -> int:
-        """The exit code: 0; 1 if a run failed or diverged; 128 + the number of the signal that interrupted the set.
+    def exit_code(self) -> int:
+        """0; 1 if a run failed or diverged; 128 + the number of the signal that interrupted the set.
 
         A pilot that diverges is no failure: it rules out its learning rate.
         """
         if self.outcome.signal is not None:
             return 128 + self.outcome.signal
         ends = {(record.status, record.spec.budget) for record in self.outcome.records} - {("diverged", "pilot")}
-        return 1 if any(status != "completed" for status, _ in ends) else 0
+        return int(any(status != "completed" for status, _ in ends))
 
-    def followed_by(self, later: Done) -> Done:
+    def followed_by(self, later: SweepResult) -> SweepResult:
         """Return this set of runs and a later one as one set."""
         outcome = launcher.Outcome([*self.outcome.records, *later.outcome.records], later.outcome.signal)
-        return Done([*self.records, *later.records], outcome)
+        return SweepResult([*self.records, *later.records], outcome)
 
 
-def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Namespace) -> Done:
+def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace) -> SweepResult:
     """Print how long the missing runs take, run them, and return all records."""
-    known = {record.id for record in there}
-    missing = [spec for spec in specs if spec.id not in known]
+    finished_ids = {record.id for record in finished}
+    missing = [spec for spec in specs if spec.id not in finished_ids]
     outcome = launcher.Outcome()
-    limits = launcher.RunLimits(
+    settings = launcher.RunSettings(
+        command=arguments.typed,
+        note=arguments.note,
         timeout_seconds=arguments.timeout or None,
         silence_seconds=arguments.silence or None,
         retries=arguments.retries,
@@ -182,48 +204,49 @@ def execute(specs: list[RunSpec], there: list[RunRecord], arguments: argparse.Na
         resume_anyway=arguments.resume_anyway,
         score_every=arguments.score_every,
     )
-    settings: dict[str, Any] = {"command": arguments.typed, "note": arguments.note, "terms": limits}
     if missing and arguments.engine != "local":
         say(f"{len(missing)} to run with {arguments.engine}.")
         outcome = engine_options.execute(missing, arguments, settings)
     elif missing:
-        gpus = machine.gpus() if all(spec.device == "cuda" for spec in specs) else []
-        jobs = arguments.jobs or jobs_at_once(specs, gpus)
-        left = forecast_runs(missing, arguments.results, jobs)
-        seconds = left.seconds()
-        say(
-            f"{len(missing)} to run, {jobs} at once: "
-            + ("time unknown until the first updates." if seconds is None else f"about {duration(seconds)}.")
-        )
+        jobs, gpus = jobs_and_gpus(specs, arguments)
+        forecast = forecast_runs(missing, arguments.results, jobs)
+        seconds = forecast.seconds()
+        time = "time unknown until the first updates" if seconds is None else f"about {duration(seconds)}"
+        say(f"{len(missing)} to run, {jobs} at once: {time}.")
         outcome = local.execute(
             missing,
             arguments.results,
             jobs=jobs,
             stream=sys.stderr,
-            forecast=left,
+            settings=settings,
+            forecast=forecast,
             gpus=gpus,
-            **settings,
         )
-    order = [spec.id for spec in specs]
-    return Done(sorted([*there, *outcome.records], key=lambda record: order.index(record.id)), outcome)
+    order = {spec.id: position for position, spec in enumerate(specs)}
+    return SweepResult(sorted([*finished, *outcome.records], key=lambda record: order[record.id]), outcome)
+
+
+def jobs_and_gpus(specs: list[RunSpec], arguments: argparse.Namespace) -> tuple[int, list[str]]:
+    """Return how many runs to execute at once, and the GPUs to distribute them over."""
+    gpus = machine.gpus() if all(spec.device == "cuda" for spec in specs) else []
+    return arguments.jobs or jobs_at_once(specs, gpus), gpus
 
 
 def dry_run(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace) -> int:
     """Print every run with its estimated time and disk space, and the sums. Returns 0."""
-    there = {record.id: record.status for record in finished}
-    missing = [spec for spec in specs if spec.id not in there]
-    gpus = machine.gpus() if all(spec.device == "cuda" for spec in specs) else []
-    jobs = arguments.jobs or jobs_at_once(specs, gpus)
+    statuses = {record.id: record.status for record in finished}
+    missing = [spec for spec in specs if spec.id not in statuses]
+    jobs, _ = jobs_and_gpus(specs, arguments)
     forecast = forecast_runs(missing, arguments.results, jobs)
     sizes = disk_bytes(missing)
     for spec, name in zip(specs, run_names(specs), strict=True):
         estimate = forecast.estimates.get(spec.id)
-        time = there.get(spec.id) or duration(estimate.seconds(forecast.done.get(spec.id, 0.0)) if estimate else None)
+        seconds = estimate.seconds(forecast.progress.get(spec.id, 0.0)) if estimate else None
         size = f"{sizes[spec.id] / 2**20:,.0f} MiB" if sizes.get(spec.id) else ""
-        say(f"  {name:40}  {time:>12}  {size:>9}  {spec.id}")
-    seconds = forecast.seconds() if missing else 0.0
+        say(f"  {name:40}  {statuses.get(spec.id) or duration(seconds):>12}  {size:>9}  {spec.id}")
+    total = duration(forecast.seconds() if missing else 0.0)
     say(
-        f"{len(missing)} of {count(len(specs), 'run')} to run, {jobs} at once: {duration(seconds)}, "
+        f"{len(missing)} of {count(len(specs), 'run')} to run, {jobs} at once: {total}, "
         f"{sum(sizes.values()) / 2**20:,.0f} MiB in {arguments.results}. Nothing was run."
     )
     return 0
@@ -234,14 +257,13 @@ def disk_bytes(specs: list[RunSpec]) -> dict[str, int]:
 
     It holds the float32 weights, translations and counts; the checkpoints of unfinished runs are not included.
     """
-    from harness.data.dataset import prepare
     from impls import weights
 
-    sizes = {}
+    datasets, sizes = _datasets(specs), {}
     for spec in specs:
         if spec.recipe is not None:
-            corpus = prepare(spec.data)
-            parameters = weights.count(spec.recipe, len(corpus.source_words), len(corpus.target_words))
+            dataset = datasets[spec.data]
+            parameters = weights.count(spec.recipe, len(dataset.source_words), len(dataset.target_words))
             sizes[spec.id] = WEIGHT_BYTES * parameters + RUN_BYTES
     return sizes
 
@@ -254,34 +276,32 @@ def jobs_at_once(specs: list[RunSpec], gpus: list[str]) -> int:
 
 
 def forecast_runs(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
-    """Return how long the runs take, less what their checkpoints have done; unknown on other devices than the CPU."""
-    from harness.data.dataset import prepare
-
+    """Return how long runs take, less the updates in their checkpoints; unknown on other devices than the CPU."""
     if any(not spec.device.startswith("cpu") for spec in specs):
         return Forecast({}, jobs)
-    corpora = {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
-    rate = eta.machine_rate()
-    share = {spec.id: min(1.0, spec.threads / machine.cores()) for spec in specs}
-    estimates = {spec.id: eta.estimate(spec, corpora[spec.data], rate * share[spec.id]) for spec in specs}
-    updates = {spec.id: eta.all_updates(spec, corpora[spec.data]) for spec in specs}
-    done = {run: min(1.0, checkpoint.updates_done(results, run) / count) for run, count in updates.items()}
-    return Forecast(estimates, jobs, done)
+    datasets, rate, cores = _datasets(specs), eta.machine_rate(), machine.cores()
+    estimates, progress = {}, {}
+    for spec in specs:
+        dataset = datasets[spec.data]
+        estimates[spec.id] = eta.estimate(spec, dataset, rate * min(1.0, spec.threads / cores))
+        progress[spec.id] = min(1.0, checkpoint.updates_done(results, spec.id) / eta.all_updates(spec, dataset))
+    return Forecast(estimates, jobs, progress)
 
 
-def tell(done: Done, specs: list[RunSpec], report: Callable[[], None]) -> int:
+def conclude(result: SweepResult, specs: list[RunSpec], report: Callable[[], None]) -> int:
     """Report the runs, or after a signal print what is left to do. Returns the exit code."""
-    if done.outcome.signal is None:
-        with breakable():
+    if result.outcome.signal is None:
+        with interruptible():
             report()
-        return done.code
-    ended = sum(record.status != "interrupted" for record in done.records)
-    begun = len(done.records) - ended
+        return result.exit_code
+    ended = sum(record.status != "interrupted" for record in result.records)
+    started = len(result.records) - ended
     with contextlib.suppress(OSError):  # the terminal may be closed; the exit code matters
         say(
-            f"Interrupted by {signal.Signals(done.outcome.signal).name}: {ended} of {len(specs)} runs are done, "
-            f"{begun} started, {len(specs) - ended - begun} not started. Repeat the command to continue."
+            f"Interrupted by {signal.Signals(result.outcome.signal).name}: {ended} of {len(specs)} runs are done, "
+            f"{started} started, {len(specs) - ended - started} not started. Repeat the command to continue."
         )
-    return done.code
+    return result.exit_code
 
 
 def say_next_steps(results: Path) -> None:
@@ -293,7 +313,15 @@ def say_next_steps(results: Path) -> None:
     say(f"  python -m harness compare A B{where} two variants or runs in detail")
 
 
-def say_endings(records: list[RunRecord]) -> None:
-    """Print how each run ended, if none completed."""
+def any_completed(records: list[RunRecord]) -> bool:
+    """Return whether a run completed; if none did, print how each ended."""
+    if any(record.status == "completed" for record in records):
+        return True
     for record in records:
-        say(f"  {record.id}: {record.status}{': ' * bool(record.reason)}{record.reason}")
+        say(f"  {ending(record)}")
+    return False
+
+
+def ending(record: RunRecord) -> str:
+    """Return a line that says how a run ended."""
+    return f"{record.id}: {record.status}{': ' * bool(record.reason)}{record.reason}"

@@ -1,4 +1,4 @@
-"""Runs many specs, one process each, so many at once: what fails stays where it is, and the others go on."""
+"""Executes runs on this machine, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,27 +8,23 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from harness.execution.eta import Forecast
-from harness.execution.launcher import Outcome, RunLimits
-from harness.execution.retry_policy import Records, Running, Task
-from harness.experiments.run_names import run_names
+from harness.execution.launcher import CHECK_SECONDS, Launcher, Outcome, RunSettings
+from harness.execution.retry_policy import RetryPolicy, RunProcess
 from harness.experiments.specs import RunSpec
 from harness.processes import exit_status
 from harness.processes.progress import Event, duration
-from harness.processes.progress_display import Display
-from harness.processes.signals import SignalGuard
 from harness.processes.workers import Ended, Payload, Worker
 from harness.storage import locks, logs, run_store
 from harness.storage.records import RunRecord
 
-TICK_SECONDS = 0.25
-LOOK_SECONDS = 2.0
-KILL_SECONDS = 10.0
+POLL_SECONDS = 0.25
 SUSPENDED_SECONDS = 10.0
-"""A longer time between two ticks means that this process was stopped itself, and heard nothing meanwhile."""
+"""A longer time between two checks means that this process was suspended and could not receive events."""
 
 DESCRIPTORS = 3
 SPARE_DESCRIPTORS = 64
@@ -40,42 +36,36 @@ def execute(
     *,
     jobs: int,
     stream: TextIO,
+    settings: RunSettings | None = None,
     forecast: Forecast | None = None,
-    command: str = "",
-    note: str = "",
-    terms: RunLimits | None = None,
     gpus: Sequence[str] = (),
 ) -> Outcome:
-    """Run each spec in a process of its own, `jobs` at once, and show how far they are on `stream`.
+    """Execute runs on this machine, at most `jobs` at once; see `Launcher.execute`.
 
-    A run that fails leaves a record that says why, and the others go on. One whose process is lost goes on from its
-    checkpoint. One that another process runs is passed over, and waited for at the end. A signal ends all in order;
-    Ctrl-C after it ends them at once. Where there are several `gpus`, by the words that name them in
-    CUDA_VISIBLE_DEVICES, each run on "cuda" sees one of them, the least busy.
+    If there are several `gpus`, named as in CUDA_VISIBLE_DEVICES, each run on "cuda" sees the least busy one.
 
-    Raises: ValueError where this process may not open files enough for so many at once, or `results` has no locks.
+    Raises:
+        ValueError: `jobs` needs more open files than are allowed, or the file system of `results` has no locks.
     """
-    jobs = min(jobs, len(specs))
+    jobs, settings = min(jobs, len(specs)), settings or RunSettings()
     check_descriptors(jobs)
-    told = {"command": command, "note": note}
-    crew = _Crew(specs, results, stream, forecast or Forecast({}, jobs), terms or RunLimits(), told, gpus)
-    with SignalGuard(on_second_interrupt=crew.kill) as watch:
-        try:
-            while crew.busy and watch.received is None:
-                crew.start(jobs)
-                crew.attend()
-        finally:
-            if crew.busy:
-                crew.outcome.signal = watch.received
-            crew.stop()
-            crew.display.close()
-    return crew.outcome
+    return LocalLauncher(
+        specs=specs,
+        results=results,
+        stream=stream,
+        settings=settings,
+        forecast=forecast or Forecast({}, jobs),
+        most_at_once=jobs,
+        grace_seconds=settings.grace_seconds,
+        gpus=gpus,
+    ).execute()
 
 
 def check_descriptors(jobs: int) -> None:
-    """See that this process may open the files that so many runs at once need; raise its limit where it may.
+    """Raise this process's limit of open files to what simultaneous runs need.
 
-    Raises: ValueError where it may not.
+    Raises:
+        ValueError: The system does not allow it.
     """
     if sys.platform == "win32":
         return
@@ -91,250 +81,127 @@ def check_descriptors(jobs: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-class _Crew:
-    """The processes under way, the runs that wait for one, and those that other processes run."""
+@dataclass(kw_only=True, eq=False)
+class LocalLauncher(Launcher[RunProcess]):
+    """Executes each run in a child process."""
 
-    def __init__(
-        self,
-        specs: Sequence[RunSpec],
-        results: Path,
-        stream: TextIO,
-        forecast: Forecast,
-        terms: RunLimits,
-        told: dict[str, Any],
-        gpus: Sequence[str],
-    ) -> None:
-        self.gpus = gpus
-        self.results, self.forecast, self.terms, self.runs = results, forecast, terms, len(specs)
-        self.stopping = False
-        self.display = Display(
-            stream,
-            names={spec.id: name for spec, name in zip(specs, run_names(specs), strict=True)},
-            overall=self._overall,
-        )
-        self.told = told
-        self.records = Records(results, told, terms.retries, self.display.line)
-        self.waiting = [Task(spec) for spec in specs]
-        self.running: dict[str, Running] = {}
-        self.elsewhere: dict[str, Task] = {}
-        self.events: queue.Queue[Event | Ended] = queue.Queue(maxsize=10_000)
-        self.outcome = Outcome()
-        self.ticked = self.looked = time.monotonic()
+    gpus: Sequence[str] = ()
 
-    @property
-    def busy(self) -> bool:
-        """Whether any run is not over."""
-        return bool(self.waiting or self.running or self.elsewhere)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._policy = RetryPolicy(self.results, self.settings, self.display.line)
+        self._events: queue.Queue[Event | Ended] = queue.Queue(maxsize=10_000)
+        self._polled = self._logs_checked = time.monotonic()
 
-    # Starting ---------------------------------------------------------------------------------------------------------
-
-    def start(self, jobs: int) -> None:
-        """Start the processes of as many waiting runs as may be at work at once."""
-        while self.waiting and len(self.running) < jobs:
-            task = self.waiting.pop(0)
-            try:
-                self._start(task)
-            except locks.Locked as error:
-                self._pass_over(task, str(error))
-            except locks.NoLocks:
-                raise
-            except (OSError, ValueError) as error:
-                self._close(self.records.failed(task, f"its process could not be started: {error}"))
-
-    def _start(self, task: Task) -> None:
-        """Start the process of a run, unless it has a record now. Raises: Locked where another process runs it."""
-        run = task.spec.id
-        with locks.hold(self.results, run):
-            there = run_store.finished(self.results, run)
-            if there is None:
-                run_store.remove_record(self.results, run)
-        if there is not None:
-            self.display.line(f"{run}: {there.status} by another process")
-            self._close(there)
-            return
-        terms = self.terms
+    def start(self, spec: RunSpec) -> RunProcess:
+        """Start the process of a run."""
+        settings = self.settings
         payload = Payload(
-            spec=task.spec,
-            checkpoint_seconds=terms.checkpoint_seconds,
-            resume_anyway=terms.resume_anyway,
-            score_every=terms.score_every,
-            **self.told,
+            spec=spec,
+            command=settings.command,
+            note=settings.note,
+            checkpoint_seconds=settings.checkpoint_seconds,
+            resume_anyway=settings.resume_anyway,
+            score_every=settings.score_every,
         )
-        printed = logs.size(run_store.log_path(self.results, run))
-        killed, now = exit_status.out_of_memory_kills(), time.monotonic()
-        gpu = self._gpu(task.spec)
-        worker = Worker(payload, self.results, self.events.put, gpu=gpu)
-        self.running[run] = Running(task, worker, now, now, printed, killed, gpu=gpu)
-        self.forecast.start(run)
+        log_bytes = logs.size(run_store.log_path(self.results, spec.id))
+        oom_kills, now, gpu = exit_status.out_of_memory_kills(), time.monotonic(), self.least_busy_gpu(spec)
+        return RunProcess(
+            spec=spec,
+            worker=Worker(payload, self.results, self._events.put, gpu=gpu),
+            started=now,
+            last_event=now,
+            log_bytes=log_bytes,
+            oom_kills=oom_kills,
+            gpu=gpu,
+        )
 
-    def _gpu(self, spec: RunSpec) -> str | None:
-        """Return the GPU that a run is to see, or None where there is nothing to choose."""
+    def least_busy_gpu(self, spec: RunSpec) -> str | None:
+        """Return the GPU for a run, or None if there is no choice."""
         if spec.device != "cuda" or len(self.gpus) < 2:
             return None
-        busy = Counter(one.gpu for one in self.running.values())
-        return min(self.gpus, key=lambda gpu: busy[gpu])
+        runs = Counter(process.gpu for process in self.running.values())
+        return min(self.gpus, key=lambda gpu: runs[gpu])
 
-    def _pass_over(self, task: Task, reason: str) -> None:
-        """Leave a run to the process that runs it, for now."""
-        run = task.spec.id
-        self.elsewhere[run] = task
-        self.forecast.put_back(run)
-        self.display.line(f"{reason}; it is passed over and waited for at the end")
-        self.display(Event(run=run, stage="elsewhere"))
-
-    # Attending --------------------------------------------------------------------------------------------------------
-
-    def attend(self) -> None:
-        """Wait a moment for what the processes tell, and look after those that tell nothing."""
+    def poll(self) -> list[RunProcess]:
+        """Handle one event of the processes, and check those without events."""
         try:
-            found = self.events.get(timeout=TICK_SECONDS)
+            event = self._events.get(timeout=POLL_SECONDS)
         except queue.Empty:
-            self._look()
-            return
-        running = self.running.get(found.run)
-        if isinstance(found, Ended):
-            self._end(self.running.pop(found.run), found.code)
-        elif running is not None:
-            running.heard = time.monotonic()
-            if found.stage == "elsewhere":
-                running.elsewhere = found.remark
-                return
-            self.forecast.note(found)
-            self.display(found)
-        if time.monotonic() - self.looked > LOOK_SECONDS:
-            self._look()
+            self._check_processes()
+            return []
+        process = self.running.get(event.run)
+        if isinstance(event, Ended):
+            assert process is not None
+            process.exit_code = event.code
+            self._shorten_log(process)
+            return [process]
+        if process is not None:
+            process.last_event = time.monotonic()
+            if event.stage == "elsewhere":
+                process.locked_by = event.remark
+            else:
+                self.forecast.note(event)
+                self.display(event)
+        if time.monotonic() - self._logs_checked > CHECK_SECONDS:
+            self._check_processes()
+        return []
 
-    def _look(self) -> None:
-        """End what takes too long, keep logs short, and see what other processes have come to."""
+    def _check_processes(self) -> None:
+        """End processes that take too long or hang, and shorten their logs."""
         now = time.monotonic()
-        pause = now - self.ticked if now - self.ticked > SUSPENDED_SECONDS else 0.0
-        self.ticked = now
-        for one in self.running.values():
-            one.began, one.heard = one.began + pause, one.heard + pause
-            self._limit(one, now)
-            if now >= one.kill_at:
-                one.worker.kill()
-        if now - self.looked < LOOK_SECONDS:
-            return
-        self.looked = now
-        for one in self.running.values():
-            self._cut_log(one)
-        for task in list(self.elsewhere.values()):
-            self._look_elsewhere(task)
+        pause = now - self._polled if now - self._polled > SUSPENDED_SECONDS else 0.0
+        self._polled = now
+        for process in self.running.values():
+            process.started, process.last_event = process.started + pause, process.last_event + pause
+            if not self.stopping and not process.stop_reason:
+                self._check_limits(process, now)
+            if now >= process.kill_at:
+                process.worker.kill()
+        if now - self._logs_checked >= CHECK_SECONDS:
+            self._logs_checked = now
+            for process in self.running.values():
+                self._shorten_log(process)
 
-    def _limit(self, one: Running, now: float) -> None:
-        """Ask a process to end that has used up its time, or gives no sign of life."""
-        terms = self.terms
-        if one.verdict:
-            return
-        if terms.timeout_seconds is not None and now - one.began >= terms.timeout_seconds:
-            one.verdict = f"timed out after {duration(terms.timeout_seconds)}"
-        elif terms.silence_seconds is not None and now - one.heard >= terms.silence_seconds:
-            one.verdict, one.again = f"hung: no sign of life for {duration(terms.silence_seconds)}", True
+    def _check_limits(self, process: RunProcess, now: float) -> None:
+        """Ask a process to end that has reached its timeout or is silent."""
+        timeout, silence = self.settings.timeout_seconds, self.settings.silence_seconds
+        if timeout is not None and now - process.started >= timeout:
+            process.stop_reason = f"timed out after {duration(timeout)}"
+        elif silence is not None and now - process.last_event >= silence:
+            process.stop_reason, process.hung = f"hung: no progress for {duration(silence)}", True
         else:
             return
-        one.kill_at = now + terms.grace_seconds
-        one.worker.ask_to_end()
-        self.display.line(f"{one.worker.run}: {one.verdict}; asked to end, killed in {duration(terms.grace_seconds)}")
+        process.kill_at = now + self.grace_seconds
+        process.worker.ask_to_end()
+        deadline = duration(self.grace_seconds)
+        self.display.line(f"{process.spec.id}: {process.stop_reason}; it is asked to end, and killed in {deadline}")
 
-    def _cut_log(self, one: Running) -> None:
+    def _shorten_log(self, process: RunProcess) -> None:
+        run = process.spec.id
         with contextlib.suppress(OSError):
-            if logs.cut(run_store.log_path(self.results, one.worker.run)):
-                one.log_bytes = 0
-                self.display.line(f"{one.worker.run}: its log grew beyond {logs.LOG_BYTES:,} bytes and was shortened")
+            if logs.cut(run_store.log_path(self.results, run)):
+                process.log_bytes = 0
+                self.display.line(f"{run}: its log grew beyond {logs.LOG_BYTES:,} bytes and was shortened")
 
-    def _look_elsewhere(self, task: Task) -> None:
-        """Take the record of a run that another process has ended; run it here where that left none."""
-        run = task.spec.id
-        try:
-            with locks.hold(self.results, run):
-                record = self.records.stored(run)
-        except locks.Locked:
-            self.display(Event(run=run, stage="elsewhere"))
-            return
-        except (OSError, ValueError) as error:
-            record = self.records.failed(task, f"its lock cannot be held: {error}")
-        del self.elsewhere[run]
-        self.display(Event(run=run, stage="ended"))
-        if record is None or record.status == "interrupted":
-            self.display.line(f"{run}: the process that ran it is gone and left it unfinished; it goes on here")
-            self.waiting.append(task)
-            return
-        self.display.line(f"{run}: {record.status} by another process")
-        self._close(record)
-
-    # Ending -----------------------------------------------------------------------------------------------------------
-
-    def _end(self, one: Running, code: int) -> None:
-        """Take the record of a process that has ended, write one where it left none, or try the run again."""
-        task, run = one.task, one.task.spec.id
-        self._cut_log(one)
-        self.display(Event(run=run, stage="ended"))
-        if one.elsewhere:
-            self._pass_over(task, one.elsewhere)
-            return
-        try:
-            with locks.hold(self.results, run):
-                record = self.records.judge(one, code, last=self.stopping)
-        except locks.Locked as error:
-            self._pass_over(task, str(error))
-            return
-        except (OSError, ValueError) as error:
-            record = self.records.failed(task, f"its record cannot be kept: {error}")
+    def collect(self, handle: RunProcess) -> RunRecord | None:
+        """Return the record that the retry policy decides on, or None to try again."""
+        run = handle.spec.id
+        if handle.locked_by:
+            raise locks.Locked(handle.locked_by)
+        record = self._policy.resolve(handle, stopping=self.stopping)
         if record is None:
-            self.display.line(
-                f"{run}: {task.lost[-1]}; it goes on from its last checkpoint "
-                f"(retry {len(task.lost)} of {self.terms.retries})"
-            )
-            self.forecast.put_back(run)
-            self.waiting.append(task)
-        else:
-            self._close(record)
+            losses = self._policy.losses[run]
+            retry = f"retry {len(losses)} of {self.settings.retries}"
+            self.display.line(f"{run}: {losses[-1]}; it resumes from its last checkpoint ({retry})")
+        return record
 
-    def _close(self, record: RunRecord) -> None:
-        """Count a run as over."""
-        self.forecast.end(record.id)
-        self.outcome.records.append(record)
-        if record.status == "failed":
-            log = run_store.log_path(self.results, record.id)
-            self.display.line(f"{record.id}: failed: {record.reason} (its log: {log})")
-
-    # Stopping ---------------------------------------------------------------------------------------------------------
-
-    def stop(self) -> None:
-        """Ask every process to end, wait for what they leave, and kill those that do not end in time."""
-        self.stopping = True
-        self.waiting.clear()
-        self.elsewhere.clear()
-        if not self.running:
-            return
-        grace = self.terms.grace_seconds
-        self.display.line(
-            f"{len(self.running)} runs are asked to write their checkpoints and end; "
-            f"they are killed in {duration(grace)}, or at once by Ctrl-C"
-        )
-        for one in self.running.values():
-            one.worker.ask_to_end()
-        self._await_ends(grace)
-        self.kill()
-        self._await_ends(KILL_SECONDS)
-
-    def _await_ends(self, seconds: float) -> None:
-        """Wait until all processes have ended, but not longer."""
-        until = time.monotonic() + seconds
-        while self.running and (left := until - time.monotonic()) > 0:
-            with contextlib.suppress(queue.Empty):
-                found = self.events.get(timeout=left)
-                if isinstance(found, Ended):
-                    self._end(self.running.pop(found.run), found.code)
+    def interrupt(self) -> None:
+        """Send SIGTERM to every process."""
+        for process in self.running.values():
+            process.worker.ask_to_end()
 
     def kill(self) -> None:
-        """End every process and its children now."""
-        for one in list(self.running.values()):
-            one.worker.kill()
-
-    def _overall(self) -> str:
-        done = len(self.outcome.records)
-        if self.elsewhere and not (self.waiting or self.running):
-            return f"{done} of {self.runs} runs done, {len(self.elsewhere)} are run by other processes"
-        return f"{done} of {self.runs} runs done, about {duration(self.forecast.seconds())} left in all"
+        """Kill every process and its children."""
+        for process in list(self.running.values()):
+            process.worker.kill()

@@ -1,4 +1,4 @@
-"""The learning rate of each cell of an ablation: pilot runs that try a grid of rates, and the choice between them."""
+"""Chooses the learning rate of each cell of an ablation by pilot runs at a grid of rates."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from harness.storage.records import RunRecord
 from harness.storage.run_store import FINISHED
 
 PILOT_SEED = 1_000
-"""The seed of all pilots; no suite uses it, so the runs that are compared did not take part in the choice."""
+"""The seed of all pilots. No suite uses it, so no compared run influences the choice."""
 PILOT_SHARE = 3
-"""A pilot has one epoch for each three of the full run, rounded up, unless the number of epochs is given."""
+"""The number of epochs of a full run per epoch of its pilots, unless the number of epochs is given."""
 
 
 @dataclass(frozen=True)
 class Choice:
     """The learning rate chosen for one cell.
 
-    `losses` maps each rate, in ascending order, to the lowest validation loss of its pilot (None: the pilot diverged).
-    `rate` has the lowest of these, the smaller rate on a tie; None if every pilot diverged. `epochs` and `updates` are
-    the length of the pilots, and `warmup_updates` that of the warm-up.
-
-    Units: losses in nats per target token.
+    Attributes:
+        rate: The rate with the lowest loss, the smaller one on a tie; None if every pilot diverged.
+        losses: The lowest validation loss of each pilot by its rate, in ascending order of the rates; None if the pilot
+            diverged. Units: nats per target token.
+        epochs, updates: The length of the pilots.
+        warmup_updates: The length of the warm-up.
     """
 
     rate: float | None
@@ -37,7 +38,7 @@ class Choice:
 
     @property
     def edge(self) -> Literal["", "lowest", "highest"]:
-        """Whether the chosen rate is the lowest or highest of the grid, so that a better one may lie beyond it."""
+        """Whether the chosen rate is the lowest or highest of the grid, so that a better rate may lie outside it."""
         if self.rate is None:
             return ""
         return "lowest" if self.rate == min(self.losses) else "highest" if self.rate == max(self.losses) else ""
@@ -47,7 +48,7 @@ def pilots(spec: RunSpec, rates: Iterable[float], epochs: int | None = None) -> 
     """Return the pilot of a cell at each learning rate.
 
     A pilot is the beginning of the full run at another rate and seed: the schedule does not depend on the number of
-    epochs. A limit on the updates of the full run is shortened in the same proportion.
+    epochs. A limit on the updates of the full run is reduced in the same proportion.
 
     Raises:
         ValueError: `epochs` exceeds the number of epochs of the full run.
@@ -83,26 +84,27 @@ def at_rate(spec: RunSpec, rate: float) -> RunSpec:
 
 def finished_pilots(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
     """Return the finished pilots among some records, by `cell_key`."""
-    found: dict[str, list[RunRecord]] = {}
+    pilots_of: dict[str, list[RunRecord]] = {}
     for record in records:
         if record.spec.budget == "pilot" and record.status in FINISHED:
-            found.setdefault(cell_key(record.spec), []).append(record)
-    return found
+            pilots_of.setdefault(cell_key(record.spec), []).append(record)
+    return pilots_of
 
 
 def choose(records: Sequence[RunRecord]) -> Choice:
-    """Return the choice between the finished pilots of one cell; of pilots that differ in length the longest count."""
-    length = max(_length(record.spec) for record in records)
-    same = [record for record in records if _length(record.spec) == length]
-    losses = {record.spec.training.peak_rate: _lowest_loss(record) for record in same}
-    losses = dict(sorted(losses.items()))
-    known = {rate: loss for rate, loss in losses.items() if loss is not None}
+    """Return the choice between the finished pilots of one cell. If they differ in length, the longest count."""
+    longest = max(_length(record.spec) for record in records)
+    records = [record for record in records if _length(record.spec) == longest]
+    loss_of = {record.spec.training.peak_rate: _lowest_loss(record) for record in records}
+    losses = dict(sorted(loss_of.items()))
+    converged = {rate: loss for rate, loss in losses.items() if loss is not None}
+    training = records[0].spec.training
     return Choice(
-        rate=min(known, key=lambda rate: (known[rate], rate)) if known else None,
+        rate=min(converged, key=lambda rate: (converged[rate], rate), default=None),
         losses=losses,
-        epochs=same[0].spec.training.epochs,
-        updates=max((record.curve[-1].updates for record in same if record.curve), default=0),
-        warmup_updates=same[0].spec.training.warmup_updates,
+        epochs=training.epochs,
+        updates=max((record.curve[-1].updates for record in records if record.curve), default=0),
+        warmup_updates=training.warmup_updates,
     )
 
 
@@ -113,11 +115,12 @@ def complete(specs: Sequence[RunSpec], records: Iterable[RunRecord]) -> bool:
 
 
 def cell_key(spec: RunSpec) -> str:
-    """Return what a run has in common with the pilots of its cell: all settings but seed, length and learning rate."""
+    """Return the settings that a run shares with the pilots of its cell: all but seed, length and learning rate."""
     training = replace(spec.training, peak_rate=0.0, epochs=1, averaged_epochs=0)
     settings = to_json(replace(spec, budget="pilot", seed=PILOT_SEED, updates=None, training=training))
     if settings["recipe"]:
-        settings["recipe"] = {name: one for name, one in settings["recipe"].items() if name not in ("name", "source")}
+        recipe = settings["recipe"].items()
+        settings["recipe"] = {name: value for name, value in recipe if name not in ("name", "source")}
     return canonical_json(settings)
 
 

@@ -1,114 +1,111 @@
-"""What becomes of a run whose process has ended: the record that it left, one that says why not, or another try."""
+"""Turns the end of a run's process into a record, or into another try."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from harness.experiments.specs import RunSpec
+from harness.execution.launcher import RunHandle, RunSettings, save_record, stored_record
 from harness.processes import exit_status
 from harness.processes.workers import Worker
 from harness.storage import checkpoint_files, logs, run_store
-from harness.storage.records import RunRecord, Status
+from harness.storage.records import RunRecord
 
 LOST_PROCESSES = "lost_processes"
-"""The name in a record's environment of how the processes ended that were lost before the one it is of."""
+"""The field of a record's environment that lists how earlier processes of the run were lost."""
 
 
-@dataclass
-class Task:
-    """A run that is to be run, and how its processes ended that were lost."""
+@dataclass(kw_only=True)
+class RunProcess(RunHandle):
+    """The process of a run.
 
-    spec: RunSpec
-    lost: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Running:
-    """A run whose process is at work.
-
-    `verdict`: why it was asked to end, if it was; `again`: it is then tried again; `elsewhere`: who else runs it;
-    `gpu`: the one that it sees, where there are several.
+    Attributes:
+        worker: The process.
+        started, last_event: The times of its start and of its last event, as `time.monotonic`.
+        log_bytes: The size of the run's log when the process started.
+        oom_kills: The number of out-of-memory kills when it started.
+        gpu: The GPU that it sees; None for all.
+        stop_reason: Why it was asked to end; empty if it was not.
+        hung: Whether `stop_reason` is that it hung, so that the run is tried again.
+        locked_by: The message that another process holds the run; empty if none does.
+        kill_at: When it is killed, as `time.monotonic`.
+        exit_code: As in `subprocess`; meaningful once the process has ended.
     """
 
-    task: Task
     worker: Worker
-    began: float
-    heard: float
-    log_bytes: int
-    out_of_memory_kills: int
-    verdict: str = ""
-    again: bool = False
-    elsewhere: str = ""
-    kill_at: float = math.inf
+    started: float
+    last_event: float
+    log_bytes: int = 0
+    oom_kills: int = 0
     gpu: str | None = None
+    stop_reason: str = ""
+    hung: bool = False
+    locked_by: str = ""
+    kill_at: float = math.inf
+    exit_code: int = 0
 
 
-class Records:
-    """The records of a set of runs. `told` is what all have in common; `say` shows a line."""
+class RetryPolicy:
+    """Decides what follows from the end of a process. It writes records; `say` receives lines to show."""
 
-    def __init__(self, results: Path, told: dict[str, Any], retries: int, say: Callable[[str], None]) -> None:
-        self.results, self.told, self.retries, self.say = results, told, retries, say
+    def __init__(self, results: Path, settings: RunSettings, say: Callable[[str], None]) -> None:
+        self.results, self.settings, self.say = results, settings, say
+        self.losses: defaultdict[str, list[str]] = defaultdict(list)
+        """How the processes of each run were lost that ended before the present one."""
 
-    def judge(self, one: Running, code: int, *, last: bool) -> RunRecord | None:
-        """Return the record of a run whose process has ended, stored; None where it is to be tried again.
+    def resolve(self, process: RunProcess, *, stopping: bool) -> RunRecord | None:
+        """Return the stored record of a run whose process has ended, or None to try the run again.
 
-        `last`: it is not tried again, because its process was asked to end and all others with it.
+        Args:
+            process: The process, with its exit code.
+            stopping: Whether all runs were asked to end, so that none is tried again.
         """
-        task, run = one.task, one.task.spec.id
-        record, retried = self.stored(run), len(task.lost) < self.retries and not last
-        ended = exit_status.describe(code, out_of_memory=exit_status.out_of_memory_kills() > one.out_of_memory_kills)
+        run, losses = process.spec.id, self.losses[process.spec.id]
+        record = stored_record(self.results, run)
+        exit_text = exit_status.describe(
+            process.exit_code, out_of_memory=exit_status.out_of_memory_kills() > process.oom_kills
+        )
         if record is not None and record.status in run_store.FINISHED:
-            if code:
-                self.say(f"{run}: {ended}, after its record was written")
+            if process.exit_code:
+                self.say(f"{run}: {exit_text}, after its record was written")
                 with contextlib.suppress(OSError):
-                    checkpoint_files.remove(self.results, run)  # it may not have come to that
-            return self._with_losses(task, record) if task.lost else record
-        asked = record is not None and record.status == "interrupted"
-        if retried and (one.again if one.verdict else asked or exit_status.lost(code)):
-            task.lost.append(one.verdict or (record.reason if asked and record is not None else ended))
+                    checkpoint_files.remove(self.results, run)  # it may have ended before it could do so itself
+            return self._with_losses(record) if losses else record
+        interrupted = record is not None and record.status == "interrupted"
+        lost = process.hung if process.stop_reason else interrupted or exit_status.lost(process.exit_code)
+        if lost and len(losses) < self.settings.retries and not stopping:
+            losses.append(process.stop_reason or (record.reason if interrupted and record else exit_text))
             return None
-        if not one.verdict and record is not None and (asked or record.status == "failed"):
-            if not asked:
-                return self.failed(task, record.reason, one, record)
-            return self._with_losses(task, record) if task.lost else record
-        if last and not one.verdict:
-            reason = "broken off before its process could write where it was; it goes on from its last checkpoint"
-            return self._with_losses(task, self._new(task, "interrupted", reason))
-        return self.failed(task, one.verdict or ended, one, record)
+        if record is None and stopping and not process.stop_reason:
+            reason = "killed before it could write a checkpoint; it resumes from the last one"
+            return self._with_losses(self.settings.new_record(process.spec, "interrupted", reason))
+        if record is None or process.stop_reason:
+            return self._failed(process, process.stop_reason or exit_text, record)
+        if interrupted:
+            return self._with_losses(record) if losses else record
+        return self._failed(process, record.reason, record)
 
-    def failed(self, task: Task, reason: str, one: Running | None = None, record: RunRecord | None = None) -> RunRecord:
-        """Return a stored record that says why a run failed, with the end of its log and what `record` knows of it."""
-        spec = task.spec
-        if one is not None:
-            lines = logs.last_lines(run_store.log_path(self.results, spec.id), since=one.log_bytes)
-            new = [line for line in lines if (line.partition(": ")[2] or line) not in reason]
-            reason += f"; lost before it: {len(task.lost)}" if task.lost else ""
-            reason += f"; its log ends: {' / '.join(new)}" if new else "" if lines else "; it printed nothing"
-        known = record or self._new(task, "failed")
-        return self._with_losses(task, replace(known, status="failed", reason=reason))
+    def _failed(self, process: RunProcess, reason: str, record: RunRecord | None) -> RunRecord:
+        """Return a stored record of a failure, with the end of the log and the contents of the record, if any."""
+        run = process.spec.id
+        lines = logs.last_lines(run_store.log_path(self.results, run), since=process.log_bytes)
+        new_lines = [line for line in lines if (line.partition(": ")[2] or line) not in reason]
+        if self.losses[run]:
+            reason += f"; lost before it: {len(self.losses[run])}"
+        if new_lines:
+            reason += f"; its log ends: {' / '.join(new_lines)}"
+        elif not lines:
+            reason += "; it printed nothing"
+        record = record or self.settings.new_record(process.spec, "failed", reason)
+        return self._with_losses(replace(record, status="failed", reason=reason))
 
-    def _new(self, task: Task, status: Status, reason: str = "") -> RunRecord:
-        return RunRecord(id=task.spec.id, spec=task.spec, status=status, reason=reason, **self.told)
-
-    def _with_losses(self, task: Task, record: RunRecord) -> RunRecord:
-        """Return a record that says how often its run's process was lost, stored."""
-        if task.lost:
-            record = replace(record, environment={**record.environment, LOST_PROCESSES: task.lost})
-        try:
-            run_store.save_record(self.results, record)
-        except (OSError, ValueError) as error:
-            self.say(f"{record.id}: its record cannot be written: {error}")
-        return record
-
-    def stored(self, run: str) -> RunRecord | None:
-        """Return the record of a run as it stands on the disk; None where there is none that can be read."""
-        try:
-            record = run_store.load_record(self.results, run)
-        except (OSError, ValueError):
-            return None
-        return record if record is not None and record.id == run else None
+    def _with_losses(self, record: RunRecord) -> RunRecord:
+        """Store and return a record, with how earlier processes of its run were lost."""
+        losses = self.losses[record.id]
+        if losses:
+            record = replace(record, environment={**record.environment, LOST_PROCESSES: losses})
+        return save_record(self.results, record, self.say)

@@ -1,7 +1,7 @@
-"""A run that is sent to another machine: what goes there, what comes back, and what is accepted of it.
+"""Sends a run to another machine and accepts its files, without a shared file system.
 
-No file system is shared. Files travel as bytes by name; a name that a run does not write is refused, and so is a file
-that is not the one its record has the digest of.
+Files travel as bytes by name. A name that runs do not write is refused, and so is a file whose digest differs from the
+one in the record.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from harness.data import portable_corpus
 from harness.data.portable_corpus import PackedCorpus
 from harness.execution import local
+from harness.execution.launcher import RunSettings
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import RunSpec, spec_from_json
 from harness.processes import machine
 from harness.storage import checkpoint_files, files, run_store
-from harness.storage.records import RunRecord, Status, record_from_json
+from harness.storage.records import RunRecord, record_from_json
 
 Contents = dict[str, bytes]
 """Files of a run's folder by name."""
@@ -36,7 +36,7 @@ HASHED = {
     "attention": run_store.ATTENTION,
     "trained_weights": f"{run_store.WEIGHTS}.safetensors",
 }
-"""The fingerprint of a record that is the digest of a file, and that file."""
+"""The fingerprints of a record that are digests of files, with the names of these files."""
 
 MANIFEST = f"{run_store.WEIGHTS}.json"
 COMPLETE = {run_store.HYPOTHESES, run_store.SENTENCES, f"{run_store.WEIGHTS}.safetensors", MANIFEST}
@@ -45,48 +45,59 @@ ALLOWED = (run_store.RECORD, run_store.LOG, MANIFEST, *HASHED.values(), *CHECKPO
 
 
 @dataclass(frozen=True)
-class Order:
-    """A run by its id and as JSON, how it is executed, the commit of the code, and the checkpoint it goes on from."""
+class RemoteRun:
+    """A run that is sent to another machine.
+
+    Attributes:
+        run: The id of the run.
+        spec: The run as JSON.
+        settings: How it is executed.
+        commit: The commit of the code, as JSON; empty if it is unknown.
+        checkpoint: The files of the checkpoint from which the run resumes.
+    """
 
     run: str
     spec: str
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: RunSettings
     commit: str = ""
     checkpoint: Contents = field(default_factory=dict)
 
 
-def order(spec: RunSpec, results: Path, settings: Mapping[str, Any]) -> Order:
-    """Return what another machine has to know of a run; `settings` are those of `harness.execution.local.execute`."""
+def remote_run(spec: RunSpec, results: Path, settings: RunSettings) -> RemoteRun:
+    """Return a run to send, with its checkpoint if there is one."""
     folder = run_store.run_folder(results, spec.id)
-    checkpoint = {one.name: one.read_bytes() for pattern in CHECKPOINTS for one in sorted(folder.glob(pattern))}
+    checkpoint = {path.name: path.read_bytes() for pattern in CHECKPOINTS for path in sorted(folder.glob(pattern))}
     commit = machine.commit()
-    known = "" if commit is None else canonical_json(commit)
-    return Order(spec.id, canonical_json(to_json(spec)), dict(settings), known, checkpoint)
+    commit_json = "" if commit is None else canonical_json(commit)
+    return RemoteRun(spec.id, canonical_json(to_json(spec)), settings, commit_json, checkpoint)
 
 
-def fulfil(sent: Order, corpus: PackedCorpus, tell: Callable[[str], None]) -> Contents:
-    """Carry out a run in a temporary folder of this machine and return the files that came of it.
+def execute_remote(remote: RemoteRun, corpus: Handed, say: Callable[[str], None]) -> Contents:
+    """Execute a run in a temporary folder of this machine, and return its files.
 
-    It is the local engine that runs it, in a process of its own; each line that this shows is given to `tell`. Ctrl-C
-    interrupts the run, and what it goes on from is among the files.
+    Ctrl-C interrupts the run; its files then include a checkpoint.
+
+    Args:
+        remote: The run.
+        corpus: Its prepared corpus.
+        say: Receives every line of its progress.
     """
-    spec = spec_from_json(json.loads(sent.spec))
+    spec = spec_from_json(json.loads(remote.spec))
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as name:
-        results, cache = Path(name, "results"), Path(name, "cache")
+        results = Path(name, "results")
         folder = run_store.run_folder(results, spec.id)
-        _write(folder, sent.checkpoint)
-        with _variables(BAKEOFF_CACHE=str(cache), **{machine.COMMIT: sent.commit}):
+        _write(folder, remote.checkpoint)
+        with environment_variables(BAKEOFF_CACHE=str(Path(name, "cache")), **{machine.COMMIT: remote.commit}):
             portable_corpus.unpack(spec.data, corpus)
-            local.execute([spec], results, jobs=1, stream=_Lines(tell), **sent.settings)
-        return {one.name: one.read_bytes() for one in sorted(folder.iterdir()) if _is_allowed(one.name)}
+            local.execute([spec], results, jobs=1, stream=_LineStream(say), settings=remote.settings)
+        return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if _is_allowed(path.name)}
 
 
-def accept(results: Path, spec: RunSpec, contents: Contents) -> RunRecord:
-    """Write the files that came back for a run, its record last, and return that.
+def accept_results(results: Path, spec: RunSpec, contents: Contents) -> RunRecord:
+    """Store the files of a run that another machine has executed, and return its record, which is written last.
 
-    Nothing is written, and no older record is touched, where something is wrong.
-
-    Raises: ValueError naming the file that is missing, damaged, foreign or of another run.
+    Raises:
+        ValueError: A file is missing, damaged, unknown or of another run. Nothing is written.
     """
     record = _record(contents)
     check(spec, record, {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()})
@@ -96,19 +107,28 @@ def accept(results: Path, spec: RunSpec, contents: Contents) -> RunRecord:
     run_store.remove_record(results, spec.id)
     if record.status in run_store.FINISHED or any(fnmatchcase(name, CHECKPOINTS[0]) for name in contents):
         checkpoint_files.remove(results, spec.id)
-    log = contents.get(run_store.LOG, b"")
     with run_store.open_log(results, spec.id) as file:
-        file.write(log)
-    _write(folder, {name: one for name, one in contents.items() if name not in (run_store.LOG, run_store.RECORD)})
+        file.write(contents.get(run_store.LOG, b""))
+    separate = (run_store.LOG, run_store.RECORD)
+    _write(folder, {name: content for name, content in contents.items() if name not in separate})
     files.write_bytes(folder / run_store.RECORD, contents[run_store.RECORD])
     return record
 
 
 def check(spec: RunSpec, record: RunRecord, digests: Mapping[str, str]) -> None:
-    """Raise ValueError where a record is not of this run, or the files, by name with SHA-256, are not its own."""
-    foreign = [name for name in digests if not _is_allowed(name)]
-    if foreign:
-        raise ValueError(f"{foreign[0]!r}: expected {', '.join(ALLOWED)}")
+    """Check that a record and its files belong to a run.
+
+    Args:
+        spec: The run.
+        record: The record.
+        digests: The SHA-256 of each file by name.
+
+    Raises:
+        ValueError: The record is of another run, or a file is missing, damaged or unknown.
+    """
+    unknown = [name for name in digests if not _is_allowed(name)]
+    if unknown:
+        raise ValueError(f"{unknown[0]!r}: expected {', '.join(ALLOWED)}")
     if record.id != spec.id or record.spec != spec:
         raise ValueError(f"{run_store.RECORD}: it is of the run {record.id}: expected {spec.id} with its own settings")
     needed = {HASHED[name] for name in record.fingerprints if name in HASHED}
@@ -122,26 +142,17 @@ def check(spec: RunSpec, record: RunRecord, digests: Mapping[str, str]) -> None:
             raise ValueError(f"{file}: damaged (its SHA-256 is not that in the record)")
 
 
-def without(results: Path, spec: RunSpec, status: Status, reason: str, settings: Mapping[str, Any]) -> RunRecord:
-    """Store and return the record of a run that left none of its own."""
-    words = {name: settings[name] for name in ("command", "note") if name in settings}
-    record = RunRecord(id=spec.id, spec=spec, status=status, reason=reason, **words)
-    run_store.save_record(results, record)
-    return record
-
-
 def _record(contents: Contents) -> RunRecord:
-    """Return the record among the files. Raises: ValueError where it is missing, damaged, or its seal is broken."""
+    """Return the record among the files. Raises: ValueError if it is missing or damaged."""
     if run_store.RECORD not in contents:
         raise ValueError(f"{run_store.RECORD}: missing")
     try:
         value = files.parse_json(contents[run_store.RECORD])
-        sealed = value.pop(run_store.SEAL)
-        whole = sealed == files.seal(value)
+        is_intact = value.pop(run_store.SEAL) == files.seal(value)
         record = record_from_json(value)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{run_store.RECORD}: damaged ({error})") from error
-    if not whole:
+    if not is_intact:
         raise ValueError(f"{run_store.RECORD}: damaged (its seal is not that of its content)")
     return record
 
@@ -160,16 +171,16 @@ def _is_allowed(name: str) -> bool:
 
 
 def _write(folder: Path, contents: Contents) -> None:
-    # A checkpoint's manifest comes after the tensors it names, as when it was first written.
+    # The manifest of a checkpoint is written after its tensors, as in a run.
     for name in sorted(contents, key=lambda name: (name.endswith(".json"), name)):
         files.write_bytes(folder / name, contents[name])
 
 
 @contextmanager
-def _variables(**wanted: str) -> Iterator[None]:
-    """Set environment variables for a while: the process that a cluster lends does other work later."""
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+def environment_variables(**values: str) -> Iterator[None]:
+    """Set environment variables for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
@@ -180,15 +191,15 @@ def _variables(**wanted: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-class _Lines(io.StringIO):
-    """A stream that passes on whole lines."""
+class _LineStream(io.StringIO):
+    """A stream that passes on complete lines."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__()
-        self._tell, self._rest = tell, ""
+        self._say, self._rest = say, ""
 
     def write(self, text: str) -> int:
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
-            self._tell(line)
+            self._say(line)
         return len(text)

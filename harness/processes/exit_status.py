@@ -32,7 +32,7 @@ def describe(code: int, *, out_of_memory: bool = False) -> str:
 
     Args:
         code: Its exit code as in `subprocess`, negative for a signal.
-        out_of_memory: Whether the kernel has killed a process for lack of memory meanwhile.
+        out_of_memory: Whether the kernel has killed a process for lack of memory while it ran.
     """
     if code >= 0:
         return f"its process ended with code {code}" + (" and left no complete record" if code == 0 else "")
@@ -69,5 +69,5 @@ def _counters() -> list[Path]:
             if not controllers:
                 paths += [root / group.strip("/") / "memory.events", root / "memory.events"]
             elif "memory" in controllers.split(","):
-                paths += [root / "memory" / place / "memory.oom_control" for place in (group.strip("/"), "")]
+                paths += [root / "memory" / name / "memory.oom_control" for name in (group.strip("/"), "")]
     return [*paths, Path("/proc/vmstat")]

@@ -191,7 +191,7 @@ def _sent_commit() -> dict[str, Any] | None:
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
-    """Return the processor, its cores, the memory, the operating system and, for a CUDA device, the GPU."""
+    """Return the processor, the cores, the memory, the operating system and, for a CUDA device, the GPU."""
     facts: dict[str, Any] = {
         "processor": _processor(),
         "cores": cores(),
@@ -231,10 +231,10 @@ def gpu_usable(computes: str) -> bool:
 
 def gpus() -> list[str]:
     """Return the NVIDIA GPUs that this process may use, as in CUDA_VISIBLE_DEVICES. No framework is imported."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        # CUDA ignores everything after the first invalid entry; -1 is the usual one.
-        return list(itertools.takewhile(lambda gpu: gpu and gpu != "-1", map(str.strip, given.split(","))))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        # CUDA ignores everything after the first invalid entry, which is usually -1.
+        return list(itertools.takewhile(lambda gpu: gpu and gpu != "-1", map(str.strip, visible.split(","))))
     return (_output("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader") or "").split()
 
 
@@ -243,11 +243,9 @@ def peak_memory_bytes() -> int | None:
 
     On Linux this is VmHWM, because `resource` reports a maximum that is inherited from the parent process.
     """
-    status = Path("/proc/self/status")
-    if status.is_file():
-        for line in status.read_text(encoding="ascii", errors="replace").split("\n"):
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+    peak_kibibytes = _table_value(Path("/proc/self/status"), "VmHWM")
+    if peak_kibibytes is not None:
+        return int(peak_kibibytes.split()[0]) * 1024
     try:
         import resource
     except ImportError:
@@ -269,19 +267,23 @@ def _array_digest(array: Any) -> str:
 def _output(*command: str) -> str | None:
     """Return the output of a command, or None if it is missing, fails or does not end within 20 seconds."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
 
 
 def _processor() -> str | None:
-    table = Path("/proc/cpuinfo")
-    if table.is_file():
-        for line in table.read_text(encoding="utf-8", errors="replace").split("\n"):
-            if line.lower().startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine() or None
+    return _table_value(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine() or None
+
+
+def _table_value(path: Path, name: str) -> str | None:
+    """Return the first value of a name in a table with lines such as "name: value"."""
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+            key, _, value = line.partition(":")
+            if key.strip().lower() == name.lower():
+                return value.strip()
+    return None
 
 
 def memory_bytes() -> int:

@@ -1,4 +1,4 @@
-"""Progress events of runs, as JSON lines between processes and as words for people."""
+"""Progress events of runs: as JSON lines between processes, and as text."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ Stage = Literal["preparing", "training", "validating", "translating", "elsewhere
 class Event:
     """The state of a run.
 
-    Args:
-        run: the run's id.
-        stage: what the run is doing.
-        epoch: the current epoch, from 1, of `epochs`.
-        updates: how many of `all_updates` are done.
-        remaining_seconds: the estimated time until the run ends; None while it is unknown.
-        remark: a line worth keeping, such as the metrics of an epoch.
+    Attributes:
+        run: The id of the run.
+        stage: What the run is doing.
+        epoch: The current epoch, from 1.
+        epochs: The number of epochs.
+        updates: The number of finished updates.
+        all_updates: The number of updates.
+        tokens_per_second: The throughput; None if it is unknown.
+        remaining_seconds: The estimated time until the run ends; None if it is unknown.
+        remark: A line to keep, such as the metrics of an epoch.
     """
 
     run: str
@@ -48,7 +51,7 @@ def to_line(event: Event) -> str:
 
 
 def from_line(line: str) -> Event | None:
-    """Return the event that a line of JSON holds; None if it holds none."""
+    """Return the event in a line of JSON, or None if there is none."""
     try:
         event = Event(**json.loads(line))
     except (ValueError, TypeError):
@@ -57,24 +60,24 @@ def from_line(line: str) -> Event | None:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time in words: "8 s", "3 min 20 s", "2 h 05 min"; "unknown" for None and infinity."""
+    """Return a time as text: "8 s", "3 min 20 s", "2 h 05 min"; "unknown" for None and infinity."""
     if seconds is None or not math.isfinite(seconds):
         return "unknown"
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    minutes, seconds = divmod(max(0, round(seconds)), 60)
+    if minutes == 0:
+        return f"{seconds} s"
+    if minutes < 60:
+        return f"{minutes} min {seconds:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def describe(event: Event) -> str:
-    """Return the state of a run in words."""
+    """Return the state of a run as text."""
     parts = [{"ended": "done", "elsewhere": "another process runs it"}.get(event.stage, event.stage)]
     if event.stage == "training":
         parts = [f"epoch {event.epoch}/{event.epochs}, update {event.updates:,}/{event.all_updates:,}"]
-    if event.tokens_per_second is not None and event.stage == "training":
-        parts.append(f"{event.tokens_per_second:,.0f} tokens/s")
+        if event.tokens_per_second is not None:
+            parts.append(f"{event.tokens_per_second:,.0f} tokens/s")
     if event.remaining_seconds is not None and event.stage != "ended":
         parts.append(f"{duration(event.remaining_seconds)} left")
     return ", ".join(parts)

@@ -17,7 +17,7 @@ from harness.processes.progress import Event, describe
 from harness.text import one_line
 
 LINE_SECONDS = 12.0
-"""The time between two lines about one run where the output is no terminal."""
+"""The time between two lines about one run if the output is no terminal."""
 UPDATE_SECONDS = 0.5
 BAR_WIDTH = 16
 BAR_TERMINAL_WIDTH = 90
@@ -32,15 +32,15 @@ class _Console(Console):
 
 
 class Display:
-    """Shows the runs in progress: a table that updates itself on a terminal, occasional plain lines elsewhere.
+    """Shows the runs in progress: a live table on a terminal, occasional plain lines elsewhere.
 
-    Colors follow NO_COLOR, and a terminal with TERM=dumb gets plain lines. If the stream is closed, nothing is shown
-    any more, and the runs continue.
+    Colors follow NO_COLOR, and a terminal with TERM=dumb gets plain lines. If the stream is closed, nothing more is
+    shown.
 
     Args:
-        stream: where to write.
-        names: a short name for each run id; runs without one are shown by their ids.
-        overall: returns how far all runs together are; the last line of the table.
+        stream: Where to write.
+        names: A short name for each run id; other runs are shown by their ids.
+        overall: Returns the progress of all runs together, which is the last line of the table.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Display:
             self.line(f"{self._name(event.run)}: {describe(event)}{overall}")
 
     def line(self, text: str) -> None:
-        """Write a line that stays."""
+        """Write a line above the table."""
         self._write(lambda: self._console.print(Text(one_line(text)), soft_wrap=True))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP: recorded when they arrive, acted on where the work can stop safely."""
+"""SIGINT, SIGTERM and SIGHUP: recorded when they arrive, and handled where the work can stop safely."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class Interrupted(KeyboardInterrupt):
 
 
 class SignalGuard:
-    """Handles the signals while its context is active. It does so in the main thread only.
+    """Handles the signals while its context is active, in the main thread only.
 
         with SignalGuard() as guard:
             for batch in batches:
                 guard.check()           # raises Interrupted here, not in the middle of an update
                 model.train_step(...)
 
-    Ctrl-C after any signal ends the process immediately, even in the middle of C code that runs for long.
+    Ctrl-C after any signal ends the process immediately, even during long calls of C code.
 
     Args:
-        on_second_interrupt: Called before that, in another thread; it may kill child processes.
+        on_second_interrupt: Called before that, in another thread, for example to kill child processes.
 
     Attributes:
-        received: The number of the first signal; None if there was none.
+        received: The number of the first signal; None before.
     """
 
     def __init__(self, on_second_interrupt: Callable[[], None] | None = None) -> None:

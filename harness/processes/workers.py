@@ -1,4 +1,4 @@
-"""The process of one run: started with a spec as JSON, followed through its events, and ended with all its children."""
+"""The process of one run: it gets a spec as JSON, reports events, and is ended together with its children."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Payload:
         command: The command line, for the record.
         note: Free text for the record.
         checkpoint_seconds: Time between two checkpoints; None for the default.
-        resume_anyway: Resume although the checkpoint was written with another arithmetic.
-        score_every: Translate the validation set after every so many epochs; 0 for never.
+        resume_anyway: Resume even if the checkpoint was written in another environment.
+        score_every: The number of epochs between two translations of the validation set; 0 for never.
     """
 
     spec: RunSpec
@@ -63,8 +63,8 @@ class Worker:
     Args:
         payload: The run and its settings.
         results: The folder of results.
-        report: Called from another thread with every event of the run, then once with how the process ended.
-        gpu: The GPU that it sees, as in CUDA_VISIBLE_DEVICES; None for those that this process sees.
+        report: Called in another thread with every event of the run, and with `Ended` at the end.
+        gpu: The GPU that it sees, as in CUDA_VISIBLE_DEVICES; None for those of this process.
 
     Raises:
         OSError: The process cannot be started.
@@ -82,8 +82,8 @@ class Worker:
         with run_store.open_log(results, spec.id) as log:
             self._process = start_module("harness", *arguments, stderr=log, environment=environment)
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it ended at once; its log says why
-            # It stays open: the other process ends when it is closed, as by the end of this process.
+        with contextlib.suppress(BrokenPipeError):  # the process has ended already; its log has the reason
+            # The pipe stays open: the process ends when it is closed, for example by the end of this process.
             self._process.stdin.write(payload.line())
             self._process.stdin.flush()
         self._alive = threading.Lock()
@@ -119,8 +119,8 @@ class Worker:
     def _wait(self) -> None:
         """Wait for the end of the process, and kill its remaining children."""
         if hasattr(os, "waitid"):
-            # Until it is reaped its id stays reserved, so that the group of that id is certainly its own.
-            with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored: the system has reaped it
+            # Until the process is reaped its id is not reused, so that the group with this id is its own.
+            with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored, and the system has reaped it
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:
             self._process.wait()

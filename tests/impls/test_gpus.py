@@ -14,8 +14,7 @@ from small_runs import spec
 from harness.cli import sweep
 from harness.cli.main import parser
 from harness.execution import launcher, local
-from harness.execution.eta import Forecast
-from harness.execution.retry_policy import Running, Task
+from harness.execution.retry_policy import RunProcess
 from harness.processes import machine
 from harness.processes.environment_variables import worker_environment
 from harness.storage import run_store
@@ -127,14 +126,18 @@ def test_run_gets_least_busy_gpu(
 
 def test_gpu_is_freed_after_run(tmp_path: Path) -> None:
     gpus = ["GPU-one", "GPU-two"]
-    crew = local._Crew([], tmp_path, io.StringIO(), Forecast({}, 2), launcher.RunLimits(), {}, gpus)
+    local_launcher = local.LocalLauncher(specs=[], results=tmp_path, stream=io.StringIO(), gpus=gpus)
     worker: Any = None
     run = spec(device="cuda")
+
+    def process(gpu: str) -> RunProcess:
+        return RunProcess(spec=run, worker=worker, started=0.0, last_event=0.0, gpu=gpu)
+
     for busy, expected in (([], "GPU-one"), (["GPU-one"], "GPU-two"), (["GPU-two"], "GPU-one"), (gpus, "GPU-one")):
-        crew.running = {gpu: Running(Task(run), worker, 0.0, 0.0, 0, 0, gpu=gpu) for gpu in busy}
-        assert crew._gpu(run) == expected
-    crew.running |= {"more": Running(Task(run), worker, 0.0, 0.0, 0, 0, gpu="GPU-one")}
-    assert crew._gpu(run) == "GPU-two"
+        local_launcher.running = {gpu: process(gpu) for gpu in busy}
+        assert local_launcher.least_busy_gpu(run) == expected
+    local_launcher.running["more"] = process("GPU-one")
+    assert local_launcher.least_busy_gpu(run) == "GPU-two"
 
 
 def test_keras_does_not_preallocate_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:

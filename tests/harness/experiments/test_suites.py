@@ -1,4 +1,4 @@
-"""The suites run on the real corpus."""
+"""The suites: their runs, budgets and sizes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from harness.data.dataset import prepare
 from harness.experiments import suites
 from harness.experiments.specs import DataSpec
+from impls import registry
+from impls.recipes import TUTORIAL
 
 
 @pytest.mark.parametrize("variant", ["conv_ffn", "tuned"])
@@ -20,3 +22,58 @@ def test_source_budget_multi30k_has_a_vocabulary_of_the_chosen_size(
     assert min(len(data.source_words), len(data.target_words)) > 4
     if "vocabulary_size" in " ".join(suites.AS_SOURCE[variant]):
         assert {len(data.source_words), len(data.target_words)} == {spec.data.vocabulary_size}
+
+
+@pytest.mark.parametrize("suite", suites.SUITES.values(), ids=lambda suite: suite.name)
+@pytest.mark.parametrize("corpus", ["multi30k", "captions"])
+def test_every_suite_has_distinct_runs_with_one_controlled_training(suite: suites.Suite, corpus: str) -> None:
+    data = DataSpec(corpus=corpus)  # type: ignore[arg-type]
+    specs = [
+        suites.spec(suite, variant, budget=budget, seed=seed, data=data)
+        for budget in ("controlled", "source")
+        for seed in suite.seeds
+        for variant in suite.variants
+    ]
+    assert len({spec.id for spec in specs}) == len(specs)
+    controlled = [spec for spec in specs if spec.budget == "controlled"]
+    assert len({(spec.training, spec.data, spec.decoding) for spec in controlled}) == 1
+    for spec in specs:
+        updates = spec.training.epochs * 29_000 / spec.training.batch_size
+        assert spec.training.warmup_updates < updates, "the warm-up ends before the training"
+
+
+def test_only_the_source_budget_has_the_settings_of_the_source() -> None:
+    standard, data = suites.SUITES["standard"], DataSpec()
+    specs = {
+        (variant, budget): suites.spec(standard, variant, budget=budget, seed=0, data=data)
+        for variant in suites.VARIANTS
+        for budget in ("controlled", "source")
+    }
+    for variant in suites.VARIANTS:
+        source, controlled = specs[variant, "source"], specs[variant, "controlled"]
+        assert source.training == registry.training(variant)
+        assert controlled.recipe == registry.recipe(variant)
+        assert controlled.training == TUTORIAL
+        assert (source.recipe == registry.recipe(variant)) == (variant != "sinusoidal_handmade")
+        assert (source.data == data) == (variant != "conv_ffn")
+        assert source.decoding.beam == (5 if variant == "paper" else 1)
+        assert controlled.decoding.unknown == "never"
+        assert source.decoding.unknown == ("never" if variant in ("paper", "conv_ffn") else "allowed")
+
+
+@pytest.mark.usefixtures("cache")
+def test_captions_have_enough_words_for_every_source_vocabulary() -> None:
+    data = DataSpec(corpus="captions", training_pairs=500)
+    for variant in suites.VARIANTS:
+        spec = suites.spec(suites.SUITES["quick"], variant, budget="source", seed=0, data=data)
+        if spec.data.tokenizer != "spacy":
+            assert len(prepare(spec.data).source_words) == spec.data.vocabulary_size
+
+
+def test_quick_suite_is_narrow_and_short() -> None:
+    quick = suites.SUITES["quick"]
+    for variant in quick.variants:
+        spec = suites.spec(quick, variant, budget="source", seed=0, data=DataSpec())
+        assert spec.recipe is not None
+        assert (spec.recipe.width, spec.training.epochs, spec.data.training_pairs) == (128, 3, 10_000)
+        assert spec.training.warmup_updates < 3 * 10_000 / spec.training.batch_size

@@ -1,0 +1,46 @@
+"""`--engine` and its options."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli.main import main
+from harness.execution import launcher
+
+REFUSED = {
+    "--engine rax": "'rax' is not one of local, ray, slurm; did you mean 'ray'?",
+    "--address here:1": "--address requires --engine ray",
+    "--engine slurm --address here:1": "--address requires --engine ray",
+    "--engine ray --slurm time=3": "--slurm requires --engine slurm",
+    "--engine ray --jobs 2": "--jobs 2 does not apply to --engine ray",
+    "--engine ray --address ray://here:1": "--address ray://here:1: Ray client addresses do not work; give HOST:PORT",
+    "--engine slurm --slurm time": "--slurm time: give KEY=VALUE, such as partition=long",
+    "--engine slurm --slurm time=": "--slurm time=: give KEY=VALUE, such as partition=long",
+    "--engine ray": "--engine ray: ray is not installed: python -m pip install '.[ray]'",
+    "--engine slurm": "--engine slurm: submitit is not installed: python -m pip install '.[slurm]'",
+}
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("command", ["bench", "ablate"])
+@pytest.mark.parametrize(("words", "message"), REFUSED.items(), ids=REFUSED.keys())
+def test_options_that_do_not_fit_the_engine_are_refused(
+    command: str,
+    words: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for library in launcher.LIBRARIES.values():
+        monkeypatch.setitem(sys.modules, library, None)
+    results = tmp_path / "results"
+    arguments = ["--corpus", "captions", "--tokenizer", "whitespace", "--results", str(results)]
+    assert main([command, *arguments, *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not results.exists()

@@ -1,0 +1,138 @@
+"""Runs on this machine: failures stay with their run, signals leave checkpoints, lost processes are retried."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interrupted_bench import interrupted
+from small_runs import spec
+
+from harness.execution import local
+from harness.execution.launcher import RunSettings
+from harness.execution.retry_policy import LOST_PROCESSES, RetryPolicy, RunProcess
+from harness.processes import environment_variables
+from harness.storage import checkpoint_files, run_store
+from harness.storage.records import RunRecord
+
+pytestmark = pytest.mark.usefixtures("processes")
+
+
+def test_failed_run_does_not_affect_others(tmp_path: Path) -> None:
+    specs = [spec(f"counting_model:{name}") for name in ("build", "build_breaking", "build_dying", "build_nothing")]
+    stream = io.StringIO()
+    settings = RunSettings(command="the command", note="a note")
+    outcome = local.execute(specs, tmp_path, jobs=2, stream=stream, settings=settings)
+    records = {record.spec.variant.partition(":")[2]: record for record in outcome.records}
+    assert {name: record.status for name, record in records.items()} == {
+        "build": "completed",
+        "build_breaking": "failed",
+        "build_dying": "failed",
+        "build_nothing": "failed",
+    }
+    assert records["build_breaking"].reason.startswith("RuntimeError: the planted fault; its log ends: File ")
+    assert "in train_step / raise RuntimeError" in records["build_breaking"].reason
+    assert "code 9" in records["build_dying"].reason
+    assert "the last words" in records["build_dying"].reason
+    assert "returned an object of type str" in records["build_nothing"].reason
+    for record in outcome.records:
+        assert run_store.load_record(tmp_path, record.id) == record
+        assert (record.command, record.note) == ("the command", "a note")
+    assert "Traceback" in run_store.log_path(tmp_path, records["build_breaking"].id).read_text()
+    output = stream.getvalue()
+    assert "failed: RuntimeError: the planted fault" in output
+    assert "epoch 3/3: training loss" in output
+    assert "\x1b" not in output
+    assert not outcome.interrupted
+
+
+def test_run_has_its_environment(tmp_path: Path) -> None:
+    run = spec(threads=3)
+    record = local.execute([run], tmp_path, jobs=1, stream=io.StringIO()).records[0]
+    variables = record.environment["variables"]
+    assert variables["OMP_NUM_THREADS"] == variables["MKL_NUM_THREADS"] == "3"
+    assert variables["MALLOC_MMAP_MAX_"] == environment_variables.worker_environment(run)["MALLOC_MMAP_MAX_"]
+
+
+class EndedProcess:
+    """The process of a run that has ended, and the policy that decides what follows."""
+
+    def __init__(self, results: Path, *, losses: int = 0) -> None:
+        self.results, self.spec, self.messages = results, spec(), list[str]()
+        self.policy = RetryPolicy(results, RunSettings(retries=1), self.messages.append)
+        self.policy.losses[self.spec.id] += ["killed by SIGKILL"] * losses
+
+    def resolve(self, code: int, printed: str = "", **record: Any) -> RunRecord | None:
+        """Resolve an end with this exit code and output, and the fields of the record that it left, if any."""
+        if record:
+            run_store.save_record(self.results, RunRecord(id=self.spec.id, spec=self.spec, **record))
+        with run_store.open_log(self.results, self.spec.id) as log:
+            log.write(printed.encode())
+        worker: Any = None
+        process = RunProcess(spec=self.spec, worker=worker, started=0.0, last_event=0.0, exit_code=code)
+        return self.policy.resolve(process, stopping=False)
+
+
+def test_resolve_does_not_repeat_the_reason_from_the_log(tmp_path: Path) -> None:
+    reason, printed = "RuntimeError: one\ntwo\nthree", "RuntimeError: one\ntwo\nthree\n"
+    record = EndedProcess(tmp_path / "the same").resolve(1, printed, status="failed", reason=reason)
+    assert record is not None
+    assert record.reason == reason
+    record = EndedProcess(tmp_path / "nothing").resolve(1, status="failed", reason=reason)
+    assert record is not None
+    assert record.reason == f"{reason}; it printed nothing"
+
+
+def test_resolve_interrupted_run_after_its_last_retry_keeps_the_losses(tmp_path: Path) -> None:
+    record = EndedProcess(tmp_path, losses=1).resolve(143, status="interrupted", reason="interrupted by SIGTERM")
+    assert record is not None
+    assert (record.status, record.environment[LOST_PROCESSES]) == ("interrupted", ["killed by SIGKILL"])
+    assert run_store.load_record(tmp_path, record.id) == record
+
+
+def test_resolve_killed_process_is_retried_as_often_as_allowed(tmp_path: Path) -> None:
+    ended = EndedProcess(tmp_path)
+    assert ended.resolve(-9) is None
+    record = ended.resolve(-9)
+    assert record is not None
+    assert record.status == "failed"
+    assert "lost before it: 1" in record.reason
+
+
+def test_resolve_process_killed_after_its_record_leaves_no_checkpoint(tmp_path: Path) -> None:
+    ended = EndedProcess(tmp_path)
+    checkpoint_files.save(tmp_path, ended.spec.id, {}, {})
+    record = ended.resolve(-9, status="diverged", reason="epoch 1")
+    assert record is not None
+    assert record.status == "diverged"
+    assert not checkpoint_files.exists(tmp_path, record.id)
+    assert ended.messages[0].endswith("after its record was written")
+
+
+IGNORING_SIGCHLD = """
+import signal, sys
+from pathlib import Path
+from small_runs import spec
+from harness.execution import local
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+(record,) = local.execute([spec()], Path(sys.argv[1]), jobs=1, stream=sys.stdout).records
+sys.exit(record.status != "completed")
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="ignores SIGCHLD")
+def test_parent_that_ignores_sigchld_notices_the_end_of_its_children(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", IGNORING_SIGCHLD, str(tmp_path)]
+    process = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert process.returncode == 0, process
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_ctrl_c_leaves_a_checkpoint_of_each_run(tmp_path: Path) -> None:
+    records = interrupted(tmp_path / "results", "--jobs", "2")
+    assert [len(record.curve) for record in records] == [1, 1]

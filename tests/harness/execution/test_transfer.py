@@ -1,0 +1,206 @@
+"""What is sent to another machine, and which files are accepted from it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from remote_runs import SETTINGS, assert_same, local_records, reproducible
+from small_runs import DATA, UPDATES_PER_EPOCH, spec
+
+from harness.data import cache, portable_corpus, preprocess
+from harness.data.dataset import prepare
+from harness.execution import local, transfer
+from harness.execution.transfer import Contents
+from harness.experiments.specs import DataSpec, FileSpec, RunSpec
+from harness.processes import machine
+from harness.processes.progress import Event
+from harness.processes.signals import SignalGuard
+from harness.storage import run_store
+from harness.storage.records import RunRecord
+from harness.training import train
+
+pytestmark = pytest.mark.usefixtures("processes")
+
+Delivery = tuple[RunSpec, Contents, list[str]]
+"""A run, its files, and the lines of its progress."""
+
+
+def execute(run: RunSpec, results: Path, say: Callable[[str], None]) -> Contents:
+    """Execute a run in this process as a node does, from the checkpoint in `results`, if any."""
+    remote = transfer.remote_run(run, results, SETTINGS)
+    return transfer.execute_remote(remote, portable_corpus.pack(run.data, prepare(run.data).key), say)
+
+
+@pytest.fixture(scope="module")
+def delivery(tmp_path_factory: pytest.TempPathFactory) -> Delivery:
+    run, lines = spec(), list[str]()
+    return run, execute(run, tmp_path_factory.mktemp("none"), lines.append), lines
+
+
+def test_accepted_results_equal_those_of_a_local_run(delivery: Delivery, tmp_path: Path) -> None:
+    run, contents, lines = delivery
+    record = transfer.accept_results(tmp_path / "accepted", run, contents)
+    assert_same({run.id: record}, tmp_path / "accepted", local_records([run], tmp_path / "local"))
+    assert (record.command, record.note) == ("the command", "a note")
+    accepted, expected = (
+        {path.name for path in (tmp_path / name / run.id).iterdir()} for name in ("accepted", "local")
+    )
+    assert accepted == expected
+    assert any("epoch 3/3" in line for line in lines)
+    assert not any("\n" in line for line in lines)
+
+
+def flip(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def edit(content: bytes, **changes: Any) -> bytes:
+    return json.dumps({**json.loads(content), **changes}).encode()
+
+
+def without_seal(content: bytes) -> bytes:
+    return json.dumps({name: value for name, value in json.loads(content).items() if name != run_store.SEAL}).encode()
+
+
+RECORD, MANIFEST = run_store.RECORD, transfer.MANIFEST
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda content: content[:-7],
+    "flipped": flip,
+    "empty": lambda content: b"",
+}
+TAMPERED: dict[str, tuple[str, Callable[[bytes], bytes] | None, str]] = {
+    **{
+        f"{name} {word}": (name, change, name)
+        for name in (*transfer.HASHED.values(), RECORD, MANIFEST)
+        for word, change in CHANGES.items()
+        if (name, word) != (MANIFEST, "flipped")
+    },
+    **{f"{name} missing": (name, None, name) for name in (*transfer.HASHED.values(), RECORD, MANIFEST)},
+    "other manifest": (MANIFEST, lambda content: edit(content, sha256="0" * 64), "other weights"),
+    "edited record": (RECORD, lambda content: edit(content, note="another"), "its seal is not that of its content"),
+    "unsealed record": (RECORD, without_seal, "record.json: damaged"),
+    "deep record": (RECORD, lambda content: b"[" * 100_000, "record.json: damaged"),
+    "outside": ("../evil.txt", lambda content: b"x", "'../evil.txt': expected"),
+    "absolute": ("/tmp/checkpoint.json", lambda content: b"x", "'/tmp/checkpoint.json': expected"),
+    "unknown": ("run.lock", lambda content: b"x", "'run.lock': expected"),
+}
+
+
+@pytest.mark.parametrize(("name", "change", "message"), TAMPERED.values(), ids=TAMPERED.keys())
+def test_tampered_files_are_refused_and_nothing_is_written(
+    name: str, change: Callable[[bytes], bytes] | None, message: str, delivery: Delivery, tmp_path: Path
+) -> None:
+    run, contents, _ = delivery
+    failure = RunRecord(id=run.id, spec=run, status="failed", reason="an older failure")
+    run_store.save_record(tmp_path, failure)
+    tampered = {file: content for file, content in contents.items() if file != name}
+    if change is not None:
+        tampered[name] = change(contents.get(name, b""))
+    with pytest.raises(ValueError, match=".") as refusal:
+        transfer.accept_results(tmp_path, run, tampered)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert run_store.load_record(tmp_path, run.id) == failure
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()] == [Path(run.id, RECORD)]
+
+
+def test_record_of_another_run_is_refused(delivery: Delivery, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="it is of the run .*-s0-.*: expected .*-s1-"):
+        transfer.accept_results(tmp_path, spec(seed=1), delivery[1])
+    assert not list(tmp_path.iterdir())
+
+
+def interrupt(run: RunSpec, results: Path, *, after_epochs: int) -> None:
+    """Leave an interrupted run with its checkpoint in `results`."""
+    with SignalGuard() as guard:
+
+        def progress(event: Event) -> None:
+            if f"epoch {after_epochs}/" in event.remark:
+                guard.receive(signal.SIGTERM)
+
+        record = train.run(run, results, progress=progress, guard=guard)
+    assert (record.status, len(record.curve)) == ("interrupted", after_epochs)
+
+
+def test_interrupted_run_resumes_on_another_machine(tmp_path: Path) -> None:
+    run, lines = spec(), list[str]()
+    interrupt(run, tmp_path / "here", after_epochs=1)
+    assert transfer.remote_run(run, tmp_path / "here", SETTINGS).checkpoint
+    contents = execute(run, tmp_path / "here", lines.append)
+    record = transfer.accept_results(tmp_path / "here", run, contents)
+    assert any(f"after update {UPDATES_PER_EPOCH} of" in line for line in lines), lines
+    assert not any(f"{run.id}: epoch 1/3" in line for line in lines)
+    assert any(f"{run.id}: epoch 2/3" in line for line in lines)
+    assert_same({run.id: record}, tmp_path / "here", local_records([run], tmp_path / "local"))
+    assert not list((tmp_path / "here" / run.id).glob("checkpoint*"))
+
+
+@pytest.fixture
+def _default_sigint() -> Iterator[None]:
+    """Handle SIGINT, which a shell that starts these tests in the background lets them ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_default_sigint")
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_checkpoint_of_a_remote_interrupted_run_comes_back(tmp_path: Path) -> None:
+    run = spec("counting_model:build_slow", updates=2 * UPDATES_PER_EPOCH)
+
+    def say(line: str) -> None:
+        if ": epoch 1/2" in line:
+            signal.raise_signal(signal.SIGINT)  # as Ray does to cancel a task
+
+    contents = execute(run, tmp_path / "nowhere", say)
+    assert transfer.accept_results(tmp_path / "here", run, contents).status == "interrupted"
+    stream = io.StringIO()
+    record = local.execute([run], tmp_path / "here", jobs=1, stream=stream, settings=SETTINGS).records[0]
+    assert f"after update {UPDATES_PER_EPOCH}" in stream.getvalue()
+    assert reproducible(record) == reproducible(local_records([run], tmp_path / "local")[run.id])
+
+
+def test_packed_corpus_needs_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("train", "validation", "test"):
+        (tmp_path / name).write_text("a b c\tx y z\nb c d\ty z w\na c\tx z\n" * 3, encoding="utf-8")
+    files = FileSpec(**{f"{name}_source": str(tmp_path / name) for name in ("train", "validation", "test")})
+    data = DataSpec(corpus="files", tokenizer="whitespace", files=files)
+    expected = prepare(data)
+    packed = portable_corpus.pack(data, expected.key)
+    for name in ("train", "validation", "test"):
+        (tmp_path / name).unlink()
+    with pytest.raises((ValueError, OSError)):
+        prepare(data)
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "node"))
+    # The version of the tokenizer on that machine does not matter: the ids are the sender's.
+    monkeypatch.setattr(preprocess, "_versions", lambda data: {"sacremoses": "another"})
+    portable_corpus.unpack(data, packed)
+    dataset = prepare(data)
+    assert (dataset.key, dataset.digests, dataset.figures) == (expected.key, expected.digests, expected.figures)
+    (entry,) = cache.folder().glob("handed/*")
+    (entry / "ids.npz").write_bytes(flip((entry / "ids.npz").read_bytes()))
+    with pytest.raises((ValueError, OSError)):
+        prepare(data)
+
+
+def test_missing_corpus_cannot_be_packed() -> None:
+    with pytest.raises(ValueError, match="the prepared corpus captions is gone from the cache folder"):
+        portable_corpus.pack(DATA, "0" * 64)
+
+
+def test_commit_is_sent_with_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "REPOSITORY", tmp_path)
+    assert machine.commit() is None
+    monkeypatch.setenv(machine.COMMIT, '{"digest": "abc", "dirty": true}')
+    assert machine.commit() == {"digest": "abc", "dirty": True}
+    for damaged in ("", "[]", "{}", "no JSON"):
+        monkeypatch.setenv(machine.COMMIT, damaged)
+        assert machine.commit() is None
