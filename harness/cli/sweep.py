@@ -162,7 +162,7 @@ def corpus_names(specs: list[RunSpec]) -> str:
 def warn_of_size(suite: Suite) -> None:
     """Print that the results of the suite quick are not comparable with published ones."""
     if suite.name == "quick":
-        say("Its models are small and see little: its results are not comparable with published ones.")
+        say("Its models are small: the results are comparable with each other, not with published ones.")
 
 
 @dataclass(frozen=True)

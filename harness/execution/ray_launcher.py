@@ -16,7 +16,7 @@ import harness
 import impls
 from harness.data import portable_corpus
 from harness.data.dataset import prepare
-from harness.data.portable_corpus import Handed
+from harness.data.portable_corpus import PackedCorpus
 from harness.execution import local, transfer
 from harness.execution.launcher import Launcher, NoRecord, Outcome, RunHandle, RunSettings, library
 from harness.execution.transfer import Contents, RemoteRun
@@ -143,7 +143,7 @@ class RayLauncher(Launcher[RayTask]):
             self.ray.cancel(task.reference, force=True)
 
 
-def _execute_task(remote_run: RemoteRun, corpus: Handed, mailbox: Any) -> Contents:
+def _execute_task(remote_run: RemoteRun, corpus: PackedCorpus, mailbox: Any) -> Contents:
     """Execute a run on the node that Ray calls this on."""
     mailbox.put((remote_run.run, STARTED + socket.gethostname()))
     return transfer.execute_remote(remote_run, corpus, lambda line: mailbox.put((remote_run.run, line)))

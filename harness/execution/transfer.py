@@ -72,7 +72,7 @@ def remote_run(spec: RunSpec, results: Path, settings: RunSettings) -> RemoteRun
     return RemoteRun(spec.id, canonical_json(to_json(spec)), settings, commit_json, checkpoint)
 
 
-def execute_remote(remote: RemoteRun, corpus: Handed, say: Callable[[str], None]) -> Contents:
+def execute_remote(remote: RemoteRun, corpus: PackedCorpus, say: Callable[[str], None]) -> Contents:
     """Execute a run in a temporary folder of this machine, and return its files.
 
     Ctrl-C interrupts the run; its files then include a checkpoint.

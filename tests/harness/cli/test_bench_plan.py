@@ -1,4 +1,4 @@
-"""Which variants `bench` runs in which frameworks, what it says of those it leaves out, and `--plan`."""
+"""The variants and frameworks that `bench` runs, and `--plan`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from impls import registry
 
 
 def planned(*words: str) -> list[tuple[str, str]]:
-    given = parser().parse_args(["bench", *words])
-    return bench._pairs(given.variant or [], SUITES[given.suite or "quick"], given)
+    arguments = parser().parse_args(["bench", *words])
+    return bench._pairs(arguments.variant or [], SUITES[arguments.suite or "quick"], arguments)
 
 
-def test_a_suite_runs_what_it_names_in_keras_too() -> None:
+def test_suites_include_keras_variants() -> None:
     torch = [(name, "torch") for name in VARIANTS]
     assert planned() == [*torch, ("learned_positions", "keras")]
     assert planned("--suite", "standard") == [
@@ -37,19 +37,19 @@ def test_a_suite_runs_what_it_names_in_keras_too() -> None:
 
 def test_options_choose_frameworks() -> None:
     assert planned("--variant", "paper") == [("paper", "torch")]
-    both = ["--framework", "torch", "--framework", "keras"]
-    assert planned("--variant", "paper", *both) == [("paper", "torch"), ("paper", "keras")]
-    assert planned("--variant", "torch_reference", *both) == [("torch_reference", "torch")]
+    frameworks = ["--framework", "torch", "--framework", "keras"]
+    assert planned("--variant", "paper", *frameworks) == [("paper", "torch"), ("paper", "keras")]
+    assert planned("--variant", "torch_reference", *frameworks) == [("torch_reference", "torch")]
     assert {framework for _, framework in planned("--framework", "keras")} == {"keras"}
 
 
-@pytest.mark.parametrize(("gone", "left"), [("keras", "torch"), ("torch", "keras")])
-def test_a_framework_that_is_missing_is_left_out_and_said(
-    gone: str, left: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("missing", "remaining"), [("keras", "torch"), ("torch", "keras")])
+def test_missing_framework_is_left_out_with_a_message(
+    missing: str, remaining: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(registry, "missing", lambda framework, backend=None: "not here" if framework == gone else "")
-    assert {framework for _, framework in planned()} == {left}
-    assert f"in {gone}. not here" in capsys.readouterr().out
+    monkeypatch.setattr(registry, "missing", lambda framework, backend=None: "not here" * (framework == missing))
+    assert {framework for _, framework in planned()} == {remaining}
+    assert f"in {missing}. not here" in capsys.readouterr().out
     monkeypatch.setattr(registry, "missing", lambda framework, backend=None: "not here")
     with pytest.raises(ValueError, match="no framework is available: not here"):
         planned()
@@ -59,7 +59,7 @@ def test_a_framework_that_is_missing_is_left_out_and_said(
 
 
 @pytest.fixture
-def nothing_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_published_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seed_plan, "PUBLISHED", tmp_path / "nothing")
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
 
@@ -78,61 +78,57 @@ PLAN = [
 CAPTIONS = ["--corpus", "captions", "--tokenizer", "whitespace", "--jobs", "1"]
 
 
-def pilot(results: Path, deviation: float, seeds: int = 4) -> None:
+def store_pilot(results: Path, deviation: float, seeds: int = 4) -> None:
     """Store runs of both variants whose sacreBLEU varies over seeds."""
-    given = parser().parse_args([*PLAN, *CAPTIONS])
     noise = np.random.default_rng(0)
-    for spec in bench._plan(given)[1]:
-        if spec.seed == 0:
-            for seed in range(seeds):
-                one = replace(spec, seed=seed)
-                bleu = {"bleu_sacre": 35 + deviation * noise.standard_normal()}
-                made = record(spec.variant, seed)
-                speed = {**made.speed, "total_seconds": 600.0}
-                run_store.save_record(results, replace(made, id=one.id, spec=one, scores=bleu, speed=speed))
+    for base in bench._plan(parser().parse_args([*PLAN, *CAPTIONS]))[1]:
+        if base.seed == 0:
+            for spec in (replace(base, seed=seed) for seed in range(seeds)):
+                run = record(spec.variant, spec.seed)
+                scores = {"bleu_sacre": 35 + deviation * noise.standard_normal()}
+                speed = {**run.speed, "total_seconds": 600.0}
+                run_store.save_record(results, replace(run, id=spec.id, spec=spec, scores=scores, speed=speed))
 
 
-@pytest.mark.usefixtures("nothing_published")
-def test_a_plan_tells_seeds_and_time_from_a_pilot_and_runs_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("no_published_runs")
+def test_plan_prints_seeds_and_time_and_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = tmp_path / "results"
-    pilot(results, 0.3)
+    store_pilot(results, 0.3)
     before = sorted(path.name for path in results.iterdir())
     needed = {}
     for difference in ("2", "0.5"):
         line = [*PLAN, *CAPTIONS, "--results", str(results), "--plan", f"detect={difference}"]
         assert main(line) == 0
-        shown = capsys.readouterr().out
-        said = re.search(r"(\d+) seeds: (\d+) runs, about (.+?) with 1 at once, as long as in the pilot\.", shown)
-        assert said
-        needed[difference] = int(said[1])
-        assert int(said[2]) == 2 * needed[difference]
-        assert "2 rows over 4 seeds" in shown
-        assert "The variance due to other test sentences is unknown and not included." in shown
-        assert "Nothing was run." in shown
+        output = capsys.readouterr().out
+        match = re.search(r"(\d+) seeds: (\d+) runs, about (.+?) with 1 at once, as long as in the pilot\.", output)
+        assert match
+        needed[difference] = int(match[1])
+        assert int(match[2]) == 2 * needed[difference]
+        assert "2 rows over 4 seeds" in output
+        assert "The variance due to other test sentences is unknown and not included." in output
+        assert "Nothing was run." in output
     assert 3 <= needed["2"] < needed["0.5"]
     assert sorted(path.name for path in results.iterdir()) == before
 
 
-@pytest.mark.usefixtures("nothing_published")
-def test_a_plan_without_a_pilot_says_how_to_make_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pilot(tmp_path / "results", 0.3, seeds=1)
+@pytest.mark.usefixtures("no_published_runs")
+def test_plan_without_a_pilot_names_the_command_for_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store_pilot(tmp_path / "results", 0.3, seeds=1)
     line = [*PLAN, *CAPTIONS, "--results", str(tmp_path / "results"), "--plan", "detect=1"]
     assert main(line) == 2
     assert "run a pilot first, such as: python -m harness bench --seed 0-2" in capsys.readouterr().err
 
 
-def test_a_plan_falls_back_on_the_published_runs() -> None:
+def test_plan_uses_published_runs_by_default() -> None:
     single = [record("learned_positions", 0).spec]
-    found, records, where = seed_plan._pilot(single, "bleu_sacre", Path("no such folder"))
-    assert "the published runs in " in where
-    assert found.noise.degrees >= 2
-    assert records
+    runs = seed_plan._pilot_runs(single, "bleu_sacre", Path("no such folder"))
+    assert "the published runs in " in runs.source
+    assert runs.pilot.noise.degrees >= 2
+    assert runs.records
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("0.5", "give detect=NUMBER"),
         ("detect=0", "the number is positive"),
@@ -140,21 +136,21 @@ def test_a_plan_falls_back_on_the_published_runs() -> None:
         ("detect=1,bleu_sacer", "did you mean 'bleu_sacre'?"),
     ],
 )
-def test_a_plan_that_says_nothing_is_refused(text: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_goal_is_refused(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--plan", text]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert error.count("\n") == 1
 
 
-def test_noise_of_the_sentences_limits_what_any_number_of_seeds_can_find(tmp_path: Path) -> None:
+def test_pilot_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) -> None:
     records = pages_factory.folder(tmp_path, ("learned_positions", "paper", "conv_ffn"), seeds=3, count=40)
-    found = estimate_noise(records, "bleu_sacre", stored_sentences(tmp_path), method=Method(resamples=100))
-    assert found is not None
-    assert (found.rows, found.seeds, found.with_sentences, found.paired) == (3, 3, True, True)
-    assert found.noise.degrees == 4
-    alone = estimate_noise(
-        [one for one in records if one.spec.variant == "paper"], "bleu_sacre", stored_sentences(tmp_path)
-    )
-    assert alone is not None
-    assert (alone.paired, alone.with_sentences, alone.noise.degrees) == (False, False, 2)
+    sentences = stored_sentences(tmp_path)
+    pilot = best_pilot(records, "bleu_sacre", sentences, method=Method(resamples=100))
+    assert pilot is not None
+    assert (pilot.rows, pilot.seeds, pilot.with_sentences, pilot.paired) == (3, 3, True, True)
+    assert pilot.noise.degrees == 4
+    one_row = [record for record in records if record.spec.variant == "paper"]
+    pilot = best_pilot(one_row, "bleu_sacre", sentences)
+    assert pilot is not None
+    assert (pilot.paired, pilot.with_sentences, pilot.noise.degrees) == (False, False, 2)

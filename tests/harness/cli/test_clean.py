@@ -1,4 +1,4 @@
-"""`clean` removes what nothing needs any more, and nothing else."""
+"""`clean` removes leftovers and nothing else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,14 +20,14 @@ OLD_SECONDS = 7_200
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A finished run with a checkpoint and a lock, an unfinished one with a checkpoint, and partial writes."""
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     results = tmp_path / "results"
     for seed, status in enumerate(("completed", "interrupted")):
-        made = replace(record(seed=seed), status=status)
-        run_store.save_record(results, made)
-        checkpoint_files.save(results, made.id, {"a": np.zeros(1_000, np.float32)}, {})
+        run = replace(record(seed=seed), status=status)
+        run_store.save_record(results, run)
+        checkpoint_files.save(results, run.id, {"a": np.zeros(1_000, np.float32)}, {})
     (results / finished(results) / locks.LOCK).write_text("{}\n")
     for path in (
         results / finished(results) / ".record.json.x.bakeoff.partial",
@@ -43,27 +42,28 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def finished(results: Path) -> str:
-    return next(one.id for one in run_store.records(results) if one.status == "completed")
+    """Return the id of the finished run."""
+    return next(run.id for run in run_store.records(results) if run.status == "completed")
 
 
-def everything(place: Path) -> set[str]:
-    return {str(path.relative_to(place)) for path in place.rglob("*")}
+def paths_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def test_clean_dry_run_lists_and_removes_nothing(place: Path, capsys: Any) -> None:
-    before = everything(place)
-    assert main(["clean", "--dry-run", "--results", str(place / "results")]) == 0
-    assert everything(place) == before
-    told = capsys.readouterr().out
-    assert "checkpoint-1.safetensors" in told
-    assert "5 leftovers" in told
+def test_clean_dry_run_lists_and_removes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = paths_in(folder)
+    assert main(["clean", "--dry-run", "--results", str(folder / "results")]) == 0
+    assert paths_in(folder) == before
+    output = capsys.readouterr().out
+    assert "checkpoint-1.safetensors" in output
+    assert "5 leftovers" in output
 
 
-def test_clean_removes_leftovers_and_nothing_else(place: Path, capsys: Any) -> None:
-    before, results = everything(place), place / "results"
+def test_clean_removes_leftovers_and_nothing_else(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, results = paths_in(folder), folder / "results"
     run = finished(results)
     assert main(["clean", "--results", str(results)]) == 0
-    assert before - everything(place) == {
+    assert before - paths_in(folder) == {
         f"results/{run}/checkpoint-1.json",
         f"results/{run}/checkpoint-1.safetensors",
         f"results/{run}/run.lock",
@@ -75,12 +75,12 @@ def test_clean_removes_leftovers_and_nothing_else(place: Path, capsys: Any) -> N
     assert capsys.readouterr().out.endswith("Nothing to clean.\n")
 
 
-def test_clean_locked_run_is_left_alone(place: Path) -> None:
-    results = place / "results"
+def test_clean_locked_run_is_left_alone(folder: Path) -> None:
+    results = folder / "results"
     with locks.hold(results, finished(results)):
-        before = {path for path in everything(place) if "results" in path}
+        before = {path for path in paths_in(folder) if "results" in path}
         assert main(["clean", "--results", str(results)]) == 0
-        assert {path for path in everything(place) if "results" in path} == before
+        assert {path for path in paths_in(folder) if "results" in path} == before
 
 
 def test_clean_missing_results_folder_is_nothing_to_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,14 +89,14 @@ def test_clean_missing_results_folder_is_nothing_to_clean(tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_write_entry_removes_abandoned_partial_writes(place: Path) -> None:
+def test_write_entry_removes_abandoned_partial_writes(folder: Path) -> None:
     cache.write_entry(cache.folder() / "prepared" / "a", {}, {"it": b"x"})
     assert sorted(path.name for path in (cache.folder() / "prepared").iterdir()) == [".writing-new", "a"]
 
 
-def test_reusable_records_finished_run_loses_its_checkpoint(place: Path) -> None:
-    results = place / "results"
-    specs = [one.spec for one in run_store.records(results)]
-    (made,) = reuse.reusable_records(results, specs)
-    assert not checkpoint_files.exists(results, made.id)
-    assert checkpoint_files.exists(results, next(spec.id for spec in specs if spec.id != made.id))
+def test_reusable_records_finished_run_loses_its_checkpoint(folder: Path) -> None:
+    results = folder / "results"
+    specs = [run.spec for run in run_store.records(results)]
+    (run,) = reuse.reusable_records(results, specs)
+    assert not checkpoint_files.exists(results, run.id)
+    assert checkpoint_files.exists(results, next(spec.id for spec in specs if spec.id != run.id))

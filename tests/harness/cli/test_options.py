@@ -1,4 +1,4 @@
-"""Values of options: seeds as numbers, lists and ranges; and short names of runs."""
+"""Values of options, help, and short names of runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import harness
 from harness.cli import options
 from harness.cli.main import main, parser
 from harness.experiments import suites
-from harness.experiments.overrides import override
+from harness.experiments.overrides import overridden
 from harness.experiments.run_names import run_names
 from harness.experiments.specs import DataSpec, RunSpec
 
@@ -46,21 +46,16 @@ def test_every_option_of_every_command_has_help() -> None:
     for name, command in commands.choices.items():
         for action in command._actions:
             assert action.help, f"{name}: {action.option_strings or action.dest}"
-            shown = "default" in action.help or action.required or action.nargs in ("*", "+", "?")
-            assert (
-                shown
-                or not action.option_strings
-                or action.nargs == 0
-                or "for " in action.help
-                or ("FILE" in str(action.metavar) or "repeatable" in action.help or action.dest == "explain")
-            ), f"{name}: {action.option_strings} has no default in its help"
+            has_default = not action.required and action.nargs not in ("*", "+", "?", 0) and action.option_strings
+            is_explained = any(word in action.help for word in ("default", "for ", "repeatable"))
+            assert is_explained or not has_default or "FILE" in str(action.metavar) or action.dest == "explain", (
+                f"{name}: {action.option_strings} has no default in its help"
+            )
 
 
 def spec(*settings: str, seed: int = 0, variant: str = "learned_positions") -> RunSpec:
-    made = suites.spec(suites.SUITES["standard"], variant, budget="controlled", seed=seed, data=DataSpec())
-    for setting in settings:
-        made = override(made, setting)
-    return made
+    base = suites.spec(suites.SUITES["standard"], variant, budget="controlled", seed=seed, data=DataSpec())
+    return overridden(base, settings)
 
 
 def test_run_names_have_what_differs_from_most_runs_and_the_seed() -> None:

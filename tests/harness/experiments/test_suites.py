@@ -70,10 +70,14 @@ def test_captions_have_enough_words_for_every_source_vocabulary() -> None:
             assert len(prepare(spec.data).source_words) == spec.data.vocabulary_size
 
 
-def test_quick_suite_is_narrow_and_short() -> None:
+def test_quick_suite_is_small_and_short_in_both_budgets() -> None:
     quick = suites.SUITES["quick"]
     for variant in quick.variants:
-        spec = suites.spec(quick, variant, budget="source", seed=0, data=DataSpec())
-        assert spec.recipe is not None
-        assert (spec.recipe.width, spec.training.epochs, spec.data.training_pairs) == (128, 3, 10_000)
-        assert spec.training.warmup_updates < 3 * 10_000 / spec.training.batch_size
+        source, controlled = (
+            suites.spec(quick, variant, budget=budget, seed=0, data=DataSpec()) for budget in ("source", "controlled")
+        )
+        assert controlled.recipe is not None
+        assert (controlled.recipe.width, getattr(controlled.recipe, "layers", 2)) == (128, 2)
+        assert (controlled.training.batch_size, controlled.training.peak_rate) == (64, 1e-3)
+        assert source.training.epochs == controlled.training.epochs == 3
+        assert source.training.warmup_updates < 3 * 29_000 / source.training.batch_size

@@ -18,8 +18,8 @@ ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([str(FIXTURES), *filter(None, [os.e
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[JsonProcess]:
-    with JsonProcess("json_echo", environment=ENVIRONMENT, log=tmp_path / "log", timeout_seconds=60.0) as found:
-        yield found
+    with JsonProcess("json_echo", environment=ENVIRONMENT, log=tmp_path / "log", timeout_seconds=60.0) as child:
+        yield child
 
 
 def test_request_returns_the_value_whatever_is_printed(process: JsonProcess, tmp_path: Path) -> None:

@@ -56,12 +56,12 @@ def test_display_on_a_terminal_redraws_its_table_and_keeps_remarks() -> None:
     display(training(remark="worth keeping"))
     display(Event(run="x", stage="ended"))
     display.close()
-    shown = stream.getvalue()
-    assert "norm=rms s0" in shown
-    assert "0 of 2 runs done" in shown
-    assert "norm=rms s0: worth keeping\n" in shown
-    assert "\x1b[2K\x1b[1A" in shown
-    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+    output = stream.getvalue()
+    assert "norm=rms s0" in output
+    assert "0 of 2 runs done" in output
+    assert "norm=rms s0: worth keeping\n" in output
+    assert "\x1b[2K\x1b[1A" in output
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
 
 
 @pytest.mark.parametrize(("columns", "has_bar"), [("60", False), ("120", True)])

@@ -1,9 +1,10 @@
-"""Signals: in every phase of a run they end it in order, and nothing of it is lost."""
+"""Signals in every phase of a run: it ends with a checkpoint and resumes without loss. And `SignalGuard`."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import re
 import signal
@@ -40,8 +41,7 @@ SAMPLE = {
 }
 OBEYED_SECONDS = 5.0
 
-# What a signal in each phase says: how many updates were done, and of how many the checkpoint is.
-DONE = {
+UPDATES_AT = {
     "tokenising": (None, None),
     "building": (None, None),
     "checking": (0, None),
@@ -52,6 +52,7 @@ DONE = {
     "translating": (21, 21),
     "storing": (21, 21),
 }
+"""The updates that are done when the signal arrives in a phase, and those in the checkpoint; None for none."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,19 +64,12 @@ def _compiling(cache: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], RunRecord]:
-    """Return the record of the run that no signal met."""
-    there: dict[str, RunRecord] = {}
-
-    def of(run: RunSpec) -> RunRecord:
-        if run.id not in there:
-            there[run.id] = train.run(run, tmp_path_factory.mktemp("straight"))
-        return there[run.id]
-
-    return of
+    """Return a function that returns the record of a run without signals."""
+    return functools.cache(lambda run: train.run(run, tmp_path_factory.mktemp("straight")))
 
 
-def started(phase: str, name: str, results: Path, cache: Path) -> tuple[int, float]:
-    """Return the exit code of the run, and how many seconds before its end the signal was sent; no child is left."""
+def run_with_signal(phase: str, name: str, results: Path, cache: Path) -> tuple[int, float]:
+    """Return the exit code of a run that receives a signal, and the seconds from the signal to its end."""
     moment = results / "moment"
     results.mkdir(exist_ok=True)
     moment.write_text(str(time.time()))
@@ -98,20 +92,20 @@ def started(phase: str, name: str, results: Path, cache: Path) -> tuple[int, flo
     return code, seconds
 
 
-def only(results: Path) -> RunRecord:
+def only_record(results: Path) -> RunRecord:
     (record,) = run_store.records(results)
     return record
 
 
-def lasting(record: RunRecord) -> dict[str, Any]:
-    """Return what of a record must be the same, however often the run was interrupted."""
-    curve = [replace(one, training_seconds=0.0, validation_seconds=0.0) for one in record.curve]
-    kept = ("status", "spec", "fingerprints", "sizes", "chosen_epochs", "scores", "signatures", "decode")
-    return {"curve": curve} | {name: getattr(record, name) for name in kept}
+def reproducible(record: RunRecord) -> dict[str, Any]:
+    """Return the fields of a record that do not depend on interruptions and times."""
+    curve = [replace(epoch, training_seconds=0.0, validation_seconds=0.0) for epoch in record.curve]
+    names = ("status", "spec", "fingerprints", "sizes", "chosen_epochs", "scores", "signatures", "decode")
+    return {"curve": curve} | {name: getattr(record, name) for name in names}
 
 
 @pytest.mark.parametrize(
-    ("phase", "name"), [pytest.param(*one, marks=[] if one in SAMPLE else [pytest.mark.faults]) for one in CASES]
+    ("phase", "name"), [pytest.param(*case, marks=[] if case in SAMPLE else [pytest.mark.faults]) for case in CASES]
 )
 def test_run_receiving_a_signal_ends_with_a_checkpoint(
     phase: str,
@@ -122,81 +116,83 @@ def test_run_receiving_a_signal_ends_with_a_checkpoint(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     prepared = tmp_path_factory.mktemp("empty") if phase == "tokenising" else cache
-    code, seconds = started(phase, name, tmp_path, prepared)
+    code, seconds = run_with_signal(phase, name, tmp_path, prepared)
     assert code == 128 + NUMBERS[name]
     assert seconds < OBEYED_SECONDS
-    record, (done, saved) = only(tmp_path), DONE[phase]
+    record, (updates, saved) = only_record(tmp_path), UPDATES_AT[phase]
     assert record.status == "interrupted"
-    after = "before its training" if done is None else f"after {done} of {UPDATES} updates"
+    after = "before its training" if updates is None else f"after {updates} of {UPDATES} updates"
     assert record.reason == f"interrupted by {name} {after}"
-    notes: list[int] = []
-    checkpoint_files.load(tmp_path, record.id, lambda _, found: notes.append(found["updates"]), notes.append)  # type: ignore[arg-type]
-    assert notes == ([] if saved is None else [saved])
-    whole = train.run(record.spec, tmp_path)
-    assert whole.status == "completed"
-    assert lasting(whole) == lasting(straight(record.spec))
-    assert whole.environment["resumed_after_updates"] == ([] if saved is None else [saved])
+    saved_updates: list[Any] = []
+    checkpoint_files.load(
+        tmp_path, record.id, lambda _, notes: saved_updates.append(notes["updates"]), saved_updates.append
+    )
+    assert saved_updates == ([] if saved is None else [saved])
+    resumed = train.run(record.spec, tmp_path)
+    assert resumed.status == "completed"
+    assert reproducible(resumed) == reproducible(straight(record.spec))
+    assert resumed.environment["resumed_after_updates"] == saved_updates
     assert {path.name for path in (tmp_path / record.id).iterdir()} <= ENDED
 
 
 def test_second_ctrl_c_ends_immediately(cache: Path, tmp_path: Path) -> None:
-    code, seconds = started("twice", "SIGINT", tmp_path, cache)
+    code, seconds = run_with_signal("twice", "SIGINT", tmp_path, cache)
     assert code == 128 + signal.SIGINT
     assert seconds < 1.0
     assert run_store.records(tmp_path) == []
 
 
 def test_signal_ignored_at_start_stays_ignored(cache: Path, tmp_path: Path) -> None:
-    assert started("ignored", "SIGHUP", tmp_path, cache)[0] == 0
-    assert only(tmp_path).status == "completed"
+    assert run_with_signal("ignored", "SIGHUP", tmp_path, cache)[0] == 0
+    assert only_record(tmp_path).status == "completed"
 
 
 def test_checkpoint_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = SignalGuard()
+    guard = SignalGuard()
 
-    def refuse(*given: Any) -> None:
+    def refuse(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "checkpoint-1.json")
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         if event.updates:
-            watch.receive(signal.SIGTERM)
+            guard.receive(signal.SIGTERM)
 
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     monkeypatch.setattr(checkpoint_files, "save", refuse)
-    record = train.run(spec(), tmp_path, progress=tell, guard=watch)
+    record = train.run(spec(), tmp_path, progress=report, guard=guard)
     assert record.status == "interrupted"
     assert re.fullmatch("interrupted by SIGTERM after 1 of 21 updates; OSError: .*No space left.*", record.reason)
 
 
 def test_closed_terminal_is_an_interruption_and_no_failure(cache: Path, tmp_path: Path) -> None:
     """It sends SIGHUP, and nothing can be written to it any more."""
-    words = [one.replace("build_compiling", "build_slow") for one in arguments(tmp_path)]
-    terminal, other_end = os.openpty()
+    words = [word.replace("build_compiling", "build_slow") for word in arguments(tmp_path)]
+    terminal, program_end = os.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "harness", *words],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(FIXTURES)])},
-        stdin=other_end,
-        stdout=other_end,
-        stderr=other_end,
+        stdin=program_end,
+        stdout=program_end,
+        stderr=program_end,
         start_new_session=True,
     )
-    os.close(other_end)
-    shown = b""
-    while b"epoch 1/3: training loss" not in shown:
-        assert process.poll() is None, shown
-        shown += os.read(terminal, 4096)
+    os.close(program_end)
+    output = b""
+    while b"epoch 1/3: training loss" not in output:
+        assert process.poll() is None, output
+        output += os.read(terminal, 4096)
     os.close(terminal)
-    process.send_signal(signal.SIGHUP)  # the system's own goes to the session that the terminal is of
+    process.send_signal(signal.SIGHUP)  # the system sends its own to the session of the terminal
     assert process.wait(60) == 128 + signal.SIGHUP
-    assert only(tmp_path).status == "interrupted"
+    assert only_record(tmp_path).status == "interrupted"
 
 
-# The watch itself -----------------------------------------------------------------------------------------------------
+# SignalGuard ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
-def _heard() -> Any:
-    """Let no signal be ignored because this process was started by nohup, or in the background."""
+def _default_handlers() -> Iterator[None]:
+    """Restore the signals that are ignored if this process was started by nohup or in the background."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in NUMBERS.values()}
     yield
     for number, handler in before.items():
@@ -205,42 +201,42 @@ def _heard() -> Any:
 
 @pytest.mark.parametrize("number", NUMBERS.values())
 def test_guard_records_a_signal_and_check_raises_it(number: int) -> None:
-    with SignalGuard() as watch:
+    with SignalGuard() as guard:
         os.kill(os.getpid(), number)
-        assert watch.received == number
+        assert guard.received == number
         with pytest.raises(Interrupted, match=f"interrupted by {signal.Signals(number).name}") as caught:
-            watch.check()
+            guard.check()
     assert (caught.value.number, caught.value.exit_code) == (number, 128 + number)
     assert signal.getsignal(number) == signal.SIG_DFL
 
 
 def test_guard_keeps_the_first_signal() -> None:
-    with SignalGuard() as watch:
+    with SignalGuard() as guard:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGHUP)
-        assert watch.received == signal.SIGTERM
+        assert guard.received == signal.SIGTERM
 
 
 def test_guard_interruptible_block_raises_immediately() -> None:
-    reached: list[Any] = []
-    with SignalGuard() as watch:
+    events: list[Any] = []
+    with SignalGuard() as guard:
         for number in (signal.SIGTERM, 0):
             try:
-                with watch.interruptible():
+                with guard.interruptible():
                     os.kill(os.getpid(), number)
-                    reached.append(number)
+                    events.append(number)
             except Interrupted:
-                reached.append("broken off")
+                events.append("interrupted")
         os.kill(os.getpid(), signal.SIGTERM)
-        reached.append("outside")
-    assert reached == ["broken off", "broken off", "outside"]
+        events.append("outside")
+    assert events == ["interrupted", "interrupted", "outside"]
 
 
 def test_guard_raises_a_swallowed_signal_at_the_end_of_the_block() -> None:
     with (
-        SignalGuard() as watch,
+        SignalGuard() as guard,
         pytest.raises(Interrupted),
-        watch.interruptible(),
+        guard.interruptible(),
         contextlib.suppress(KeyboardInterrupt),
     ):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -253,34 +249,34 @@ def test_guard_raises_a_signal_that_became_another_exception() -> None:
         except KeyboardInterrupt as error:
             raise RuntimeError("cannot be imported") from error
 
-    with SignalGuard() as watch:
-        with pytest.raises(RuntimeError, match="its own"), watch.interruptible():
+    with SignalGuard() as guard:
+        with pytest.raises(RuntimeError, match="its own"), guard.interruptible():
             raise RuntimeError("its own")
-        with pytest.raises(Interrupted), watch.interruptible():
+        with pytest.raises(Interrupted), guard.interruptible():
             importing()
 
 
 def test_guard_does_not_record_an_ignored_signal() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with SignalGuard() as watch:
+    with SignalGuard() as guard:
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         os.kill(os.getpid(), signal.SIGHUP)
-        assert watch.received is None
+        assert guard.received is None
 
 
 def test_guard_in_another_thread_installs_no_handler() -> None:
-    before, found = signal.getsignal(signal.SIGTERM), []
+    before, values = signal.getsignal(signal.SIGTERM), list[Any]()
 
-    def watching() -> None:
-        with SignalGuard() as watch:
-            found.append(signal.getsignal(signal.SIGTERM))
-            watch.receive(signal.SIGTERM)
-            found.append(watch.received)
+    def use_guard() -> None:
+        with SignalGuard() as guard:
+            values.append(signal.getsignal(signal.SIGTERM))
+            guard.receive(signal.SIGTERM)
+            values.append(guard.received)
 
-    thread = threading.Thread(target=watching)
+    thread = threading.Thread(target=use_guard)
     thread.start()
     thread.join()
-    assert found == [before, signal.SIGTERM]
+    assert values == [before, signal.SIGTERM]
 
 
 def test_guards_leave_no_thread_and_no_file() -> None:

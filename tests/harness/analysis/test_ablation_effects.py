@@ -1,0 +1,271 @@
+"""Effects, main effects and interactions of ablations, compared with calculations by hand on synthetic records."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from ablation_factory import (
+    ACTIVATIONS,
+    FACTORS,
+    LOSS,
+    LOSS_CHANGES,
+    MAIN_EFFECTS,
+    Levels,
+    additive,
+    analysed,
+    base_spec,
+    by_activation,
+    effect_of,
+    findings,
+    noise,
+    not_completed,
+    run,
+    runs,
+    terminal,
+)
+from record_factory import record as synthetic_record
+from scipy import stats
+
+from harness.analysis.ablation import analyse
+from harness.analysis.ablation_study import studies
+from harness.analysis.effects import Conclusion
+from harness.analysis.fairness import fairness
+from harness.analysis.grouping import groups
+from harness.experiments.ablation_grids import levels
+from harness.experiments.specs import DataSpec
+from harness.reporting.ablation_tables import field_rows
+from harness.storage.records import RunRecord
+from impls.recipes import LEARNED_POSITIONS, RECIPES
+
+
+def recipe_of(record: RunRecord) -> Any:
+    return record.spec.recipe
+
+
+def test_effect_interval_and_p_value() -> None:
+    analysis = analysed(runs(ACTIVATIONS, by_activation))
+    gelu, tanh = (effect_of(analysis.studies[0].fields, "activation", level) for level in ("gelu", "tanh"))
+    half_width = stats.t.ppf(0.975, 2) * 0.1 / math.sqrt(3)
+    assert gelu.mean == pytest.approx(0.2)
+    assert (gelu.low, gelu.high) == (pytest.approx(0.2 - half_width), pytest.approx(0.2 + half_width))
+    p_gelu, p_tanh = (stats.ttest_1samp(LOSS_CHANGES[level], 0).pvalue for level in ("gelu", "tanh"))
+    assert (gelu.p, gelu.p_holm) == (pytest.approx(p_gelu), pytest.approx(p_gelu))
+    assert (tanh.p, tanh.p_holm) == (pytest.approx(p_tanh), pytest.approx(2 * p_tanh))
+    assert (gelu.significant, tanh.significant) == (False, True)
+    assert (gelu.conclusion, tanh.conclusion) == (Conclusion.INCONCLUSIVE, Conclusion.WORSE)
+    assert gelu.contrast.seeds == (0, 1, 2)
+    text = "with 80 % probability, assuming normally distributed seed noise: validation loss 0."
+    assert text in terminal(analysis)
+
+
+def test_spread_is_between_best_and_worst_level_and_corrected_for_all_pairs() -> None:
+    changes = {"relu": (0.0, 0.0, 0.0), "gelu": (-0.1, -0.2, -0.3), "tanh": (0.5, 0.51, 0.52)}
+    records = runs(ACTIVATIONS, lambda levels, seed: 2 + changes[levels["activation"]][seed])
+    field = analysed(records).studies[0].fields[0]
+    spread = field.spread[LOSS]
+    assert spread is not None
+    assert (spread.best, spread.worst) == ("gelu", "tanh")
+    differences = np.array(changes["tanh"]) - np.array(changes["gelu"])
+    half_width = stats.t.ppf(1 - 0.025 / 3, 2) * differences.std(ddof=1) / math.sqrt(3)
+    assert spread.effect.mean == pytest.approx(differences.mean())
+    assert spread.effect.high == pytest.approx(differences.mean() + half_width)
+    assert spread.effect.p_holm == pytest.approx(3 * stats.ttest_1samp(differences, 0).pvalue)
+    bleu = field.spread["bleu_sacre"]
+    assert bleu is not None
+    assert (bleu.best, bleu.worst) == ("gelu", "tanh")
+    assert bleu.effect.mean is not None
+    assert bleu.effect.mean < 0
+
+
+def test_field_with_the_largest_effect_ranks_first() -> None:
+    losses = {"gelu": 0.1, "none": -0.6, "rms": 0.3}
+
+    def loss(levels: Levels, seed: int) -> float:
+        return 2 + sum(losses.get(level, 0.0) for level in levels.values()) + noise(levels, seed)
+
+    records = [
+        *runs({"activation": ("gelu",)}, loss, seeds=5),
+        *runs({"positions": ("none",)}, loss, seeds=5),
+        *runs({"norm": ("layernorm", "rms")}, loss, seeds=5),
+    ]
+    analysis = analysed(records)
+    ranks = analysis.rankings["learned_positions"][LOSS]
+    assert [rank.field for rank in ranks] == ["positions", "norm", "activation"]
+    finding = findings(analysis)[0]
+    most = "positions has the largest effect on the validation loss, assuming normally distributed seed noise: "
+    assert f"{most}none instead of learned changes it by −0." in finding
+    assert finding.index("norm (rms") < finding.index("activation (gelu")
+    few_seeds = findings(analysed(record for record in records if record.spec.seed < 4))[0]
+    assert "has the largest effect" not in few_seeds
+    assert "Fewer than 5 seeds are too few for a claim. Largest effects on the validation loss: positions" in few_seeds
+
+
+def test_additive_losses_have_main_effects_and_no_interactions() -> None:
+    factorial = analysed(runs(FACTORS, additive)).studies[0].factorial
+    assert factorial is not None
+    assert factorial.fields == ("positions", "norm", "activation")
+    assert (factorial.combinations, factorial.missing, factorial.left_out) == (8, (), ())
+    for field, (_, level) in FACTORS.items():
+        effect = effect_of(factorial.main, field, level)
+        assert effect.mean == pytest.approx(MAIN_EFFECTS[level])
+        assert effect.contrast.combinations == 4
+    assert [effect.mean for effect in factorial.interactions[LOSS]] == [pytest.approx(0, abs=1e-9)] * 3
+    assert not any(effect.significant for effect in factorial.interactions[LOSS])
+
+
+def test_interactions_are_averaged_over_the_other_field() -> None:
+    def loss(levels: Levels, seed: int) -> float:
+        pair = levels["positions"] == "none" and levels["norm"] == "rms"
+        triple = pair and levels["activation"] == "tanh"
+        return additive(levels, seed) + 0.4 * pair + 0.2 * triple + noise(levels, seed)
+
+    records = runs(FACTORS, loss)
+    factorial = analysed(records).studies[0].factorial
+    assert factorial is not None
+    losses = {
+        (recipe_of(record).positions, recipe_of(record).norm, recipe_of(record).activation, record.spec.seed): (
+            record.curve[-1].validation_loss or 0.0
+        )
+        for record in records
+    }
+
+    def interaction(activation: str, seed: int) -> float:
+        changes = [
+            losses["none", norm, activation, seed] - losses["learned", norm, activation, seed]
+            for norm in ("rms", "layernorm")
+        ]
+        return changes[0] - changes[1]
+
+    by_seed = [np.mean([interaction(activation, seed) for activation in FACTORS["activation"]]) for seed in range(3)]
+    pairs = {effect.contrast.label: effect for effect in factorial.interactions[LOSS]}
+    effect = pairs["positions=none with norm=rms"]
+    assert effect.mean == pytest.approx(np.mean(by_seed))
+    assert effect.mean == pytest.approx(0.4 + 0.2 / 2, abs=0.03)
+    assert effect.p is not None
+    assert effect.p < stats.ttest_1samp(by_seed, 0).pvalue, "8 rows estimate the variance together"
+    assert effect.contrast.combinations == 2
+    assert effect.significant
+    assert pairs["positions=none with activation=tanh"].mean == pytest.approx(0.2 / 2, abs=0.03)
+    main = effect_of(factorial.main, "positions", "none")
+    assert main.mean == pytest.approx(0.5 + 0.4 / 2 + 0.2 / 4, abs=0.03)
+    assert "the largest is that of positions=none with norm=rms" in "\n".join(findings(analysed(records)))
+
+
+def test_missing_cells_of_a_factorial_are_named_and_left_out_of_averages() -> None:
+    choices = {"positions": ("learned", "none", "rotary"), "norm": ("layernorm", "rms")}
+    records = runs(choices, lambda levels, seed: 2 + 0.3 * (levels["positions"] == "none") + noise(levels, seed))
+
+    def is_at(record: RunRecord, positions: str, norm: str) -> bool:
+        return (recipe_of(record).positions, recipe_of(record).norm) == (positions, norm)
+
+    incomplete = [
+        not_completed(record) if is_at(record, "none", "rms") and record.spec.seed == 1 else record
+        for record in records
+        if not is_at(record, "rotary", "rms")
+    ]
+    factorial = analysed(incomplete).studies[0].factorial
+    assert factorial is not None
+    assert factorial.missing == ("positions=rotary, norm=rms",)
+    assert factorial.left_out == ("positions=none, norm=rms",)
+    effect = effect_of(factorial.main, "positions", "none")
+    assert effect.contrast.combinations == 1
+    assert effect.mean == effect_of(analysed(incomplete).studies[0].fields, "positions", "none").mean
+    label = "positions=rotary with norm=rms"
+    unknown = [effect.mean for effect in factorial.interactions[LOSS] if effect.contrast.label == label]
+    assert unknown == [None]
+
+
+def test_diverged_run_is_reported_and_its_level_keeps_the_other_seeds() -> None:
+    records = [
+        not_completed(record) if record.spec.seed == 2 and recipe_of(record).activation == "gelu" else record
+        for record in runs(ACTIVATIONS, by_activation)
+    ]
+    analysis = analysed(records)
+    study = analysis.studies[0]
+    effect = effect_of(study.fields, "activation", "gelu")
+    assert effect.contrast.seeds == (0, 1)
+    assert effect.mean == pytest.approx(0.15)
+    assert (effect.low, effect.p, effect.conclusion) == (None, None, Conclusion.NOT_TESTED)
+    assert effect.values == pytest.approx((0.1, 0.2))
+    assert effect_of(study.fields, "activation", "tanh").contrast.seeds == (0, 1, 2)
+    (row,) = [row for row in field_rows(study.study, study.fields) if row.word == "gelu"]
+    assert (row.status, row.seeds) == ("1 of 3 diverged", 2)
+    assert "1 of 3 diverged" in terminal(analysis)
+    assert "activation=gelu (1 of 3 diverged)" in "\n".join(findings(analysis))
+
+
+def test_missing_seed_of_one_recipe_does_not_affect_others() -> None:
+    records = [
+        record
+        for record in runs(ACTIVATIONS, by_activation)
+        if not (record.spec.seed == 2 and recipe_of(record).activation == "tanh")
+    ]
+    analysis = analysed(records)
+    study = analysis.studies[0]
+    assert "tanh: +0.505 (seeds: +0.500; +0.510) ?, of 2 seeds" in findings(analysis)[0]
+    assert study.study.differences == ()
+    assert effect_of(study.fields, "activation", "tanh").contrast.seeds == (0, 1)
+    assert effect_of(study.fields, "activation", "gelu").contrast.seeds == (0, 1, 2)
+
+
+def test_base_is_the_center_of_the_grid_unless_given() -> None:
+    star = [run(replace(LEARNED_POSITIONS, positions="rotary", norm=norm), 0, 2.0) for norm in levels("norm")]  # type: ignore[arg-type]
+    star += [
+        run(replace(LEARNED_POSITIONS, positions=level), 0, 2.0)  # type: ignore[arg-type]
+        for level in levels("positions")
+        if level != "rotary"
+    ]
+    (study,) = studies(star)
+    assert (study.base["positions"], study.base["norm"]) == ("rotary", "layernorm")
+    (study,) = studies(star, base=base_spec())
+    assert study.base["positions"] == "learned"
+    (study,) = studies([run(replace(LEARNED_POSITIONS, activation=level), 0, 2.0) for level in ("gelu", "relu")])  # type: ignore[arg-type]
+    assert study.base["activation"] == "relu"
+
+
+def test_study_is_runs_that_differ_in_levels_only() -> None:
+    records = [synthetic_record(name, seed) for name in RECIPES for seed in (0, 1)]
+    assert studies(records) == ()
+    wide = [run(replace(LEARNED_POSITIONS, activation=level, width=512), 0, 2.0) for level in ("relu", "gelu")]  # type: ignore[arg-type]
+    tied = [
+        run(replace(LEARNED_POSITIONS, tying=level), 0, 2.0, data=DataSpec(vocabulary="joint"))  # type: ignore[arg-type]
+        for level in levels("tying")
+    ]
+    all_studies = studies([*records, *wide, *tied])
+    assert [(study.joint, len(study.cells)) for study in all_studies] == [(False, 2), (True, 3)]
+    assert all("=" in cell.label for study in all_studies for cell in study.cells[1:])
+    assert all_studies[1].title.endswith("joint vocabulary")
+    tables = groups([record for study in all_studies for record in study.records])
+    assert [group.title.endswith("joint vocabulary") for group in tables] == [False, True]
+    assert [fairness(group.records) for group in tables] == [[], []]
+
+
+def test_stored_sentences_widen_the_interval_of_a_score() -> None:
+    random = np.random.default_rng(0)
+    tokens = random.integers(5, 20, 200).astype(np.int32)
+    harder_for_tanh = random.normal(size=200) * 5
+    sentences = {}
+    records = runs(ACTIVATIONS, by_activation)
+    for number, record in enumerate(records):
+        activation = recipe_of(record).activation
+        level = 1.5 + LOSS_CHANGES[activation][record.spec.seed]
+        nats = (
+            tokens * level + np.random.default_rng(number).normal(size=200) + harder_for_tanh * (activation == "tanh")
+        )
+        sentences[record.id] = {"nats": nats, "tokens": tokens}
+        perplexity = math.exp(nats.sum() / tokens.sum())
+        records[number] = replace(record, scores={**record.scores, "test_perplexity": perplexity})
+    with_sentences, without = analyse(records, lambda record: sentences[record.id]), analysed(records)
+    effects = [
+        effect_of(analysis.studies[0].fields, "activation", "tanh", "test_perplexity")
+        for analysis in (with_sentences, without)
+    ]
+    assert [effect.basis for effect in effects] == ["seeds and sentences", "seeds"]
+    assert effects[0].mean == pytest.approx(effects[1].mean)
+    wide, narrow = ((effect.high or 0.0) - (effect.low or 0.0) for effect in effects)
+    assert wide > narrow > 0
+    assert effect_of(with_sentences.studies[0].fields, "activation", "tanh").basis == "seeds"

@@ -1,0 +1,153 @@
+"""Bad input is one line on standard error with exit code 2, and nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+BAD = {
+    "": "COMMAND",
+    "bnch": "did you mean 'bench'?",
+    "bench --sed 3": "there is no argument '--sed'; did you mean '--seed'?",
+    "bench --suite quik": "'quik' is not one of quick, standard, full; did you mean 'quick'?",
+    "bench --corpus mulit30k": "did you mean 'multi30k'?",
+    "bench --tokenizer spcay": "did you mean 'spacy'?",
+    "bench --variant learned_position": "did you mean 'learned_positions'?",
+    "bench --variant counting_model:biuld": "did you mean 'build'?",
+    "bench --variant no_module:NAME": "there is no module 'no_module'",
+    "bench --variant counting_model:NOTHING": "an external variant is a recipe",
+    "bench --seed -1": "'-1' is not a seed",
+    "bench --epochs 0": "'0' is not a whole number of at least 1",
+    "bench --jobs two": "'two' is not a whole number",
+    "bench --direction de": "direction='de'",
+    "bench --corpus captions --direction fr-en": "direction='fr-en'",
+    "bench --budget fair": "'fair' is not one of controlled, source, both",
+    "bench --set recipe.dropot=0.3": "did you mean 'recipe.dropout'?",
+    "bench --set recipe.dropout": "FIELD=VALUE",
+    "bench --set dropout=0.2": "did you mean 'recipe.dropout'?",
+    "bench --set training.dropout=0.2": "did you mean 'recipe.dropout'?",
+    "bench paper": "did you mean '--variant paper'?",
+    "bench quick": "did you mean '--suite quick'?",
+    "ablate norm": "did you mean '--field norm'?",
+    "check some-run": "did you mean '--run some-run'?",
+    "bench --seed 4-0": "must ascend",
+    "bench --seed 0-": "'0-' is not a seed",
+    "check --explain X": "no rule has this code",
+    "bench --set recipe.width=129": "heads=8: expected a divisor of width=129",
+    "bench --set training.peak_rate=inf": "not JSON compliant",
+    "bench --corpus multi30k": "MULTI30K_DIR",
+    "bench --corpus captions --tokenizer whitespace --framework tensroflow": "'tensroflow' is not one of torch, keras",
+    "bench --corpus captions --tokenizer whitespace --device tpu": "device 'tpu' is not available",
+    "bench --corpus captions --tokenizer whitespace --variant paper --set recipe.tying=all": "tying='all'",
+    "run": "the variant is missing",
+    "run lerned_positions": "did you mean 'learned_positions'?",
+    "run paper --corpus multi30k": "MULTI30K_DIR",
+    "run paper --corpus files": "--train-source",
+    "run paper --train-source x": "--validation-source, --test-source is missing",
+    "run paper --corpus captions --train-source x --validation-source x --test-source x": "files",
+    "run paper --corpus captions --tokenizer whitespace --framework tensroflow": "is not one of torch, keras",
+    "run paper --corpus captions --tokenizer whitespace --device cudda": "device 'cudda' is not available",
+    "run paper --corpus captions --set data.max_length=200": "data.max_length=200",
+    "data --set recipe.width=3": "only settings of the corpus",
+    "data --corpus multi30k": "MULTI30K_DIR",
+    "translate": "--run",
+    "laws --law 15": "15 is not one of 1, 2",
+    "laws --backend jax": "--backend jax requires --framework keras",
+    "laws --framework keras --variant torch_reference": "framework 'keras' has no 'torch_reference'",
+    "run paper --corpus captions --framework keras --backend jacks": "'jacks' is not one of tensorflow, jax, torch",
+    "run paper --corpus captions --backend torch": "--backend torch requires --framework keras",
+    "bench --corpus captions --variant paper --backend jax": "--backend jax requires --framework keras",
+    "bench --corpus captions --framework keras --variant torch_reference": "has no 'torch_reference'",
+    "run paper --corpus captions --set backend=jax": "framework='torch'",
+    "laws --framework tensroflow": "'tensroflow' is not one of torch, keras",
+    "translate --run nothing Hallo": "run 'nothing': there is none",
+    "laws --variant papre": "did you mean 'paper'?",
+    "score": "there is no completed run",
+    "score --run nothing": "run 'nothing': there is none",
+    "report": "there is no record in it",
+}
+
+
+@pytest.mark.parametrize("line", BAD, ids=lambda line: line or "nothing")
+def test_bad_options_are_refused(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("bakeoff: ")
+    assert error.count("\n") == 1
+    assert BAD[line] in error
+    assert files_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("test.de", b"ein Hund\n", "test.de has 1 lines and"),
+        ("train.en", b"a dog\n\xff", "is not UTF-8"),
+        ("train.de", b"", "empty"),
+        ("val.en", None, "cannot be read"),
+    ],
+)
+def test_bad_corpus_files_are_refused(
+    name: str, content: bytes | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = []
+    for option, split in (("train", "train"), ("validation", "val"), ("test", "test")):
+        for side, language in (("source", "de"), ("target", "en")):
+            Path(f"{split}.{language}").write_text("ein Hund\n" * 9)
+            options.append(f"--{option}-{side}={split}.{language}")
+    if content is None:
+        Path(name).unlink()
+    else:
+        Path(name).write_bytes(content)
+    before = files_in(tmp_path)
+    assert main(["run", "paper", *options, "--tokenizer", "whitespace"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("line", ["bench --corpus multi30k", "bench"])
+def test_multi30k_with_another_digest_is_refused(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "multi30k"
+    folder.mkdir()
+    for name in ("train", "val", "test_2016_flickr"):
+        for language in ("de", "en"):
+            (folder / f"{name}.{language}").write_text("ein Hund\n")
+    monkeypatch.setenv("MULTI30K_DIR", str(folder))
+    before = files_in(tmp_path)
+    assert main(line.split()) == 2
+    error = capsys.readouterr().err
+    assert "SHA-256" in error
+    assert error.count("\n") == 1
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NETWORK", "is of type Network"),
+        ("Network", "is the class Network"),
+        ("NUMBER", "is of type int"),
+        ("failing_builder", "fails with RuntimeError: no such file"),
+        ("builder_of_nothing", "returned an object of type NoneType"),
+    ],
+)
+def test_other_objects_are_no_variants(name: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["laws", "--variant", f"no_variants:{name}"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"'no_variants:{name}' {message}" in error
+    assert "impls.wrap" in error

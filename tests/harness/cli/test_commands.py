@@ -1,0 +1,106 @@
+"""The commands that train, score, list and describe."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.cli.main import main
+from harness.storage import files, run_store
+from harness.storage.records import RunRecord
+
+pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
+
+SMALL = ["--corpus", "captions", "--tokenizer", "whitespace", "--set", "data.training_pairs=200", "--threads", "1"]
+SMALL += ["--set", "training.batch_size=32", "--set", "decoding.max_tokens=5", "--epochs", "1"]
+
+
+def test_run_without_multi30k_uses_the_captions_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["run", "counting_model:build", *SMALL[2:]]
+    assert main(line) == 0
+    output = capsys.readouterr().out
+    assert "Multi30k is not available: MULTI30K_DIR" in output
+    assert "results are for captions" in output
+    (record,) = run_store.records(Path("results/local"))
+    assert record.spec.data.corpus == "captions"
+    assert record.note.startswith("Multi30k was not available: MULTI30K_DIR")
+    assert record.command == shlex.join(["python", "-m", "harness", *line])
+    assert main(line) == 0
+    assert "already completed" in capsys.readouterr().out
+
+
+def test_bench_trains_reports_and_repeats_only_failed_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["bench", *SMALL, "--variant", "counting_model:build", "--seed", "0", "--seed", "1", "--score-every", "1"]
+    assert main([*line, "--results", "results/local", "--reports=reports/local"]) == 0
+    records = run_store.records(Path("results/local"))
+    recorded = shlex.join(["python", "-m", "harness", *line])
+    assert {record.command for record in records} == {recorded}, "without the folders of this machine"
+    assert all(epoch.validation_bleu is not None for record in records for epoch in record.curve)
+    output = capsys.readouterr().out
+    for text in ("2 runs on captions de-en", "not with published ones", "2 to run", "about"):
+        assert text in output
+    page = Path("reports/local/quick/index.md")
+    assert page.is_file()
+    assert str(page) in output
+    reports: list[tuple[int, Path]] = []
+    monkeypatch.setattr(
+        "harness.reporting.bench_report.write",
+        lambda report, records, folder: reports.append((len(list(records)), folder)) or folder / "index.html",
+    )
+    assert main([*line, "--variant", "counting_model:build_breaking", "--seed", "0"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.count("already completed, not run again") == 2
+    assert "failed: RuntimeError: the planted fault" in printed.err
+    assert main(["list"]) == 0
+    assert "failed (RuntimeError: the planted fault; its log ends: " in capsys.readouterr().out
+    assert main(["score"]) == 0
+    assert capsys.readouterr().out.count("every score agrees") == 2
+    assert main(["report"]) == 1
+    assert "check: C06 status: " in capsys.readouterr().err
+    assert reports == [(4, Path("reports/local/quick")), (4, Path("reports/local"))]
+
+
+def test_score_reports_a_changed_score(
+    trained: tuple[Path, RunRecord], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, record = trained
+    assert main(["score", "--results", str(results)]) == 0
+    (tmp_path / record.id).mkdir()
+    for name in ("hypotheses.jsonl", "weights.json", "weights.safetensors"):
+        (tmp_path / record.id / name).write_bytes((results / record.id / name).read_bytes())
+    run_store.save_record(tmp_path, replace(record, scores={**record.scores, "chrf": 99.0}))
+    assert main(["score", "--results", str(tmp_path)]) == 1
+    assert "the record says 99.0" in capsys.readouterr().out
+    (tmp_path / record.id / "hypotheses.jsonl").write_bytes(b'{"sentence":0,"text":"","tokens":[]}\n')
+    assert main(["score", "--results", str(tmp_path)]) == 2
+
+
+def test_list_skips_records_of_another_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files.write_json(tmp_path / "results/local/foreign/record.json", {"schema": 99})
+    assert main(["list"]) == 0
+    printed = capsys.readouterr()
+    assert "foreign" in printed.err
+    assert "schema=99" in printed.err
+    assert "Runs in results" in printed.out
+
+
+def test_laws_prints_a_line_with_the_seconds_of_each_law(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["laws", "--variant", "learned_positions", "--law", "8", "--law", "9", "--fast"]) == 0
+    lines = capsys.readouterr().out.strip().split("\n")
+    assert lines[0] == "learned_positions:"
+    assert re.fullmatch(r"  law 8 round trip, \d+\.\d\d s … ok", lines[1])
+    assert re.fullmatch(r"  law 9 standstill, \d+\.\d\d s … ok", lines[2])
+    assert lines[3] == "every law holds"
+
+
+def test_data_describes_a_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "--corpus", "captions", "--tokenizer", "whitespace", "--set", "data.training_pairs=200"]) == 0
+    output = capsys.readouterr().out
+    assert "corpus captions, de-en, tokenizer whitespace" in output
+    assert "SHA-256" in output

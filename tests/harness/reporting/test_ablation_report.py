@@ -1,0 +1,155 @@
+"""Reports of ablations: what they warn of, their limits, and reproducible pages."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from ablation_factory import (
+    ACTIVATIONS,
+    FACTORS,
+    LOSS,
+    additive,
+    analysed,
+    by_activation,
+    effect_of,
+    findings,
+    markdown,
+    noise,
+    not_completed,
+    run,
+    runs,
+    terminal,
+)
+from markdown_it import MarkdownIt
+from record_factory import record
+
+from harness.reporting import ablation_findings, ablation_report
+from harness.reporting.ablation_tables import signed
+from impls.recipes import LEARNED_POSITIONS
+
+
+def test_level_whose_runs_all_diverged_ranks_its_field_first(tmp_path: Path) -> None:
+    records = [
+        *runs(
+            {"activation": ("relu", "tanh")},
+            lambda levels, seed: 2 + 0.9 * (levels["activation"] == "tanh") + noise(levels, seed),
+        ),
+        *map(not_completed, runs({"norm": ("none",)}, lambda levels, seed: 2.0)),
+    ]
+    analysis = analysed(records)
+    ranks = analysis.rankings["learned_positions"][LOSS]
+    assert [(rank.field, rank.lost) for rank in ranks] == [("norm", ("none",)), ("activation", ())]
+    assert ranks[0].effect is None
+    assert "every run diverged: norm=none" in findings(analysis)[0]
+    page = markdown(analysis, tmp_path)
+    assert "| 1 | norm | none: diverged |" in page
+    assert "| 3 of 3 diverged |" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source_vocabulary": "1" * 64}, "source vocabulary"),
+        ({"stream": "1" * 64}, "stream of batches, seed 1"),
+        ({"weights": {}}, "initial weights, seed 1: missing in learned_positions (activation=gelu)"),
+    ],
+)
+def test_runs_that_are_not_comparable_are_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    records = [
+        replace(record, fingerprints={**record.fingerprints, **change})
+        if record.spec.seed == 1 and record.spec.recipe.activation == "gelu"  # type: ignore[union-attr]
+        else record
+        for record in runs(ACTIVATIONS, by_activation)
+    ]
+    analysis = analysed(records)
+    (study,) = analysis.studies
+    assert any(message in line for line in study.study.differences)
+    assert (study.fields, study.factorial) == ((), None)
+    page = markdown(analysis, tmp_path)
+    assert "not comparable" in page
+    assert message.split(":")[0] in page
+    assert "not comparable" in terminal(analysis)
+    assert ablation_findings.limits(analysis) == []
+
+
+def test_one_seed_gives_no_interval_and_a_warning() -> None:
+    analysis = analysed(runs(ACTIVATIONS, by_activation, seeds=1))
+    effect = effect_of(analysis.studies[0].fields, "activation", "tanh")
+    assert effect.mean == pytest.approx(0.5)
+    assert (effect.low, effect.high, effect.significant) == (None, None, False)
+    assert any("seed noise is unknown" in line for line in ablation_findings.limits(analysis))
+    assert "Fewer than 5 seeds are too few for a claim." in findings(analysis)[0]
+
+
+def test_limits_name_size_seeds_and_design() -> None:
+    limits = "\n".join(ablation_findings.limits(analysed(runs(ACTIVATIONS, by_activation))))
+    for phrase in (
+        "width 256",
+        "rest on 3 seeds, assuming normally distributed seed noise",
+        "one at a time",
+        "learning rate",
+        "Speed",
+        "parameters",
+    ):
+        assert phrase in limits
+    factorial = analysed(runs(FACTORS, lambda levels, seed: 2 + noise(levels, seed)))
+    limits = "\n".join(ablation_findings.limits(factorial))
+    assert "one at a time" not in limits
+    assert "three fields" in limits
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.1234, "+0.123"), (-0.1234, "−0.123"), (0.0004, "0.000"), (-0.0001, "0.000"), (None, "–")]
+)
+def test_differences_have_a_sign_unless_they_round_to_zero(value: float | None, text: str) -> None:
+    assert signed(value, LOSS) == text
+
+
+def test_report_does_not_depend_on_the_order_of_records(tmp_path: Path) -> None:
+    records = runs(FACTORS, lambda levels, seed: additive(levels, seed) + noise(levels, seed))
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, ordered in ((first, records), (second, records[::-1])):
+        markdown(analysed(ordered), folder, command="python -m harness ablate --factorial")
+    names = sorted(str(path.relative_to(first)) for path in first.rglob("*") if path.is_file())
+    required = {"index.md", "effects.csv", "runs.csv", "figures/ablation-1.svg", "figures/ablation-1-main.svg"}
+    assert required <= set(names)
+    for name in names:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    page = (first / "index.md").read_text()
+    assert "python -m harness ablate --factorial" in (first / "index.html").read_text()
+    for name in names:
+        if name.startswith("figures"):
+            assert f"({name})" in page
+    effects = pd.read_csv(first / "effects.csv")
+    kinds = effects[effects.figure == LOSS].groupby("kind").size().to_dict()
+    assert kinds["interaction"] == kinds["main effect"] == kinds["word"] == 3
+    row = effects[(effects.figure == LOSS) & (effects.kind == "main effect") & (effects.changed == "positions=none")]
+    assert row.effect.item() == pytest.approx(0.5, abs=0.03)
+
+
+def test_hostile_variant_name_is_escaped(tmp_path: Path) -> None:
+    name = "evil.mod:$\\frac{x}_y$_a_|<b>`t`|[l](http://x.y)"
+    records = [
+        record(name, seed, recipe=replace(LEARNED_POSITIONS, activation=level), final=2.0)  # type: ignore[arg-type]
+        for level in ("relu", "gelu")
+        for seed in (0, 1)
+    ]
+    page = markdown(analysed(records), tmp_path, command="python -m harness ablate")
+    html = MarkdownIt("commonmark").enable("table").render(page)
+    assert "<b>" not in html
+    assert 'href="http' not in html
+    assert "&lt;b&gt;" in html
+    outside_code = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", page)
+    assert "$" not in outside_code
+
+
+def test_report_without_an_ablation_is_empty() -> None:
+    analysis = analysed(run(LEARNED_POSITIONS, seed, 2.0) for seed in range(3))
+    assert analysis.studies == ()
+    assert findings(analysis) == ["No ablation: no two runs differ only in the levels of their recipes."]
+    assert ablation_report.document(analysis).blocks == ()

@@ -1,0 +1,212 @@
+"""Reports of ablations with tuned learning rates: effects with and without tuning, warnings, and missing runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from ablation_factory import LOSS, analysed, findings, markdown, pilot, terminal
+from record_factory import record as synthetic_record
+
+from harness.analysis.ablation import StudyEffects
+from harness.analysis.fairness import unfair
+from harness.analysis.grouping import groups
+from harness.audit import plausibility_rules, row_difference_rules
+from harness.audit.run_folder import Skipped
+from harness.audit.table_rules import ComparedRuns
+from harness.reporting import ablation_findings, ablation_report, ablation_tuning, bench_report, render_text
+from harness.storage.records import RunRecord
+from impls.contract import Training, TransformerRecipe
+from impls.recipes import LEARNED_POSITIONS
+
+RATES = (5e-4, 1e-3, 2e-3)
+BEST = {"learned": 1e-3, "sinusoidal": 2e-3, "none": 5e-4}
+UNTUNED = {"learned": 2.0, "sinusoidal": 2.5, "none": 2.2}
+TUNED = {"learned": 1.8, "sinusoidal": 1.6, "none": 2.2}
+
+
+def positions(record: RunRecord) -> str:
+    assert isinstance(record.spec.recipe, TransformerRecipe)
+    return record.spec.recipe.positions
+
+
+def tuned_runs(levels: Iterable[str] = BEST, **changes: Any) -> list[RunRecord]:
+    """Return untuned runs, pilots and tuned runs of three seeds for some levels of `positions`."""
+    records = []
+    for level in levels:
+        recipe = replace(LEARNED_POSITIONS, positions=level)  # type: ignore[arg-type]
+        for rate in RATES:
+            distance = abs(RATES.index(rate) - RATES.index(BEST[level]))
+            records.append(pilot(rate, [3.0 + distance], recipe=recipe, **changes))
+        training = Training(peak_rate=BEST[level])
+        for seed in range(3):
+            records.append(synthetic_record(seed=seed, recipe=recipe, final=UNTUNED[level], **changes))
+            if training != Training():
+                tuning: dict[str, Any] = {"training": training, "budget": "tuned"}
+                records.append(synthetic_record(seed=seed, recipe=recipe, final=TUNED[level], **tuning, **changes))
+    return records
+
+
+def study_of(records: list[RunRecord]) -> StudyEffects:
+    (study,) = analysed(records).studies
+    return study
+
+
+def loss_effects(study: StudyEffects | None) -> dict[str, float]:
+    assert study is not None
+    return {
+        effect.contrast.changed[0][1]: round(effect.mean, 1)
+        for field in study.fields
+        for effect in field.effects[LOSS]
+        if effect.mean is not None
+    }
+
+
+def test_tuned_and_untuned_effects_are_shown_with_their_rates(tmp_path: Path) -> None:
+    records = tuned_runs()
+    study = study_of(records)
+    assert study.tuned is not None
+    assert {dict(cell).get("positions", "learned"): choice.rate for cell, choice in study.tuned.choices.items()} == BEST
+    assert loss_effects(study) == {"sinusoidal": 0.5, "none": 0.2}
+    assert loss_effects(study.tuned.effects) == {"sinusoidal": -0.2, "none": 0.4}
+    assert study.tuned.missing == ()
+    assert study.tuned.effects is not None
+    assert study.tuned.effects.study.differences == ()
+    analysis = analysed(records)
+    text = "\n".join(findings(analysis))
+    assert "With the learning rate chosen for each recipe (0.0005, 0.001, 0.002; pilots of 1 epoch, seed 1000" in text
+    assert "The estimate changes its sign for positions=sinusoidal." in text
+    assert "The best learning rate is the lowest of the grid for positions=none (0.0005)." in text
+    assert "The best learning rate is the highest of the grid for positions=sinusoidal (0.002)." in text
+    assert "none was tuned" not in "\n".join(ablation_findings.limits(analysis))
+    page = markdown(analysis, tmp_path).replace("&#126;", "~")
+    for report in (page, terminal(analysis)):
+        assert re.search(r"sinusoidal\W+0\.002\W+\+0\.5.*−0\.2", report)
+        assert re.search(r"positions=none\W+3\.000\W+4\.000\W+5\.000\W+0\.0005\W+lowest", report)
+    effects = pd.read_csv(tmp_path / ablation_report.EFFECTS)
+    rows = effects[(effects.figure == LOSS) & (effects.changed == "positions=sinusoidal") & (effects.kind == "word")]
+    assert dict(zip(rows.learning_rates, rows.effect.round(1), strict=True)) == {"untuned": 0.5, "tuned": -0.2}
+    html = (tmp_path / "index.html").read_text()
+    assert sum(record.id in html for record in records) == len(records)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stream": "1" * 64}, "stream of batches, seed 1"),
+        ({"tokenised": "1" * 64}, "tokenised"),
+        ({"weights": {}}, "initial weights, seed 1"),
+    ],
+)
+def test_tuned_runs_may_differ_in_the_rate_only(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    records = tuned_runs()
+    assert unfair(records, "tuned") == []
+    changed = [
+        replace(record, fingerprints={**record.fingerprints, **change})
+        if (record.spec.budget, record.spec.seed, positions(record)) == ("tuned", 1, "sinusoidal")
+        else record
+        for record in records
+    ]
+    study = study_of(changed)
+    assert study.study.differences == ()
+    assert study.tuned is not None
+    assert study.tuned.effects is not None
+    assert any(message in line for line in study.tuned.effects.study.differences)
+    assert not study.tuned.effects.fields
+    assert any(message in str(line) for line in unfair(changed, "tuned"))
+    assert "No tuned table: these runs are not comparable." in markdown(analysed(changed), tmp_path)
+
+
+def test_run_with_another_setting_is_not_the_tuned_run_of_a_cell() -> None:
+    records = tuned_runs()
+    (record,) = [
+        record
+        for record in records
+        if (record.spec.budget, record.spec.seed, positions(record)) == ("tuned", 1, "sinusoidal")
+    ]
+    spec = replace(record.spec, training=replace(record.spec.training, beta2=0.98))
+    changed = replace(record, spec=spec, id=spec.id)
+    assert study_of([changed if run is record else run for run in records]).tuned is not None
+    assert any("training.beta2" in str(line) for line in unfair([*records, changed], "tuned"))
+
+
+def test_level_without_its_tuned_run_is_named() -> None:
+    records = tuned_runs()
+    partial = [record for record in records if (record.spec.budget, positions(record)) != ("tuned", "sinusoidal")]
+    tuned = study_of(partial).tuned
+    assert tuned is not None
+    assert tuned.missing == ("positions=sinusoidal",)
+    assert loss_effects(tuned.effects) == {"none": 0.4}
+    message = "Not tuned, because pilots or runs at the chosen rate are missing: positions=sinusoidal."
+    assert message in "\n".join(findings(analysed(partial)))
+
+
+def test_untuned_base_leaves_no_tuned_effects() -> None:
+    tuned = study_of([record for record in tuned_runs() if record.spec.budget != "tuned"]).tuned
+    assert tuned is not None
+    assert tuned.missing == ("base", "positions=sinusoidal")
+    assert tuned.effects is None
+
+
+def test_pilots_within_the_warmup_are_warned_of() -> None:
+    slow = [
+        replace(record.spec, training=replace(record.spec.training, warmup_updates=4_000))
+        for record in tuned_runs(("learned", "none"))
+    ]
+    records = [
+        replace(run, spec=spec, id=spec.id) for run, spec in zip(tuned_runs(("learned", "none")), slow, strict=True)
+    ]
+    text = "\n".join(findings(analysed(records)))
+    assert "The pilots end after 227 updates, within the warm-up of 4,000" in text
+
+
+def test_level_whose_pilots_all_diverged_is_warned_of() -> None:
+    records = [
+        replace(record, status="diverged") if (record.spec.budget, positions(record)) == ("pilot", "none") else record
+        for record in tuned_runs(("learned", "none"))
+    ]
+    assert "Every pilot diverged for positions=none" in "\n".join(findings(analysed(records)))
+
+
+def test_bench_report_has_a_table_of_tuned_runs_and_no_pilots(tmp_path: Path) -> None:
+    records = tuned_runs()
+    assert [group.budget for group in groups(records)] == ["controlled", "tuned"]
+    assert [group.budget for group in groups(records, pilots=True)] == ["controlled", "tuned", "pilot"]
+    assert [unfair(group.records, group.budget) for group in groups(records, pilots=True)] == [[], [], []]
+    report = bench_report.document(records)
+    page = bench_report.write(report, records, tmp_path).read_text()
+    for text in (render_text.document(report), page):
+        assert "Tuned learning rate:" in text
+        assert "-pilot-s1000-" not in text
+    assert "learning rate tuned for each recipe" in page
+    assert "by learning rate (0.0005, 0.001, 0.002; pilots of 1 epoch" in page
+    untuned = [record for record in records if record.spec.budget == "controlled"]
+    assert "Tuned learning rate" not in render_text.document(bench_report.document(untuned))
+
+
+def test_audit_accepts_the_seed_of_pilots_and_a_base_at_its_own_rate() -> None:
+    tables = {group.budget: ComparedRuns(group, (), ()) for group in groups(tuned_runs(), pilots=True)}
+    assert tables.keys() == {"controlled", "tuned", "pilot"}
+    with pytest.raises(Skipped, match="stands in the controlled table"):
+        list(row_difference_rules.differences(tables["tuned"]))
+    with pytest.raises(Skipped, match="a seed of their own"):
+        list(plausibility_rules.seeds(tables["pilot"]))
+    assert [list(row_difference_rules.differences(tables[budget])) for budget in ("controlled", "pilot")] == [[], []]
+    assert [list(plausibility_rules.seeds(tables[budget])) for budget in ("controlled", "tuned")] == [[], []]
+
+
+def test_tuning_of_a_factorial_has_tuned_main_effects() -> None:
+    records = tuned_runs(("learned", "none"))
+    rms_specs = [replace(record.spec, recipe=replace(record.spec.recipe, norm="rms")) for record in records]  # type: ignore[type-var, arg-type]
+    records += [replace(record, spec=spec, id=spec.id) for record, spec in zip(records, rms_specs, strict=True)]
+    tables = ablation_tuning.tables(study_of(records))
+    assert [table.title.partition(" in ")[0] for table in tables[2:]] == ["Main effects", "Interactions"]
+    rows = tables[2].rows
+    assert [row[:2] for row in rows] == [("positions (learned)", "none"), ("norm (layernorm)", "rms")]
+    assert str(rows[0][3]).startswith("+0.2")
+    assert str(rows[0][4]).startswith("+0.4")
