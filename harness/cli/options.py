@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -192,15 +192,17 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name.replace('_', '-')}", metavar="FILE", default="", help=help_text)
 
 
-def add_framework(parser: Any, *, several: bool = False) -> None:
+def add_framework(group: Any, *, repeatable: Container[str] = ()) -> None:
     """Add --framework and --backend."""
     frameworks = sorted({framework for _, framework in registry.BUILDERS}, reverse=True)
-    if several:
-        help_text = "repeatable (default torch; without --variant also the suite's Keras variants)"
-        parser.add_argument("--framework", choices=frameworks, action="append", help=help_text)
+    if "framework" in repeatable:
+        help_text = "repeatable (default torch; without --variant also some Keras variants)"
+        group.add_argument("--framework", choices=frameworks, action="append", help=help_text)
     else:
-        parser.add_argument("--framework", choices=frameworks, help="(default torch)")
-    parser.add_argument("--backend", choices=registry.BACKENDS, help="backend of Keras (default tensorflow)")
+        group.add_argument("--framework", choices=frameworks, help="(default torch)")
+    help_text = f"backend of Keras{'; repeatable' * ('backend' in repeatable)} (default tensorflow)"
+    action = "append" if "backend" in repeatable else "store"
+    group.add_argument("--backend", choices=registry.BACKENDS, action=action, help=help_text)
 
 
 def framework_settings(framework: str | None, backend: str | None) -> tuple[str, ...]:
@@ -215,18 +217,27 @@ def framework_settings(framework: str | None, backend: str | None) -> tuple[str,
     return tuple(f"{name}={value}" for name, value in chosen if value is not None)
 
 
-def add_runs(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Add the options that change runs; with `several` they may name more than one framework."""
+def add_runs(parser: argparse.ArgumentParser, *, repeatable: Container[str] = ()) -> None:
+    """Add the options that change runs; those of `add_framework` may be repeatable."""
     group = parser.add_argument_group("runs")
     group.add_argument("--epochs", type=positive, help="passes over the training data (default: the suite's)")
     group.add_argument(
         "--updates", type=positive, metavar="N", help="stop training after N updates (default: all epochs)"
     )
-    group.add_argument("--threads", type=positive, help="CPU threads per run (default 2)")
+    add_models(group, repeatable=repeatable)
+
+
+def add_models(group: Any, *, repeatable: Container[str] = ()) -> None:
+    """Add the options that change models."""
+    group.add_argument("--threads", type=positive, help="CPU threads per model (default 2)")
     group.add_argument("--device", help="cpu, cuda, or another device of the framework (default cpu)")
     group.add_argument("--precision", choices=typing.get_args(specs.Precision), help="(default float32)")
-    add_cuda_graphs(group)
-    add_framework(group, several=several)
+    group.add_argument(
+        "--cuda-graphs",
+        choices=typing.get_args(specs.CudaGraphs),
+        help="experimental: capture torch training and decoding of Transformers as CUDA graphs (default off)",
+    )
+    add_framework(group, repeatable=repeatable)
     group.add_argument(
         "--set",
         action="append",
@@ -234,12 +245,6 @@ def add_runs(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
         metavar="FIELD=VALUE",
         help="change any setting, such as recipe.dropout=0.3; repeatable; `settings` lists all of them",
     )
-
-
-def add_cuda_graphs(group: Any) -> None:
-    """Add --cuda-graphs."""
-    help_text = "experimental: capture torch training and decoding of Transformers as CUDA graphs (default off)"
-    group.add_argument("--cuda-graphs", choices=typing.get_args(specs.CudaGraphs), help=help_text)
 
 
 def add_import(parser: argparse.ArgumentParser) -> None:

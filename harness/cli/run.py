@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from harness.cli import options, sweep
 from harness.cli.console import say, warn
@@ -21,6 +20,7 @@ from harness.processes.environment_variables import worker_environment
 from harness.processes.progress import Event, Progress, to_line
 from harness.processes.progress_display import Display
 from harness.processes.signals import Interrupted, SignalGuard
+from harness.processes.workers import ProcessSettings
 from harness.storage import locks, run_store
 from harness.storage.records import RunRecord
 from harness.training import load, reuse
@@ -71,31 +71,34 @@ def _execute_options(arguments: argparse.Namespace, guard: SignalGuard) -> int:
         say(f"{spec.id}: already {records[0].status}; remove its folder to run it again")
         return _report(records[0], arguments.results)
     display = Display(sys.stderr, names={spec.id: run_names([spec])[0]})
-    run_options = {
-        "command": arguments.typed,
-        "note": arguments.note,
-        "checkpoint_seconds": arguments.checkpoint_seconds,
-        "resume_anyway": arguments.resume_anyway,
-        "score_every": arguments.score_every,
-    }
+    settings = ProcessSettings(
+        command=arguments.typed,
+        note=arguments.note,
+        checkpoint_seconds=arguments.checkpoint_seconds,
+        resume_anyway=arguments.resume_anyway,
+        score_every=arguments.score_every,
+    )
     with contextlib.closing(display):
-        record = _run(spec, arguments.results, display, guard, run_options)
+        record = _run(spec, arguments.results, display, guard, settings)
     return _report(record, arguments.results, guard)
 
 
-def _run(
-    spec: RunSpec, results: Path, progress: Progress, guard: SignalGuard, run_options: dict[str, Any]
-) -> RunRecord:
-    """Train and measure a run while its lock is held. `run_options` are further arguments of `train.run`."""
+def _run(spec: RunSpec, results: Path, progress: Progress, guard: SignalGuard, settings: ProcessSettings) -> RunRecord:
+    """Train and measure a run while its lock is held."""
     with locks.hold(results, spec.id):
         try:
             with guard.interruptible():
                 from harness.training import train
-            return train.run(spec, results, progress=progress, guard=guard, **run_options)
+            return train.run(spec, results, progress=progress, guard=guard, **vars(settings))
         except Interrupted as error:
-            texts = {"note": run_options["note"], "command": run_options["command"]}
-            reason = f"{error} before its training"
-            record = RunRecord(id=spec.id, spec=spec, status="interrupted", reason=reason, **texts)
+            record = RunRecord(
+                id=spec.id,
+                spec=spec,
+                status="interrupted",
+                reason=f"{error} before its training",
+                command=settings.command,
+                note=settings.note,
+            )
             run_store.save_record(results, record)
             return record
 
@@ -114,7 +117,7 @@ def _spec(arguments: argparse.Namespace) -> RunSpec:
 def _execute_spec(arguments: argparse.Namespace, guard: SignalGuard) -> int:
     """Execute the spec in a line of standard input. Events go to standard output, everything else to standard error.
 
-    The line is the JSON of `harness.processes.workers.Payload`.
+    The line is that of `ProcessSettings.payload`.
     """
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
@@ -122,13 +125,13 @@ def _execute_spec(arguments: argparse.Namespace, guard: SignalGuard) -> int:
         try:
             payload = json.loads(sys.stdin.readline())
             spec = spec_from_json(payload["spec"])
-            run_options = {
-                "command": str(payload.get("command", "")),
-                "note": str(payload.get("note", "")),
-                "resume_anyway": payload.get("resume_anyway") is True,
-                "score_every": int(payload.get("score_every", 0)),
-                "checkpoint_seconds": float(payload.get("checkpoint_seconds", arguments.checkpoint_seconds)),
-            }
+            settings = ProcessSettings(
+                command=str(payload.get("command", "")),
+                note=str(payload.get("note", "")),
+                checkpoint_seconds=float(payload.get("checkpoint_seconds", arguments.checkpoint_seconds)),
+                resume_anyway=payload.get("resume_anyway") is True,
+                score_every=int(payload.get("score_every", 0)),
+            )
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"--spec -: standard input holds no run: {error}") from error
     if payload.get("follow"):
@@ -145,7 +148,7 @@ def _execute_spec(arguments: argparse.Namespace, guard: SignalGuard) -> int:
             guard.receive(signal.SIGTERM)  # the parent process is gone
 
     try:
-        record = _run(spec, arguments.results, report, guard, run_options)
+        record = _run(spec, arguments.results, report, guard, settings)
         return 0 if record.status in run_store.FINISHED else _exit_code(record, guard)
     except locks.Locked as error:
         report(Event(run=spec.id, stage="elsewhere", remark=str(error)))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import typing
 from pathlib import Path
 from typing import Any
 
 from harness.cli import options
-from harness.experiments import specs
 from harness.speed.plan import PARTS, SIZES
 from impls import registry
 
@@ -19,7 +17,7 @@ TIMEOUT_SECONDS = 3600.0
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add every option."""
     _add_measurement(parser)
-    _add_models(parser)
+    options.add_models(parser.add_argument_group("models"), repeatable=("framework", "backend"))
     options.add_data(parser)
     options.add_results(parser)
 
@@ -73,31 +71,3 @@ def defaults(parser: argparse.ArgumentParser) -> dict[str, Any]:
     """Return the default of every option that changes the measurement, by its name in the parsed arguments."""
     values = vars(parser.parse_args([]))
     return {name: value for name, value in values.items() if name not in ("reports", "document")}
-
-
-def _add_models(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("models")
-    group.add_argument("--threads", type=options.positive, help="CPU threads per model (default 2)")
-    group.add_argument("--device", help="cpu, cuda, or another device of the framework (default cpu)")
-    group.add_argument("--precision", choices=typing.get_args(specs.Precision), help="(default float32)")
-    options.add_cuda_graphs(group)
-    frameworks = sorted({framework for _, framework in registry.BUILDERS}, reverse=True)
-    group.add_argument(
-        "--framework",
-        choices=frameworks,
-        action="append",
-        help="repeatable (default torch; without --variant also the size's Keras variants)",
-    )
-    group.add_argument(
-        "--backend",
-        choices=registry.BACKENDS,
-        action="append",
-        help="backend of Keras; repeatable (default tensorflow)",
-    )
-    group.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="change any setting, such as recipe.dropout=0.3; repeatable",
-    )

@@ -21,6 +21,7 @@ from harness.experiments.specs import RunSpec
 from harness.processes.progress import Event, duration
 from harness.processes.progress_display import Display
 from harness.processes.signals import SignalGuard
+from harness.processes.workers import ProcessSettings
 from harness.storage import locks, run_store
 from harness.storage.records import RunRecord, Status
 from harness.text import count
@@ -55,30 +56,20 @@ def library(engine: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """Settings of the execution of a run, which do not change its result.
+class RunSettings(ProcessSettings):
+    """Settings of the execution of a run: those of its process, and its limits.
 
     Attributes:
-        command: The command line, for the record.
-        note: Free text for the record.
         timeout_seconds: The longest time of one process of a run; None for no limit.
         silence_seconds: The time without progress after which a process counts as hung; None for no limit.
         retries: How often a run is restarted if its process hung or was killed from outside.
         grace_seconds: The time that an interrupted process has to write its checkpoint.
-        checkpoint_seconds: The interval of checkpoints; None for the default of the run.
-        resume_anyway: Whether a run resumes from a checkpoint of another environment.
-        score_every: The number of epochs between two translations of the validation set; 0 for none.
     """
 
-    command: str = ""
-    note: str = ""
     timeout_seconds: float | None = None
     silence_seconds: float | None = SILENCE_SECONDS
     retries: int = 1
     grace_seconds: float = GRACE_SECONDS
-    checkpoint_seconds: float | None = None
-    resume_anyway: bool = False
-    score_every: int = 0
 
     def new_record(self, spec: RunSpec, status: Status, reason: str) -> RunRecord:
         """Return the record of a run that left none itself."""

@@ -18,7 +18,7 @@ from harness.execution.retry_policy import RetryPolicy, RunProcess
 from harness.experiments.specs import RunSpec
 from harness.processes import exit_status
 from harness.processes.progress import Event, duration
-from harness.processes.workers import Ended, Payload, Worker
+from harness.processes.workers import Ended, Worker
 from harness.storage import locks, logs, run_store
 from harness.storage.records import RunRecord
 
@@ -95,20 +95,11 @@ class LocalLauncher(Launcher[RunProcess]):
 
     def start(self, spec: RunSpec) -> RunProcess:
         """Start the process of a run."""
-        settings = self.settings
-        payload = Payload(
-            spec=spec,
-            command=settings.command,
-            note=settings.note,
-            checkpoint_seconds=settings.checkpoint_seconds,
-            resume_anyway=settings.resume_anyway,
-            score_every=settings.score_every,
-        )
         log_bytes = logs.size(run_store.log_path(self.results, spec.id))
         oom_kills, now, gpu = exit_status.out_of_memory_kills(), time.monotonic(), self.least_busy_gpu(spec)
         return RunProcess(
             spec=spec,
-            worker=Worker(payload, self.results, self._events.put, gpu=gpu),
+            worker=Worker(spec, self.settings, self.results, self._events.put, gpu=gpu),
             started=now,
             last_event=now,
             log_bytes=log_bytes,

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from harness.experiments.serialization import canonical_json, to_json
@@ -24,29 +24,32 @@ READER_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Payload:
-    """What the process of a run reads from standard input, as one line of JSON.
+class ProcessSettings:
+    """Settings of the process of a run. Only `resume_anyway` can change the result of the run.
 
     Attributes:
-        spec: The run.
         command: The command line, for the record.
         note: Free text for the record.
-        checkpoint_seconds: Time between two checkpoints; None for the default.
-        resume_anyway: Resume even if the checkpoint was written in another environment.
-        score_every: The number of epochs between two translations of the validation set; 0 for never.
+        checkpoint_seconds: The interval of checkpoints; None for the default.
+        resume_anyway: Whether a run resumes from a checkpoint that was written in another environment.
+        score_every: The number of epochs between two translations of the validation set; 0 for none.
     """
 
-    spec: RunSpec
     command: str = ""
     note: str = ""
     checkpoint_seconds: float | None = None
     resume_anyway: bool = False
     score_every: int = 0
 
-    def line(self) -> str:
-        """Return the line. `follow` asks the process to end when its standard input does."""
-        fields = {**vars(self), "spec": to_json(self.spec), "follow": True}
-        return canonical_json({name: value for name, value in fields.items() if value is not None}) + "\n"
+    def payload(self, spec: RunSpec) -> str:
+        """Return the line of JSON from which a process reads its run.
+
+        It has these settings that are not None, the `spec`, and `follow`, which asks the process to end when its
+        standard input does.
+        """
+        settings = {field.name: getattr(self, field.name) for field in fields(ProcessSettings)}
+        settings = {name: value for name, value in settings.items() if value is not None}
+        return canonical_json({**settings, "spec": to_json(spec), "follow": True}) + "\n"
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ class Worker:
     """The process of one run.
 
     Args:
-        payload: The run and its settings.
+        spec: The run.
+        settings: How the run is executed.
         results: The folder of results.
         report: Called in another thread with every event of the run, and with `Ended` at the end.
         gpu: The GPU that it sees, as in CUDA_VISIBLE_DEVICES; None for those of this process.
@@ -71,9 +75,14 @@ class Worker:
     """
 
     def __init__(
-        self, payload: Payload, results: Path, report: Callable[[Event | Ended], None], *, gpu: str | None = None
+        self,
+        spec: RunSpec,
+        settings: ProcessSettings,
+        results: Path,
+        report: Callable[[Event | Ended], None],
+        *,
+        gpu: str | None = None,
     ) -> None:
-        spec = payload.spec
         self.run, self._report = spec.id, report
         environment = worker_environment(spec)
         if gpu is not None:
@@ -84,7 +93,7 @@ class Worker:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # the process has ended already; its log has the reason
             # The pipe stays open: the process ends when it is closed, for example by the end of this process.
-            self._process.stdin.write(payload.line())
+            self._process.stdin.write(settings.payload(spec))
             self._process.stdin.flush()
         self._alive = threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True)

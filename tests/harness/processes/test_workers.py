@@ -9,7 +9,7 @@ import pytest
 from small_runs import spec
 
 from harness.cli.main import parser
-from harness.processes.workers import Payload
+from harness.processes.workers import ProcessSettings
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from harness.processes.workers import Payload
     ],
 )
 def test_payload_line_holds_its_settings(settings: dict[str, Any], expected: dict[str, Any]) -> None:
-    line = Payload(spec=spec(), command="a command", note="a note", **settings).line()
+    line = ProcessSettings(command="a command", note="a note", **settings).payload(spec())
     value = json.loads(line)
     assert (line[-1], value.pop("spec")["variant"]) == ("\n", "counting_model:build")
     assert value == {"command": "a command", "note": "a note", "follow": True, **expected}
