@@ -20,17 +20,13 @@ from harness.training.load import find_variant
 
 SUMMARY = "list every setting that --set changes"
 HELP = {
-    "budget": "which table the run belongs to: one training for all variants, or each as its source trains it",
     "framework": "framework of the model: torch or keras",
     "backend": "backend of Keras; none in torch",
     "device": "device that computes, such as cpu or cuda",
     "precision": "floating point format of training",
     "cuda_graphs": "experimental: replay training and decoding as CUDA graphs",
     "threads": "CPU threads",
-    "seed": "seed of initial weights, dropout and the order of batches",
     "updates": "stop training after this many updates; none: all epochs",
-    "variant": "name of the variant, or package.module:NAME",
-    "recipe": "architecture; none for an external builder, which has its own",
     "recipe.width": "model width (d_model); hidden size of a GRU",
     "recipe.embedding_width": "width of word embeddings of a GRU",
     "recipe.layers": "layers of the encoder, and of the decoder",
@@ -77,7 +73,6 @@ HELP = {
     "data.max_length": "longest sentence in tokens, with <sos> and <eos>",
     "data.training_pairs": "use only the first sentence pairs; none: all",
     "data.seed": "seed of the embedded corpus and of SentencePiece",
-    "data.files": "paths of the corpus files; set by --train-source and so on",
     "decoding.beam": "beam width; 1 is greedy search",
     "decoding.length_penalty": "exponent of the length normalization",
     "decoding.max_tokens": "longest translation",
@@ -87,8 +82,8 @@ HELP = {
 }
 """One line for each setting."""
 
-FIXED = ("variant", "budget", "seed")
-"""Settings that have options of their own and are not listed."""
+HIDDEN = ("variant", "budget", "seed", "recipe", "recipe.name", "recipe.source")
+"""Settings that are not listed: they have options of their own, or are no settings of an architecture."""
 
 ACCEPTED_WIDTH = 42
 """The width of the column of accepted values; longer lists move the help of their line to the right."""
@@ -150,21 +145,12 @@ def _shown(value: Any) -> str:
 
 def settings(spec: RunSpec) -> Iterator[Setting]:
     """Yield every setting of a run that `--set` can change: those of the run, then those of its parts."""
-    parts = ("recipe", "training", "data", "decoding")
-    for field in dataclasses.fields(spec):
-        if field.name not in (*parts, *FIXED):
-            yield _setting(spec, field.name, "")
-    for part in parts:
-        value = getattr(spec, part)
-        if dataclasses.is_dataclass(value):
-            for field in dataclasses.fields(value):
-                if field.name not in ("name", "source", "files"):
-                    yield _setting(value, field.name, f"{part}.")
-
-
-def _setting(owner: Any, name: str, prefix: str) -> Setting:
-    hint = typing.get_type_hints(type(owner))[name]
-    return Setting(prefix + name, getattr(owner, name), accepted_values(hint), HELP[prefix + name])
+    for name in sorted(options.setting_names(spec), key=lambda name: "." in name):
+        if name not in HIDDEN and not name.startswith("data.files"):
+            group, _, field = name.rpartition(".")
+            owner = getattr(spec, group) if group else spec
+            hint = typing.get_type_hints(type(owner))[field]
+            yield Setting(name, getattr(owner, field), accepted_values(hint), HELP[name])
 
 
 def accepted_values(hint: Any) -> str:

@@ -30,7 +30,7 @@ def test_settings_of_every_variant_have_help_and_can_be_set(variant: str) -> Non
 
 def test_settings_help_names_only_existing_settings() -> None:
     names = {row.name for variant in registry.names() for row in settings.settings(spec(variant))}
-    assert set(settings.HELP) - names <= {*settings.FIXED, "recipe", "data.files"}
+    assert set(settings.HELP) == names
 
 
 def test_settings_prints_values_that_options_change(capsys: pytest.CaptureFixture[str]) -> None:
