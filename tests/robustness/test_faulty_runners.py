@@ -54,7 +54,7 @@ def test_run_of_a_process_that_dies_is_taken_over(runs: FaultyRuns) -> None:
     with lock_holder(runs.results, "dies"):
         outcome = runs.execute(faulty("sound"))
     assert [record.status for record in outcome.records] == ["completed"]
-    assert "is gone and left it unfinished; it goes on here" in runs.output
+    assert "is gone and left it unfinished; resuming it" in runs.output
     assert runs.starts() == {"sound-0": 1}
 
 
@@ -205,7 +205,7 @@ def test_second_ctrl_c_ends_the_runner_immediately(runs: FaultyRuns) -> None:
     with runs.bench("--variant", "faulty_models:build_hanging", "--seed", "0") as process:
         assert until(lambda: len(runs.processes("hanging")) == 1)
         process.send_signal(signal.SIGINT)
-        read_until(process, "are asked to write their checkpoints and end")
+        read_until(process, "writes its checkpoint and ends")
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         process.wait(PATIENCE_SECONDS)
