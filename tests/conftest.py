@@ -91,3 +91,14 @@ def crew(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     working = Crew(tmp_path_factory.mktemp("crew"), tasks)
     yield working
     working.end()
+
+
+@pytest.fixture
+def variant_pair(tmp_path: Path) -> Path:
+    """Return a folder with runs of two variants, without translations."""
+    from compare_cases import BLEU, save_record
+
+    for variant, scores in BLEU.items():
+        for seed, score in enumerate(scores):
+            save_record(tmp_path, variant, seed, scores={"bleu_sacre": score, "test_loss": 2.0 + 0.01 * seed})
+    return tmp_path

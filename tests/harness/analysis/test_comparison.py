@@ -1,0 +1,256 @@
+"""Comparisons: differences with intervals, and results by sentence, length, word and n-gram, calculated by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+from compare_cases import BLEU, FIRST, SECOND, compared, save_record, text
+from pages_factory import save_run, translations
+from record_factory import digest, record
+
+from harness.analysis import comparability, example_sentences, selection, subsets
+from harness.analysis.comparison import Comparison, ReferenceCorpus
+from harness.analysis.comparison_metrics import MetricComparison
+from harness.analysis.effects import Conclusion
+from harness.analysis.selection import Side
+from harness.storage import run_store
+from harness.storage.run_store import Hypothesis
+
+
+def metric_of(comparison: Comparison, name: str) -> MetricComparison:
+    metric = comparison.figure(name)
+    assert metric is not None
+    return metric
+
+
+def test_difference_has_students_interval_on_the_logit_scale(variant_pair: Path) -> None:
+    metric = metric_of(compared(variant_pair), "bleu_sacre")
+    difference = metric.difference("B", "A")
+    assert difference is not None
+    # SciPy's paired t test on the logit scale; the ends are shown around the middle of the two means on that scale.
+    logits = [scipy.special.logit(np.array(BLEU[name]) / 100) for name in (SECOND, FIRST)]
+    expected = scipy.stats.ttest_rel(*logits)
+    middle = np.mean(logits)
+    ends = [
+        100 * (scipy.special.expit(middle + end / 2) - scipy.special.expit(middle - end / 2))
+        for end in (np.mean(logits[0] - logits[1]), *expected.confidence_interval(0.95))
+    ]
+    assert [difference.mean, difference.low, difference.high] == pytest.approx(ends)
+    assert difference.mean == pytest.approx(4 / 3, abs=0.002)
+    assert difference.p == pytest.approx(expected.pvalue)
+    assert difference.values == pytest.approx((1.0, 2.0, 1.0))
+    assert metric.conclusion(difference) is Conclusion.INCONCLUSIVE
+    assert [interval.mean for interval in metric.intervals] == pytest.approx([31.0, 97 / 3])
+    reverse = metric_of(compared(variant_pair, SECOND, FIRST), "bleu_sacre").difference("B", "A")
+    assert reverse is not None
+    assert (reverse.mean, reverse.low) == (pytest.approx(-ends[0]), pytest.approx(-ends[2]))
+
+
+@pytest.mark.parametrize(
+    ("name", "higher", "lower"),
+    [
+        ("bleu_sacre", Conclusion.BETTER, Conclusion.WORSE),
+        ("test_loss", Conclusion.WORSE, Conclusion.BETTER),
+    ],
+)
+def test_conclusion_follows_the_direction_of_the_metric(
+    tmp_path: Path, name: str, higher: Conclusion, lower: Conclusion
+) -> None:
+    for seed in range(3):
+        save_record(tmp_path, FIRST, seed, scores={name: 5.0})
+        save_record(tmp_path, SECOND, seed, scores={name: 6.0 + 0.1 * (seed - 1)})
+    metric = metric_of(compared(tmp_path), name)
+    assert metric.conclusion(metric.difference("B", "A")) is higher
+    assert metric.conclusion(metric.difference("A", "B")) is lower
+
+
+def test_bleu_of_each_order_comes_from_the_counts_of_sentences() -> None:
+    from sacrebleu.metrics.bleu import BLEU as SacreBleu
+
+    from harness.analysis.comparison_metrics import _of_order as bleu_of_order
+
+    counts, totals = [40, 22, 9, 3], [50, 45, 40, 35]
+    sums = np.array([[50, 55, *counts, *totals]], float)
+    for order in range(1, 5):
+        score = SacreBleu.compute_bleu(counts[:order], totals[:order], 50, 55, max_ngram_order=order)
+        assert bleu_of_order(sums, order, individual=False)[0] == pytest.approx(score.score)
+        individual = 100 * math.exp(1 - 55 / 50) * counts[order - 1] / totals[order - 1]
+        assert bleu_of_order(sums, order, individual=True)[0] == pytest.approx(individual)
+    assert bleu_of_order(np.array([[9.0, 9, 5, 2, 0, 0, 9, 8, 7, 6]]), 4, individual=False)[0] == 0
+
+
+def test_speed_is_shown_but_never_tested(tmp_path: Path) -> None:
+    for seed in range(3):
+        for variant, rate, machine in ((FIRST, 1000.0, "one"), (SECOND, 2000.0 + seed, "another")):
+            run = record(variant, seed)
+            speed = {**run.speed, "training_tokens_per_second": rate}
+            save_record(tmp_path, variant, seed, speed=speed, environment={**run.environment, "machine": machine})
+    metric = metric_of(compared(tmp_path), "training_tokens_per_second")
+    difference = metric.difference("B", "A")
+    assert difference is not None
+    assert difference.significant, "otherwise this test would show nothing"
+    assert metric.conclusion(difference) is Conclusion.NOT_TESTED
+    assert metric.unjudged == "measured on different machines"
+    report = text(tmp_path)
+    line = next(line for line in report.split("\n") if line.startswith("training throughput, tokens/s"))
+    assert "2.001" in line
+    assert line.endswith("?")
+    assert "A was measured on: one; threads: 2." in report
+    assert "B was measured on: another; threads: 2." in report
+
+
+def test_missing_statistics_of_sentences_are_reported(variant_pair: Path) -> None:
+    comparison = compared(variant_pair)
+    difference = metric_of(comparison, "bleu_sacre").difference("B", "A")
+    assert difference is not None
+    assert difference.basis == "seeds"
+    assert not comparison.parts
+    left_out = "\n".join(comparison.left_out)
+    assert "not every run has the statistics of its sentences" in left_out
+    assert "Sentences that differ most" in left_out
+    assert "Intervals cover other seeds, not other test sentences." in comparison.remarks
+
+
+def test_diverged_run_is_reported_and_its_difference_unknown(variant_pair: Path) -> None:
+    save_record(variant_pair, SECOND, 1, status="diverged", reason="loss is not finite", scores={"bleu_sacre": None})
+    report = text(variant_pair)
+    assert "Did not complete: B, seed 1: diverged after 10 epochs: loss is not finite." in report
+    assert "2 completed, 1 diverged" in report
+    assert "cannot be compared: B: no figure for seed 1 (diverged)." in report
+    line = next(line for line in report.split("\n") if line.startswith("sacreBLEU ↑"))
+    assert "32.00" in line, "the mean of the completed runs"
+
+
+def test_different_test_sets_are_not_paired(variant_pair: Path) -> None:
+    for seed in range(3):
+        run = record("paper", seed)
+        files = {**run.fingerprints["files"], "test.en": digest("another test set")}
+        run = replace(run, fingerprints={**run.fingerprints, "files": files})
+        save_run(variant_pair, run, translations("paper", seed, 30))
+    comparison = compared(variant_pair, FIRST, "paper", allow=["file test.en"])
+    assert comparison.left_out == (
+        "Sentences, lengths, words and n-grams: the sides were not measured on the same sentences.",
+    )
+    assert not comparison.parts
+    assert not comparison.extremes
+
+
+def test_budgets_are_compared_only_if_allowed_and_losses_only_on_the_same_words(variant_pair: Path) -> None:
+    for seed in range(3):
+        run = record(FIRST, seed, budget="source")
+        changed = {**run.fingerprints, "target_vocabulary": digest("other words")}
+        run_store.save_record(variant_pair, replace(run, fingerprints=changed))
+    sides = (f"{FIRST}@budget=controlled", f"{FIRST}@budget=source")
+    with pytest.raises(ValueError, match=r"budget \(controlled in A; source in B\)"):
+        compared(variant_pair, *sides)
+    disagreements = comparability.disagreements(selection.find(sides, variant_pair, complain=pytest.fail))
+    comparison = compared(variant_pair, *sides, allow=[disagreement.name for disagreement in disagreements])
+    perplexity, bleu = (metric_of(comparison, name) for name in ("test_perplexity", "bleu_sacre"))
+    assert perplexity.difference("B", "A") is None
+    assert perplexity.silent == "the sides have different target words"
+    assert bleu.difference("B", "A") is not None
+
+
+def test_different_settings_and_versions_are_listed(variant_pair: Path) -> None:
+    environment = {**record(SECOND, 0).environment, "versions": {"torch": "9.9"}, "python": "3.13.1"}
+    save_record(variant_pair, SECOND, 0, environment=environment)
+    settings = {setting.name: setting.values for setting in compared(variant_pair).settings}
+    assert settings["variant"] == (FIRST, SECOND)
+    assert settings["recipe.activation"] == ("relu", "gelu")
+    assert settings["version of torch"] == ("2.13.0", "9.9 / 2.13.0")
+    assert "training.epochs" not in settings
+    assert "seed" not in settings
+
+
+# Sentences, lengths, words and n-grams --------------------------------------------------------------------------------
+
+REFERENCES = (("a", "red", "dog"), ("a", "cat", "runs", "fast"), ("the", "dog"))
+CORPUS = ReferenceCorpus(
+    source=("ein roter Hund", "eine Katze rennt schnell", "der Hund"),
+    reference=("a red dog", "a cat runs fast", "the dog"),
+    words=REFERENCES,
+    frequencies={"a": 5_000, "dog": 200, "red": 20, "cat": 20, "the": 2_000, "runs": 3},
+)
+TRANSLATIONS = {
+    FIRST: (("a", "red", "dog"), ("a", "dog"), ("the", "dog")),
+    SECOND: (("a", "red", "cat"), ("a", "cat", "runs"), ("<unk>", "dog")),
+}
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> list[Side]:
+    """Two sides with two seeds and the same three translations."""
+    for variant, sentences in TRANSLATIONS.items():
+        for seed in range(2):
+            hypotheses = [Hypothesis(number, words, " ".join(words)) for number, words in enumerate(sentences)]
+            save_run(tmp_path, record(variant, seed), hypotheses)
+    return list(selection.find([FIRST, SECOND], tmp_path, complain=pytest.fail))
+
+
+def test_words_are_scored_by_their_frequency_in_training(sides: list[Side]) -> None:
+    assert CORPUS.frequencies is not None
+    subset_scores = subsets.words(sides, (0, 1), REFERENCES, CORPUS.frequencies)
+    assert subset_scores is not None
+    scores = {part.title: (part.size, *part.scores) for part in subset_scores.parts}
+    # F1 is 200 * matches / (hypothesis words + reference words), here for "runs".
+    assert scores["3–9"] == (1, 0.0, 100.0)
+    # "red" and "cat": the first has red; the second has red and two cats, one of them wrong.
+    assert scores["10–99"] == pytest.approx((2, 200 * 1 / (1 + 2), 200 * 2 / (3 + 2)))
+    # "dog": the first has three, two of them right; the second has one, which is right.
+    assert scores["100–999"] == pytest.approx((2, 200 * 2 / (3 + 2), 200 * 1 / (1 + 2)))
+    # "a" and "the": the second lacks "the".
+    assert scores["1,000 or more"] == pytest.approx((3, 100.0, 200 * 2 / (2 + 3)))
+    note = "1 words of the references are not in the vocabulary, so that no run can produce them."
+    assert subset_scores.notes == (note,)
+
+
+def test_ngrams_count_correct_ones_of_each_side(sides: list[Side]) -> None:
+    pair = example_sentences.ngrams((sides[0], sides[1]), (0, 1), REFERENCES, count=50)
+    assert pair is not None
+    of_second, of_first = (
+        {ngram.words: (ngram.first, ngram.second, ngram.share, ngram.seeds) for ngram in ngrams} for ngrams in pair
+    )
+    assert of_second == dict.fromkeys(("cat", "runs", "a cat", "cat runs", "a cat runs"), (0, 2, 0.75, 2))
+    assert of_first["dog"] == (4, 2, 3 / 8, 2)
+    assert of_first["a red dog"] == (2, 0, 0.25, 2)
+    assert "a" not in {**of_second, **of_first}, "it is correct equally often"
+    assert not any("<unk>" in words for words in (*of_second, *of_first))
+
+
+def test_most_different_sentences_are_ranked_by_their_scores(sides: list[Side]) -> None:
+    partial, perfect = [4, 4, 2, 1, 1, 1, 4, 3, 2, 1], [4, 4, 4, 3, 2, 1, 4, 3, 2, 1]
+    counts = np.zeros((2, 2, 3, 10), int)
+    counts[..., :] = partial
+    counts[1, :, 1] = counts[1, 0, 2] = counts[0, :, 0] = perfect
+    texts = (CORPUS.source, CORPUS.reference)
+    pair = example_sentences.most_different(
+        (sides[0], sides[1]), (0, 1), (counts[0], counts[1]), "bleu_sacre", count=5, texts=texts
+    )
+    assert pair is not None
+    better, worse = pair
+    partial_bleu = 100 * (0.5 * (1 / 3) * 0.5 * 1) ** 0.25
+    assert [sentence.number for sentence in better] == [1, 2]
+    assert [sentence.number for sentence in worse] == [0]
+    assert better[0].difference == pytest.approx(100 - partial_bleu)
+    assert better[1].difference == pytest.approx((100 - partial_bleu) / 2)
+    assert better[0].translations == ("a dog", "a cat runs")
+    assert better[0].reference == "a cat runs fast"
+
+
+def test_lengths_divide_sentences_into_scored_parts(sides: list[Side]) -> None:
+    lengths = np.array([4, 4, 9, 9, 9, 20])
+    matches = [lengths - order for order in range(4)]
+    correct = np.stack([lengths, lengths, *matches, *matches], axis=-1)
+    wrong = correct.copy()
+    wrong[lengths == 9, 2:6] = 0
+    sums = [np.stack([correct, correct]), np.stack([wrong, wrong])]
+    parts = subsets.by_length(sides, (0, 1), sums, "bleu_sacre").parts
+    assert [(part.title, part.size) for part in parts] == [("4", 2), ("9", 3), ("20", 1)]
+    assert [part.scores for part in parts] == [(100.0, 100.0), (100.0, 0.0), (100.0, 100.0)]
+    assert [part.changes[0].mean for part in parts] == pytest.approx([0, -100, 0], abs=0.01)

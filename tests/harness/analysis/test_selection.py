@@ -1,0 +1,62 @@
+"""The sides of a comparison: variants, runs and files; ambiguous and unknown names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from compare_cases import FIRST, SECOND, save_record
+from record_factory import record
+
+from harness.analysis import selection
+from harness.storage import run_store
+from impls.recipes import RECIPES
+
+
+def test_sides_are_variants_runs_and_files(variant_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    outside = save_record(elsewhere, "paper", 0)
+    run = record(FIRST, 1).id
+    names = [SECOND, run[:-4], str(elsewhere / outside.id), f"{FIRST}@seed=2"]
+    sides = selection.find(names, variant_pair, complain=pytest.fail)
+    assert [side.letter for side in sides] == ["A", "B", "C", "D"]
+    assert [side.seeds for side in sides] == [(0, 1, 2), (1,), (0,), (2,)]
+    assert [side.label for side in sides] == [SECOND, f"{FIRST}, seed 1", "paper", f"{FIRST}, seed 2"]
+    record_path = str(elsewhere / outside.id / "record.json")
+    (side, _) = selection.find([record_path, SECOND], variant_pair, complain=pytest.fail)
+    assert side.records[0].id == outside.id
+
+
+def test_variant_with_several_rows_is_refused_with_names_for_each(variant_pair: Path) -> None:
+    for position in ("alibi", "none"):
+        recipe = replace(RECIPES[FIRST], positions=position)  # type: ignore[arg-type]
+        run_store.save_record(variant_pair, record(FIRST, 0, recipe=recipe))
+    with pytest.raises(ValueError, match="3 rows of runs") as refusal:
+        selection.find([FIRST, SECOND], variant_pair, complain=pytest.fail)
+    names = re.findall(r"'(learned_positions@[^']+)'", str(refusal.value))
+    assert len(names) == 3
+    for name in names:
+        (side, _) = selection.find([name, SECOND], variant_pair, complain=pytest.fail)
+        assert f"recipe.positions={side.records[0].spec.recipe.positions}".endswith(name.partition("@")[2])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([FIRST], "give two or more"),
+        ([FIRST, "conv_fnn"], "did you mean 'conv_ffn'?"),
+        ([FIRST, FIRST], "name the same runs"),
+        ([FIRST, f"{FIRST}@seed=9"], "'seed=9' matches no run; the values are 0, 1, 2"),
+        ([FIRST, f"{FIRST}@sed=0"], "did you mean 'seed'?"),
+        ([FIRST, f"{FIRST}@max_length=100"], "data.max_length"),
+        ([FIRST, "no/such/record.json"], "there is no record.json"),
+        ([FIRST, __file__], "is neither a record.json"),
+    ],
+)
+def test_unknown_side_is_refused_in_one_line(variant_pair: Path, words: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=".") as refusal:
+        selection.find(words, variant_pair, complain=pytest.fail)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)

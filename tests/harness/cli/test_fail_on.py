@@ -1,0 +1,48 @@
+"""The conditions of `compare --fail-on`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from compare_cases import FIRST, SECOND, compared, save_record
+
+from harness.cli import fail_on
+
+
+def test_worse_needs_a_significant_difference(tmp_path: Path) -> None:
+    for seed in range(3):
+        save_record(tmp_path, FIRST, seed, scores={"bleu_sacre": 30.0, "chrf": 50.0})
+        save_record(tmp_path, SECOND, seed, scores={"bleu_sacre": 29.0 + 0.1 * seed, "chrf": 49.0 + 2 * (seed == 1)})
+    comparison = compared(tmp_path)
+    assert len(fail_on.holds(fail_on.read("bleu_sacre:worse"), comparison)) == 1
+    assert not fail_on.holds(fail_on.read("chrf:worse"), comparison)
+    assert not fail_on.holds(fail_on.read("bleu_sacre:worse"), compared(tmp_path, SECOND, FIRST))
+
+
+def test_worse_with_too_few_seeds_is_refused(variant_pair: Path) -> None:
+    comparison = compared(variant_pair, f"{FIRST}@seed=0", f"{SECOND}@seed=0")
+    with pytest.raises(ValueError, match="1 seed in common, but a test needs 3"):
+        fail_on.holds(fail_on.read("bleu_sacre:worse"), comparison)
+
+
+def test_unknown_difference_fails(variant_pair: Path) -> None:
+    save_record(variant_pair, SECOND, 1, status="diverged", scores={"bleu_sacre": None})
+    (line,) = fail_on.holds(fail_on.read("bleu_sacre<-50"), compared(variant_pair))
+    assert "unknown for B (conv_ffn): B: no figure for seed 1 (diverged)" in line
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("bleu_sacer<1", "did you mean 'bleu_sacre'?"),
+        ("bleu_sacre=1", "give METRIC<NUMBER"),
+        ("bleu_sacre<nan", "'nan' is not a finite number"),
+        ("bleu_sacre<x", "'x' is not a finite number"),
+        ("epoch_seconds:worse", "not tested for significance"),
+    ],
+)
+def test_bad_condition_is_refused(expression: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        fail_on.read(expression)

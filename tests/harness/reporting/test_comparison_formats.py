@@ -1,0 +1,132 @@
+"""The formats of comparisons: CSV and JSON can be read back, LaTeX is well-formed, hostile text stays text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from compare_cases import FIRST, SECOND, compared, save_record
+from pages_factory import save_run
+from record_factory import record
+
+from harness.cli.main import main
+from harness.reporting import comparison_data, render_latex
+from harness.reporting.document import Heading, Items, Table
+from harness.storage.run_store import Hypothesis
+from impls.recipes import RECIPES
+
+HOSTILE = (
+    '=HYPERLINK("http://evil")',
+    "\x1b]0;title\x07\x1b[31mred",
+    "\\input{/etc/passwd} & 100% $x$ #1 ~^_{}",
+    "| a | <script>alert(1)</script> [x](javascript:y) `",
+    "@SUM(1+1)\u202e\u009b31m",
+)
+
+
+def test_csv_has_every_difference(variant_pair: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(comparison_data.to_csv(compared(variant_pair)))))
+    assert all(None not in row and None not in row.values() for row in rows)
+    (bleu,) = [row for row in rows if (row["section"], row["name"]) == ("figure", "bleu_sacre")]
+    assert (bleu["first"], bleu["second"], bleu["significant"], bleu["n"]) == ("A", "B", "0", "3")
+    assert float(bleu["difference"]) == pytest.approx(4 / 3, abs=0.002)
+    assert float(bleu["low"]) < 0 < float(bleu["high"])
+    assert (bleu["tested_over"], bleu["conclusion"], bleu["comparisons"]) == ("seeds", "inconclusive", "1")
+    assert {row["section"] for row in rows} == {"side", "setting", "figure"}
+
+
+def test_json_has_its_schema_and_all_pairs(variant_pair: Path) -> None:
+    for seed in range(3):
+        save_record(variant_pair, "paper", seed)
+    document = json.loads(comparison_data.to_json(compared(variant_pair, FIRST, SECOND, "paper")))
+    assert document["schema"] == 2
+    assert [side["letter"] for side in document["sides"]] == ["A", "B", "C"]
+    (bleu,) = [metric for metric in document["figures"] if metric["name"] == "bleu_sacre"]
+    differences = bleu["differences"]
+    assert [(pair["side"], pair["less"]) for pair in differences] == [("B", "A"), ("C", "A"), ("C", "B")]
+    assert differences[0]["mean"] == pytest.approx(4 / 3, abs=0.002)
+    assert (bleu["comparisons"], bleu["table"]) == (3, "sides")
+
+
+def test_json_of_an_untested_metric_says_so(variant_pair: Path) -> None:
+    document = json.loads(comparison_data.to_json(compared(variant_pair)))
+    (rate,) = [metric for metric in document["figures"] if metric["name"] == "training_tokens_per_second"]
+    assert rate["differences"][0]["significant"] is False
+    assert rate["differences"][0]["conclusion"] == "not tested"
+
+
+def assert_well_formed(latex: str) -> None:
+    """Check that braces close, environments nest, and every row has as many cells as its table has columns."""
+    bare = re.sub(r"\\[\\{}&%$#_]", "", latex)
+    bare = re.sub(r"(?m)%.*$", "", bare)
+    assert bare.count("{") == bare.count("}")
+    pattern = r"\\begin\{tabular\}\{([^\n]*)\}\n\\toprule\n(.*?)\\bottomrule\n\\end\{tabular\}"
+    tables = re.findall(pattern, latex, re.DOTALL)
+    assert tables
+    assert len(tables) == latex.count("\\begin{table}") == latex.count("\\end{table}")
+    for columns, body in tables:
+        cells = len(re.sub(r"p\{[^}]*\}", "p", columns))
+        for row in filter(None, body.split("\n")):
+            if row != "\\midrule":
+                assert row.endswith(r" \\"), row
+                assert len(re.findall(r"(?<!\\)&", row)) + 1 == cells, row
+
+
+@pytest.fixture
+def hostile_runs(tmp_path: Path) -> list[str]:
+    """Store runs with hostile names, notes, reasons and translations, and return their paths."""
+    for index, hostile in enumerate(HOSTILE):
+        run = record(FIRST, 0, recipe=replace(RECIPES[FIRST], width=64 * (index + 1)))
+        spec = replace(run.spec, variant=hostile)
+        hypotheses = [Hypothesis(number, (hostile,), hostile) for number in range(8)]
+        save_run(tmp_path, replace(run, id=spec.id, spec=spec, note=hostile, reason=hostile), hypotheses)
+    return sorted(str(path) for path in tmp_path.iterdir())
+
+
+@pytest.fixture
+def _offline(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("MULTI30K_DIR", str(tmp_path_factory.getbasetemp() / "missing"))
+    monkeypatch.setattr("harness.cli.compare._failures", lambda *_, **__: [])
+
+
+@pytest.mark.usefixtures("_offline")
+@pytest.mark.parametrize("form", ["text", "markdown", "csv", "json", "latex"])
+def test_hostile_text_stays_text(
+    form: str, hostile_runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *hostile_runs, "--format", form, "--results", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert not [letter for letter in output if not (letter.isprintable() or letter == "\n")]
+    if form == "latex":
+        assert_well_formed(output)
+        assert "\\input" not in output
+    elif form == "csv":
+        cells = [cell for row in csv.reader(io.StringIO(output)) for cell in row]
+        assert any(cell.startswith("'=HYPERLINK") for cell in cells)
+        for cell in cells:
+            if cell.startswith(("=", "+", "-", "@")):
+                float(cell)
+    elif form == "markdown":
+        assert "<script" not in output
+        assert "](javascript" not in output
+        for block in output.split("\n\n"):
+            if block.startswith("|"):
+                assert len({line.count("|") for line in block.split("\n") if line}) == 1
+    elif form == "json":
+        assert json.loads(output)["sides"][0]["label"]
+
+
+def test_latex_escapes_commands() -> None:
+    assert render_latex.escape(r"\a{b}_&%$#~^") == (
+        r"\textbackslash{}a\{b\}\_\&\%\$\#\textasciitilde{}\textasciicircum{}"
+    )
+    latex = render_latex.blocks([Heading("100 %"), Table("lp", ("a", "b"), (("[x]", "*"),)), Items(("n_1",))])
+    assert_well_formed(latex)
+    assert "{[}x{]} & {*} \\\\" in latex, "a bracket or star after the end of a row is an option"
+    assert r"\caption{100 \%}" in latex
