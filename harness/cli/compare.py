@@ -82,7 +82,7 @@ def command(arguments: argparse.Namespace) -> int:
         _corpus(sides),
         examples=arguments.examples,
         with_text=not arguments.without_corpus_text,
-        others=comparison.other_rows(sides, arguments.results),
+        table_rows=comparison.other_rows(sides, arguments.results),
     )
     failures = [f"check: {line}" for line in _failures(sides, same_test=not allowed)]
     result = replace(result, remarks=(*failures, *result.remarks))

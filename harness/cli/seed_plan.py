@@ -61,7 +61,7 @@ def goal(text: str) -> Goal:
 class PilotRuns:
     """Runs that show the noise: the noise, the runs, and a description of their source."""
 
-    pilot: Pilot
+    estimate: NoiseEstimate
     records: list[RunRecord]
     source: str
 
@@ -77,7 +77,7 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
 
     single = list({spec.id: spec for spec in (replace(spec, seed=0) for spec in specs)}.values())
     runs = _pilot_runs(single, goal.metric, arguments.results)
-    noise, level = runs.pilot.noise, runs.pilot.level
+    noise, level = runs.estimate.noise, runs.estimate.level
     metric, scale = LEADERBOARD[goal.metric], scale_of(goal.metric)
     rows = max(2, *Counter(spec.budget for spec in single).values())
     comparisons = rows * (rows - 1) // 2
@@ -106,28 +106,28 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
 
 def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotRuns:
     """Return the noise of finished runs of the plan, otherwise of published runs."""
-    from harness.analysis.leaderboard import stored_sentences
-    from harness.analysis.pilots import best_pilot
+    from harness.analysis.evidence import stored_sentences
+    from harness.analysis.power import estimate_noise
 
     ids = {spec.id for spec in single}
     records = run_store.records(results, complain=warn) if results.is_dir() else []
     of_plan = [record for record in records if replace(record.spec, seed=0).id in ids]
-    pilot = best_pilot(of_plan, metric, stored_sentences(results))
-    if pilot is not None:
-        return PilotRuns(pilot, of_plan, f"the runs of this plan in {results}")
+    estimate = estimate_noise(of_plan, metric, stored_sentences(results))
+    if estimate is not None:
+        return PilotRuns(estimate, of_plan, f"the runs of this plan in {results}")
     published = []
     for folder in (PUBLISHED, PUBLISHED / "ablation"):
         if folder.is_dir():
             records = run_store.records(folder, complain=warn)
-            pilot = best_pilot(records, metric, stored_sentences(folder))
-            if pilot is not None:
-                published.append(PilotRuns(pilot, records, f"the published runs in {folder}"))
+            estimate = estimate_noise(records, metric, stored_sentences(folder))
+            if estimate is not None:
+                published.append(PilotRuns(estimate, records, f"the published runs in {folder}"))
     if not published:
         raise ValueError(
             f"--plan: no two seeds of one row in {results} or among the published runs show the noise of {metric}: "
             "run a pilot first, such as: python -m harness bench --seed 0-2"
         )
-    return max(published, key=lambda runs: runs.pilot.noise.degrees)
+    return max(published, key=lambda runs: runs.estimate.noise.degrees)
 
 
 def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, arguments: argparse.Namespace) -> str:
@@ -153,19 +153,20 @@ def _assumptions(runs: PilotRuns, metric_name: str) -> list[str]:
     from harness.analysis.effects import NORMAL_SEEDS
     from harness.analysis.metric_registry import LEADERBOARD, scale_of
 
-    metric, scale, pilot = LEADERBOARD[metric_name], scale_of(metric_name), runs.pilot
-    middle = scale.forward(pilot.level)
-    deviation = float(scale.shown(math.sqrt(pilot.noise.run_variance), middle))
+    metric, scale, estimate = LEADERBOARD[metric_name], scale_of(metric_name), runs.estimate
+    middle = scale.forward(estimate.level)
+    digits = metric.digits
+    deviation = float(scale.shown(math.sqrt(estimate.noise.run_variance), middle))
     lines = [
-        f"Noise: from {runs.source}: {pilot.title}, {count(pilot.rows, 'row')} over {pilot.seeds} seeds; "
-        f"a run's standard deviation over seeds is {deviation:.{metric.digits}f} at {pilot.level:.{metric.digits}f}, "
-        f"with {pilot.noise.degrees:.0f} degrees of freedom."
+        f"Noise: from {runs.source}: {estimate.title}, {count(estimate.rows, 'row')} over {estimate.seeds} seeds; "
+        f"a run's standard deviation over seeds is {deviation:.{digits}f} at {estimate.level:.{digits}f}, "
+        f"with {estimate.noise.degrees:.0f} degrees of freedom."
     ]
-    if not pilot.paired:
+    if not estimate.paired:
         lines.append("There is one row, so variance shared by paired seeds is not removed: pairs may need fewer seeds.")
-    if pilot.with_sentences:
-        error = float(scale.shown(math.sqrt(pilot.noise.sentence_variance), middle))
-        lines.append(f"Other test sentences change a difference by {error:.{metric.digits}f} at any number of seeds.")
+    if estimate.with_sentences:
+        error = float(scale.shown(math.sqrt(estimate.noise.sentence_variance), middle))
+        lines.append(f"Other test sentences change a difference by {error:.{digits}f} at any number of seeds.")
     else:
         lines.append("The variance due to other test sentences is unknown and not included.")
     lines.append(f"Below {NORMAL_SEEDS} seeds this assumes normally distributed seed noise. Nothing was run.")

@@ -73,7 +73,7 @@ def test_conclusion_follows_the_direction_of_the_metric(
 def test_bleu_of_each_order_comes_from_the_counts_of_sentences() -> None:
     from sacrebleu.metrics.bleu import BLEU as SacreBleu
 
-    from harness.analysis.comparison_metrics import _of_order as bleu_of_order
+    from harness.analysis.evidence import bleu_of_order
 
     counts, totals = [40, 22, 9, 3], [50, 45, 40, 35]
     sums = np.array([[50, 55, *counts, *totals]], float)

@@ -123,7 +123,7 @@ def test_plan_uses_published_runs_by_default() -> None:
     single = [record("learned_positions", 0).spec]
     runs = seed_plan._pilot_runs(single, "bleu_sacre", Path("no such folder"))
     assert "the published runs in " in runs.source
-    assert runs.pilot.noise.degrees >= 2
+    assert runs.estimate.noise.degrees >= 2
     assert runs.records
 
 
@@ -143,14 +143,14 @@ def test_bad_goal_is_refused(text: str, message: str, capsys: pytest.CaptureFixt
     assert error.count("\n") == 1
 
 
-def test_pilot_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) -> None:
+def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) -> None:
     records = pages_factory.folder(tmp_path, ("learned_positions", "paper", "conv_ffn"), seeds=3, count=40)
     sentences = stored_sentences(tmp_path)
-    pilot = best_pilot(records, "bleu_sacre", sentences, method=Method(resamples=100))
-    assert pilot is not None
-    assert (pilot.rows, pilot.seeds, pilot.with_sentences, pilot.paired) == (3, 3, True, True)
-    assert pilot.noise.degrees == 4
+    estimate = estimate_noise(records, "bleu_sacre", sentences, method=Method(resamples=100))
+    assert estimate is not None
+    assert (estimate.rows, estimate.seeds, estimate.with_sentences, estimate.paired) == (3, 3, True, True)
+    assert estimate.noise.degrees == 4
     one_row = [record for record in records if record.spec.variant == "paper"]
-    pilot = best_pilot(one_row, "bleu_sacre", sentences)
-    assert pilot is not None
-    assert (pilot.paired, pilot.with_sentences, pilot.noise.degrees) == (False, False, 2)
+    estimate = estimate_noise(one_row, "bleu_sacre", sentences)
+    assert estimate is not None
+    assert (estimate.paired, estimate.with_sentences, estimate.noise.degrees) == (False, False, 2)
