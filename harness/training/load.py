@@ -15,10 +15,10 @@ from impls.contract import Seq2SeqModel
 
 
 def find_variant(name: str) -> str:
-    """Return `name` if it is a variant; modules of package.module:NAME are looked for in the current folder too.
+    """Return `name` if it is a variant. The module of package.module:NAME may be in the current folder.
 
     Raises:
-        ValueError: no variant has this name; the message suggests the closest one.
+        ValueError: No variant has this name; the message suggests the closest one.
     """
     folder = os.getcwd()
     if ":" in name and folder not in sys.path:
@@ -33,14 +33,14 @@ def load_model(
     """Build the model of a run and load its stored weights.
 
     Args:
-        record: the run's record, which may come from an untrusted source.
-        results: the folder of results.
-        dataset: the prepared corpus of the run.
-        device: where the model computes.
-        import_builder: whether code that the record names may be imported and executed.
+        record: The record of the run, which may come from an untrusted source.
+        results: The folder of results.
+        dataset: The prepared corpus of the run.
+        device: The device of the model.
+        import_builder: Whether code that the record names may be imported and executed.
 
     Raises:
-        ValueError: the weights are missing or damaged, do not have the shapes of the recipe, or the record names an
+        ValueError: The weights are missing or damaged, do not have the shapes of the recipe, or the record names an
             external builder and `import_builder` is false.
     """
     from harness.processes.environment_variables import worker_environment

@@ -34,12 +34,12 @@ class LoopCallbacks:
     """Functions that the loop calls.
 
     Attributes:
-        on_update: after every update, inside the time that counts as training.
-        on_validation: before a validation.
-        translate_validation: called with the number of an epoch after its validation; returns the BLEU of the model's
+        on_update: Called after every update, inside the time that counts as training.
+        on_validation: Called before a validation.
+        translate_validation: Called with the number of an epoch after its validation; returns the BLEU of the model's
             translations of the validation set, or None for epochs that are not scored.
-        on_epoch: after an epoch, validation and checkpoint included.
-        save_checkpoint: stores the state and the model, outside the time that counts as training.
+        on_epoch: Called after an epoch, including validation and checkpoint.
+        save_checkpoint: Stores the state and the model, outside the time that counts as training.
     """
 
     on_update: Callable[[], None] = _ignore

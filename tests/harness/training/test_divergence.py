@@ -140,10 +140,6 @@ def test_run_with_a_non_finite_value_ends_in_a_record_with_the_reason(
     assert train.run(run, tmp_path) == record
 
 
-def test_divergence_has_nine_cases() -> None:
-    assert len(NAMES) == 9
-
-
 def test_non_finite_value_survives_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     run, name = run_of(VARIANT, "a moment is NaN"), "a moment is NaN"

@@ -304,15 +304,6 @@ def test_run_with_patience_resumes_with_the_same_record(tmp_path: Path, monkeypa
     assert resumed.chosen_epochs == record.chosen_epochs
 
 
-def test_run_with_a_damaged_checkpoint_starts_again(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
-    train.run(spec(), tmp_path, progress=Interrupter(2))
-    (tmp_path / spec().id / "checkpoint-1.safetensors").write_bytes(b"half")
-    events: list[Event] = []
-    assert train.run(spec(), tmp_path, progress=events.append).status == "completed"
-    assert any("starts anew" in event.remark for event in events)
-
-
 @pytest.mark.parametrize(("updates", "expected"), [(3, [3]), (7, [7]), (9, [7, 9]), (99, [7, 14, 21])])
 def test_run_with_an_update_limit_stops_there(tmp_path: Path, updates: int, expected: list[int]) -> None:
     record = train.run(spec(updates=updates), tmp_path)
