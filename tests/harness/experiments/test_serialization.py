@@ -11,14 +11,10 @@ from typing import Any, Literal
 
 import pytest
 from places import ROOT
-from small_runs import TINY, spec
+from small_runs import TINY, spec, through_json
 
-from harness.experiments.serialization import RECIPE_TYPES, canonical_json, from_json, json_schema, to_json
+from harness.experiments.serialization import RECIPE_TYPES, canonical_json, from_json, json_schema
 from harness.experiments.specs import RunSpec, spec_from_json
-
-
-def through_json(value: Any) -> Any:
-    return json.loads(json.dumps(to_json(value), allow_nan=False))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
-from small_runs import DATA, TINY, spec
+from small_runs import DATA, TINY, spec, through_json
 
-from harness.experiments.serialization import to_json
 from harness.experiments.specs import DataSpec, DecodingSpec, FileSpec, RunSpec, spec_from_json
 from impls import registry
 from impls.contract import GruRecipe, Training
@@ -23,10 +21,6 @@ SPECS = [
     spec(),
     spec(data=DataSpec(corpus="files", files=FILES), updates=3),
 ]
-
-
-def through_json(value: Any) -> Any:
-    return json.loads(json.dumps(to_json(value), allow_nan=False))
 
 
 @pytest.mark.parametrize("run", SPECS, ids=lambda run: run.variant)

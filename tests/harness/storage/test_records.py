@@ -6,13 +6,11 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from places import ROOT
-from small_runs import spec
+from small_runs import spec, through_json
 
-from harness.experiments.serialization import to_json
 from harness.experiments.specs import ADDED_FIELDS, RunSpec
 from harness.storage import files
 from harness.storage.records import EpochRecord, RunRecord, epochs_from_json, record_from_json, record_schema
@@ -33,10 +31,6 @@ EPOCH = EpochRecord(
     validation_seconds=0.5,
 )
 SPEC = RunSpec(variant="paper", recipe=registry.recipe("paper"), training=registry.training("paper"))
-
-
-def through_json(value: Any) -> Any:
-    return json.loads(json.dumps(to_json(value), allow_nan=False))
 
 
 def test_record_of_version_1_is_completed_and_keeps_its_id() -> None:
