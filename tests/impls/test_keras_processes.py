@@ -183,8 +183,7 @@ def test_missing_package_names_install_command(name: str, hidden: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("jax", "keras-torch"))) for name in CHOICES],
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("jax", "keras-torch"))) for name in CHOICES]
 )
 def test_framework_trains_without_the_others(name: str, folder: Path) -> None:
     hidden = tuple(sorted((COMPUTES | {"keras"}) - frameworks_of(name)))
