@@ -20,6 +20,8 @@ from impls.pytorch.cpu_kernels import LOSS_ROWS, add_masked, attend_packed, outp
 from impls.pytorch.dropout import Dropout, DropoutSource
 from impls.pytorch.torch_packing import pack
 
+pytestmark = pytest.mark.usefixtures("single_thread")
+
 MASKED_SCORE = -1e9
 DOUBLE = torch.float64
 
