@@ -73,14 +73,14 @@ def _seeds(seeds: Sequence[int]) -> str:
 def _warnings(comparison: Comparison) -> list[str]:
     notes = dict.fromkeys(record.note for side in comparison.sides for record in side.records if record.note)
     lines = [
-        *(f"Not the same on all sides, and allowed: {item.name}: {item.values}." for item in comparison.allowed),
+        *(f"Allowed difference: {item.name}: {item.values}." for item in comparison.allowed),
         *(f"Note: {note}" for note in notes),
         *(f"Did not complete: {line}." for line in comparison.lost),
         *comparison.remarks,
     ]
     if comparison.lost and comparison.seeds:
         seeds = _seeds(comparison.seeds)
-        lines.append(f"Lengths, words, sentences and n-grams are of {seeds} alone, where every run completed.")
+        lines.append(f"Lengths, words, sentences and n-grams use {seeds} only, the seeds completed on every side.")
     return lines
 
 
@@ -90,9 +90,9 @@ def _finding(comparison: Comparison, side: Side) -> str:
     names = f"{side.letter} ({side.label})", f"{base.letter} ({base.label})"
     difference = main.difference(side.letter, base.letter) if main else None
     if main is None or difference is None or difference.mean is None:
-        reason = (main.silent if main else "") or (difference.remark if difference else "") or "no side has it"
+        reason = (main.silent if main else "") or (difference.remark if difference else "") or "no side has a score"
         return f"sacreBLEU of {names[0]} and {names[1]} cannot be compared: {reason.rstrip('.')}."
-    sentence = f"sacreBLEU, {names[0]} less {names[1]}: {signed(difference.mean, 2)}"
+    sentence = f"sacreBLEU, {names[0]} minus {names[1]}: {signed(difference.mean, 2)}"
     conclusion, interval = main.conclusion(difference), bounds(difference, 2)
     if difference.tested == "sentences":
         sentence += f", one seed, {_p_values(main, difference)}"
@@ -120,7 +120,7 @@ def _p_values(metric: MetricComparison, difference: Difference) -> str:
 def _settings(comparison: Comparison) -> list[Block]:
     title = Heading("Settings in which the sides differ")
     if not comparison.settings:
-        return [title, Items(("None, but the seed where that differs.",))]
+        return [title, Items(("None, apart from the seed.",))]
     letters = [side.letter for side in comparison.sides]
     rows = tuple((setting.name, *setting.values) for setting in comparison.settings)
     return [title, Table("l" * (1 + len(letters)), ("setting", *letters), rows)]
@@ -141,7 +141,7 @@ def _metrics(comparison: Comparison, letter: str, kind: Kind, title: str) -> lis
     notes = _not_compared(metrics)
     differences = [metric.difference(letter, base) for metric in metrics]
     if all(difference.n == 1 for difference in differences if difference is not None):
-        notes.append("p here is over test sentences (approximate randomisation), not over seeds.")
+        notes.append("p is over test sentences (approximate randomisation), not over seeds.")
     elif kind == "quality":
         notes += _power(metrics, letter, base)
     rows = tuple(_metric(metric, letter, base) for metric in metrics)
@@ -184,7 +184,7 @@ def _power(metrics: Sequence[MetricComparison], letter: str, base: str) -> list[
     significant = (Conclusion.BETTER, Conclusion.WORSE)
     amount = sum(metric.conclusion(difference) in significant for metric, difference in pairs)
     notes = [
-        f"{amount} of {len(pairs)} figures differ significantly; without any difference each would once in twenty."
+        f"{amount} of {len(pairs)} metrics differ significantly; without a true difference each would in 1 of 20 cases."
     ]
     main = next((metric for metric, _ in pairs if metric.figure.name == MAIN), pairs[0][0])
     if main.table is not None and main.table.detectable is not None:
@@ -212,7 +212,7 @@ def _matrices(comparison: Comparison) -> list[Block]:
         if metric.table is not None and len(letters) > 2:
             rows = tuple((row, *(_pair(metric, row, column) for column in letters)) for row in letters)
             title = f"All pairs: {metric.figure.title} ({metric.figure.direction} is better)"
-            blocks += [Heading(title), Table("l" + "r" * len(letters), ("row less column", *letters), rows)]
+            blocks += [Heading(title), Table("l" + "r" * len(letters), ("row minus column", *letters), rows)]
     return blocks
 
 
@@ -231,7 +231,7 @@ def _costs(comparison: Comparison, side: Side) -> list[Block]:
         return []
     symbol = Conclusion.NOT_TESTED.symbol
     reason = next((metric.unjudged for metric in metrics if metric.figure.name != "parameters"), "")
-    notes = [f"{symbol} not tested: {reason}. The intervals are over seeds alone."] if reason else []
+    notes = [f"{symbol} not tested: {reason}. Intervals cover seeds only."] if reason else []
     for measured in (base, side):
         for name in dict.fromkeys(map(machine, measured.records)):
             threads = "/".join(dict.fromkeys(str(record.spec.threads) for record in measured.records))
@@ -268,7 +268,7 @@ def _subsets(comparison: Comparison, subsets: SubsetScores) -> list[Block]:
     notes = list(subsets.notes)
     if len(comparison.seeds) != 2:
         tests = len(subsets.parts) * len(letters)
-        notes.append(f"Symbols after Holm's correction for the {tests} differences of this table.")
+        notes.append(f"Symbols hold after Holm's correction for the {tests} differences of this table.")
     table = Table("lrr" + "r" * len(letters) + "rll" * len(letters), tuple(heads), tuple(rows))
     return _table_and_notes(f"{subsets.score} {subsets.title}", table, notes)
 
@@ -290,9 +290,9 @@ def _sentences(comparison: Comparison, examples: LargestDifferences) -> list[Blo
     if not blocks:
         return [Heading(f"Sentences: {letter} against {base}"), Items(("No sentence's score differs.",))]
     note = (
-        f"{letter} − {base} is the difference of the sentence's {score}, mean over {_seeds(comparison.seeds)}; "
-        f"shown is the seed whose difference is nearest to it, with its own {score}. Chosen because they differ "
-        "most: they show how, not how much."
+        f"{letter} − {base} is the difference in the sentence's {score}, a mean over {_seeds(comparison.seeds)}. The "
+        f"translations and their {score} are of the seed closest to this mean. These sentences differ most: they are "
+        "examples, not estimates."
     )
     return [*blocks, Items((note,))]
 
@@ -318,8 +318,9 @@ def _ngrams(comparison: Comparison, examples: LargestDifferences) -> list[Block]
             title = Heading(f"n-grams that {letter} has right {direction} often than {base}")
             blocks += [title, Table("lrrrr", ("n-gram", base, letter, "share", "seeds"), rows)]
     note = (
-        "Times right, summed over seeds; share: (second + 1) / (first + second + 2); seeds: in how many the same side "
-        "has it right more often. The largest of many thousand, so often chance (Neubig et al. 2019, compare-mt)."
+        "Counts of correct n-grams, summed over seeds. share: (second + 1) / (first + second + 2). seeds: how many "
+        "differ in the same direction. These are the largest of many thousand differences, often by chance (Neubig et "
+        "al. 2019, compare-mt)."
     )
     return [*blocks, Items((note,))] if blocks else []
 
@@ -332,14 +333,14 @@ def _legend(comparison: Comparison) -> tuple[str, ...]:
     seeds = len(main.table.seeds) if main and main.table else 0
     table = "the report's table" if main and main.reported else "the table of these sides"
     lines = [
-        "↑ higher is better, ↓ lower is better. Columns of a side are means over its own completed runs.",
-        f"A difference is a side less {base}, seed by seed, over the seeds that all sides have.",
+        "↑ higher is better, ↓ lower is better. The columns of a side are means over its completed runs.",
+        f"A difference is a side minus {base}, paired by seed, over the seeds that all sides have.",
         f"{LEGEND}; after Holm's correction for all comparisons of {table}.",
-        "p is that of the comparison on its own, and below 0.05 exactly where its 95 % interval leaves 0 out; p of N "
-        "is corrected for the N comparisons of the table. Neither is corrected for the number of figures: decide on "
-        "one before looking. Most rise and fall together.",
+        "p is the p-value of the comparison on its own, below 0.05 if and only if its 95 % interval excludes 0. p of N "
+        "is corrected for the N comparisons of the table. Neither is corrected for the number of metrics, which are "
+        "correlated: choose one in advance.",
         "new seed: the probability that the side is better in a new seed on the same test sentences.",
-        "covers: what interval and p cover. One that covers seeds alone says nothing of other test sentences.",
+        "covers: what interval and p cover. If they cover seeds only, they do not hold for other test sentences.",
     ]
     if seeds >= LEAST_SEEDS and (condition := assumption(seeds)):
         lines.append(f"All tests over {seeds} seeds hold{condition}.")
