@@ -297,7 +297,7 @@ def _speeds(tables: Sequence[TableAnalysis]) -> list[Block]:
     blocks: list[Block] = []
     for judged, slug in zip(tables, report_sections.slugs(tables), strict=True):
         rows = judged.table.rows
-        names = [] if judged.mismatches else run_plots.speeds(rows, "bleu_sacre")
+        names = [] if judged.mismatches else run_plots.speeds(rows)
         if not names:
             continue
         alt = f"Points, one per variant: sacreBLEU against throughput, {', '.join(judged.labels)}"

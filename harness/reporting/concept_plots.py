@@ -23,13 +23,14 @@ from impls import formulas
 from impls.contract import Activation, Training
 
 VISIBLE_COLOUR, HIDDEN_COLOUR = "#0072B2", "#E8E8E8"
+TRAINING_PAIRS = 29_000
 
 
 @styled
-def sinusoid_table(positions: int = 100, width: int = 256) -> Figure:
-    """Draw the sinusoidal positions as a heat map, position downwards, column across."""
+def sinusoidal_positions(table: npt.NDArray[Any]) -> Figure:
+    """Draw a table of sinusoidal positions [P,D] as a heat map, position downwards, column across."""
     title = "Sinusoidal positions: sine in even columns, cosine in odd ones"
-    return _position_table(formulas.sinusoids(positions, width), 1.0, title, "; waves grow longer to the right")
+    return _position_table(table, 1.0, title, "; waves grow longer to the right")
 
 
 @styled
@@ -53,7 +54,7 @@ def _position_table(values: npt.NDArray[Any], largest: float, title: str, note: 
 
 
 @styled
-def learning_rates(trainings: Mapping[str, Training], training_pairs: int = 29_000) -> Figure:
+def learning_rates(trainings: Mapping[str, Training]) -> Figure:
     """Draw the learning rate of each variant over its updates; variants with the same training share a line."""
     variants: dict[Training, list[str]] = {}
     for name, training in trainings.items():
@@ -62,7 +63,7 @@ def learning_rates(trainings: Mapping[str, Training], training_pairs: int = 29_0
     axes = grid[0, 0]
     ends: list[tuple[float, float, str, Style]] = []
     for training, names in variants.items():
-        updates = training.epochs * math.ceil(training_pairs / training.batch_size)
+        updates = training.epochs * math.ceil(TRAINING_PAIRS / training.batch_size)
         points = np.unique(np.append(np.linspace(1, updates, 400).astype(int), [max(training.warmup_updates, 1)]))
         rates = [schedules.learning_rate(training, int(update)) for update in points]
         line = style(names[0])
@@ -70,7 +71,7 @@ def learning_rates(trainings: Mapping[str, Training], training_pairs: int = 29_0
         axes.plot(points[-1:], rates[-1:], **{**line.line, "linestyle": "none"})
         ends.append((float(points[-1]), rates[-1], ", ".join(names), line))
     axes.set_title("Learning rate, as each source trains its variant; the marker is the end of its training")
-    axes.set_xlabel(f"update ({training_pairs:,} training pairs)")
+    axes.set_xlabel(f"update ({TRAINING_PAIRS:,} training pairs)")
     axes.set_ylabel("learning rate")
     axes.set_xlim(0, None)
     axes.set_ylim(0, None)
@@ -81,7 +82,7 @@ def learning_rates(trainings: Mapping[str, Training], training_pairs: int = 29_0
 
 
 @styled
-def padded_masks(source_lengths: Sequence[int] = (6, 4, 2), target_lengths: Sequence[int] = (5, 6, 3)) -> Figure:
+def padded_masks(source_lengths: Sequence[int], target_lengths: Sequence[int]) -> Figure:
     """Draw the attention masks of a padded batch, one row of panels per sentence."""
     masks = formulas.masks(source_lengths, target_lengths)
     sentences, sources = masks.encoder.shape
@@ -123,9 +124,9 @@ def _mask(axes: Axes, visible: npt.NDArray[np.bool_], queries: int, keys: int) -
 
 
 @styled
-def activations(names: Sequence[str] = get_args(Activation)) -> Figure:
+def activations() -> Figure:
     """Draw each activation and its derivative from -4 to 4."""
-    x = np.linspace(-4, 4, 401)
+    names, x = get_args(Activation), np.linspace(-4, 4, 401)
     picture, grid = figure(11, 3.3, columns=len(names), sharey=True)
     for axes, name in zip(grid[0], names, strict=True):
         axes.axhline(0, color=FAINT, lw=0.6)

@@ -37,12 +37,14 @@ def save(records: Sequence[RunRecord], folder: Path) -> None:
         settings[run] |= differing
     width = len(next(iter(settings.values()), {})) + 1
     metrics = [name for name, metric in METRICS.items() if metric.kind != "orders"][: MOST_COLUMNS - width]
+    epochs = [epoch for record in records for epoch in record.curve]
+    unused = set() if any(epoch.validation_bleu is not None for epoch in epochs) else {"validation_bleu"}
     runs, curves = [], []
     for record in records:
         values = {_column(name): measure(record, name) for name in metrics}
         runs.append({**settings[record.id], "status": record.status, **values})
         for epoch in record.curve:
-            line = {_column(name): value for name, value in asdict(epoch).items()}
+            line = {_column(name): value for name, value in asdict(epoch).items() if name not in unused}
             curves.append({**settings[record.id], **line, "kept": int(epoch.epoch in record.chosen_epochs)})
     write_table(runs, folder / RUNS)
     write_table(curves, folder / CURVES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -40,14 +41,12 @@ def report() -> Document:
     )
 
 
-def _positions(positions: int = 100, width: int = 256) -> list[Block]:
+def _positions() -> list[Block]:
+    table = formulas.sinusoids(100, 256)
     alt = "Heat map of the sinusoidal positions: waves across positions that grow longer with the column"
-    data = position_table(formulas.sinusoids(positions, width))
     text = "Sinusoidal positions (Vaswani et al. 2017, section 3.5) are added to the embeddings; nothing is learned."
-    return [
-        Heading("Positions", slug="positions"),
-        Figure("sinusoids", text, alt, lambda: concept_plots.sinusoid_table(positions, width), data),
-    ]
+    draw = partial(concept_plots.sinusoidal_positions, table)
+    return [Heading("Positions", slug="positions"), Figure("sinusoids", text, alt, draw, position_table(table))]
 
 
 def position_table(values: Any) -> Table:
@@ -75,7 +74,7 @@ def _masks() -> list[Block]:
     caption = "Three padded sentences of one batch: nothing attends to padding, and no target token to a later one."
     return [
         Heading("Masks", slug="masks"),
-        Figure("masks", caption, alt, lambda: concept_plots.padded_masks(sources, targets), data),
+        Figure("masks", caption, alt, partial(concept_plots.padded_masks, sources, targets), data),
     ]
 
 
@@ -118,7 +117,7 @@ def _learning_rates() -> list[Block]:
             "learning-rates",
             "Learning rate against updates, as each source trains its variant.",
             "Learning rate against updates, a line for each training",
-            lambda: concept_plots.learning_rates(TRAININGS),
+            partial(concept_plots.learning_rates, TRAININGS),
             Table("l" + "r" * len(updates), heads, rows),
         ),
     ]

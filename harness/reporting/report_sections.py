@@ -75,25 +75,28 @@ def slugs(tables: Sequence[TableAnalysis]) -> list[str]:
 
 
 def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
-    """Return the learning curves of each table whose runs are comparable and have at least two epochs."""
+    """Return the losses and, where translations were scored, the BLEU per epoch of each comparable table."""
     blocks: list[Block] = []
     for judged, slug in zip(tables, slugs(tables), strict=True):
-        rows, labels, chart = judged.table.rows, judged.labels, run_plots.LOSSES
-        if judged.mismatches or not run_plots.has_curves(rows, chart):
-            continue
+        rows, labels = judged.table.rows, judged.labels
         seeds = max(len(row.counted) for row in rows)
         bands = "Bands are 95 % intervals over seeds. " if seeds > 2 else "One seed: no bands. " if seeds == 1 else ""
-        alt = f"Training and validation loss against epochs, a panel for each of {', '.join(labels)}"
-        blocks.append(
-            Figure(
-                f"{slug}-loss",
-                f"{judged.table.heading}. {bands}× ends a run that did not complete. Lower is better.",
-                short_line(alt, longest=600),
-                partial(run_plots.learning_curves, rows, labels, chart),
-                run_plots.curve_data(rows, labels, chart),
-                partial(run_plots.curve_reading, rows, labels, chart),
+        losses = f"{bands}× ends a run that did not complete. Lower is better."
+        bleu = "Greedy translations of the validation set. Higher is better."
+        for chart, text in ((run_plots.LOSSES, losses), (run_plots.BLEU, bleu)):
+            panels = [] if judged.mismatches else run_plots.panel_labels(rows, labels, chart)
+            if not panels:
+                continue
+            blocks.append(
+                Figure(
+                    f"{slug}-{chart.name}",
+                    f"{judged.table.heading}. {text}",
+                    short_line(f"{chart.title} against epochs, a panel for each of {', '.join(panels)}", longest=600),
+                    partial(run_plots.learning_curves, rows, labels, chart),
+                    run_plots.curve_data(rows, labels, chart),
+                    partial(run_plots.curve_reading, rows, labels, chart),
+                )
             )
-        )
     return [Heading("Learning curves", slug="curves"), *blocks] if blocks else []
 
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from harness.analysis.grouping import TableRow
-from harness.analysis.metric_registry import METRICS
-from harness.analysis.scales import IDENTITY, Reals, Scale
+from harness.analysis.metric_registry import MAIN, METRICS, Metric
+from harness.analysis.scales import Reals, Scale
 from harness.analysis.statistics import bands
 from harness.reporting.document import Table
 from harness.reporting.formatting import MISSING, significant_digits
@@ -40,50 +40,86 @@ PANELS_PER_ROW = 4
 
 @dataclass(frozen=True)
 class CurveChart:
-    """The fields of `EpochRecord` that a chart of learning curves shows.
+    """A chart of learning curves, one panel per row of a table.
 
     Attributes:
-        lines: For each field its name and dashes. The first panel's first line is the grey reference of the others.
+        name: The end of the figure's file name.
+        title: What it shows.
+        lines: The fields of `EpochRecord` with their names and dashes; the first one is also the grey reference.
+        metric: The digits and the scale of the values.
         unit: The label of the vertical axis.
-        digits: The decimals of a value.
-        scale: The scale on which intervals are computed.
+        heading: The line above the panels.
+        is_optional: Whether rows without two values have no panel.
     """
 
+    name: str
+    title: str
     lines: Mapping[str, tuple[str, Any]]
+    metric: Metric
     unit: str
-    digits: int
-    scale: Scale
+    heading: str
+    is_optional: bool = False
 
 
 LOSSES = CurveChart(
+    "loss",
+    "Training and validation loss",
     {"validation_loss": ("validation", "-"), "training_loss": ("training", (0, (4, 2)))},
+    METRICS["validation_loss"],
     unit="nats per target word",
-    digits=3,
-    scale=IDENTITY,
+    heading="Solid: validation; dashed: training",
+)
+BLEU = CurveChart(
+    "bleu",
+    "Validation BLEU",
+    {"validation_bleu": ("validation BLEU", "-")},
+    METRICS[MAIN],
+    unit=METRICS[MAIN].title,
+    heading="Validation BLEU per epoch",
+    is_optional=True,
 )
 
 
-def has_curves(rows: Sequence[TableRow], chart: CurveChart) -> bool:
-    """Return whether any line has values of at least two epochs."""
-    return any(np.isfinite(curve[0]).sum() > 1 for row in rows for curve in _curves(row, chart).values())
+@dataclass(frozen=True)
+class _Panel:
+    """A row with its label, its style, and for each field the mean over seeds and the ends of its interval.
 
-
-def _curves(row: TableRow, chart: CurveChart) -> dict[str, Reals]:
-    """Return the mean over the completed seeds and the ends of its interval, by field.
-
-    Shapes: [3,epochs], NaN where a value is unknown.
+    Shapes: [3,epochs] for each field; NaN where a value is unknown.
     """
-    curves = {}
-    for field in chart.lines:
-        seeds = [[_finite(getattr(epoch, field)) for epoch in record.curve] for record in row.counted]
-        band = bands([values for values in seeds if values.count(None) < len(values)], scale=chart.scale)
-        unknown = [None] * len(band.mean)
-        curves[field] = np.array([band.mean, band.low or unknown, band.high or unknown], dtype=np.float64)
-    return curves
+
+    row: TableRow
+    label: str
+    style: Style
+    curves: Mapping[str, Reals]
+
+    @property
+    def is_curve(self) -> bool:
+        return any(np.isfinite(curve[0]).sum() > 1 for curve in self.curves.values())
+
+
+def _panels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> list[_Panel]:
+    panels = [
+        _Panel(row, label, style, {field: _curve(row, field, chart.metric.scale) for field in chart.lines})
+        for row, label, style in zip(rows, labels, row_styles(rows), strict=True)
+    ]
+    return [panel for panel in panels if panel.is_curve or not chart.is_optional]
+
+
+def _curve(row: TableRow, field: str, scale: Scale) -> Reals:
+    seeds = [[_finite(getattr(epoch, field)) for epoch in record.curve] for record in row.counted]
+    band = bands([values for values in seeds if values.count(None) < len(values)], scale=scale)
+    unknown = [None] * len(band.mean)
+    return np.array([band.mean, band.low or unknown, band.high or unknown], dtype=np.float64)
 
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def panel_labels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> list[str]:
+    """Return the label of each panel; empty if no line has values of two epochs."""
+    panels = _panels(rows, labels, chart)
+    return [panel.label for panel in panels] if any(panel.is_curve for panel in panels) else []
 
 
 @styled
@@ -92,44 +128,42 @@ def learning_curves(rows: Sequence[TableRow], labels: Sequence[str], chart: Curv
 
     Bands are 95 % intervals over seeds; × ends a run that did not complete.
     """
-    columns = min(PANELS_PER_ROW, max(len(rows), 2))
-    height = math.ceil(len(rows) / columns)
+    panels, first_field = _panels(rows, labels, chart), next(iter(chart.lines))
+    columns = min(PANELS_PER_ROW, max(len(panels), 2))
+    height = math.ceil(len(panels) / columns)
     picture, grid = figure(11, 0.5 + 2.5 * height, rows=height, columns=columns, sharex=True, sharey=True)
-    curves = [_curves(row, chart) for row in rows]
-    first_field = next(iter(chart.lines))
-    for index, axes in enumerate(grid.flat):
-        if index >= len(rows):
-            axes.set_visible(False)
-            continue
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for index, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
         if index:
-            _line(axes, curves[0][first_field], color="#BBBBBB", lw=1.2, zorder=1)
-        _panel(axes, rows[index], curves[index], row_styles(rows)[index], chart)
-        axes.set_title(short(labels[index], width=30), fontsize=9.5)
-        axes.tick_params(labelbottom=index + columns >= len(rows))
-        if index + columns >= len(rows):
+            _line(axes, panels[0].curves[first_field], color="#BBBBBB", lw=1.2, zorder=1)
+        _draw(axes, panel, chart)
+        axes.set_title(short(panel.label, width=30), fontsize=9.5)
+        axes.tick_params(labelbottom=index + columns >= len(panels))
+        if index + columns >= len(panels):
             axes.set_xlabel("epoch")
         if index % columns == 0:
             axes.set_ylabel(chart.unit)
     grid[0, 0].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
-    if chart is LOSSES:
-        reference = "; grey: validation of the first panel" if len(rows) > 1 else ""
-        subtitle(picture, f"Solid: validation; dashed: training{reference}")
+    reference = "; grey: validation of the first panel" if chart is LOSSES and len(panels) > 1 else ""
+    subtitle(picture, f"{chart.heading}{reference}")
     picture.draw_without_rendering()
     picture.set_layout_engine("none")
     return picture
 
 
-def _panel(axes: Axes, row: TableRow, curves: Mapping[str, Reals], style: Style, chart: CurveChart) -> None:
+def _draw(axes: Axes, panel: _Panel, chart: CurveChart) -> None:
+    colour = panel.style.colour
     for field, (_, dashes) in chart.lines.items():
-        _, lows, highs = curves[field]
+        _, lows, highs = panel.curves[field]
         indices = np.flatnonzero(np.isfinite(lows + highs))
         if len(indices):
-            axes.fill_between(indices + 1, lows[indices], highs[indices], color=style.colour, alpha=0.16, lw=0)
-        _line(axes, curves[field], color=style.colour, linestyle=dashes, lw=1.7, zorder=3)
-    for record in row.records:
+            axes.fill_between(indices + 1, lows[indices], highs[indices], color=colour, alpha=0.16, lw=0)
+        _line(axes, panel.curves[field], color=colour, linestyle=dashes, lw=1.7, zorder=3)
+    for record in panel.row.records:
         value = _finite(getattr(record.curve[-1], next(iter(chart.lines)))) if record.curve else None
         if record.status != "completed" and value is not None:
-            axes.plot([len(record.curve)], [value], marker="x", ms=9, mew=2.2, color=style.colour, ls="none", zorder=4)
+            axes.plot([len(record.curve)], [value], marker="x", ms=9, mew=2.2, color=colour, ls="none", zorder=4)
 
 
 def _line(axes: Axes, curve: Reals, **settings: Any) -> None:
@@ -139,12 +173,16 @@ def _line(axes: Axes, curve: Reals, **settings: Any) -> None:
 
 
 def curve_data(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> Table:
-    """Return the table behind the curves: one row per epoch, one column per line of each panel."""
-    curves = [curve for row in rows for curve in _curves(row, chart).values()]
-    epochs = range(1, max((curve.shape[1] for curve in curves), default=0) + 1)
-    heads = ("epoch", *(f"{label}, {name}" for label in labels for name, _ in chart.lines.values()))
-    cells = tuple((str(epoch), *(_reading(curve, epoch, chart.digits) for curve in curves)) for epoch in epochs)
-    return Table("r" * len(heads), heads, cells)
+    """Return the table behind the curves: one row per epoch with a value, one column per line of each panel."""
+    panels = _panels(rows, labels, chart)
+    curves = [curve for panel in panels for curve in panel.curves.values()]
+    heads = ("epoch", *(f"{panel.label}, {name}" for panel in panels for name, _ in chart.lines.values()))
+    cells = []
+    for epoch in range(1, max((curve.shape[1] for curve in curves), default=0) + 1):
+        values = [_reading(curve, epoch, chart.metric.digits) for curve in curves]
+        if set(values) != {MISSING}:
+            cells.append((str(epoch), *values))
+    return Table("r" * len(heads), heads, tuple(cells))
 
 
 def curve_reading(
@@ -156,15 +194,16 @@ def curve_reading(
     picture.draw_without_rendering()
     height, scale = picture.get_figheight() * 72, 72 / picture.dpi
     panels = []
-    for index, (axes, label) in enumerate(zip(picture.axes, labels, strict=False)):
+    for index, (axes, panel) in enumerate(zip(picture.axes, _panels(rows, labels, chart), strict=False)):
         columns = range(1 + index * len(names), 1 + (index + 1) * len(names))
         texts = ["; ".join(f"{name} {row[at]}" for name, at in zip(names, columns, strict=True)) for row in table]
-        points = axes.transData.transform([(epoch, axes.get_ylim()[0]) for epoch in range(1, len(table) + 1)])
+        points = axes.transData.transform([(int(str(row[0])), axes.get_ylim()[0]) for row in table])
         box = axes.get_window_extent()
         ends = {"left": box.x0 * scale, "right": box.x1 * scale}
         ends |= {"top": height - box.y1 * scale, "bottom": height - box.y0 * scale}
         rounded = {name: round(float(end), 1) for name, end in ends.items()}
-        panels.append({"name": label, "texts": texts, "x": [round(float(x) * scale, 1) for x, _ in points], **rounded})
+        x = [round(float(x) * scale, 1) for x, _ in points]
+        panels.append({"name": panel.label, "texts": texts, "x": x, **rounded})
     return {"labels": [f"epoch {row[0]}" for row in table], "panels": panels}
 
 
@@ -225,32 +264,28 @@ def _point(style: Style, *, size: float) -> dict[str, Any]:
 # Quality against speed ------------------------------------------------------------------------------------------------
 
 
-def speeds(rows: Sequence[TableRow], quality: str) -> list[str]:
-    """Return the speeds that at least two rows have beside the quality metric."""
-    return [name for name in SPEEDS if sum(_speed_and_quality(row, name, quality) is not None for row in rows) > 1]
+def speeds(rows: Sequence[TableRow]) -> list[str]:
+    """Return the speeds that at least two rows have beside the main metric."""
+    return [name for name in SPEEDS if sum(_speed_and_quality(row, name) is not None for row in rows) > 1]
 
 
-def _speed_and_quality(row: TableRow, speed: str, quality: str) -> tuple[float, float] | None:
-    speeds, qualities = row.by_seed(speed), row.by_seed(quality)
-    seeds = [seed for seed in speeds if seed in qualities and speeds[seed] > 0]
-    if not seeds:
-        return None
-    return float(np.mean([speeds[seed] for seed in seeds])), float(np.mean([qualities[seed] for seed in seeds]))
+def _speed_and_quality(row: TableRow, name: str) -> tuple[float, float] | None:
+    speeds, scores = row.by_seed(name), row.by_seed(MAIN)
+    pairs = [(speed, scores[seed]) for seed, speed in speeds.items() if seed in scores and speed > 0]
+    return (float(np.mean([x for x, _ in pairs])), float(np.mean([y for _, y in pairs]))) if pairs else None
 
 
 @styled
-def quality_against_speed(
-    rows: Sequence[TableRow], labels: Sequence[str], names: Sequence[str], quality: str = "bleu_sacre"
-) -> Figure:
-    """Draw a score against speeds as labelled means; a grey line joins the Pareto front."""
+def quality_against_speed(rows: Sequence[TableRow], labels: Sequence[str], names: Sequence[str]) -> Figure:
+    """Draw the main metric against speeds as labelled means; a grey line joins the Pareto front."""
     picture, grid = figure(11, 4.2, columns=len(names), sharey=True)
     for axes, name in zip(grid[0], names, strict=True):
         ends = []
         for row, label, style in zip(rows, labels, row_styles(rows), strict=True):
-            point = _speed_and_quality(row, name, quality)
+            point = _speed_and_quality(row, name)
             if point is None:
                 continue
-            tip = f"{label}: {METRICS[quality].format(point[1])}, {significant_digits(point[0])} {METRICS[name].unit}"
+            tip = f"{label}: {METRICS[MAIN].format(point[1])}, {significant_digits(point[0])} {METRICS[name].unit}"
             axes.plot([point[0]], [point[1]], gid=f"{TIP}{tip}", zorder=3, **_point(style, size=8))
             ends.append((*point, label, style))
         front = pareto_front([(x, y) for x, y, *_ in ends])
@@ -260,7 +295,7 @@ def quality_against_speed(
         axes.set_title(METRICS[name].title.capitalize())
         if axes is grid[0, -1]:
             label_ends(axes, ends, line=False)
-    grid[0, 0].set_ylabel(f"{METRICS[quality].title}, test set")
+    grid[0, 0].set_ylabel(f"{METRICS[MAIN].title}, test set")
     subtitle(picture, "Up and to the right is better; the grey line joins the Pareto front")
     return picture
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from record_factory import record
 
 from harness.analysis.grouping import rows
-from harness.reporting import concept_plots, plot_style, run_plots
-from harness.reporting.run_plots import LOSSES
+from harness.reporting import bench_report, concept_plots, csv_export, plot_style, run_plots
+from harness.reporting.document import figures
+from harness.reporting.run_plots import BLEU, LOSSES
 from harness.storage.records import RunRecord
+from impls import formulas
 from impls.recipes import RECIPES, TRAININGS, TUTORIAL
 
 
@@ -55,9 +58,7 @@ AWKWARD = [
 DRAW: dict[str, Callable[[Any, Any], Figure]] = {
     "curves": lambda table, labels: run_plots.learning_curves(table, labels, LOSSES),
     "scores": lambda table, labels: run_plots.scores(table, labels, ["bleu_sacre", "test_perplexity"]),
-    "speed": lambda table, labels: run_plots.quality_against_speed(
-        table, labels, run_plots.speeds(table, "bleu_sacre")
-    ),
+    "speed": lambda table, labels: run_plots.quality_against_speed(table, labels, run_plots.speeds(table)),
 }
 
 
@@ -70,10 +71,10 @@ def test_plots_of_records_are_drawn(name: str, records: list[RunRecord]) -> None
 
 def test_curves_need_two_epochs_and_speed_two_points() -> None:
     short = rows([replace(record(), curve=record().curve[:1])])
-    assert not run_plots.has_curves(short, LOSSES)
-    assert run_plots.has_curves(rows([record()]), LOSSES)
-    assert run_plots.speeds(rows([record()]), "bleu_sacre") == []
-    assert len(run_plots.speeds(rows(MANY), "bleu_sacre")) == 2
+    assert run_plots.panel_labels(short, ["short"], LOSSES) == []
+    assert run_plots.panel_labels(rows([record()]), ["long"], LOSSES) == ["long"]
+    assert run_plots.speeds(rows([record()])) == []
+    assert len(run_plots.speeds(rows(MANY))) == 2
 
 
 def test_pareto_front_holds_what_nothing_beats_in_both() -> None:
@@ -93,12 +94,54 @@ def test_curve_readings_carry_every_epoch_where_it_is_drawn() -> None:
         assert " to " not in panel["texts"][0], "one seed has no interval"
 
 
+def scored(run: RunRecord, epochs: Iterable[int]) -> RunRecord:
+    """Return a run with validation BLEU at some epochs: 20 plus the epoch and the seed."""
+    curve = [
+        replace(line, validation_bleu=20.0 + line.epoch + run.spec.seed if line.epoch in epochs else None)
+        for line in run.curve
+    ]
+    return replace(run, curve=tuple(curve))
+
+
+def test_validation_bleu_has_a_panel_for_each_row_with_two_scored_epochs() -> None:
+    runs = [record("learned_positions"), *(scored(record("paper", seed), (2, 4, 6)) for seed in range(3))]
+    table = rows([*runs, scored(record("conv_ffn"), (4,)), scored(record("bahdanau_gru"), (2, 4))])
+    labels = [row.label for row in table]
+    data = run_plots.curve_data(table, labels, BLEU)
+    assert data.heads == ("epoch", "paper, validation BLEU", "bahdanau_gru, validation BLEU")
+    assert [row[::2] for row in data.rows] == [("2", "22.00"), ("4", "24.00"), ("6", "–")]
+    assert [str(row[1]).split(" (")[0] for row in data.rows] == ["23.00", "25.00", "27.00"]
+    assert all("(" in str(row[1]) for row in data.rows), "three seeds have an interval"
+    picture = run_plots.learning_curves(table, labels, BLEU)
+    assert is_drawn(pixels(picture))
+    paper, gru = (axes for axes in picture.axes if axes.get_visible())
+    assert [axes.get_title(loc="left") for axes in (paper, gru)] == ["paper", "bahdanau_gru"]
+    assert paper.get_ylabel() == "sacreBLEU"
+    assert [line.get_color() for line in gru.lines] == ["#BBBBBB", plot_style.style("bahdanau_gru").colour]
+    assert np.array_equal(gru.lines[1].get_xdata(), [2, 4])
+    assert run_plots.curve_reading(table, labels, BLEU, picture)["labels"] == ["epoch 2", "epoch 4", "epoch 6"]
+
+
+def test_validation_bleu_follows_the_losses_and_is_absent_without_scores(tmp_path: Path) -> None:
+    plain = [record("paper"), record("conv_ffn")]
+    runs = [scored(plain[0], (5, 10)), plain[1]]
+    names = {}
+    for folder, records in (("plain", plain), ("scored", runs)):
+        blocks = bench_report.document(records).blocks
+        names[folder] = [block.name for block in figures(blocks) if block.name.endswith(("-loss", "-bleu"))]
+        csv_export.save(records, tmp_path / folder)
+    assert names == {"plain": ["controlled-loss"], "scored": ["controlled-loss", "controlled-bleu"]}
+    assert "validation_bleu" not in pd.read_csv(tmp_path / "plain" / csv_export.CURVES)
+    curves = pd.read_csv(tmp_path / "scored" / csv_export.CURVES).set_index(["run", "epoch"])["validation_bleu"]
+    assert curves.dropna().to_dict() == {(plain[0].id, 5): 25.0, (plain[0].id, 10): 30.0}
+
+
 @pytest.mark.parametrize(
     "draw",
     [
-        concept_plots.sinusoid_table,
+        lambda: concept_plots.sinusoidal_positions(formulas.sinusoids(100, 256)),
         lambda: concept_plots.learning_rates(TRAININGS),
-        concept_plots.padded_masks,
+        lambda: concept_plots.padded_masks((6, 4, 2), (5, 6, 3)),
         concept_plots.activations,
     ],
     ids=["sinusoids", "rates", "masks", "activations"],
