@@ -75,29 +75,21 @@ def cell(value: Any) -> Any:
 
 
 def _settings(record: RunRecord) -> dict[str, Any]:
-    spec, data = record.spec, record.spec.data
+    spec = record.spec
     return {
         "run": record.id,
         "label": spec.variant,
         "table": "",
-        "variant": spec.variant,
-        "budget": spec.budget,
-        "seed": spec.seed,
-        "corpus": data.corpus,
-        "direction": data.direction,
-        "test_split": data.test_split,
-        "framework": spec.framework,
-        "backend": spec.backend or "",
-        "device": spec.device,
-        "threads": spec.threads,
-        "precision": spec.precision,
+        **{name: getattr(spec, name) for name in ("variant", "budget", "seed")},
+        **{name: getattr(spec.data, name) for name in ("corpus", "direction", "test_split")},
+        **{name: getattr(spec, name) or "" for name in ("framework", "backend", "device", "threads", "precision")},
     }
 
 
 def _differing(records: Sequence[RunRecord]) -> dict[str, dict[str, Any]]:
     """Return by run id the further settings that differ between the runs, as many as fit."""
-    present = {"variant", "budget", "seed", "framework", "backend", "device", "threads", "precision", "recipe.name"}
-    present |= {"recipe.source", "data.corpus", "data.direction", "data.test_split"}
+    present = {"recipe.name", "recipe.source", "data.corpus", "data.direction", "data.test_split"}
+    present |= _settings(records[0]).keys() if records else set()
     flat = {record.id: _flat(to_json(record.spec)) for record in records}
     names = dict.fromkeys(name for settings in flat.values() for name in settings if name not in present)
     differing = [name for name in names if len({canonical_json(run.get(name)) for run in flat.values()}) > 1]
