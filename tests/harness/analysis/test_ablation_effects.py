@@ -192,7 +192,7 @@ def test_diverged_run_is_reported_and_its_level_keeps_the_other_seeds() -> None:
     assert (effect.low, effect.p, effect.conclusion) == (None, None, Conclusion.NOT_TESTED)
     assert effect.values == pytest.approx((0.1, 0.2))
     assert effect_of(study.fields, "activation", "tanh").contrast.seeds == (0, 1, 2)
-    (row,) = [row for row in field_rows(study.study, study.fields) if row.word == "gelu"]
+    (row,) = [row for row in field_rows(study.study, study.fields) if row.level == "gelu"]
     assert (row.status, row.seeds) == ("1 of 3 diverged", 2)
     assert "1 of 3 diverged" in terminal(analysis)
     assert "activation=gelu (1 of 3 diverged)" in "\n".join(findings(analysis))

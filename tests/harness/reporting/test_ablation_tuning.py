@@ -19,7 +19,7 @@ from harness.analysis.grouping import groups
 from harness.audit import plausibility_rules, row_difference_rules
 from harness.audit.run_folder import Skipped
 from harness.audit.table_rules import ComparedRuns
-from harness.reporting import ablation_findings, ablation_report, ablation_tuning, bench_report, render_text
+from harness.reporting import ablation_findings, ablation_report, ablation_tables, bench_report, render_text
 from harness.storage.records import RunRecord
 from impls.contract import Training, TransformerRecipe
 from impls.recipes import LEARNED_POSITIONS
@@ -204,7 +204,7 @@ def test_tuning_of_a_factorial_has_tuned_main_effects() -> None:
     records = tuned_runs(("learned", "none"))
     rms_specs = [replace(record.spec, recipe=replace(record.spec.recipe, norm="rms")) for record in records]  # type: ignore[type-var, arg-type]
     records += [replace(record, spec=spec, id=spec.id) for record, spec in zip(records, rms_specs, strict=True)]
-    tables = ablation_tuning.tables(study_of(records))
+    tables = ablation_tables.tuning_tables(study_of(records))
     assert [table.title.partition(" in ")[0] for table in tables[2:]] == ["Main effects", "Interactions"]
     rows = tables[2].rows
     assert [row[:2] for row in rows] == [("positions (learned)", "none"), ("norm (layernorm)", "rms")]
