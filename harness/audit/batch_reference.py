@@ -7,6 +7,7 @@ here.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -18,16 +19,19 @@ from impls.contract import PAD, Training
 
 MARKS = (1, 10, 50)
 POOL = 100
-ID_BYTES = 4
+ID_BYTES, SHAPE_BYTES = 4, 16
 
 
 @dataclass
 class Expected:
     """What a run must have consumed, computed from the corpus.
 
-    `marks` maps numbers of updates to the chained digest of the batches so far, `tokens` to the target tokens so far.
-    `flat` is the digest of the same bytes without a chain, which records of schema 1 have. `statistics` are those of
-    `harness.data.batch_digest.ConsumedBatches`.
+    Attributes:
+        marks: The chained digest of the batches so far by number of updates.
+        tokens: The target tokens so far by number of updates.
+        flat: The digest of the same bytes without a chain, which records of schema 1 have.
+        updates_per_epoch: The number of batches in the first epoch.
+        statistics: Those of `harness.data.batch_digest.ConsumedBatches`.
     """
 
     marks: dict[int, str] = field(default_factory=dict)
@@ -39,71 +43,64 @@ class Expected:
 
 def expected(split: Split, training: Training, *, seed: int, updates: Collection[int]) -> Expected:
     """Return what training on `split` consumes up to the largest of `updates`, with a mark at each of them."""
-    found, last = Expected(), max(updates)
-    wanted = {*MARKS, *updates}
-    sides = [[ids.astype("<i4").tobytes() for ids in side] for side in (split.source, split.target)]
+    result = Expected(updates_per_epoch=len(_epoch(split, training, seed, 0)))
+    sources, targets = ([ids.astype("<i4").tobytes() for ids in side] for side in (split.source, split.target))
     chain, flat = hashlib.sha256().digest(), hashlib.sha256()
-    sizes, source_tokens, source_ids, target_ids = [0], 0, 0, 0
-    for number, rows in enumerate(_batches(split, training, seed, last), start=1):
-        source = [sides[0][row] for row in rows]
-        target = [sides[1][row] for row in rows]
-        link = hashlib.sha256(chain)
-        for part in (source, [one[:-ID_BYTES] for one in target], [one[ID_BYTES:] for one in target]):
-            content = _padded(part)
-            link.update(content)
-            flat.update(content)
-        chain = link.digest()
-        sizes.append(sum(map(len, target)) // ID_BYTES - len(rows))
+    tokens: list[int] = []
+    source_tokens, source_ids, target_ids = 0, 0, 0
+    for number, rows in enumerate(_batches(split, training, seed, max(updates)), start=1):
+        source, target = [sources[row] for row in rows], [targets[row] for row in rows]
+        shifted = [ids[:-ID_BYTES] for ids in target], [ids[ID_BYTES:] for ids in target]
+        parts = [_padded(ids) for ids in (source, *shifted)]
+        chain = hashlib.sha256(chain + b"".join(parts)).digest()
+        flat.update(b"".join(parts))
+        tokens.append(sum(map(len, target)) // ID_BYTES - len(rows))
         source_tokens += sum(map(len, source)) // ID_BYTES
-        source_ids += len(rows) * max(map(len, source)) // ID_BYTES
-        target_ids += len(rows) * (max(map(len, target)) // ID_BYTES - 1)
-        if number in wanted:
-            found.marks[number], found.tokens[number] = chain.hex(), sum(sizes)
-    found.flat, found.updates_per_epoch = flat.hexdigest(), len(_epoch(split, training, seed, 0))
-    found.statistics = {
+        source_ids += (len(parts[0]) - SHAPE_BYTES) // ID_BYTES
+        target_ids += (len(parts[2]) - SHAPE_BYTES) // ID_BYTES
+        if number in {*MARKS, *updates}:
+            result.marks[number], result.tokens[number] = chain.hex(), sum(tokens)
+    result.flat = flat.hexdigest()
+    result.statistics = {
         "source_padding_rate": 1 - source_tokens / source_ids,
-        "target_padding_rate": 1 - sum(sizes) / target_ids,
-        "fewest_update_tokens": min(sizes[1:]),
-        "most_update_tokens": max(sizes[1:]),
+        "target_padding_rate": 1 - sum(tokens) / target_ids,
+        "fewest_update_tokens": min(tokens),
+        "most_update_tokens": max(tokens),
     }
-    return found
+    return result
 
 
 def _batches(split: Split, training: Training, seed: int, last: int) -> Iterator[list[int]]:
     """Yield the rows of each of the first `last` batches."""
-    done = epoch = 0
-    while done < last:
-        for rows in _epoch(split, training, seed, epoch)[: last - done]:
-            yield rows
-            done += 1
-        epoch += 1
+    epochs = (_epoch(split, training, seed, epoch) for epoch in itertools.count())
+    return itertools.islice(itertools.chain.from_iterable(epochs), last)
 
 
 def _epoch(split: Split, training: Training, seed: int, epoch: int) -> list[list[int]]:
     """Return the rows of each batch of an epoch, in order. Units: epochs count from 0."""
-    numbers = np.random.PCG64([seed, epoch])
+    generator = np.random.PCG64([seed, epoch])
     lengths = [(len(source), len(target)) for source, target in zip(split.source, split.target, strict=True)]
-    order = _shuffle(numbers, len(lengths))
+    order = _shuffle(generator, len(lengths))
     if training.batching == "random":
         return _slices(order, training.batch_size)
+    batches: list[list[int]] = []
     if training.batching == "length":
-        pools = _slices(order, POOL * training.batch_size)
-        ordered = [sorted(pool, key=lambda row: (max(lengths[row]), *reversed(lengths[row]))) for pool in pools]
-        batches = [batch for pool in ordered for batch in _slices(pool, training.batch_size)]
+        for pool in _slices(order, POOL * training.batch_size):
+            ordered = sorted(pool, key=lambda row: (max(lengths[row]), *reversed(lengths[row])))
+            batches += _slices(ordered, training.batch_size)
     else:
-        batches = []
         for row in sorted(order, key=lambda row: max(lengths[row])):
-            # Ascending, so that the last row is the longest: its length times the rows is what the batch takes.
+            # The last row is the longest, so its length times the number of rows is the size of the batch.
             if batches and (len(batches[-1]) + 1) * max(lengths[row]) <= training.batch_tokens:
                 batches[-1].append(row)
             else:
                 batches.append([row])
-    return [batches[place] for place in _shuffle(numbers, len(batches))]
+    return [batches[index] for index in _shuffle(generator, len(batches))]
 
 
-def _shuffle(numbers: np.random.PCG64, count: int) -> list[int]:
+def _shuffle(generator: np.random.PCG64, count: int) -> list[int]:
     """Return 0 to `count` - 1 in the order of as many raw numbers."""
-    keys = numbers.random_raw(count).tolist()
+    keys = generator.random_raw(count).tolist()
     return sorted(range(count), key=keys.__getitem__)
 
 
@@ -113,7 +110,6 @@ def _slices(rows: list[int], size: int) -> list[list[int]]:
 
 def _padded(rows: list[bytes]) -> bytes:
     """Return the shape and the padded ids of some rows as they are hashed: little endian, row by row."""
-    longest = max(map(len, rows))
-    padding = struct.pack("<i", PAD)
+    longest, padding = max(map(len, rows)), struct.pack("<i", PAD)
     filled = [row + padding * ((longest - len(row)) // ID_BYTES) for row in rows]
     return struct.pack("<2q", len(rows), longest // ID_BYTES) + b"".join(filled)

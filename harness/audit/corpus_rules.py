@@ -8,35 +8,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from harness.audit.run_folder import Skipped, StoredRun
+from harness.audit.messages import unequal
+from harness.audit.run_folder import NOT_STARTED, StoredRun, skip_unless
 from harness.data import multi30k
 from harness.storage.records import RunRecord
 
 PAIRS = {"train": 29_000, "val": 1_014, "test_2016_flickr": 1_000, "test_2017_flickr": 1_000, "test_2017_mscoco": 461}
-"""How many sentence pairs each split of Multi30k has."""
+"""The number of sentence pairs in each split of Multi30k."""
 
 
 def files(stored: StoredRun) -> Iterator[str]:
     """The files belong to the corpus, direction and test split in the settings; those of Multi30k have its digests."""
-    record = stored.known
-    found = record.fingerprints.get("files") or {}
-    if not found:
-        raise Skipped("no digests of files")
-    try:
-        expected = _expected(record)
-    except ValueError as error:
-        yield str(error)
-        return
-    for name in sorted(expected.keys() - found.keys()):
-        yield f"no digest of {name}, a file of its settings"
-    for name in sorted(found.keys() - expected.keys()):
+    record = stored.record
+    digests = skip_unless(record.fingerprints.get("files"), "no digests of files")
+    expected = _expected_digests(record)
+    for name in sorted(expected.keys() - digests.keys()):
+        yield f"no digest of {name}, a file of its corpus"
+    for name in sorted(digests.keys() - expected.keys()):
         yield f"{name} is not a file of corpus {record.spec.data.corpus} with its direction and test split"
-    for name, digest in sorted(found.items()):
-        if expected.get(name) and digest != expected[name]:
-            yield f"{name} begins {digest[:12]}, Multi30k's begins {expected[name][:12]}"
+    for name, digest in sorted(digests.items()):
+        if expected.get(name):
+            yield from unequal(f"digest of {name}", digest, expected[name], "Multi30k")
 
 
-def _expected(record: RunRecord) -> dict[str, str]:
+def _expected_digests(record: RunRecord) -> dict[str, str]:
     """Return the files of a corpus with their digests; "" if the digest is not fixed."""
     data = record.spec.data
     if data.corpus == "multi30k":
@@ -49,14 +44,10 @@ def _expected(record: RunRecord) -> dict[str, str]:
 
 def pairs(stored: StoredRun) -> Iterator[str]:
     """The splits of Multi30k are complete."""
-    record = stored.known
-    data, sizes = record.spec.data, record.sizes
-    if data.corpus != "multi30k":
-        raise Skipped("not Multi30k")
-    if not sizes:
-        raise Skipped("broke off before it began")
+    data, sizes = stored.record.spec.data, stored.record.sizes
+    skip_unless(data.corpus == "multi30k", "not Multi30k")
+    skip_unless(sizes, NOT_STARTED)
     train = min(PAIRS["train"], data.training_pairs or PAIRS["train"])
-    for split, expected in (("train", train), ("validation", PAIRS["val"]), ("test", PAIRS.get(data.test_split, 0))):
-        found = sizes.get(f"{split}_pairs", 0) + sizes.get(f"{split}_left_out", 0)
-        if found != expected:
-            yield f"{found:,.0f} {split} pairs, Multi30k has {expected:,} with its settings"
+    for split, expected in {"train": train, "validation": PAIRS["val"], "test": PAIRS.get(data.test_split, 0)}.items():
+        recorded = sizes.get(f"{split}_pairs", 0) + sizes.get(f"{split}_left_out", 0)
+        yield from unequal(f"{split} pairs", recorded, expected, "Multi30k with its settings")

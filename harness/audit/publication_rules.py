@@ -1,4 +1,4 @@
-"""Rules for published results: sealed, from a known commit without changes, and not in the future."""
+"""Rules for published results: sealed, made from a known commit without changes, and not in the future."""
 
 from __future__ import annotations
 
@@ -6,75 +6,68 @@ import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from harness.audit.run_folder import Skipped, StoredRun
-from harness.audit.speed_rules import begun
+from harness.audit.run_folder import SEAL, StoredRun, skip_unless
+from harness.audit.speed_rules import start_time
 from harness.processes.machine import REPOSITORY
-from harness.storage import run_store
 
 CLOCKS = timedelta(hours=1)
-"""How far the clocks of two machines may differ."""
+"""Largest difference between the clocks of two machines."""
 
 GIT_SECONDS = 20
+NOT_PUBLISHED = "not published results"
 
 
 def publishable(stored: StoredRun) -> Iterator[str]:
     """A published record is sealed, its commit was clean, and the run ended in the past."""
-    record = stored.known
-    if not stored.memory.published:
-        raise Skipped("not published results")
-    if run_store.SEAL not in stored.raw:
-        yield "no seal: published records of every schema have one"
+    record = stored.record
+    skip_unless(stored.context.published, NOT_PUBLISHED)
+    if SEAL not in stored.raw:
+        yield "no seal: published records of every schema must have one"
     commit = record.environment.get("commit") or {}
     if not commit:
         yield "commit unknown: publish runs made from a checkout of the repository"
     elif commit.get("dirty"):
-        yield "made with files that differ from those of the commit: publish runs made from a clean checkout"
-    started, now = begun(record), datetime.now(UTC) + CLOCKS
+        yield "made with uncommitted changes: publish runs made from a clean checkout"
+    started, now = start_time(record), datetime.now(UTC) + CLOCKS
     if started is None:
         return  # another rule reports it
+    seconds = record.speed.get("total_seconds", 0.0)
     if started > now:
-        yield f"started in the future: {record.started}"
-    elif started + timedelta(seconds=min(record.speed.get("total_seconds", 0.0), 1e9)) > now:
-        yield f"started {record.started} and took {record.speed['total_seconds']:,.0f} seconds, which are not over"
+        yield f"started={record.started}: expected a time in the past"
+    elif started + timedelta(seconds=min(seconds, 1e9)) > now:
+        yield f"started={record.started} and total_seconds={seconds:,.0f}: expected an end in the past"
 
 
 def known_commit(stored: StoredRun) -> Iterator[str]:
     """The commit of a published record is in this repository's history, and older than the run."""
-    record = stored.known
-    if not stored.memory.published:
-        raise Skipped("not published results")
+    record = stored.record
+    skip_unless(stored.context.published, NOT_PUBLISHED)
     digest = str((record.environment.get("commit") or {}).get("digest") or "")
-    if not digest.isalnum():
-        raise Skipped("no commit")
-    committed = _committed(stored, digest)
+    skip_unless(digest.isalnum(), "no commit")
+    committed = _commit_time(stored, digest)
     if committed is None:
         yield f"commit {digest[:12]} is not in the history of this repository"
         return
-    started = begun(record)
+    started = start_time(record)
     if started is not None and started < committed - CLOCKS:
-        yield f"started {record.started}, but its commit was made {committed.isoformat()}"
+        yield f"started={record.started}, before its commit was made ({committed.isoformat()})"
 
 
-def _committed(stored: StoredRun, digest: str) -> datetime | None:
-    """Return the time of a commit, or None if it does not exist. Raises `Skipped` without a full history."""
-    commits = stored.memory.commits
-    if not commits:
-        commits[""] = _git("rev-parse", "--is-shallow-repository")
-    if commits[""] != "false":
-        raise Skipped("no full git history here" if commits[""] else "not a git checkout")
-    if digest not in commits:
-        commits[digest] = _git("show", "--no-patch", "--format=%cI", f"{digest}^{{commit}}")
-    return datetime.fromisoformat(commits[digest]) if commits[digest] else None
+def _commit_time(stored: StoredRun, digest: str) -> datetime | None:
+    """Return the time of a commit, or None if it does not exist. Raises: Skipped without a full history."""
+    shallow = stored.context.cached("git", lambda: _git("rev-parse", "--is-shallow-repository"))
+    skip_unless(shallow == "false", "no full git history here" if shallow else "not a git checkout")
+    commit = f"{digest}^{{commit}}"
+    time = stored.context.cached(commit, lambda: _git("show", "--no-patch", "--format=%cI", commit))
+    return datetime.fromisoformat(time) if time else None
 
 
-def _git(*words: str) -> str | None:
+def _git(*arguments: str) -> str | None:
     """Return the output of git in the repository of this code, or None if git fails."""
     if not (REPOSITORY / ".git").exists():
         return None
+    command = ["git", "-C", str(REPOSITORY), *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(REPOSITORY), *words], capture_output=True, text=True, timeout=GIT_SECONDS, check=True
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()

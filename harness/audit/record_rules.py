@@ -1,177 +1,156 @@
-"""Rules about a record as a document: complete, unedited, and with its settings and environment."""
+"""Rules about a record as a document: complete, unedited, and consistent with its settings and environment."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-from harness.audit.run_folder import Skipped, StoredRun
+from harness.audit.messages import first_few, unequal
+from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, SEAL, UNREADABLE, Skipped, StoredRun, skip_unless
+from harness.data.batch_digest import MARKS, STATISTICS, WEIGHTS_MARK
+from harness.experiments.serialization import to_json
 from harness.experiments.specs import ADDED_FIELDS
 from harness.storage import files, run_store
 from harness.storage.records import RunRecord
+from harness.text import brief
 from impls.weights import count, shapes
 
 SEALED_SCHEMA = 2
 """Records from this schema on must have a seal; many of schema 1 were written before seals existed."""
 
 TRAINING_DIGESTS = ("batches", "weights_after")
-"""Fingerprints that training takes while it runs, from schema 2 on."""
+"""Fingerprints that are taken during training, from schema 2 on."""
 
 DIGESTS = ("source_vocabulary", "target_vocabulary", "tokenised")
 SIZES = ("parameters", "source_words", "target_words", "train_pairs", "validation_pairs", "test_pairs")
 SPEEDS = ("total_seconds", "first_update_seconds", "decoding_sentences_per_second")
+RESULTS = ("curve", "chosen_epochs", "scores", "signatures", "decode")
 LOSSES = ("training_loss", "training_perplexity", "validation_loss", "validation_perplexity")
-PLACE = ("framework", "device", "precision", "threads")
+SETTINGS = ("framework", "device", "precision", "threads")
+"""Settings of a run that its environment records too."""
+
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-ROUNDING = 1e-6
-"""How far, as a share, two figures may be apart that are one figure computed in two ways."""
+TENSORS_SHOWN = 4
 
 _SHA_256 = re.compile(r"[0-9a-f]{64}")
 _TENSOR = re.compile(r"(\d+(x\d+)*)?:[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
-
-def equal(one: float | None, other: float | None) -> bool:
-    """Return whether two numbers are equal up to rounding; two missing ones are."""
-    if one is None or other is None:
-        return one is other
-    return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=1e-9)
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 def readable(stored: StoredRun) -> Iterator[str]:
-    """`record.json` is a record of a known schema."""
+    """`record.json` is a record of a supported schema."""
     if stored.unreadable:
         yield stored.unreadable
 
 
 def fields(stored: StoredRun) -> Iterator[str]:
-    """Every field of the record is known, present and of its type."""
-    if stored.unreadable:
-        raise Skipped("no record can be read")
+    """Every field of the record is known, present and of the right type."""
+    skip_unless(not stored.unreadable, UNREADABLE)
     yield from stored.misfits
-    if stored.raw["schema"] == 1:
-        yield from (f"{name}: schema 1 has no such field" for name in _later_fields(stored.raw))
-
-
-def _later_fields(raw: dict[str, Any]) -> Iterator[str]:
-    """Yield the fields of schema 2 that a record of schema 1 has."""
-    spec, fingerprints = raw.get("spec"), raw.get("fingerprints")
-    for part, name in ADDED_FIELDS:
-        settings = spec.get(part) if isinstance(spec, dict) else None
-        if isinstance(settings, dict) and name in settings:
-            yield f"spec.{part}.{name}"
-    yield from (f"fingerprints.{name}" for name in TRAINING_DIGESTS if name in (fingerprints or {}))
+    if stored.parsed is not None and stored.raw["schema"] == 1:
+        spec, fingerprints = stored.raw["spec"], stored.parsed.fingerprints
+        later = [f"spec.{part}.{name}" for part, name in ADDED_FIELDS if name in (spec.get(part) or {})]
+        later += [f"fingerprints.{name}" for name in TRAINING_DIGESTS if name in fingerprints]
+        yield from (f"{name}: not a field of schema 1" for name in later)
 
 
 def own_id(stored: StoredRun) -> Iterator[str]:
     """The id is the digest of the settings."""
-    record = stored.known
-    if record.id != record.spec.id:
-        yield f"its id is {record.id}, that of its settings {record.spec.id}"
+    yield from unequal("id", stored.record.id, stored.record.spec.id, "the digest of its settings")
 
 
 def folder(stored: StoredRun) -> Iterator[str]:
     """The name of the folder is the id of its record."""
-    if stored.known.id != stored.name:
-        yield f"holds the record of {stored.known.id}"
+    yield from unequal("folder", stored.name, stored.record.id, "the id of its record")
 
 
 def seal(stored: StoredRun) -> Iterator[str]:
     """The record is unchanged since it was written: its digest equals its seal."""
-    if stored.unreadable:
-        raise Skipped("no record can be read")
-    if run_store.SEAL not in stored.raw:
-        if stored.raw.get("schema", 0) >= SEALED_SCHEMA:
-            yield f"no seal: records of schema {stored.raw['schema']} are sealed when they are written"
-            return
+    skip_unless(not stored.unreadable, UNREADABLE)
+    if SEAL in stored.raw:
+        if files.seal(stored.raw) != stored.raw[SEAL]:
+            yield "edited after it was written: its digest is not its seal"
+    elif stored.raw["schema"] >= SEALED_SCHEMA:
+        yield f"no seal: records of schema {stored.raw['schema']} are sealed when they are written"
+    else:
         raise Skipped("not sealed: made by an older version")
-    if files.seal(stored.raw) != stored.raw[run_store.SEAL]:
-        yield "edited since it was written: its digest is not its seal"
 
 
 def ended(stored: StoredRun) -> Iterator[str]:
     """Every run completed or diverged; none is missing, unfinished, interrupted or failed."""
-    if stored.record is None:
-        yield "has no record that can be read"
-    elif stored.record.status not in run_store.FINISHED:
-        yield f"{stored.record.status}: {' '.join(stored.record.reason.split()) or 'without a reason'}"
+    if stored.parsed is None:
+        yield UNREADABLE
+    elif stored.parsed.status not in run_store.FINISHED:
+        yield f"{stored.parsed.status}: {' '.join(stored.parsed.reason.split()) or 'no reason recorded'}"
 
 
 def contents(stored: StoredRun) -> Iterator[str]:
     """A completed run has all results; a diverged one ends with a loss that is not finite."""
-    record = stored.known
+    record = stored.record
     if record.status == "completed":
-        for name in ("curve", "chosen_epochs", "scores", "signatures", "decode"):
-            if not getattr(record, name):
-                yield f"completed without {name}"
-        yield from (f"completed without sizes.{name}" for name in SIZES if name not in record.sizes)
-        yield from (f"completed without speed.{name}" for name in SPEEDS if name not in record.speed)
+        missing = [name for name in RESULTS if not getattr(record, name)]
+        missing += [f"sizes.{name}" for name in SIZES if name not in record.sizes]
+        missing += [f"speed.{name}" for name in SPEEDS if name not in record.speed]
+        yield from (f"completed without {name}" for name in missing)
         if record.reason:
-            yield f"completed, and gives a reason: {record.reason!r}"
+            yield f"completed, but reason={brief(record.reason)}: expected none"
     elif record.scores:
-        yield f"{record.status}, and has scores"
-    if record.status == "diverged":
-        last = record.curve[-1] if record.curve else None
-        if last is None or None not in (getattr(last, name) for name in LOSSES):
-            yield "diverged, and its last epoch is finite"
+        yield f"{record.status}, but it has scores"
+    if record.status == "diverged" and not (
+        record.curve and None in (getattr(record.curve[-1], name) for name in LOSSES)
+    ):
+        yield "diverged, but the losses of its last epoch are finite"
 
 
 def digests(stored: StoredRun) -> Iterator[str]:
     """Every fingerprint is present and a SHA-256 digest."""
-    found, done = stored.known.fingerprints, stored.known.status == "completed"
-    of_all = ("stream",) if stored.known.status in run_store.FINISHED else ()
-    expected = (*DIGESTS, *of_all, *(("hypotheses", "trained_weights") if done else ()))
-    if found or done:
-        yield from (f"no digest of {name}" for name in ("files", "weights", *expected) if not found.get(name))
-    for name, value in found.items():
-        if isinstance(value, str) and not _SHA_256.fullmatch(value):
-            yield f"{name}={value!r} is not a SHA-256"
-    for name, value in (found.get("files") or {}).items():
+    fingerprints, status = stored.record.fingerprints, stored.record.status
+    expected = ["files", "weights", *DIGESTS, *["stream"] * (status in run_store.FINISHED)]
+    expected += ["hypotheses", "trained_weights"] * (status == "completed")
+    if fingerprints or status == "completed":
+        yield from (f"no digest of {name}" for name in expected if not fingerprints.get(name))
+    values = {name: value for name, value in fingerprints.items() if isinstance(value, str)}
+    values |= {f"files.{name}": value for name, value in (fingerprints.get("files") or {}).items()}
+    for name, value in values.items():
         if not _SHA_256.fullmatch(value):
-            yield f"files.{name}={value!r} is not a SHA-256"
-    for name, value in (found.get("weights") or {}).items():
+            yield f"{name}={brief(value)}: expected a SHA-256"
+    for name, value in (fingerprints.get("weights") or {}).items():
         if not _TENSOR.fullmatch(value):
-            yield f"weights.{name}={value!r} is not a shape, a colon and a SHA-256"
+            yield f"weights.{name}={brief(value)}: expected a shape, a colon and a SHA-256"
 
 
 def environment(stored: StoredRun) -> Iterator[str]:
     """Versions and machine are recorded, and threads, device and framework match the settings."""
-    record = stored.known
-    found, spec = record.environment, record.spec
-    if not found and record.status != "completed":
-        raise Skipped("broke off before it began")
-    for name in ("python", "versions", "machine", "backend"):
-        if not found.get(name):
-            yield f"no {name}"
-    for name in PLACE:
-        if found.get(name) != getattr(spec, name):
-            yield f"{name} {found.get(name)!r}, in its settings {getattr(spec, name)!r}"
-    if found.get("backend") not in (None, spec.computes):
-        yield f"backend {found.get('backend')!r}, in its settings {spec.computes!r}"
-    versions = found.get("versions") or {}
-    for name in ("numpy", "sacrebleu", *([spec.framework] if spec.recipe else [])):
-        if not versions.get(name):
-            yield f"no version of {name}"
-    variables = found.get("variables") or {}
+    record = stored.record
+    recorded, spec = record.environment, record.spec
+    skip_unless(recorded or record.status == "completed", NOT_STARTED)
+    missing = [name for name in ("python", "versions", "machine") if not recorded.get(name)]
+    libraries = ("numpy", "sacrebleu", *([spec.framework] if spec.recipe else []))
+    missing += [f"versions.{name}" for name in libraries if not (recorded.get("versions") or {}).get(name)]
+    yield from (f"environment.{name} is missing" for name in missing)
+    for name in SETTINGS:
+        yield from unequal(f"environment.{name}", recorded.get(name), getattr(spec, name), "its settings")
+    yield from unequal("environment.backend", recorded.get("backend"), spec.computes, "its settings")
+    variables, threads = recorded.get("variables") or {}, str(spec.threads)
     for name in THREADS:
-        if isinstance(variables, dict) and variables.get(name, str(spec.threads)) != str(spec.threads):
-            yield f"{name}={variables[name]} with {spec.threads} threads in its settings"
+        yield from unequal(name, variables.get(name, threads), threads, "threads in its settings")
 
 
 def commit(stored: StoredRun) -> Iterator[str]:
     """The record names the commit, and says whether its files were changed."""
-    record = stored.known
-    if not record.environment and record.status != "completed":
-        raise Skipped("broke off before it began")
-    found = record.environment.get("commit")
-    if not found:
-        yield "no commit: the code it was made with cannot be found again"
-    elif not isinstance(found.get("digest"), str) or not _COMMIT.fullmatch(found["digest"]):
-        yield f"commit.digest={found.get('digest')!r} is not the digest of a commit"
-    elif not isinstance(found.get("dirty"), bool):
-        yield f"commit.dirty={found.get('dirty')!r} must be true or false"
+    record = stored.record
+    skip_unless(record.environment or record.status == "completed", NOT_STARTED)
+    recorded = record.environment.get("commit")
+    if not recorded:
+        yield "environment.commit is missing: the code that made the run is unknown"
+    elif not _COMMIT.fullmatch(str(recorded.get("digest"))):
+        yield f"commit.digest={brief(recorded.get('digest'))}: expected the digest of a commit"
+    elif not isinstance(recorded.get("dirty"), bool):
+        yield f"commit.dirty={brief(recorded.get('dirty'))}: expected true or false"
 
 
 def updates_per_epoch(record: RunRecord) -> int:
@@ -183,61 +162,103 @@ def updates_per_epoch(record: RunRecord) -> int:
 
 
 def sizes(stored: StoredRun) -> Iterator[str]:
-    """Sizes, shares and lengths are possible and match the settings."""
-    record = stored.known
-    found, data = record.sizes, record.spec.data
-    if not found:
-        raise Skipped("broke off before it began")
-    for name, value in found.items():
-        least, most = (0, 1) if name.endswith("_rate") else (0, math.inf)
-        whole = most > 1 and not name.endswith("_rms")
-        if not least <= value <= most or (whole and value % 1):
-            yield f"{name}={value!r} is not {'a share' if most == 1 else 'a whole number'}"
-    if not equal(found.get("source_words"), found.get("target_words")) and data.vocabulary == "joint":
-        yield f"{found.get('source_words')} and {found.get('target_words')} words in one joint vocabulary"
-    kept = found.get("train_pairs", 0) + found.get("train_left_out", 0)
-    if data.training_pairs is not None and kept > data.training_pairs:
-        yield f"{kept:,.0f} training pairs, in its settings {data.training_pairs:,}"
-    for side in ("source", "target"):
-        for split in ("train", "validation", "test"):
-            start = f"{split}_{side}_length_"
-            places = sorted((int(name[len(start) :]), value) for name, value in found.items() if name.startswith(start))
-            lengths = [value for _, value in places]
-            if lengths != sorted(lengths):
-                yield f"{split}_{side}_length: its quantiles do not rise"
+    """Sizes are counts, shares or quantiles, and a joint vocabulary has one size."""
+    recorded, data = skip_unless(stored.record.sizes, NOT_STARTED), stored.record.spec.data
+    for name, value in recorded.items():
+        share, fractional = name.endswith("_rate"), name.endswith(("_rate", "_rms"))
+        if not 0 <= value <= (1 if share else math.inf) or (not fractional and value % 1):
+            yield f"sizes.{name}={value!r}: expected {'a share from 0 to 1' if share else 'a whole number'}"
+    if data.vocabulary == "joint":
+        source, target = (recorded.get(f"{side}_words") for side in ("source", "target"))
+        yield from unequal("sizes.target_words", target, source, "source_words of the joint vocabulary")
+    pairs = recorded.get("train_pairs", 0) + recorded.get("train_left_out", 0)
+    if data.training_pairs is not None and pairs > data.training_pairs:
+        yield f"{pairs:,.0f} training pairs, expected at most {data.training_pairs:,} (data.training_pairs)"
+    for split, side in itertools.product(("train", "validation", "test"), ("source", "target")):
+        prefix = f"{split}_{side}_length_"
+        names = [name for name in recorded if name.startswith(prefix)]
+        quantiles = [recorded[name] for name in sorted(names, key=lambda name: int(name[len(prefix) :]))]
+        if quantiles != sorted(quantiles):
+            yield f"sizes.{prefix}…: {first_few(quantiles, 9)}: expected quantiles that do not decrease"
 
 
 def parameters(stored: StoredRun) -> Iterator[str]:
     """The number of parameters and the initial tensors are those of the recipe."""
-    record = stored.known
-    if "parameters" not in record.sizes:
-        raise Skipped("broke off before it began")
-    tensors = {name: shape_of(one) for name, one in (record.fingerprints.get("weights") or {}).items()}
-    total = sum(math.prod(shape) for shape in tensors.values())
-    if tensors and total != record.sizes["parameters"]:
-        yield f"parameters={record.sizes['parameters']:,.0f}, its tensors have {total:,}"
-    if record.spec.recipe is None:
-        return
-    words = [int(record.sizes.get(f"{side}_words", 0)) for side in ("source", "target")]
-    expected: dict[str, Any] = dict(shapes(record.spec.recipe, *words))
-    if record.sizes["parameters"] != count(record.spec.recipe, *words):
-        yield f"parameters={record.sizes['parameters']:,.0f}, its recipe has {count(record.spec.recipe, *words):,}"
-    yield from other_tensors(tensors, expected, "its recipe")
+    record, recipe = stored.record, stored.record.spec.recipe
+    skip_unless("parameters" in record.sizes, NOT_STARTED)
+    recorded, tensors = record.sizes["parameters"], tensor_shapes(record)
+    if tensors:
+        yield from unequal("parameters", recorded, sum(map(math.prod, tensors.values())), "its tensors")
+    if recipe is not None:
+        vocabulary_sizes = [int(record.sizes.get(f"{side}_words", 0)) for side in ("source", "target")]
+        yield from unequal("parameters", recorded, count(recipe, *vocabulary_sizes), "its recipe")
+        yield from unlike_tensors(tensors, dict(shapes(recipe, *vocabulary_sizes)), "its recipe")
 
 
-def shape_of(digest: str) -> tuple[int, ...]:
-    """Return the shape before the colon of a tensor's digest; empty if it is not readable."""
-    sizes = digest.rpartition(":")[0].split("x")
-    return tuple(map(int, sizes)) if all(one.isdecimal() for one in sizes) else ()
+def tensor_shapes(record: RunRecord) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the initial tensors, from before the colon of their digests; () if one is not readable."""
+    digests = record.fingerprints.get("weights") or {}
+    sizes = {name: digest.rpartition(":")[0].split("x") for name, digest in digests.items()}
+    return {name: tuple(map(int, part)) if all(map(str.isdecimal, part)) else () for name, part in sizes.items()}
 
 
-def other_tensors(found: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]], whose: str) -> Iterator[str]:
-    """Yield the tensors that are missing, unknown, or of another shape than those of `whose`."""
-    lines = [f"without {name}" for name in sorted(expected.keys() - found.keys())]
-    lines += [f"{name} is no tensor of {whose}" for name in sorted(found.keys() - expected.keys())]
-    for name in sorted(found.keys() & expected.keys()):
-        if tuple(found[name]) != tuple(expected[name]):
-            lines.append(f"{name} is {list(found[name])}, that of {whose} {list(expected[name])}")
-    yield from lines[:4]
-    if len(lines) > 4:
-        yield f"and {len(lines) - 4} tensors more"
+def unlike_tensors(recorded: Shapes, expected: Shapes, source: str) -> Iterator[str]:
+    """Yield the tensors that are missing, unexpected, or of another shape than in `expected`, those of `source`."""
+    faults = [f"{name} is missing" for name in sorted(expected.keys() - recorded.keys())]
+    faults += [f"{name} is not a tensor of {source}" for name in sorted(recorded.keys() - expected.keys())]
+    for name in sorted(recorded.keys() & expected.keys()):
+        faults += unequal(f"shape of {name}", list(recorded[name]), list(expected[name]), source)
+    yield from faults[:TENSORS_SHOWN]
+    if len(faults) > TENSORS_SHOWN:
+        yield f"and {len(faults) - TENSORS_SHOWN} more tensors"
+
+
+def training_digests(stored: StoredRun) -> Iterator[str]:
+    """Batches and weights have a digest at each expected update, and no digest occurs twice."""
+    record = stored.record
+    skip_unless(not before_digests(record), "trained by an older version, which took no digests")
+    skip_unless(record.status in run_store.FINISHED and record.curve, NOT_COMPLETED)
+    ends = {line.updates for line in record.curve}
+    last = record.curve[-1].updates
+    batches, weights = (record.fingerprints.get(name) or {} for name in ("batches", "weights_after"))
+    yield from _wrong_updates("batches", batches, ends | {mark for mark in MARKS if mark <= last})
+    yield from _wrong_updates("weights_after", weights, ends | {mark for mark in (WEIGHTS_MARK,) if mark <= last})
+    if batches.get(str(last)) != record.fingerprints.get("stream"):
+        yield f"stream is not the digest of the batches after update {last:,}"
+    yield from _repeated("batches", batches)
+    if record.status == "completed":  # the weights of a diverged run may be NaN from some update on
+        yield from _repeated("weights_after", weights)
+
+
+def before_digests(record: RunRecord) -> bool:
+    """Return whether a run was trained before digests were recorded: schema 1, or scored again since.
+
+    Such runs have the default settings of that time, so no newer run can pass for one.
+    """
+    spec = to_json(record.spec)
+    earlier = all(spec[part].get(name, value) == value for (part, name), value in ADDED_FIELDS.items() if spec[part])
+    new = {*TRAINING_DIGESTS} & record.fingerprints.keys() or {"updates_per_epoch", *STATISTICS} & record.sizes.keys()
+    return earlier and not new
+
+
+def _wrong_updates(name: str, digests: Mapping[str, str], expected: set[int]) -> Iterator[str]:
+    recorded = {int(update) for update in digests}
+    for fault, updates in (("no digest", expected - recorded), ("an unexpected digest", recorded - expected)):
+        if updates:
+            yield f"{name}: {fault} after update {first_few(sorted(updates))}"
+
+
+def _repeated(name: str, digests: Mapping[str, str]) -> Iterator[str]:
+    first_updates: dict[str, str] = {}
+    for update in sorted(digests, key=int):
+        first = first_updates.setdefault(digests[update], update)
+        if first != update:
+            yield f"{name}: the same digest after updates {first} and {update}"
+
+
+def kept_digest(record: RunRecord) -> str | None:
+    """Return the digest that the kept weights must have; None if epochs were averaged or it is unknown."""
+    if record.spec.training.averaged_epochs or len(record.chosen_epochs) != 1:
+        return None
+    updates = next((line.updates for line in record.curve if line.epoch == record.chosen_epochs[0]), None)
+    return (record.fingerprints.get("weights_after") or {}).get(str(updates))

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.audit.messages import unequal
 from harness.audit.rules import AuditReport, Rule, apply_rule
-from harness.audit.run_folder import FileCache, Skipped, StoredRun, read
+from harness.audit.run_folder import AuditContext, Skipped, StoredRun, read, skip_unless
 from harness.data.batch_digest import WEIGHTS_MARK
 from harness.experiments.serialization import to_json
 from harness.processes import json_process
@@ -19,16 +20,7 @@ from harness.storage import run_store
 from harness.storage.records import RunRecord
 
 LOSS_TOLERANCE = 0.05
-"""How far the training loss of the first epoch may be from that of a run made elsewhere. Units: nats per token."""
-
-
-@dataclass(frozen=True)
-class RerunPlan:
-    """How many runs to train again, the seed of their choice (None: random), and for how long."""
-
-    runs: int
-    seed: int | None = None
-    whole_epoch: bool = False
+"""Tolerance of the training loss of the first epoch on another machine. Units: nats per target token."""
 
 
 @dataclass(frozen=True)
@@ -41,34 +33,46 @@ class Rerun:
 
     @property
     def record(self) -> RunRecord:
-        """The record. Raises `Skipped` if the run could not be trained again."""
-        if self.failure:
-            raise Skipped(self.failure)
-        return self.stored.known
+        """The record. Raises: Skipped if the run could not be trained again."""
+        skip_unless(not self.failure, self.failure)
+        return self.stored.record
 
 
-def add(checked: AuditReport, results: Path, plan: RerunPlan, *, tell: Callable[[str], None]) -> AuditReport:
-    """Return the results of a check and of training some of its runs again; `tell` is called with each run.
+def add(
+    report: AuditReport,
+    results: Path,
+    number: int,
+    *,
+    seed: int | None = None,
+    whole_epoch: bool = False,
+    log: Callable[[str], None],
+) -> AuditReport:
+    """Train some of the runs of a report again, and return the report with the results.
 
     Runs of external builders are left out: code that a record names is not imported.
 
+    Args:
+        report: The results of a check.
+        results: The folder of its runs.
+        number: How many runs to train again.
+        seed: The seed of their choice; None draws one.
+        whole_epoch: Whether to train the first epoch and compare its loss, instead of at most 50 updates.
+        log: Called with a line for each run.
+
     Raises:
-        ValueError: there is no run that can be trained again.
+        ValueError: No run can be trained again.
     """
-    memory = FileCache()
-    found = [read(results, name, memory) for name in checked.runs]
-    found = [one for one in found if one.record is not None and _can_be_trained(one.record)]
-    if not found:
-        raise ValueError("--rerun: no completed run of a built-in recipe is among them")
-    chosen = random.Random(plan.seed).sample(found, min(plan.runs, len(found)))
+    context = AuditContext()
+    runs = [run for run in (read(results, name, context) for name in report.runs) if _can_be_trained(run)]
+    if not runs:
+        raise ValueError("--rerun: no completed run of a built-in recipe is among the runs")
     reruns = []
-    for one in sorted(chosen, key=lambda one: one.name):
-        updates = _updates(one.known, whole_epoch=plan.whole_epoch)
-        tell(f"{one.name}: training its first {updates} updates again")
-        reruns.append(_rerun(one, updates))
-    subjects = [(one.stored.name, str(one.stored.folder), one) for one in reruns]
-    outcomes = [apply_rule(rule, subjects) for rule in RULES if plan.whole_epoch or rule.check is not loss]
-    return replace(checked, outcomes=(*checked.outcomes, *outcomes))
+    for run in sorted(random.Random(seed).sample(runs, min(number, len(runs))), key=lambda run: run.name):
+        updates = _updates(run.record, whole_epoch=whole_epoch)
+        log(f"{run.name}: training its first {updates} updates again")
+        reruns.append((run.name, str(run.folder), _rerun(run, updates)))
+    outcomes = [apply_rule(rule, reruns) for rule in RULES if whole_epoch or rule.check is not loss]
+    return replace(report, outcomes=(*report.outcomes, *outcomes))
 
 
 def batches(rerun: Rerun) -> Iterator[str]:
@@ -76,35 +80,29 @@ def batches(rerun: Rerun) -> Iterator[str]:
     recorded = rerun.record.fingerprints.get("batches")
     if recorded is None:
         raise Skipped("schema 1 has no digests of batches")
-    for mark, digest in rerun.answer["batches"].items():
-        if mark in recorded and recorded[mark] != digest:
-            yield f"batches up to update {int(mark):,} are others"
+    for update, digest in rerun.answer["batches"].items():
+        if recorded.get(update, digest) != digest:
+            yield f"the batches up to update {int(update):,} have another digest"
             return
 
 
 def weights(rerun: Rerun) -> Iterator[str]:
     """Training again gives weights with the digest in the record, on the same machine and versions."""
-    recorded = rerun.record.fingerprints.get("weights_after") or {}
-    common = sorted(recorded.keys() & rerun.answer["weights_after"].keys(), key=int)
-    if not common:
-        raise Skipped("no digest of weights after the first updates")
-    wrong = [mark for mark in common if recorded[mark] != rerun.answer["weights_after"][mark]]
+    recorded, retrained = rerun.record.fingerprints.get("weights_after") or {}, rerun.answer["weights_after"]
+    common = sorted(recorded.keys() & retrained.keys(), key=int)
+    skip_unless(common, "no digest of weights after the first updates")
+    wrong = [update for update in common if recorded[update] != retrained[update]]
     if wrong:
-        elsewhere = _elsewhere(rerun.record, rerun.answer["environment"])
-        if elsewhere:
-            raise Skipped(f"cannot tell: the weights differ, but the run was made with {elsewhere}")
-        yield f"the weights after update {int(wrong[0]):,} are others"
+        reasons = _differences(rerun.record, rerun.answer["environment"])
+        skip_unless(not reasons, f"cannot tell: the weights differ, but the run was made with {reasons}")
+        yield f"the weights after update {int(wrong[0]):,} have another digest"
 
 
 def loss(rerun: Rerun) -> Iterator[str]:
     """Training the first epoch again gives the same training loss up to 0.05 nats."""
-    record = rerun.record
-    recorded, found = record.curve[0].training_loss, rerun.answer["loss"]
-    if recorded is None or found is None:
-        if recorded is not found:
-            yield f"epoch 1: training_loss={recorded}, trained again {found}"
-    elif abs(recorded - found) > LOSS_TOLERANCE:
-        yield f"epoch 1: training_loss={recorded:.4f}, trained again {found:.4f}"
+    recorded, retrained = rerun.record.curve[0].training_loss, rerun.answer["loss"]
+    if recorded is None or retrained is None or abs(recorded - retrained) > LOSS_TOLERANCE:
+        yield from unequal("epoch 1: training_loss", recorded, retrained, "trained again")
 
 
 RULES = (
@@ -114,8 +112,11 @@ RULES = (
 )
 
 
-def _can_be_trained(record: RunRecord) -> bool:
-    return record.status in run_store.FINISHED and bool(record.curve) and record.spec.recipe is not None
+def _can_be_trained(run: StoredRun) -> bool:
+    record = run.parsed
+    if record is None or record.status not in run_store.FINISHED:
+        return False
+    return bool(record.curve) and record.spec.recipe is not None
 
 
 def _updates(record: RunRecord, *, whole_epoch: bool) -> int:
@@ -123,23 +124,23 @@ def _updates(record: RunRecord, *, whole_epoch: bool) -> int:
     return max(1, epoch if whole_epoch else min(WEIGHTS_MARK, record.curve[-1].updates))
 
 
-def _elsewhere(record: RunRecord, here: dict[str, Any]) -> str:
-    """Return the differences between a run's environment and this one that may change its weights."""
-    there = record.environment
-    found = arithmetic_differences(there, here, record.spec.computes)
-    commits = [environment.get("commit") or {} for environment in (there, here)]
-    found += [f"commit {name} {value}" for name, value in sorted(differences(*commits).items())]
-    if commits[1].get("dirty") and not found:
-        found.append("the files of its commit, and those here differ from it")
-    if there.get("earlier_processes"):
-        found.append("processes that differed in their environment")
-    return ", ".join(found)
+def _differences(record: RunRecord, current: dict[str, Any]) -> str:
+    """Return the differences between a run's environment and the current one that may change its weights."""
+    recorded = record.environment
+    lines = arithmetic_differences(recorded, current, record.spec.computes)
+    commits = [environment.get("commit") or {} for environment in (recorded, current)]
+    lines += [f"commit {name} {value}" for name, value in sorted(differences(*commits).items())]
+    if commits[1].get("dirty") and not lines:
+        lines.append("the same commit, from which the files here differ")
+    if recorded.get("earlier_processes"):
+        lines.append("processes that differed in their environment")
+    return ", ".join(lines)
 
 
 def _rerun(stored: StoredRun, updates: int) -> Rerun:
     """Train a run again in a process of its own."""
-    spec, files = stored.known.spec, stored.known.fingerprints.get("files") or {}
-    arguments = {"spec": to_json(spec), "updates": updates, "digests": files}
+    spec, digests = stored.record.spec, stored.record.fingerprints.get("files") or {}
+    arguments = {"spec": to_json(spec), "updates": updates, "digests": digests}
     try:
         answer = json_process.request_once(
             "harness.audit.rerun_worker", "retrain", arguments, environment=worker_environment(spec)

@@ -1,4 +1,4 @@
-"""The process that trains a run again for its first updates and prints the digests of batches and weights."""
+"""The process that trains a run again for its first updates."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from harness.processes import json_process
 
 
 def retrain(spec: dict[str, Any], updates: int, digests: dict[str, Any]) -> dict[str, Any]:
-    """Train a run from the beginning for some updates; `digests` are those of its corpus files.
+    """Train a run from the beginning.
+
+    Args:
+        spec: The settings of the run.
+        updates: The number of updates.
+        digests: The digests of its corpus files.
 
     Returns:
         `batches` and `weights_after` as in the fingerprints of a record, by number of updates; `loss`, the mean
         objective over all target tokens in nats; and `environment`, that of this process.
 
     Raises:
-        ValueError: the corpus or the model cannot be built here.
+        ValueError: The corpus or the model cannot be built here.
     """
     from harness.data.dataset import prepare
     from harness.processes import machine

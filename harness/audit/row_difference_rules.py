@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from harness.analysis.grouping import TableRow
-from harness.audit.run_folder import Skipped
-from harness.audit.table_rules import ComparedRuns
+from harness.audit.run_folder import skip_unless
+from harness.audit.table_rules import OWN_TRAINING, ComparedRuns
 from harness.experiments.serialization import to_json
 from impls.recipes import RECIPES
 
@@ -21,21 +21,16 @@ Fields = dict[str, Any]
 
 def differences(comparison: ComparedRuns) -> Iterator[str]:
     """Rows of a controlled table differ in their variant, in one field, or are all combinations of some fields."""
-    if not comparison.controlled:
-        raise Skipped("each is trained as its source trains it")
-    if comparison.group.budget == "tuned":
-        raise Skipped("a base that kept its learning rate stands in the controlled table")
-    if len(comparison.group.rows) < 2:
-        raise Skipped("one row alone")
-    variants: dict[str, list[TableRow]] = {}
-    for row in comparison.group.rows:
-        variants.setdefault(row.variant, []).append(row)
+    rows, budget = comparison.group.rows, comparison.group.budget
+    skip_unless(comparison.controlled, OWN_TRAINING)
+    skip_unless(budget != "tuned", "a base that kept its learning rate stands in the controlled table")
+    skip_unless(len(rows) > 1, "one row only")
     bases = {}
-    for variant, found in variants.items():
-        base = _base(found)
-        bases[variant] = base
-        yield from _undeclared(found, base)
-    yield from _departures(bases)
+    for variant in dict.fromkeys(row.variant for row in rows):
+        same_variant = [row for row in rows if row.variant == variant]
+        bases[variant] = _base(same_variant)
+        yield from _undeclared(same_variant, bases[variant])
+    yield from _unlike_recipes({variant: _fields(row) for variant, row in bases.items()})
 
 
 def _fields(row: TableRow) -> Fields:
@@ -45,54 +40,58 @@ def _fields(row: TableRow) -> Fields:
     return {**recipe, "precision": spec.precision, "framework": (spec.framework, spec.backend)}
 
 
-def _changed(row: TableRow, base: TableRow) -> frozenset[str]:
-    one, other = _fields(row), _fields(base)
-    return frozenset(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+def _changed(row: TableRow, base: TableRow) -> list[tuple[str, str]]:
+    """Return the fields in which a row differs from a base, in order, with their values in the row."""
+    fields, expected = _fields(row), _fields(base)
+    names = sorted(fields.keys() | expected.keys())
+    return [(name, repr(fields.get(name))) for name in names if fields.get(name) != expected.get(name)]
 
 
 def _base(rows: Sequence[TableRow]) -> TableRow:
     """Return the row from which most others differ in at most one field; of several, the closest to its variant."""
 
     def rank(row: TableRow) -> tuple[int, int]:
-        near = sum(len(_changed(other, row)) <= 1 for other in rows)
-        known = to_json(RECIPES.get(row.variant)) or {}
-        return -near, sum(known.get(name, value) != value for name, value in _fields(row).items())
+        near = sum(len(_changed(neighbour, row)) <= 1 for neighbour in rows)
+        recipe = to_json(RECIPES.get(row.variant)) or {}
+        return -near, sum(recipe.get(name, value) != value for name, value in _fields(row).items())
 
     return min(rows, key=rank)
 
 
 def _undeclared(rows: Sequence[TableRow], base: TableRow) -> Iterator[str]:
     """Yield the rows of a variant that differ from its base in several fields, without a row for each combination."""
-    there = {frozenset((name, repr(_fields(row).get(name))) for name in _changed(row, base)) for row in rows}
+    present = {frozenset(_changed(row, base)) for row in rows}
     for row in rows:
-        own = [(name, repr(_fields(row).get(name))) for name in sorted(_changed(row, base))]
-        parts = (frozenset(part) for size in range(1, len(own)) for part in itertools.combinations(own, size))
-        if any(part not in there for part in parts):
-            told = ", ".join(f"{name}={value}" for name, value in own)
-            yield f"{row.label} differs from {base.label} in {len(own)} fields ({told}): no row has fewer of them"
+        changed = _changed(row, base)
+        subsets = (subset for size in range(1, len(changed)) for subset in itertools.combinations(changed, size))
+        if any(frozenset(subset) not in present for subset in subsets):
+            values = ", ".join(f"{name}={value}" for name, value in changed)
+            yield (
+                f"{row.label} differs from {base.label} in {len(changed)} fields ({values}): expected a row for each "
+                "combination of fewer"
+            )
 
 
-def _departures(bases: dict[str, TableRow]) -> Iterator[str]:
-    """Yield the fields of a built-in variant that are neither its own nor common to all variants."""
-    fields = {variant: _fields(row) for variant, row in bases.items()}
-    for name in ("precision",):
-        values = {variant: own[name] for variant, own in fields.items()}
-        if len(set(values.values())) > 1:
-            yield f"{name}: {', '.join(f'{value} in {variant}' for variant, value in values.items())}"
-    for variant, own in fields.items():
-        known = to_json(RECIPES.get(variant)) or {}
-        for name, value in own.items():
-            if name not in known or value == known[name] or _in_proportion(name, own, known):
+def _unlike_recipes(variants: dict[str, Fields]) -> Iterator[str]:
+    """Yield the fields in which a built-in variant departs from its recipe, if other variants do not do so too."""
+    precisions = {variant: fields["precision"] for variant, fields in variants.items()}
+    if len(set(precisions.values())) > 1:
+        yield f"precision: {', '.join(f'{value} in {variant}' for variant, value in precisions.items())}"
+    for variant, fields in variants.items():
+        recipe = to_json(RECIPES.get(variant)) or {}
+        for name, value in fields.items():
+            if name not in recipe or value == recipe[name] or _in_proportion(name, fields, recipe):
                 continue
-            others = [one for one in fields if one != variant and name in fields[one] and one in RECIPES]
-            unlike = [one for one in others if fields[one][name] != value]
+            built_in = [key for key in variants if key != variant and name in variants[key] and key in RECIPES]
+            unlike = [key for key in built_in if variants[key][name] != value]
             if unlike:
-                yield f"{name}={value!r} in {variant}, whose own is {known[name]!r}; not so in {', '.join(unlike)}"
+                expected = f"expected {recipe[name]!r} (its recipe) or the same value in {', '.join(unlike)}"
+                yield f"{name}={value!r} in {variant}, {expected}"
 
 
-def _in_proportion(name: str, own: Fields, known: Fields) -> bool:
-    """Whether a size is reduced in proportion to another size of the variant."""
-    whole = PROPORTIONAL.get(name)
-    if whole not in own or not own[name] or not known.get(name):
+def _in_proportion(name: str, fields: Fields, recipe: Fields) -> bool:
+    """Return whether a size is reduced in proportion to another size of the variant."""
+    size = PROPORTIONAL.get(name)
+    if size not in fields or not fields[size] or not recipe.get(name):
         return False
-    return bool(own[whole] != known[whole] and max(1, known[name] * own[whole] // known[whole]) == own[name])
+    return bool(fields[size] != recipe[size] and max(1, recipe[name] * fields[size] // recipe[size]) == fields[name])

@@ -1,15 +1,13 @@
-"""A stored run as the rules see it, and a cache of what several rules need."""
+"""A stored run as the rules see it, and the values that several rules share."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from harness.audit.batch_reference import Expected
-from harness.experiments.specs import DataSpec
 from harness.storage import checkpoint_files, files, run_store
 from harness.storage.records import LATER_FIELDS, RECORD_SCHEMAS, RunRecord, misfits, record_from_json
 from harness.storage.run_store import Hypothesis
@@ -17,43 +15,57 @@ from harness.text import brief
 from impls.contract import Arrays
 
 SEAL = run_store.SEAL
+NOT_STARTED = "stopped before training"
+NO_EPOCH = "no finished epoch"
+NOT_COMPLETED = "not completed"
+UNREADABLE = "the record cannot be read"
+
+T = TypeVar("T")
 
 
 class Skipped(Exception):
-    """A rule does not apply to a run, for this reason; neither a pass nor a fault."""
+    """A rule does not apply to a run or a table, for this reason; neither a pass nor a fault."""
+
+
+def skip_unless(value: T | None, reason: str) -> T:
+    """Return a value that a rule needs. Raises: Skipped with the reason if it is missing, empty or false."""
+    if not value:
+        raise Skipped(reason)
+    return value
 
 
 @dataclass
-class FileCache:
-    """The context of a check, and a cache of what several rules need.
-
-    `published` says whether the rules for published results apply. Cached are corpora by settings and files, digests of
-    initial tensors and of batches, git's answers, and the files of each run.
-    """
+class AuditContext:
+    """What the rules of an audit share: whether those for published results apply, and a cache of computed values."""
 
     published: bool = False
-    prepared: dict[tuple[DataSpec, str], Any] = field(default_factory=dict)
-    drawn: dict[tuple[object, ...], str] = field(default_factory=dict)
-    streams: dict[tuple[object, ...], Expected] = field(default_factory=dict)
-    commits: dict[str, Any] = field(default_factory=dict)
-    digests: dict[Path, str] = field(default_factory=dict)
-    hypotheses: dict[Path, list[Hypothesis]] = field(default_factory=dict)
-    sentences: dict[Path, Arrays] = field(default_factory=dict)
+    _cache: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+
+    def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return the value of `key`, which is computed once unless that raises."""
+        if key not in self._cache:
+            self._cache[key] = compute()
+        value: T = self._cache[key]
+        return value
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The folder `name` of `results`.
+    """The folder `name` of `results`, read as far as possible.
 
-    `unreadable` says why the file is no record of a known schema, and `misfits` lists fields that do not fit. If the
-    record cannot be used, `record` is None.
+    Attributes:
+        context: What the rules share.
+        raw: The JSON of the record.
+        parsed: The record, or None if it cannot be used.
+        unreadable: Why the file is not a record of a supported schema; empty if it is.
+        misfits: The fields with values that are not accepted.
     """
 
     results: Path
     name: str
-    memory: FileCache = field(repr=False)
+    context: AuditContext = field(repr=False)
     raw: Any = field(default=None, repr=False)
-    record: RunRecord | None = field(default=None, repr=False)
+    parsed: RunRecord | None = field(default=None, repr=False)
     unreadable: str = ""
     misfits: tuple[str, ...] = ()
 
@@ -62,107 +74,109 @@ class StoredRun:
         return run_store.run_folder(self.results, self.name)
 
     @property
-    def known(self) -> RunRecord:
-        """The record. Raises `Skipped` if it is not readable."""
-        if self.record is None:
-            raise Skipped("no record can be read")
+    def record(self) -> RunRecord:
+        """The record. Raises: Skipped if it cannot be used."""
+        return skip_unless(self.parsed, UNREADABLE)
+
+    @property
+    def trained(self) -> RunRecord:
+        """The record of a run with at least one epoch. Raises: Skipped for other runs."""
+        skip_unless(self.record.curve, NO_EPOCH)
         return self.record
 
     @property
     def completed(self) -> RunRecord:
-        """The record of a completed run. Raises `Skipped` for other runs."""
-        if self.known.status != "completed":
-            raise Skipped("not completed")
-        return self.known
+        """The record of a completed run. Raises: Skipped for other runs."""
+        skip_unless(self.record.status == "completed", NOT_COMPLETED)
+        return self.record
 
     def digest(self, name: str) -> str:
-        """Return the SHA-256 of a file in the folder; raises as `harness.storage.files.file_digest`."""
+        """Return the SHA-256 of a file in the folder. Raises: As `harness.storage.files.file_digest`."""
         path = self.folder / name
-        if path not in self.memory.digests:
-            self.memory.digests[path] = files.file_digest(path)
-        return self.memory.digests[path]
+        return self.context.cached(("digest", path), lambda: files.file_digest(path))
 
     @property
     def hypotheses(self) -> list[Hypothesis]:
-        """The translations of a completed run. Raises `Skipped`, or ValueError if the file is missing or damaged."""
-        if self.completed and self.folder not in self.memory.hypotheses:
-            self.memory.hypotheses[self.folder] = run_store.load_hypotheses(self.results, self.name)
-        return self.memory.hypotheses[self.folder]
+        """The translations of a completed run.
 
-    @property
-    def whole(self) -> StoredRun:
-        """The run, if its translations and counts are readable. Raises `Skipped` if another rule reports why not."""
-        try:
-            if self.hypotheses and self.sentences:
-                return self
-        except (ValueError, OSError) as error:
-            raise Skipped("translations or counts cannot be read") from error
-        raise Skipped("no translations")
+        Raises:
+            Skipped: The run is not completed.
+            ValueError: The file is missing or damaged.
+        """
+        skip_unless(self.record.status == "completed", NOT_COMPLETED)
+        key = ("hypotheses", self.folder)
+        return self.context.cached(key, lambda: run_store.load_hypotheses(self.results, self.name))
 
     @property
     def sentences(self) -> Arrays:
-        """The stored counts of each test sentence.
+        """The stored statistics of each test sentence of a completed run.
 
-        Raises `Skipped` if an older version stored none, ValueError if the file is damaged or has another digest.
+        Raises:
+            Skipped: The run is not completed, or an older version stored no statistics.
+            ValueError: The file is damaged or has another digest.
         """
         digest = self.completed.fingerprints.get("sentences")
-        there = run_store.has_sentences(self.results, self.name)
-        if digest is None and not there:
-            raise Skipped(f"no {run_store.SENTENCES}: made by an older version")
+        exists = run_store.has_sentences(self.results, self.name)
         if digest is None:
+            skip_unless(exists, f"no {run_store.SENTENCES}: made by an older version")
             raise ValueError(f"{run_store.SENTENCES} exists, but the record has no digest of it")
-        if there and self.digest(run_store.SENTENCES) != digest:
+        if exists and self.digest(run_store.SENTENCES) != digest:
             raise ValueError(f"{run_store.SENTENCES}: damaged (its SHA-256 is not {digest})")
-        if self.folder not in self.memory.sentences:
-            self.memory.sentences[self.folder] = run_store.load_sentences(self.results, self.name)
-        return self.memory.sentences[self.folder]
+        key = ("sentences", self.folder)
+        return self.context.cached(key, lambda: run_store.load_sentences(self.results, self.name))
+
+    @property
+    def checked_sentences(self) -> Arrays:
+        """As `sentences`. Raises: Skipped if these or the translations are not readable, which other rules report."""
+        try:
+            skip_unless(self.hypotheses, "no translations")
+            return self.sentences
+        except (ValueError, OSError) as error:
+            raise Skipped("the translations or their statistics cannot be read") from error
 
 
-def read(results: Path, name: str, memory: FileCache) -> StoredRun:
+def read(results: Path, name: str, context: AuditContext) -> StoredRun:
     """Read as much as possible of the record in the folder `name`."""
     path = run_store.run_folder(results, name) / run_store.RECORD
-    found = StoredRun(results, name, memory)
+    stored = StoredRun(results, name, context)
     if not os.path.lexists(path):
-        return _with(found, unreadable=f"there is no {run_store.RECORD}")
+        return replace(stored, unreadable=f"there is no {run_store.RECORD}")
     try:
         raw = files.read_json(path)
     except ValueError as error:
-        return _with(found, unreadable=str(error).removeprefix(f"{path}: "))
-    if not isinstance(raw, dict) or raw.get("schema") not in RECORD_SCHEMAS:
-        number = raw.get("schema") if isinstance(raw, dict) else None
-        known = ", ".join(map(str, RECORD_SCHEMAS))
-        return _with(found, raw=raw, unreadable=f"schema={number!r}: expected one of {known}")
+        return replace(stored, unreadable=str(error).removeprefix(f"{path}: "))
+    schema = raw.get("schema") if isinstance(raw, dict) else None
+    if schema not in RECORD_SCHEMAS:
+        expected = ", ".join(map(str, RECORD_SCHEMAS))
+        return replace(stored, raw=raw, unreadable=f"schema={brief(schema)}: expected one of {expected}")
     try:
-        record = record_from_json({key: value for key, value in raw.items() if key != SEAL})
+        record = record_from_json({name: value for name, value in raw.items() if name != SEAL})
     except (ValueError, TypeError) as error:
-        return _with(found, raw=raw, misfits=(str(error),))
+        return replace(stored, raw=raw, misfits=(str(error),))
     wrong = tuple(_misfits(record))
-    lost = tuple(f"record.{one.name}: missing" for one in fields(RunRecord) if one.name not in {*raw, *LATER_FIELDS})
-    return _with(found, raw=raw, record=None if wrong else record, misfits=wrong + lost)
+    required = [part.name for part in fields(RunRecord) if part.name not in LATER_FIELDS]
+    missing = tuple(f"record.{part}: missing" for part in required if part not in raw)
+    return replace(stored, raw=raw, parsed=None if wrong else record, misfits=wrong + missing)
 
 
 def run_names(results: Path) -> list[str]:
-    """Return the folders of runs under `results`, whatever their status.
+    """Return the names of the run folders under `results`, whatever the status of the runs.
 
     Raises:
-        ValueError: there is no such folder, or no run in it.
+        ValueError: The folder does not exist or has no run.
     """
     if not results.is_dir():
         raise ValueError(f"{results}: there is no such folder")
     traces = (run_store.RECORD, run_store.HYPOTHESES, run_store.LOG, f"{run_store.WEIGHTS}.json")
-    found = sorted(
-        one.name
-        for one in results.iterdir()
-        if one.is_dir() and not one.name.startswith(".")
-        if any((one / trace).exists() for trace in traces) or checkpoint_files.exists(results, one.name)
+    names = sorted(
+        path.name
+        for path in results.iterdir()
+        if path.is_dir() and not path.name.startswith(".")
+        if any((path / trace).exists() for trace in traces) or checkpoint_files.exists(results, path.name)
     )
-    if not found:
+    if not names:
         raise ValueError(f"{results}: there is no record in it; make some with: python -m harness bench")
-    return found
-
-
-def _with(stored: StoredRun, **found: Any) -> StoredRun:
-    return StoredRun(stored.results, stored.name, stored.memory, **found)
+    return names
 
 
 def _misfits(record: RunRecord) -> Iterator[str]:
@@ -174,4 +188,4 @@ def _misfits(record: RunRecord) -> Iterator[str]:
             yield f"environment.{name}={brief(value)}: expected an object"
     for name, number in [*record.sizes.items(), *record.speed.items()]:
         if number < 0:
-            yield f"{name}={number!r} must be a number of at least 0"
+            yield f"{name}={number!r}: expected a number of at least 0"

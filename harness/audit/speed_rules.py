@@ -7,41 +7,54 @@ import statistics
 from collections.abc import Iterator
 from datetime import datetime
 
-from harness.audit.record_rules import ROUNDING, equal, updates_per_epoch
-from harness.audit.run_folder import Skipped, StoredRun
+from harness.audit.messages import ROUNDING, unequal
+from harness.audit.record_rules import updates_per_epoch
+from harness.audit.run_folder import NOT_STARTED, StoredRun, skip_unless
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 
 RESUMED_SLACK = 0.25
-"""How much faster a resumed run may seem, as a share: the first update of every process but the first is not stored."""
+"""How much faster a resumed run may seem, as a share: only the first process stores the time of its first update."""
 
 FLOAT_BYTES = 4
 
 
 def times(stored: StoredRun) -> Iterator[str]:
     """The start is a time, and the total times and rates follow from the epochs."""
-    record = stored.known
-    if not record.started and record.status not in run_store.FINISHED:
-        raise Skipped("broke off before it began")
-    if begun(record) is None:
+    record = stored.record
+    skip_unless(record.started or record.status in run_store.FINISHED, NOT_STARTED)
+    if start_time(record) is None:
         yield f"started={record.started!r}: expected a time with its zone, such as 2026-01-02T03:04:05+00:00"
     for line in record.curve:
         if not line.training_seconds > 0 or line.validation_seconds < 0:
-            yield f"epoch {line.epoch}: {line.training_seconds!r} and {line.validation_seconds!r} seconds"
-    seconds = math.fsum(line.training_seconds + line.validation_seconds for line in record.curve)
+            yield (
+                f"epoch {line.epoch}: training_seconds={line.training_seconds!r} and validation_seconds="
+                f"{line.validation_seconds!r}: expected a positive number and one of at least 0"
+            )
     total = record.speed.get("total_seconds", math.inf)
-    if total < seconds * (1 - ROUNDING):
-        yield f"total_seconds={total:.1f}, but its epochs took {seconds:.1f}"
-    yield from _rates(record)
+    yield from _outside("total_seconds", total, _epoch_seconds(record), math.inf)
+    if record.curve:
+        yield from _rates(record)
 
 
-def begun(record: RunRecord) -> datetime | None:
+def start_time(record: RunRecord) -> datetime | None:
     """Return when a run started, or None if the record has no time with a time zone."""
     try:
-        found = datetime.fromisoformat(record.started)
+        time = datetime.fromisoformat(record.started)
     except ValueError:
         return None
-    return found if found.tzinfo is not None else None
+    return time if time.tzinfo is not None else None
+
+
+def _epoch_seconds(record: RunRecord) -> float:
+    return math.fsum(line.training_seconds + line.validation_seconds for line in record.curve)
+
+
+def _outside(name: str, value: float, least: float, most: float, source: str = "its epochs") -> Iterator[str]:
+    """Yield a fault if a number is out of range, apart from rounding; `source` says where the range comes from."""
+    if not least * (1 - ROUNDING) <= value <= most * (1 + ROUNDING):
+        limits = f"at least {least:,.3f}" if most == math.inf else f"{least:,.3f} to {most:,.3f}"
+        yield f"{name}={value:,.3f}, expected {limits} ({source})"
 
 
 def _rates(record: RunRecord) -> Iterator[str]:
@@ -50,108 +63,83 @@ def _rates(record: RunRecord) -> Iterator[str]:
     They exclude the first update of each process and updates that compile.
     """
     speed, curve = record.speed, record.curve
-    if not curve:
-        return
     median = statistics.median(line.validation_seconds for line in curve)
-    if not equal(speed.get("validation_seconds"), median):
-        yield f"validation_seconds={speed.get('validation_seconds')}, the median of its epochs is {median}"
-    each = updates_per_epoch(record)
-    if record.environment.get("resumed_after_epochs") or curve[-1].updates < 2:
+    yield from unequal("validation_seconds", speed.get("validation_seconds"), median, "the median of its epochs")
+    updates = curve[-1].updates
+    if record.environment.get("resumed_after_epochs") or updates < 2:
         return
-    spent, updates = math.fsum(line.training_seconds for line in curve), curve[-1].updates
-    most = spent - speed.get("first_update_seconds", 0.0)
+    most = math.fsum(line.training_seconds for line in curve) - speed.get("first_update_seconds", 0.0)
     least = max(0.0, most - speed.get("compilation_seconds", 0.0))
-    share = each / (updates - 1)
-    epoch = speed.get("epoch_seconds", math.nan)
-    if not least * share * (1 - ROUNDING) <= epoch <= most * share * (1 + ROUNDING):
-        yield f"epoch_seconds={epoch}, its epochs give {most * share}"
+    share = updates_per_epoch(record) / (updates - 1)
+    yield from _outside("epoch_seconds", speed.get("epoch_seconds", math.nan), least * share, most * share)
     tokens = sum(line.tokens for line in curve)
-    rate = speed.get("training_tokens_per_second", math.nan)
-    if least > 0 and not (tokens - _largest_batch(record)) / most * (1 - ROUNDING) <= rate <= tokens / least * (
-        1 + ROUNDING
-    ):
-        yield f"training_tokens_per_second={rate:.1f}, its epochs give at most {tokens / least:.1f}"
+    if least > 0:
+        rate = speed.get("training_tokens_per_second", math.nan)
+        slowest = (tokens - _largest_batch(record)) / most
+        yield from _outside("training_tokens_per_second", rate, slowest, tokens / least)
 
 
 def speeds(stored: StoredRun) -> Iterator[str]:
     """Speeds agree with each other, the total time, and the memory of the machine."""
-    record = stored.known
-    if not record.curve:
-        raise Skipped("no epoch")
-    yield from _first_update(record)
-    yield from _product(record)
-    yield from _resumed(record)
+    record = stored.trained
+    yield from _processes(record)
+    yield from _training_rate(record)
     yield from _decoding(record)
     yield from _memory(record)
 
 
-def _first_update(record: RunRecord) -> Iterator[str]:
-    first, line = record.speed.get("first_update_seconds", 0.0), record.curve[0]
-    if first > line.training_seconds * (1 + ROUNDING):
-        yield f"first_update_seconds={first:.1f}, but the first epoch took {line.training_seconds:.1f}"
+def _processes(record: RunRecord) -> Iterator[str]:
+    """Yield faults of the first update, of compilations and of resumptions."""
+    first = record.speed.get("first_update_seconds", 0.0)
+    yield from _outside("first_update_seconds", first, 0, record.curve[0].training_seconds, "epoch 1")
     if record.spec.framework != "keras" and record.spec.recipe is not None:
         for name in ("compilations", "compilation_seconds"):
-            if record.speed.get(name):
-                yield f"{name}={record.speed[name]}, but {record.spec.framework} compiles nothing"
-    processes = [len(record.environment.get(f"resumed_after_{unit}") or ()) for unit in ("epochs", "updates")]
-    if len(set(processes)) > 1 and "resumed_after_updates" in record.environment:
-        yield f"resumed {processes[0]} times by epochs, {processes[1]} times by updates"
+            source = f"{record.spec.framework} compiles nothing"
+            yield from _outside(name, record.speed.get(name, 0.0), 0, 0, source)
+    epochs, updates = (record.environment.get(f"resumed_after_{unit}") for unit in ("epochs", "updates"))
+    if "resumed_after_updates" in record.environment and len(epochs or ()) != len(updates or ()):
+        yield f"resumed_after_epochs={epochs}, but resumed_after_updates={updates}: expected as many of both"
 
 
-def _product(record: RunRecord) -> Iterator[str]:
-    """Yield a difference between the target tokens of an epoch and its seconds times its rate."""
+def _training_rate(record: RunRecord) -> Iterator[str]:
+    """Yield a rate that does not fit the seconds and tokens of an epoch, or a resumed run's if it is too high."""
     rate, seconds = (record.speed.get(name) for name in ("training_tokens_per_second", "epoch_seconds"))
-    each, updates = updates_per_epoch(record), record.curve[-1].updates
-    left_out = 1 + len(record.environment.get("resumed_after_epochs") or ())
-    left_out += int(record.speed.get("compilations", 0))
-    steady = updates - left_out
-    if rate is None or seconds is None or each is None or steady < 1:
-        return
+    resumed, compilations = record.environment.get("resumed_after_epochs"), record.speed.get("compilations", 0)
     tokens = sum(line.tokens for line in record.curve)
-    most = tokens / steady * each
-    least = max(0, tokens - left_out * _largest_batch(record)) / steady * each
-    if not least * (1 - ROUNDING) <= rate * seconds <= most * (1 + ROUNDING):
-        yield (
-            f"training_tokens_per_second times epoch_seconds is {rate * seconds:,.0f} target words an epoch, its "
-            f"epochs have {record.curve[0].tokens:,}"
-        )
-
-
-def _resumed(record: RunRecord) -> Iterator[str]:
-    """Yield the rate of a resumed run that its epochs do not allow."""
-    rate = record.speed.get("training_tokens_per_second")
-    if not record.environment.get("resumed_after_epochs") or rate is None or record.speed.get("compilations"):
-        return
-    tokens, spent = (math.fsum(getattr(line, name) for line in record.curve) for name in ("tokens", "training_seconds"))
-    steady = spent - record.speed.get("first_update_seconds", 0.0)
-    most = tokens / steady * (1 + RESUMED_SLACK) if steady > 0 else 0.0
-    if not 0 < rate <= most:
-        yield f"training_tokens_per_second={rate:.1f}, its epochs give at most {most:.1f}"
+    excluded = 1 + len(resumed or ()) + int(compilations)
+    steady = record.curve[-1].updates - excluded
+    if rate is not None and seconds is not None and steady > 0:
+        share = updates_per_epoch(record) / steady
+        least = max(0, tokens - excluded * _largest_batch(record)) * share
+        name = "training_tokens_per_second times epoch_seconds"
+        yield from _outside(name, rate * seconds, least, tokens * share)
+    if resumed and rate is not None and not compilations:
+        training = math.fsum(line.training_seconds for line in record.curve)
+        training -= record.speed.get("first_update_seconds", 0.0)
+        most = tokens / training * (1 + RESUMED_SLACK) if training > 0 else 0.0
+        if not 0 < rate <= most:
+            yield f"training_tokens_per_second={rate:.1f}, expected at most {most:.1f} (its epochs)"
 
 
 def _decoding(record: RunRecord) -> Iterator[str]:
+    """Yield a total time that is too short for the epochs and the translation of the test set."""
     rate, total = (record.speed.get(name) for name in ("decoding_sentences_per_second", "total_seconds"))
-    if not rate or total is None:
-        return
-    epochs = math.fsum(line.training_seconds + line.validation_seconds for line in record.curve)
-    translating = record.sizes.get("test_pairs", 0) / rate
-    if translating > (total - epochs) * (1 + ROUNDING) + ROUNDING:
-        yield (
-            f"total_seconds={total:.1f}, but its epochs took {epochs:.1f} and {rate:.1f} sentences a second make "
-            f"{translating:.1f} for the test set"
-        )
+    if rate and total is not None:
+        epochs, decoding = _epoch_seconds(record), record.sizes.get("test_pairs", 0) / rate
+        if decoding > (total - epochs) * (1 + ROUNDING) + ROUNDING:
+            yield (
+                f"total_seconds={total:.1f}, expected at least {epochs:.1f} for its epochs and {decoding:.1f} for the "
+                f"test set at {rate:.1f} sentences per second"
+            )
 
 
 def _memory(record: RunRecord) -> Iterator[str]:
-    peak = record.speed.get("peak_memory_bytes")
-    there = (record.environment.get("machine") or {}).get("memory_bytes")
-    if peak is None:
-        return
-    if isinstance(there, int | float) and peak > there:
-        yield f"peak_memory_bytes={peak:,.0f}, but the machine has {there:,.0f}"
-    least = FLOAT_BYTES * record.sizes.get("parameters", 0)
-    if peak < least:
-        yield f"peak_memory_bytes={peak:,.0f}, but its parameters alone take {least:,.0f}"
+    """Yield a peak memory below the size of the parameters or above that of the machine."""
+    available = (record.environment.get("machine") or {}).get("memory_bytes")
+    most = available if isinstance(available, int | float) else math.inf
+    peak, least = record.speed.get("peak_memory_bytes"), FLOAT_BYTES * record.sizes.get("parameters", 0)
+    if peak is not None and not least <= peak <= most:
+        yield f"peak_memory_bytes={peak:,.0f}, expected {least:,.0f} (parameters) to {most:,.0f} (machine)"
 
 
 def _largest_batch(record: RunRecord) -> int:

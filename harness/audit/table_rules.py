@@ -8,10 +8,14 @@ from typing import Any
 
 from harness.analysis.fairness import SOURCE_KINDS, Kind, Mismatch, unfair
 from harness.analysis.grouping import RunTable, groups, rows
-from harness.audit.run_folder import Skipped, StoredRun
+from harness.audit.messages import first_few
+from harness.audit.run_folder import Skipped, StoredRun, skip_unless
 from harness.evaluation.metrics import SMOOTHING
+from harness.storage.records import RunRecord
 
 NAMED = "the runs named"
+OWN_TRAINING = "each variant is trained as in its source"
+SINGLE_RUN = "one run only"
 PLACES = ("framework", "backend", "device", "precision", "threads", "python")
 
 
@@ -28,22 +32,20 @@ class ComparedRuns:
         return self.group.budget != "source"
 
 
-def comparisons(found: Sequence[StoredRun], *, named: bool) -> tuple[ComparedRuns, ...]:
-    """Return the tables that a report forms of these runs; one per budget if the runs are `named` one by one."""
-    by_id = {one.record.id: one for one in found if one.record is not None}
-    records = [one.record for one in by_id.values() if one.record is not None]
-    if named:
+def comparisons(runs: Sequence[StoredRun], *, per_budget: bool) -> tuple[ComparedRuns, ...]:
+    """Return the tables of a report on these runs, or one table per budget."""
+    by_id = {run.parsed.id: run for run in runs if run.parsed is not None}
+    records = [run.record for run in by_id.values()]
+    if per_budget:
         budgets = sorted({record.spec.budget for record in records})
-        made = [RunTable(one, NAMED, rows(r for r in records if r.spec.budget == one)) for one in budgets]
+        tables = [RunTable(budget, NAMED, rows(r for r in records if r.spec.budget == budget)) for budget in budgets]
     else:
-        made = list(groups(records, pilots=True))
+        tables = list(groups(records, pilots=True))
     return tuple(
         ComparedRuns(
-            group,
-            tuple(by_id[record.id] for record in group.records),
-            tuple(unfair(group.records, group.budget)),
+            table, tuple(by_id[record.id] for record in table.records), tuple(unfair(table.records, table.budget))
         )
-        for group in made
+        for table in tables
     )
 
 
@@ -51,49 +53,44 @@ def agreement(kind: Kind) -> Callable[[ComparedRuns], Iterator[str]]:
     """Return the rule that the runs of a table agree in this kind of setting."""
 
     def rule(comparison: ComparedRuns) -> Iterator[str]:
-        if not comparison.controlled and kind not in SOURCE_KINDS:
-            raise Skipped("each is trained as its source trains it")
-        _two(comparison)
-        yield from (str(one) for one in comparison.differences if one.kind == kind)
+        skip_unless(comparison.controlled or kind in SOURCE_KINDS, OWN_TRAINING)
+        skip_unless(len(comparison.group.records) > 1, SINGLE_RUN)
+        yield from (str(mismatch) for mismatch in comparison.differences if mismatch.kind == kind)
 
     return rule
 
 
 def words(comparison: ComparedRuns) -> Iterator[str]:
     """All runs have the same target tokens in each epoch and test sentence, and the same references."""
-    _two(comparison)
-    if not comparison.controlled:
-        raise Skipped("each is trained as its source trains it")
-    epochs = (
-        (f"target words, seed {one.spec.seed}, epoch {line.epoch}", line.tokens, one.id)
-        for one in comparison.group.records
-        for line in one.curve
+    skip_unless(len(comparison.group.records) > 1, SINGLE_RUN)
+    skip_unless(comparison.controlled, OWN_TRAINING)
+    yield from _disagreements(
+        (f"target tokens, seed {record.spec.seed}, epoch {line.epoch}", line.tokens, record.id)
+        for record in comparison.group.records
+        for line in record.curve
     )
-    yield from _sides(epochs)
-    counts = []
-    for one in comparison.stored:
+    counts: list[tuple[str, Any, str]] = []
+    for run in comparison.stored:
         try:
-            found = one.sentences
+            sentences = run.sentences
         except (Skipped, ValueError, OSError):
             continue  # another rule reports it
-        counts.append(("target words of the test sentences", found["tokens"].tobytes(), one.name))
+        counts.append(("target tokens of the test sentences", sentences["tokens"].tobytes(), run.name))
         for name in SMOOTHING:
-            if name in found and found[name].shape[1] > 1:
-                counts.append((f"reference words of {name}", found[name][:, 1].tobytes(), one.name))
-    yield from _sides(counts, shown=False)
+            if name in sentences and sentences[name].shape[1] > 1:
+                counts.append((f"reference tokens of {name}", sentences[name][:, 1].tobytes(), run.name))
+    yield from _disagreements(counts)
 
 
 def replicas(comparison: ComparedRuns) -> Iterator[str]:
     """Two seeds of a variant give different runs."""
-    if max(len(row.records) for row in comparison.group.rows) < 2:
-        raise Skipped("one seed alone")
+    skip_unless(any(len(row.records) > 1 for row in comparison.group.rows), "one seed only")
     for row in comparison.group.rows:
-        seen: dict[object, int] = {}
+        first_seeds: dict[object, int] = {}
         for record in row.records:
-            told = [("weights", record.fingerprints.get("trained_weights"))]
-            told.append(("losses", tuple((line.training_loss, line.validation_loss) for line in record.curve)))
-            for name, value in told:
-                first = seen.setdefault((name, value), record.spec.seed) if value else record.spec.seed
+            losses = tuple((line.training_loss, line.validation_loss) for line in record.curve)
+            for name, value in (("weights", record.fingerprints.get("trained_weights")), ("losses", losses)):
+                first = first_seeds.setdefault((name, value), record.spec.seed) if value else record.spec.seed
                 if first != record.spec.seed:
                     yield f"{row.label}: seeds {first} and {record.spec.seed} have the same {name}"
 
@@ -101,41 +98,35 @@ def replicas(comparison: ComparedRuns) -> Iterator[str]:
 def remarks(comparison: ComparedRuns) -> list[str]:
     """Return remarks that are no faults: runs on different machines, diverged, resumed or uncommitted ones."""
     records = comparison.group.records
-    found = list(comparison.group.caveats)
-    for name in PLACES:
-        found += _sides((name, record.environment.get(name), record.id) for record in records)
-    found += _sides(("processor", (r.environment.get("machine") or {}).get("processor"), r.id) for r in records)
-    found += _sides(("commit", (r.environment.get("commit") or {}).get("digest"), r.id) for r in records)
+    lines = list(comparison.group.caveats) + _disagreements(_origins(records))
+    lines += [f"diverged: {run.id} ({' '.join(run.reason.split())})" for run in records if run.status == "diverged"]
+    dirty = [record.id for record in records if (record.environment.get("commit") or {}).get("dirty")]
+    resumed = [record.id for record in records if record.environment.get("resumed_after_epochs")]
+    for remark, ids in (("made with uncommitted changes", dirty), ("interrupted and resumed", resumed)):
+        lines += [f"{remark}: {first_few(ids)}"] if ids else []
+    return lines
+
+
+def _origins(records: Sequence[RunRecord]) -> Iterator[tuple[str, Any, str]]:
+    """Yield the name, the value and the run of each part of the environment in which runs may differ."""
     libraries = sorted({name for record in records for name in record.environment.get("versions") or {}})
-    for name in libraries:
-        found += _sides((name, (r.environment.get("versions") or {}).get(name), r.id) for r in records)
-    found += [f"diverged: {one.id} ({' '.join(one.reason.split())})" for one in records if one.status == "diverged"]
-    dirty = [one.id for one in records if (one.environment.get("commit") or {}).get("dirty")]
-    if dirty:
-        found.append(f"made with files that are not those of the commit: {_who(dirty)}")
-    resumed = [one.id for one in records if one.environment.get("resumed_after_epochs")]
-    if resumed:
-        found.append(f"interrupted and resumed: {_who(resumed)}")
-    return found
+    for record in records:
+        environment = record.environment
+        machine, commit, versions = (environment.get(name) or {} for name in ("machine", "commit", "versions"))
+        yield from ((name, environment.get(name), record.id) for name in PLACES)
+        yield "processor", machine.get("processor"), record.id
+        yield "commit", commit.get("digest"), record.id
+        yield from ((name, versions.get(name), record.id) for name in libraries)
 
 
-def _two(comparison: ComparedRuns) -> None:
-    if len(comparison.group.records) < 2:
-        raise Skipped("one run alone")
-
-
-def _sides(told: Iterable[tuple[str, Any, str]], *, shown: bool = True) -> list[str]:
-    """Return a line for each name with several values: which run has which."""
-    found: dict[str, dict[Any, list[str]]] = {}
-    for name, value, who in told:
-        found.setdefault(name, {}).setdefault(value if isinstance(value, bytes) else str(value), []).append(who)
-    return [
-        f"{name}: "
-        + "; ".join(f"{value} in {_who(who)}" if shown else f"one in {_who(who)}" for value, who in sides.items())
-        for name, sides in found.items()
-        if len(sides) > 1
-    ]
-
-
-def _who(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def _disagreements(values: Iterable[tuple[str, Any, str]]) -> list[str]:
+    """Return a line for each name with several values, with the runs that have each; arrays are not shown."""
+    runs: dict[str, dict[Any, list[str]]] = {}
+    for name, value, run in values:
+        runs.setdefault(name, {}).setdefault(value if isinstance(value, bytes) else str(value), []).append(run)
+    lines = []
+    for name, sides in runs.items():
+        labels = [f"version {number}" if isinstance(value, bytes) else value for number, value in enumerate(sides, 1)]
+        holders = [f"{label} in {first_few(ids)}" for label, ids in zip(labels, sides.values(), strict=True)]
+        lines += [f"{name}: {'; '.join(holders)}"] if len(sides) > 1 else []
+    return lines

@@ -86,8 +86,8 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.rerun:
         from harness.audit import rerun_rules
 
-        plan = rerun_rules.RerunPlan(arguments.rerun, seed=arguments.rerun_seed, whole_epoch=arguments.rerun_epoch)
-        report = rerun_rules.add(report, arguments.results, plan, tell=warn)
+        choice = {"seed": arguments.rerun_seed, "whole_epoch": arguments.rerun_epoch}
+        report = rerun_rules.add(report, arguments.results, arguments.rerun, **choice, log=warn)
     if arguments.json:
         say(json.dumps(_json(report), indent=1, ensure_ascii=False))
     else:
@@ -125,21 +125,19 @@ def _explain(code: str) -> int:
 
 
 def _line(outcome: RuleOutcome) -> str:
-    from harness.audit.rules import OF_COMPARISONS, WARNINGS_OF_COMPARISONS, lines
+    from harness.audit.rules import OF_COMPARISONS, WARNINGS_OF_COMPARISONS, summary
     from harness.text import short_line
 
     plain = functools.partial(short_line, longest=400)
-    head = f"{outcome.rule.code} {outcome.rule.name:14} "
-    reasons = "; ".join(f"{number} skipped: {plain(reason)}" for reason, number in outcome.untried.items())
+    head = f"{outcome.rule.code} {outcome.rule.name:19} "
+    reasons = "; ".join(f"{number} skipped: {plain(reason)}" for reason, number in outcome.skips.items())
     if outcome.end == "n/a":
-        return f"{head} skipped ({'; '.join(map(plain, outcome.untried)) or 'nothing to compare'})"
+        return f"{head} skipped ({'; '.join(map(plain, outcome.skips)) or 'nothing to compare'})"
     unit = "table" if outcome.rule in (*OF_COMPARISONS, *WARNINGS_OF_COMPARISONS) else "run"
     if outcome.end == "ok":
-        return f"{head} ok ({count(outcome.tried, unit)}{'; ' * bool(reasons)}{reasons})"
-    findings = lines(outcome)
-    more = f"; and {len(findings) - SHOWN_FINDINGS} more" if len(findings) > SHOWN_FINDINGS else ""
+        return f"{head} ok ({count(outcome.applied, unit)}{'; ' * bool(reasons)}{reasons})"
     word = "FAIL" if outcome.end == "fail" else "warning"
-    return f"{head} {word}: {'; '.join(map(plain, findings[:SHOWN_FINDINGS]))}{more}"
+    return f"{head} {word}: {summary([plain(str(finding)) for finding in outcome.findings], SHOWN_FINDINGS)}"
 
 
 def _json(report: AuditReport) -> dict[str, Any]:
@@ -164,7 +162,7 @@ def _outcome(outcome: RuleOutcome) -> dict[str, Any]:
         "name": outcome.rule.name,
         "sentence": outcome.rule.sentence,
         "end": outcome.end,
-        "tried": outcome.tried,
-        "faults": [{"where": finding.where, "what": finding.what} for finding in outcome.findings],
-        "not_tried": outcome.untried,
+        "tried": outcome.applied,
+        "faults": [{"where": finding.where, "what": finding.message} for finding in outcome.findings],
+        "not_tried": outcome.skips,
     }

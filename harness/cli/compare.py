@@ -105,17 +105,17 @@ def _failures(sides: Sequence[Side], *, same_test: bool) -> list[str]:
     whether the sides were measured on the same sentences.
     """
     from harness.audit import rules, table_rules
-    from harness.audit.run_folder import FileCache, read
+    from harness.audit.run_folder import AuditContext, read
 
-    caches: dict[Path, FileCache] = {}
+    contexts: dict[Path, AuditContext] = {}
     runs = []
     for run in (run for side in sides for run in side.runs):
         results = run.folder.parent
-        cache = caches.setdefault(results, FileCache(published=run_store.is_published(results)))
-        runs.append(read(results, run.folder.name, cache))
+        context = contexts.setdefault(results, AuditContext(published=run_store.is_published(results)))
+        runs.append(read(results, run.folder.name, context))
     codes = {"C51", "C53", *(["C50"] if same_test else [])}
     of_sides = [rule for rule in rules.OF_COMPARISONS if rule.code in codes]
-    tables = table_rules.comparisons(runs, named=True)
+    tables = table_rules.comparisons(runs, per_budget=True)
     return rules.failures(rules.apply(runs, tables, of_comparisons=of_sides, with_corpus=False))
 
 

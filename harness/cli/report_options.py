@@ -69,7 +69,8 @@ def check_records(results: Path, records: Sequence[RunRecord] | None = None) -> 
     """Apply the rules of `check` that need no corpus to some or all runs, and return a line for each that fails."""
     from harness.audit import rules
 
-    return rules.failures(rules.without_corpus(results, None if records is None else [record.id for record in records]))
+    names = None if records is None else [record.id for record in records]
+    return rules.failures(rules.check(results, names, with_corpus=False))
 
 
 def warn_failures(failures: Iterable[str]) -> None:

@@ -22,48 +22,46 @@ def require(condition: bool, message: str) -> None:
         raise LawViolated(message)
 
 
-def assert_close(what: str, actual: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float = TOLERANCE) -> None:
-    """Require that two arrays have one shape and differ by at most `tolerance`."""
-    require(actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}")
+def assert_close(name: str, actual: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float = TOLERANCE) -> None:
+    """Require that two arrays have one shape and differ by at most `tolerance`; NaN differs from everything."""
+    require(actual.shape == expected.shape, f"{name}: shape {actual.shape}, expected {expected.shape}")
     difference = float(np.abs(actual - expected).max(initial=0.0))
-    require(difference <= tolerance, f"{what}: off by {difference:.2g} (tolerance {tolerance:g})")
+    require(difference <= tolerance, f"{name}: off by {difference:.2g} (tolerance {tolerance:g})")
 
 
-def assert_near(what: str, actual: float, expected: float, tolerance: float) -> None:
+def assert_near(name: str, actual: float, expected: float, tolerance: float) -> None:
     """Require that two numbers differ by at most `tolerance`."""
     difference = abs(actual - expected)
-    require(difference <= tolerance, f"{what} is {actual:.7g}, expected {expected:.7g} (tolerance {tolerance:.2g})")
+    require(difference <= tolerance, f"{name} is {actual:.7g}, expected {expected:.7g} (tolerance {tolerance:.2g})")
 
 
-def assert_same_bits(what: str, actual: Arrays, expected: Arrays) -> None:
+def assert_same_bits(name: str, actual: Arrays, expected: Arrays) -> None:
     """Require that two sets of arrays have the same names, types, shapes and bits."""
-    require(
-        actual.keys() == expected.keys(),
-        f"{what}: not the same names: {', '.join(sorted(actual.keys() ^ expected.keys()))}",
-    )
-    for name, value in expected.items():
-        same = actual[name].dtype == value.dtype and actual[name].shape == value.shape
-        require(same and actual[name].tobytes() == value.tobytes(), f"{what}: {name} has other bits")
-
-
-def assert_rejected(model: Seq2SeqModel, misfit: Arrays, what: str, name: str) -> None:
-    """Require that set_weights raises a ValueError that names the tensor."""
-    try:
-        model.set_weights(misfit)
-    except ValueError as error:
-        require(name in str(error), f"the ValueError for a weight that is {what} does not name {name}: {error}")
-    else:
-        raise LawViolated(f"set_weights accepts a weight that is {what}: {name}")
+    different = sorted(actual.keys() ^ expected.keys())
+    require(not different, f"{name}: only on one side: {', '.join(different)}")
+    for key, value in expected.items():
+        same = actual[key].dtype == value.dtype and actual[key].shape == value.shape
+        require(same and actual[key].tobytes() == value.tobytes(), f"{name}: {key} has other bits")
 
 
 def assert_array(
-    what: str, array: npt.NDArray[Any], shape: tuple[int, ...], kind: type[np.generic] = np.float32
+    name: str, array: npt.NDArray[Any], shape: tuple[int, ...], kind: type[np.generic] = np.float32
 ) -> None:
     """Require that an array has this shape and type and is finite."""
-    require(isinstance(array, np.ndarray), f"{what} is a {type(array).__name__}, not a NumPy array")
-    require(array.shape == shape, f"{what} has shape {array.shape}, not {shape}")
-    require(array.dtype == kind, f"{what} is {array.dtype}, not {np.dtype(kind)}")
-    require(bool(np.isfinite(array).all()), f"{what} is not finite")
+    require(isinstance(array, np.ndarray), f"{name} is a {type(array).__name__}, expected a NumPy array")
+    require(array.shape == shape, f"{name} has shape {array.shape}, expected {shape}")
+    require(array.dtype == kind, f"{name} is {array.dtype}, expected {np.dtype(kind)}")
+    require(bool(np.isfinite(array).all()), f"{name} is not finite")
+
+
+def assert_rejected(model: Seq2SeqModel, weights: Arrays, fault: str, name: str) -> None:
+    """Require that set_weights raises a ValueError that names the tensor."""
+    try:
+        model.set_weights(weights)
+    except ValueError as error:
+        require(name in str(error), f"the ValueError for a weight that is {fault} does not name {name}: {error}")
+    else:
+        raise LawViolated(f"set_weights accepts a weight that is {fault}: {name}")
 
 
 def log_softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -84,17 +82,17 @@ def objective_nats(logits: npt.NDArray[Any], target_out: Ids, smoothing: float) 
 
     Source: Szegedy et al. 2016, section 7.
     """
-    even = -log_softmax(logits).mean(-1)[target_out != PAD].sum()
-    return float((1 - smoothing) * token_nats(logits, target_out).sum() + smoothing * even)
+    uniform = -log_softmax(logits).mean(-1)[target_out != PAD].sum()
+    return float((1 - smoothing) * token_nats(logits, target_out).sum() + smoothing * uniform)
 
 
 class TableModel:
     """A model of seven tokens (a, b, c are 4, 5, 6) that depends on the source's first token and the last token only.
 
     Source `<unk>`: first a 0.5 or b 0.4; after a `<eos>` 0.4; after b c 0.9; after c `<eos>` 0.9. "a" has 0.5 x 0.4 =
-    0.2, "b c" 0.4 x 0.9 x 0.9 = 0.324: greedy takes "a", a beam of 2 "b c".
+    0.2, "b c" 0.4 x 0.9 x 0.9 = 0.324: greedy chooses "a", a beam of 2 "b c".
     Source a: first a 0.6 or b 0.39; after a `<eos>` 0.6; the rest as before. "a" has 0.36, "b c" 0.316: "a" is more
-    probable, but with the penalty's exponent at 1, log(0.36) / (7 / 6) = -0.876 loses to log(0.316) / (8 / 6) = -0.864.
+    probable, but with a length penalty of 1, log(0.36) / (7 / 6) = -0.876 loses to log(0.316) / (8 / 6) = -0.864.
     All other tokens share the remaining probability.
     """
 
@@ -112,9 +110,9 @@ class TableModel:
     def step(self, last: Ids, best: int) -> Candidates:
         table = np.empty((len(last), 7), np.float32)
         for probabilities, row, token in zip(table, self.rows, last, strict=True):
-            known = self.NEXT[row].get(int(token), {})
-            probabilities[:] = (1 - sum(known.values())) / (7 - len(known))
-            probabilities[list(known)] = list(known.values())
+            likely = self.NEXT[row].get(int(token), {})
+            probabilities[:] = (1 - sum(likely.values())) / (7 - len(likely))
+            probabilities[list(likely)] = list(likely.values())
         tokens = np.argsort(-table, axis=1, kind="stable")[:, :best].astype(np.int32)
         return Candidates(np.log(np.take_along_axis(table, tokens, 1)), tokens)
 
@@ -123,4 +121,4 @@ class TableModel:
 
 
 EXPECTED_TRANSLATIONS = ((1, 0.6, ((4,), (4,))), (2, 0.0, ((5, 6), (4,))), (2, 1.0, ((5, 6), (5, 6))))
-"""Beam, length penalty, and the translations of the two sources of `TableModel`, worked out by hand."""
+"""Beam, length penalty, and the translations of the two sources of `TableModel`, computed by hand."""

@@ -1,4 +1,4 @@
-"""Checks of dropout from outside: which units an update dropped, at which rate, and the scaling of the others.
+"""The part of law 14 on dropout: which units an update drops, at which rate, and the scaling of the others.
 
 With one sentence of one token on each side, the gradients of a Transformer or of the GRU of this package show which
 units were dropped: their gradients are 0. An evaluation whose weights are multiplied by the same masks must then give
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from harness.conformance.assertions import assert_near, require
 from harness.conformance.evaluation_laws import embedding_scale, position_vectors
-from harness.conformance.models_under_test import ModelUnderTest
+from harness.conformance.models_under_test import ModelUnderTest, mapped
 from impls.contract import (
     EOS,
     SOS,
@@ -36,8 +36,8 @@ RATE = 0.3
 TRAINING = Training(beta1=0.0, clip_norm=None)
 """With these settings the first moment is the gradient."""
 
-SOURCE_WORD = EOS + 1
-LINE = Batch(*(np.array([[word]], np.int32) for word in (SOURCE_WORD, SOS, EOS + 2)))
+SOURCE_TOKEN = EOS + 1
+LINE = Batch(*(np.array([[token]], np.int32) for token in (SOURCE_TOKEN, SOS, EOS + 2)))
 """One token on each side, so that the only attention weight is 1, or dropped."""
 
 ZERO = 3e-6
@@ -69,10 +69,9 @@ def dropout(subject: ModelUnderTest) -> str:
 def _spread(subject: ModelUnderTest) -> None:
     """Require that copies of a sentence in a batch have independent dropout: the same mean loss, less variance."""
     copies, single_draws, draws = (24, 32, 8) if subject.fast else (64, 64, 12)
-    row = subject.realistic_batch(5)
     length = max(2, subject.real.longest // 2)
-    line = Batch(row.source[:1, :length], row.target_in[:1, :length], row.target_out[:1, :length])
-    many = Batch(*(np.repeat(ids, copies, 0) for ids in vars(line).values()))
+    line = mapped(subject.realistic_batch(5), lambda ids: ids[:1, :length])
+    many = mapped(line, lambda ids: np.repeat(ids, copies, 0))
 
     def losses(batch: Batch, updates: int, rate: float) -> npt.NDArray[np.float64]:
         model = subject.perturbed(dropout=rate)
@@ -82,22 +81,15 @@ def _spread(subject: ModelUnderTest) -> None:
             values.append(model.take_totals().nats / len(batch.source))
         return np.array(values)
 
-    single_losses, copied_losses, undropped_losses = (
-        losses(line, single_draws, RATE),
-        losses(many, draws, RATE),
-        losses(many, 2, 0.0),
-    )
-    for values, where in ((single_losses, "a sentence"), (copied_losses, f"{copies} copies of it")):
+    single, copied, undropped = losses(line, single_draws, RATE), losses(many, draws, RATE), losses(many, 2, 0.0)
+    for values, where in ((single, "a sentence"), (copied, f"{copies} copies of it")):
         require(len(set(values.tolist())) == len(values), f"dropout {RATE}: two updates on {where} have the same loss")
-    require(
-        undropped_losses[0] == undropped_losses[1],
-        "dropout 0: two updates at rate 0 on one batch have different losses",
-    )
-    deviation = float(single_losses.std(ddof=1))
+    require(undropped[0] == undropped[1], "dropout 0: two updates at rate 0 on one batch have different losses")
+    deviation = float(single.std(ddof=1))
     error = deviation * math.sqrt(1 / single_draws + 1 / (draws * copies))
-    what = f"mean loss of {copies} copies of a sentence with dropout {RATE}"
-    assert_near(what, float(copied_losses.mean()), float(single_losses.mean()), DEVIATIONS * error)
-    share = float(copied_losses.std(ddof=1)) / deviation * math.sqrt(copies)
+    name = f"mean loss of {copies} copies of a sentence with dropout {RATE}"
+    assert_near(name, float(copied.mean()), float(single.mean()), DEVIATIONS * error)
+    share = float(copied.std(ddof=1)) / deviation * math.sqrt(copies)
     reason = f"the loss of {copies} copies of a sentence varies {share:.2g} times as much as with independent dropout"
     require(1 / 3 < share < 3, reason)
 
@@ -109,12 +101,16 @@ def _spread(subject: ModelUnderTest) -> None:
 class Site:
     """A place of dropout: how to read its mask from gradients, and how to fold it into weights.
 
-    `units` maps each element of the axis to its unit (heads have several elements). `gradient` names the tensor whose
-    gradient is 0 along `axis` for a dropped unit; the tensors `scaled` are multiplied by the mask.
+    Attributes:
+        kind: The kind of dropout, for messages.
+        rate: The dropout rate.
+        units: The unit of each element of the axis; heads have several elements.
+        gradient: The tensor whose gradient is 0 along `axis` for a dropped unit.
+        scaled: The tensors that are multiplied by the mask.
+        masks: One mask for each update.
     """
 
     kind: str
-    name: str
     rate: float
     units: npt.NDArray[np.intp]
     gradient: str
@@ -127,29 +123,29 @@ def sites(recipe: TransformerRecipe) -> Iterator[Site]:
     """Yield the places of dropout of all sublayers."""
     width, hidden = np.arange(recipe.width), np.arange(recipe.ffn_width)
     heads = np.repeat(np.arange(recipe.heads), recipe.key_width)
+
+    def sublayer(kind: str, layer: str, rate: float, units: npt.NDArray[np.intp]) -> Iterator[Site]:
+        kernel, bias = f"{layer}.kernel", f"{layer}.bias"
+        yield Site(kind, rate, units, kernel, 0, (kernel,))
+        yield Site("residual", recipe.dropout, width, bias, -1, (kernel, bias))
+
     for side in ("encoder", "decoder"):
-        for index in range(recipe.layers):
-            layer = f"{side}.{index}"
+        for layer in (f"{side}.{index}" for index in range(recipe.layers)):
             for part in ("self", "cross")[: 1 + (side == "decoder")]:
-                last = f"{layer}.{part}.output"
-                yield Site("attention", last, recipe.attention_rate, heads, f"{last}.kernel", 0, (f"{last}.kernel",))
-                both = (f"{last}.kernel", f"{last}.bias")
-                yield Site("residual", last, recipe.dropout, width, f"{last}.bias", -1, both)
-            last = f"{layer}.feed_forward.outer"
-            yield Site("activation", last, recipe.activation_rate, hidden, f"{last}.kernel", 0, (f"{last}.kernel",))
-            both = (f"{last}.kernel", f"{last}.bias")
-            yield Site("residual", last, recipe.dropout, width, f"{last}.bias", -1, both)
+                yield from sublayer("attention", f"{layer}.{part}.output", recipe.attention_rate, heads)
+            yield from sublayer("activation", f"{layer}.feed_forward.outer", recipe.activation_rate, hidden)
 
 
 class MaskReader:
     """Reads the masks of updates from gradients, and folds them into weights.
 
-    `embedding[side]` are the masks after the embeddings, one for each update.
+    Attributes:
+        sites: The places of dropout in sublayers, with their masks.
+        embedding: The masks after the embeddings by side, one for each update.
     """
 
     def __init__(self, recipe: Recipe, weights: Arrays) -> None:
-        self.own = weights
-        self.gru = recipe if isinstance(recipe, GruRecipe) else None
+        self.weights = weights
         if isinstance(recipe, TorchReferenceRecipe):
             recipe = recipe.as_transformer()
         self.recipe = recipe
@@ -165,40 +161,40 @@ class MaskReader:
                 magnitudes = magnitudes.max(1 - site.axis)
             magnitudes = np.maximum.reduceat(magnitudes, np.flatnonzero(np.diff(site.units, prepend=-1)))
             site.masks.append(magnitudes > ZERO * magnitudes.max())
-        for side, word in (("source", SOURCE_WORD), ("target", SOS)):
-            row = gradients[self.table(side)][word].astype(np.float64)
+        for side, token in (("source", SOURCE_TOKEN), ("target", SOS)):
+            row = gradients[self.table(side)][token].astype(np.float64)
             if self.tying == "all" or (self.tying == "output" and side == "target"):
-                row = row - self._by_output(gradients, word)
+                row = row - self._by_output(gradients, token)
             self.embedding[side].append(np.abs(row) > ZERO * np.abs(row).max())
 
     def table(self, side: str) -> str:
         """Return the name of the embedding of a side."""
         return "target.embedding" if self.tying == "all" else f"{side}.embedding"
 
-    def _by_output(self, gradients: Arrays, word: int) -> npt.NDArray[np.float64]:
+    def _by_output(self, gradients: Arrays, token: int) -> npt.NDArray[np.float64]:
         """Return the output layer's part of the gradient of a token's tied embedding."""
         bias = gradients["output.bias"].astype(np.float64)
-        others = bias.copy()
-        others[[SOURCE_WORD, SOS, int(LINE.target_out[0, 0])]] = 0
-        largest = int(others.argmax())  # a token that occurs only in the output layer
-        added: npt.NDArray[np.float64] = gradients["target.embedding"][largest] * (bias[word] / bias[largest])
+        unused = bias.copy()
+        unused[[SOURCE_TOKEN, SOS, int(LINE.target_out[0, 0])]] = 0
+        largest = int(unused.argmax())  # a token that occurs only in the output layer
+        added: npt.NDArray[np.float64] = gradients["target.embedding"][largest] * (bias[token] / bias[largest])
         return added
 
     def folded(self, update: int) -> Arrays:
         """Return weights with which an evaluation drops the same units as an update."""
-        folded = {name: value.copy() for name, value in self.own.items()}
+        folded = {name: value.copy() for name, value in self.weights.items()}
         for site in self.sites:
             scale = _scale(site.masks[update], site.rate)[site.units]
             for name in site.scaled:
                 folded[name] *= scale[:, None] if site.axis == 0 else scale
         assert isinstance(self.recipe, TransformerRecipe | GruRecipe)
-        for side, word in (("source", SOURCE_WORD), ("target", SOS)):
-            row = folded[self.table(side)][word]
+        for side, token in (("source", SOURCE_TOKEN), ("target", SOS)):
+            row = folded[self.table(side)][token]
             scale = _scale(self.embedding[side][update], self.recipe.dropout)
             if isinstance(self.recipe, GruRecipe):
                 row *= scale
                 continue
-            vector = position_vectors(self.recipe, self.own, side, 1)[0]
+            vector = position_vectors(self.recipe, self.weights, side, 1)[0]
             if self.recipe.positions == "learned":
                 folded[f"{side}.positions"][0] *= scale
                 row *= scale
@@ -228,19 +224,17 @@ def _masks(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
         probabilities[LINE.target_out[0, 0]] += 1
         scores.append(probabilities)
     reference = subject.model(dropout=RATE)
-    allowed = np.delete(np.arange(len(scores[0])), [SOURCE_WORD, SOS])  # their embeddings change, and may be tied
+    allowed = np.delete(np.arange(len(scores[0])), [SOURCE_TOKEN, SOS])  # their embeddings change, and may be tied
     _rates(masks)
     for update in range(compared):
         reference.set_weights(masks.folded(update))
         expected = reference.logits(LINE.source, LINE.target_in)[0, 0, allowed].astype(np.float64)
         actual = np.log(np.maximum(scores[update][allowed].astype(np.float64), 1e-30))
         difference = np.abs(actual - actual.mean() - expected + expected.mean()).max()
-        reason = (
-            f"probabilities of an update and of an evaluation that drops the same units differ by {difference:.2g} nats"
-        )
         require(
             bool(difference <= SCORES),
-            f"{reason}: units are dropped elsewhere, or the others are not scaled by 1 / (1 - rate)",
+            f"probabilities of an update and of an evaluation that drops the same units differ by {difference:.2g} "
+            "nats: units are dropped elsewhere, or the others are not scaled by 1 / (1 - rate)",
         )
 
 
@@ -275,6 +269,6 @@ def _rates(masks: MaskReader) -> None:
             _share(f"share of units ({kind}) that two layers treat alike", np.concatenate(pairs), same)
 
 
-def _share(what: str, flags: npt.NDArray[np.bool_], expected: float) -> None:
+def _share(name: str, flags: npt.NDArray[np.bool_], expected: float) -> None:
     deviation = math.sqrt(expected * (1 - expected) / flags.size)
-    assert_near(what, float(flags.mean()), expected, DEVIATIONS * deviation + 1e-3)
+    assert_near(name, float(flags.mean()), expected, DEVIATIONS * deviation + 1e-3)

@@ -27,6 +27,7 @@ from harness.conformance.models_under_test import (
     decode_stepwise,
     evaluation,
     log_probabilities,
+    mapped,
 )
 from impls import weights
 from impls.contract import (
@@ -54,7 +55,7 @@ SUMS = 1e-5
 ROUNDS = 3
 """The number of changes of each sentence of a realistic batch; together they cover every position."""
 
-_Places = npt.NDArray[np.intp]
+_Indices = npt.NDArray[np.intp]
 
 
 def shapes(subject: ModelUnderTest) -> str:
@@ -108,22 +109,19 @@ def padding(subject: ModelUnderTest) -> str:
     """4: additional columns or rows of padding change nothing at real positions and do not affect the sums."""
     model, (small, real) = subject.perturbed(), subject.probes()
     expected = evaluation(subject, model, small.batch)
-    for more_source, more_target in ((2, 0), (0, 2), (2, 2)):
-        wide = Batch(
-            _widened(small.batch.source, more_source),
-            _widened(small.batch.target_in, more_target),
-            _widened(small.batch.target_out, more_target),
-        )
-        where = f"with {more_source} more source and {more_target} more target columns of padding"
-        _same_but_padding(where, small.batch, expected, evaluation(subject, model, wide))
+    for source, target in ((2, 0), (0, 2), (2, 2)):
+        targets = [_widened(ids, target) for ids in (small.batch.target_in, small.batch.target_out)]
+        wide = evaluation(subject, model, Batch(_widened(small.batch.source, source), *targets))
+        where = f"with {source} more source and {target} more target columns of padding"
+        _same_but_padding(where, small.batch, expected, wide)
     padded_results = evaluation(subject, model, real.batch)
     for ids in (real.batch.source, real.batch.target_in):
         rows = np.argsort((ids != PAD).sum(1), kind="stable")[: len(ids) // 2]
         narrow = trimmed(rows_of(real.batch, rows))
         size = f"{narrow.source.shape[1]} and {narrow.target_in.shape[1]} ids"
         where = f"of {len(rows)} sentences of up to {size} among {real.name}"
-        wide_found = {name: values[rows] for name, values in padded_results.items()}
-        _same_but_padding(where, narrow, evaluation(subject, model, narrow), wide_found)
+        wide = {name: values[rows] for name, values in padded_results.items()}
+        _same_but_padding(where, narrow, evaluation(subject, model, narrow), wide)
     _empty_rows(subject, small.batch)
     return ""
 
@@ -153,8 +151,8 @@ def caching(subject: ModelUnderTest) -> str:
         expected = log_softmax(model.logits(batch.source, batch.target_in))
         for position in range(real.shape[1]):
             rows = real[:, position]
-            what = f"step {position} against logits[:, {position}] of {name}"
-            assert_close(what, stepwise[rows, position], expected[rows, position])
+            step = f"step {position} against logits[:, {position}] of {name}"
+            assert_close(step, stepwise[rows, position], expected[rows, position])
     return ""
 
 
@@ -179,8 +177,8 @@ def _evaluation_shapes(subject: ModelUnderTest, model: Seq2SeqModel, probe: Prob
     """Require the contract's shapes and types of evaluation results; return the logits."""
     batch = probe.batch
     (sentences, source_length), (_, target_length) = batch.source.shape, batch.target_in.shape
-    logits = model.logits(batch.source, batch.target_in)
-    assert_array("logits", logits, (sentences, target_length, subject.target_vocabulary_size))
+    logits, words = model.logits(batch.source, batch.target_in), subject.target_vocabulary_size
+    assert_array("logits", logits, (sentences, target_length, words))
     assert_array("token_nats", model.token_nats(batch), (sentences, target_length))
     attention = model.cross_attention(batch.source, batch.target_in)
     require(attention.ndim == 5, f"cross_attention has shape {attention.shape}, not [B,layers,H,T,S]")
@@ -194,13 +192,11 @@ def _evaluation_shapes(subject: ModelUnderTest, model: Seq2SeqModel, probe: Prob
     best = model.begin_decoding(batch.source).step(batch.target_in[:, 0], best=3)
     assert_array("log_probabilities", best.log_probabilities, (sentences, 3))
     assert_array("candidates' tokens", best.tokens, (sentences, 3), np.int32)
-    everything = model.begin_decoding(batch.source).step(batch.target_in[:, 0], best=subject.target_vocabulary_size)
-    require(bool((np.diff(everything.log_probabilities) <= 0).all()), "candidates do not come best first")
-    assert_close("the best 3 of all", everything.log_probabilities[:, :3], best.log_probabilities)
+    ranked = model.begin_decoding(batch.source).step(batch.target_in[:, 0], best=words).log_probabilities
+    require(bool((np.diff(ranked) <= 0).all()), "candidates are not sorted, best first")
+    assert_close("the best 3 of all", ranked[:, :3], best.log_probabilities)
     longest = np.full((1, subject.max_length), EOS, np.int32)
-    assert_array(
-        "logits at max_length", model.logits(longest, longest), (1, subject.max_length, subject.target_vocabulary_size)
-    )
+    assert_array("logits at max_length", model.logits(longest, longest), (*longest.shape, words))
     return logits
 
 
@@ -214,24 +210,23 @@ def _sums(subject: ModelUnderTest, probe: Probe, totals: Totals, nats: float, ob
     for name, actual, expected in (("nats", totals.nats, nats), ("objective_nats", totals.objective_nats, objective)):
         try:
             assert_near(f"totals.{name} of {probe.name}, twice,", actual, 2 * expected, SUMS * abs(2 * expected))
-        except LawViolated as broken:
+        except LawViolated as error:
             if not subject.dropout_is_fixed:
                 raise
             advice = "if the model drops units in training, give its builder a keyword argument dropout=None"
-            raise LawViolated(f"{broken}; {advice}, the rate to use instead of its own") from broken
+            raise LawViolated(f"{error}; {advice}, the rate to use instead of its own") from error
 
 
 def _weight_shapes(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
     """Require the contract's names of weights and training state, and the shapes of the recipe if there is one."""
-    weights_by_name = model.weights()
-    expected = {name: value.shape for name, value in weights_by_name.items()}
+    tensors, state = model.weights(), model.training_state()
+    expected = {name: value.shape for name, value in tensors.items()}
     if isinstance(model.recipe, Recipe):
         expected = weights.shapes(model.recipe, subject.source_vocabulary_size, subject.target_vocabulary_size)
-    unlike = sorted(weights_by_name.keys() ^ expected.keys())
+    unlike = sorted(tensors.keys() ^ expected.keys())
     require(not unlike, f"weights are not the canonical ones: {', '.join(unlike)}")
-    state = model.training_state()
     for name, shape in expected.items():
-        assert_array(name, weights_by_name[name], shape)
+        assert_array(name, tensors[name], shape)
         for part in ("weights", "first_moment", "second_moment"):
             require(f"{part}/{name}" in state, f"training_state has no {part}/{name}")
             assert_array(f"{part}/{name}", state[f"{part}/{name}"], shape)
@@ -239,15 +234,15 @@ def _weight_shapes(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
         require(name in state, f"training_state has no {name}")
 
 
-def cuts(lengths: npt.NDArray[np.intp], turn: int) -> _Places:
+def cuts(lengths: npt.NDArray[np.intp], turn: int) -> _Indices:
     """Return a position below its length for each sentence; over all turns, the positions cover every column."""
     order = np.argsort(-lengths, kind="stable")
     slots = np.arange(len(order)) * ROUNDS + turn
     last = lengths.max(initial=1) - 1
-    places = np.empty(len(lengths), np.intp)
+    positions = np.empty(len(lengths), np.intp)
     # The longest sentences get the last positions in descending order; the others get any.
-    places[order] = np.where(slots <= last, last - slots, slots) % np.maximum(lengths[order], 1)
-    return places
+    positions[order] = np.where(slots <= last, last - slots, slots) % np.maximum(lengths[order], 1)
+    return positions
 
 
 def changed(ids: Ids, where: npt.NDArray[np.bool_]) -> Ids:
@@ -267,19 +262,18 @@ def _real_causality(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
         assert_close(f"logits of {name} before a change of later words", changed_logits[before], logits[before])
         replaced_logits = model.logits(batch.source, changed(batch.target_in, columns == position))
         blind = _unmoved(replaced_logits, logits, columns == position)
-        require(
-            not len(blind), f"logits of {name} do not depend on target_in at position {position[blind].min(initial=0)}"
-        )
+        _require_none(blind, position, f"logits of {name} do not depend on target_in")
         position = cuts((batch.source != PAD).sum(1), turn)[:, None]
         changed_logits = model.logits(changed(batch.source, source_columns == position), batch.target_in)
         blind = _unmoved(changed_logits, logits, real)
-        require(
-            not len(blind),
-            f"logits of {name} do not depend on the source word at position {position[blind].min(initial=0)}",
-        )
+        _require_none(blind, position, f"logits of {name} do not depend on the source token")
 
 
-def _unmoved(changed_logits: Numbers, logits: Numbers, where: npt.NDArray[np.bool_]) -> _Places:
+def _require_none(rows: _Indices, positions: _Indices, fault: str) -> None:
+    require(not len(rows), f"{fault} at position {positions[rows].min(initial=0)}")
+
+
+def _unmoved(changed_logits: Numbers, logits: Numbers, where: npt.NDArray[np.bool_]) -> _Indices:
     """Return the sentences in which no logit at these positions changed by more than the tolerance."""
     moved = np.where(where, np.abs(changed_logits - logits).max(-1), 0).max(1)
     return np.flatnonzero(moved <= TOLERANCE)
@@ -293,31 +287,28 @@ def _positions(subject: ModelUnderTest) -> None:
         recipe = recipe.as_transformer()
     if not isinstance(recipe, TransformerRecipe):
         return
-    weights_by_name, words = model.weights(), min(subject.source_vocabulary_size, subject.target_vocabulary_size)
+    tensors, words = model.weights(), min(subject.source_vocabulary_size, subject.target_vocabulary_size)
     length = min(subject.real.longest, words - EOS - 1)
     row = np.arange(EOS + 1, EOS + 1 + length, dtype=np.int32)[None]
     for side in ("source", "target"):
         table = "target.embedding" if recipe.tying == "all" else f"{side}.embedding"
-        cancelled = weights_by_name[table].copy()
-        cancelled[row[0]] = cancelled[row[0, 0]] - position_vectors(
-            recipe, weights_by_name, side, length
-        ) / embedding_scale(recipe)
-        model.set_weights({**weights_by_name, table: cancelled})
+        vectors = position_vectors(recipe, tensors, side, length) / embedding_scale(recipe)
+        cancelled = tensors[table].copy()
+        cancelled[row[0]] = cancelled[row[0, 0]] - vectors
+        model.set_weights({**tensors, table: cancelled})
         if side == "source":
             logits, expected = model.logits(row, row[:, :1]), model.logits(row[:, :1], row[:, :1])
         else:
             logits = model.logits(row[:, :1], row)
             expected = np.broadcast_to(model.logits(row[:, :1], row[:, :1]), logits.shape)
-        what = f"logits of {length} {side} tokens that cancel the vectors of their positions"
-        assert_close(what, logits, expected, 10 * TOLERANCE)
+        name = f"logits of {length} {side} tokens that cancel the vectors of their positions"
+        assert_close(name, logits, expected, 10 * TOLERANCE)
 
 
-def position_vectors(
-    recipe: TransformerRecipe, weights_by_name: Arrays, side: str, length: int
-) -> npt.NDArray[np.float32]:
+def position_vectors(recipe: TransformerRecipe, tensors: Arrays, side: str, length: int) -> npt.NDArray[np.float32]:
     """Return the position vectors that a recipe adds to the scaled embeddings, [length,D]."""
     if recipe.positions == "learned":
-        return weights_by_name[f"{side}.positions"][:length]
+        return tensors[f"{side}.positions"][:length]
     if recipe.positions == "sinusoidal":
         return sinusoids(length, recipe.width).astype(np.float32)
     return np.zeros((length, recipe.width), np.float32)
@@ -332,9 +323,9 @@ def _widened(ids: Ids, columns: int) -> Ids:
     return np.pad(ids, ((0, 0), (0, columns)), constant_values=PAD)
 
 
-def rows_of(batch: Batch, rows: _Places) -> Batch:
+def rows_of(batch: Batch, rows: _Indices) -> Batch:
     """Return some sentences of a batch."""
-    return Batch(batch.source[rows], batch.target_in[rows], batch.target_out[rows])
+    return mapped(batch, lambda ids: ids[rows])
 
 
 def trimmed(batch: Batch) -> Batch:
@@ -358,8 +349,8 @@ def _same_but_padding(where: str, narrow: Batch, expected: Arrays, wide: Arrays)
 
 def _empty_rows(subject: ModelUnderTest, batch: Batch) -> None:
     """Require that sentences of only padding do not affect the sums or make weights infinite."""
-    model, nothing = subject.perturbed(), Batch(*(np.full_like(ids, PAD) for ids in vars(batch).values()))
-    mixed = Batch(*(np.concatenate([vars(batch)[name], ids]) for name, ids in vars(nothing).items()))
+    model, nothing = subject.perturbed(), mapped(batch, lambda ids: np.full_like(ids, PAD))
+    mixed = mapped(batch, lambda ids: np.concatenate([ids, np.full_like(ids, PAD)]))
     nats, expected = model.token_nats(mixed), model.token_nats(batch)
     assert_close("token_nats beside rows of padding", nats[: len(expected)], expected)
     require(not nats[len(expected) :].any(), "token_nats of rows of padding is not 0")
@@ -383,13 +374,12 @@ def _long_reordering(subject: ModelUnderTest, model: Seq2SeqModel) -> None:
     every = max(2, batch.target_in.shape[1] // 8)
     for position in range(batch.target_in.shape[1]):
         if position % every == every - 1:
-            wanted = (count // 2, count, count)[position // every % 3]
-            draw = (
-                generator.permutation(len(rows)) if wanted == len(rows) else generator.integers(len(rows), size=wanted)
-            )
+            size = (count // 2, count, count)[position // every % 3]
+            same = size == len(rows)
+            draw = generator.permutation(size) if same else generator.integers(len(rows), size=size)
             decoded.reorder(draw.astype(np.intp))
             rows = rows[draw]
         stepwise = log_probabilities(subject, decoded, batch.target_in[rows, position])
         real = batch.target_in[rows, position] != PAD
-        what = f"step {position} of {name} after reorder every {every} steps"
-        assert_close(what, stepwise[real], expected[rows, position][real])
+        step = f"step {position} of {name} after reorder every {every} steps"
+        assert_close(step, stepwise[real], expected[rows, position][real])

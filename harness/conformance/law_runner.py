@@ -26,7 +26,7 @@ from harness.conformance.models_under_test import (
 
 @dataclass(frozen=True)
 class LawResult:
-    """The result of one law. `detail` is the reason of a failure, or a remark. Units: seconds."""
+    """The result of one law; `detail` is the reason of a failure, or a remark."""
 
     number: int
     name: str
@@ -49,26 +49,27 @@ class Law:
     holds: Callable[[ModelUnderTest], str]
 
 
-_EVALUATION = (
-    evaluation_laws.shapes,
-    evaluation_laws.determinism,
-    evaluation_laws.causality,
-    evaluation_laws.padding,
-    evaluation_laws.independence,
-    evaluation_laws.caching,
-    evaluation_laws.reordering,
-)
-_TRAINING = (
-    training_laws.round_trip,
-    training_laws.standstill,
-    training_laws.learning,
-    training_laws.reproducibility,
-    training_laws.search,
-    training_laws.resumption,
-)
 LAWS = tuple(
     Law(number, holds.__name__.replace("_", " "), holds)
-    for number, holds in enumerate((*_EVALUATION, *_TRAINING, update_law.update), start=1)
+    for number, holds in enumerate(
+        (
+            evaluation_laws.shapes,
+            evaluation_laws.determinism,
+            evaluation_laws.causality,
+            evaluation_laws.padding,
+            evaluation_laws.independence,
+            evaluation_laws.caching,
+            evaluation_laws.reordering,
+            training_laws.round_trip,
+            training_laws.standstill,
+            training_laws.learning,
+            training_laws.reproducibility,
+            training_laws.search,
+            training_laws.resumption,
+            update_law.update,
+        ),
+        start=1,
+    )
 )
 
 
@@ -82,15 +83,19 @@ def check(
     describe: str | None = None,
     fast: bool = False,
 ) -> Iterator[LawResult]:
-    """Test models against the laws numbered `laws` (None: all), one result at a time.
+    """Test models against the laws, and yield one result at a time. A law that raises any exception fails.
 
-    `describe` is JSON from which a new process rebuilds the model, as in `for_variant`; without it law 13 resumes in
-    this process and says so. `fast` uses smaller batches and fewer draws. A law that raises fails, with the first line
-    of the exception as the detail.
+    Args:
+        build: Builds a model from training settings, a seed and a dropout rate.
+        source_vocabulary_size, target_vocabulary_size: Those of the models.
+        max_length: The largest number of positions that the models accept.
+        laws: The numbers of the laws; None means all.
+        describe: JSON from which a new process rebuilds the model, as in `for_variant`. Without it law 13 resumes in
+            this process and says so.
+        fast: Whether to use smaller batches and fewer draws.
     """
-    return check_subject(
-        ModelUnderTest(build, source_vocabulary_size, target_vocabulary_size, max_length, describe, fast=fast), laws
-    )
+    subject = ModelUnderTest(build, source_vocabulary_size, target_vocabulary_size, max_length, describe, fast=fast)
+    return check_subject(subject, laws)
 
 
 def for_variant(
@@ -110,15 +115,15 @@ def for_variant(
 
 
 def check_subject(subject: ModelUnderTest, laws: Collection[int] | None = None) -> Iterator[LawResult]:
-    """Test a subject against the laws numbered `laws` (None: all), one result at a time."""
+    """Test a subject against the laws numbered `laws` (None: all), and yield one result at a time."""
     for law in LAWS:
         if laws is not None and law.number not in laws:
             continue
         passed, began = False, time.perf_counter()
         try:
             detail, passed = law.holds(subject), True
-        except LawViolated as broken:
-            detail = str(broken)
-        except Exception as error:  # whatever a model from outside raises, the other laws are still worth knowing
+        except LawViolated as error:
+            detail = str(error)
+        except Exception as error:  # an external model may raise anything; the other laws still run
             detail = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         yield LawResult(law.number, law.name, passed, detail, time.perf_counter() - began)

@@ -57,6 +57,7 @@ DROPOUT = 0.1
 RANDOM = Training(label_smoothing=0.1, teacher_forcing=0.5)
 """Training settings with all sources of randomness: dropout and, in recurrent models, teacher forcing."""
 
+MODULE = "harness.conformance.models_under_test"
 SAVED, TRAINED = 2, 4
 """The number of updates after which the training state is saved, and the number of updates in all."""
 
@@ -79,13 +80,19 @@ class Probe(NamedTuple):
     name: str
     batch: Batch
 
+    @classmethod
+    def of(cls, batch: Batch) -> Probe:
+        """Return a batch with its size as the description."""
+        return cls(f"{len(batch.source)} sentences of up to {batch.source.shape[1]} ids", batch)
+
 
 @dataclass(frozen=True)
 class ModelUnderTest:
     """A way to build models, their sizes, and whether to test faster.
 
-    `describe` is JSON from which a new process rebuilds the model. `dropout_is_fixed` is true for an external builder
-    without a `dropout` argument.
+    Attributes:
+        describe: JSON from which a new process rebuilds the model.
+        dropout_is_fixed: Whether the builder is an external one without a `dropout` argument.
     """
 
     build: Build
@@ -113,14 +120,11 @@ class ModelUnderTest:
         1e-5.
         """
         model = self.model(training=training, seed=seed, dropout=dropout)
-        generator = np.random.default_rng(seed)
-        model.set_weights(
-            {
-                name: value * np.float32(0.5 if value.ndim > 1 else 1)
-                + np.float32(0.1) * generator.standard_normal(value.shape, np.float32)
-                for name, value in model.weights().items()
-            }
-        )
+        generator, weights = np.random.default_rng(seed), {}
+        for name, value in model.weights().items():
+            noise = np.float32(0.1) * generator.standard_normal(value.shape, np.float32)
+            weights[name] = value * np.float32(0.5 if value.ndim > 1 else 1) + noise
+        model.set_weights(weights)
         return model
 
     def batch(self, seed: int = 0, sentences: int = 5) -> Batch:
@@ -141,19 +145,15 @@ class ModelUnderTest:
 
     def probes(self, seed: int = 0) -> tuple[Probe, Probe]:
         """Return a small batch, on which failures are easy to understand, and one of realistic size."""
-        small, real = self.batch(seed), self.realistic_batch(seed)
-        return tuple(  # type: ignore[return-value]
-            Probe(f"{len(batch.source)} sentences of up to {batch.source.shape[1]} ids", batch)
-            for batch in (small, real)
-        )
+        return Probe.of(self.batch(seed)), Probe.of(self.realistic_batch(seed))
 
     def _of_lengths(self, generator: np.random.Generator, source: list[int], target: list[int]) -> Batch:
-        sources = [_words(generator, length, self.source_vocabulary_size) for length in source]
-        targets = [_words(generator, length, self.target_vocabulary_size) for length in target]
+        sources = [_draw_tokens(generator, length, self.source_vocabulary_size) for length in source]
+        targets = [_draw_tokens(generator, length, self.target_vocabulary_size) for length in target]
         return Batch(
-            padded([[SOS, *words, EOS] for words in sources]),
-            padded([[SOS, *words] for words in targets]),
-            padded([[*words, EOS] for words in targets]),
+            padded([[SOS, *tokens, EOS] for tokens in sources]),
+            padded([[SOS, *tokens] for tokens in targets]),
+            padded([[*tokens, EOS] for tokens in targets]),
         )
 
     def trained(self, model: Seq2SeqModel, seeds: Iterable[int]) -> Seq2SeqModel:
@@ -175,15 +175,20 @@ def outcome(model: Seq2SeqModel) -> Arrays:
     return model.weights() | totals
 
 
+def mapped(batch: Batch, change: Callable[[Ids], Ids]) -> Batch:
+    """Return a batch with the same change of its source, `target_in` and `target_out`."""
+    return Batch(*map(change, vars(batch).values()))
+
+
 def padded(sentences: list[list[int]]) -> Ids:
     """Return sentences as ids [B, longest], with PAD on the right."""
     longest = max(map(len, sentences))
     return np.array([sentence + [PAD] * (longest - len(sentence)) for sentence in sentences], np.int32)
 
 
-def _words(generator: np.random.Generator, length: int, words: int) -> list[int]:
+def _draw_tokens(generator: np.random.Generator, length: int, vocabulary_size: int) -> list[int]:
     """Draw tokens, including `<unk>`."""
-    return [int(word) if word > EOS else UNK for word in generator.integers(EOS, words, length)]
+    return [int(token) if token > EOS else UNK for token in generator.integers(EOS, vocabulary_size, length)]
 
 
 def log_probabilities(subject: ModelUnderTest, decoded: Decoding, last: Ids) -> npt.NDArray[np.float64]:
@@ -227,28 +232,25 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: 
     """
     loaded = registry.load(variant) if ":" in variant else registry.recipe(variant)
     describe = json.dumps({"variant": variant, "framework": framework, "device": device, "fast": fast})
-    source_vocabulary_size, target_vocabulary_size, max_length, fixed = (
-        SOURCE_VOCABULARY_SIZE,
-        TARGET_VOCABULARY_SIZE,
-        LONGEST,
-        False,
-    )
+    source_vocabulary_size, target_vocabulary_size = SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE
+    max_length, fixed = LONGEST, False
     if isinstance(loaded, Recipe):
-        sizes: dict[str, Any] = SIZES[loaded.family]
-        recipe: Recipe = replace(loaded, **sizes)
+        small: dict[str, Any] = SIZES[loaded.family]
+        recipe: Recipe = replace(loaded, **small)
         if getattr(recipe, "tying", "none") == "all":
             target_vocabulary_size = source_vocabulary_size
 
         def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
-            with_rate, words = with_dropout(recipe, dropout), (source_vocabulary_size, target_vocabulary_size)
-            return impls.build(with_rate, *words, training=training, framework=framework, seed=seed, device=device)
+            sizes = (source_vocabulary_size, target_vocabulary_size)
+            settings: dict[str, Any] = {"framework": framework, "seed": seed, "device": device}
+            return impls.build(with_dropout(recipe, dropout), *sizes, training=training, **settings)
     else:
         fixed = not _takes_dropout(loaded)
 
         def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
             settings: dict[str, Any] = {} if fixed else {"dropout": dropout}
             settings |= {"training": training, "seed": seed, "device": device, "precision": "float32"}
-            return built(variant, source_vocabulary_size, target_vocabulary_size, **settings)
+            return _built(variant, source_vocabulary_size, target_vocabulary_size, **settings)
 
         model = build(Training(), 0, 0.0)
         limit = getattr(model, "max_length", getattr(model.recipe, "max_length", None))
@@ -256,14 +258,14 @@ def named(variant: str, *, framework: str = "torch", device: str = "cpu", fast: 
     return ModelUnderTest(build, source_vocabulary_size, target_vocabulary_size, max_length, describe, fixed, fast)
 
 
-def built(variant: str, source_vocabulary_size: int, target_vocabulary_size: int, **settings: Any) -> Seq2SeqModel:
-    """Return the model of an external variant.
+def _built(variant: str, *sizes: int, **settings: Any) -> Seq2SeqModel:
+    """Return the model of an external variant with vocabularies of these sizes.
 
     Raises:
         ValueError: The object is not a builder, or it fails or returns something else than a `Seq2SeqModel`.
     """
     try:
-        return registry.build_external(variant, source_vocabulary_size, target_vocabulary_size, **settings)
+        return registry.build_external(variant, *sizes, **settings)
     except ValueError:
         raise
     except Exception as error:
@@ -290,13 +292,9 @@ def resumed_in_new_process(describe: str, saved: Arrays) -> Arrays:
         _write(state, saved)
         paths = os.pathsep.join(path or os.curdir for path in sys.path)
         arguments = {"describe": describe, "state": str(state), "out": str(out)}
+        environment = {**threads(), "PYTHONPATH": paths}
         try:
-            json_process.request_once(
-                "harness.conformance.models_under_test",
-                "resume",
-                arguments,
-                environment={**threads(), "PYTHONPATH": paths},
-            )
+            json_process.request_once(MODULE, "resume", arguments, environment=environment)
         except (json_process.ProcessFailed, json_process.RequestRefused) as error:
             raise RuntimeError(f"the new process failed: {error}") from error
         return _read(out)

@@ -34,22 +34,20 @@ TIE = 1e-4
 
 def round_trip(subject: ModelUnderTest) -> str:
     """8: weights survive a round trip and are copies, and wrong ones are rejected by name."""
-    model, other = subject.perturbed(training=RANDOM), subject.model(seed=1)
+    model, copy = subject.perturbed(training=RANDOM), subject.model(seed=1)
     for _, batch in subject.probes():
         model.train_step(batch, 1e-3)
     carried = {name: value.copy() for name, value in model.weights().items()}
-    other.set_weights(model.weights())
-    assert_same_bits("weights after the round trip", other.weights(), carried)
+    copy.set_weights(model.weights())
+    assert_same_bits("weights after the round trip", copy.weights(), carried)
     for name, batch in subject.probes():
-        actual, expected = evaluation(subject, other, batch), evaluation(subject, model, batch)
+        actual, expected = evaluation(subject, copy, batch), evaluation(subject, model, batch)
         assert_same_bits(f"{name} after the round trip", actual, expected)
     for value in model.weights().values():
         value += 1
     assert_same_bits("weights after the caller changed the returned arrays", model.weights(), carried)
-    name = next(iter(carried))
-    assert_rejected(
-        model, {other_name: value for other_name, value in carried.items() if other_name != name}, "missing", name
-    )
+    name, *rest = carried
+    assert_rejected(model, {key: carried[key] for key in rest}, "missing", name)
     assert_rejected(model, {**carried, "no.such.weight": np.zeros(1, np.float32)}, "unexpected", "no.such.weight")
     assert_rejected(model, {**carried, name: carried[name][:-1]}, "misshaped", name)
     assert_same_bits("weights after a rejection", model.weights(), carried)
@@ -83,10 +81,10 @@ def reproducibility(subject: ModelUnderTest) -> str:
     """11: the same seed gives the same bits; another seed does not."""
     models = [subject.model(training=RANDOM, seed=seed) for seed in (0, 0, 1)]
     starts = [model.weights() for model in models]
-    first, again, other = (subject.trained(model, range(3)).weights() for model in models)
+    first, repeated, different = (subject.trained(model, range(3)).weights() for model in models)
     assert_same_bits("initial weights of the same seed", starts[1], starts[0])
-    assert_same_bits("weights of the same seed after three updates", again, first)
-    alike = [name for name, value in other.items() if np.array_equal(value, first[name])]
+    assert_same_bits("weights of the same seed after three updates", repeated, first)
+    alike = [name for name, value in different.items() if np.array_equal(value, first[name])]
     require(not alike, f"two seeds give the same {', '.join(alike)}")
     return ""
 
@@ -116,9 +114,9 @@ def resumption(subject: ModelUnderTest) -> str:
     """13: training resumed in a new process ends with the weights and totals of uninterrupted training."""
     straight = outcome(subject.trained(subject.model(training=RANDOM), range(TRAINED)))
     saved = subject.trained(subject.model(training=RANDOM), range(SAVED)).training_state()
-    other = subject.model(training=RANDOM)
-    other.set_training_state(saved)
-    assert_same_bits("training state after the round trip", other.training_state(), saved)
+    model = subject.model(training=RANDOM)
+    model.set_training_state(saved)
+    assert_same_bits("training state after the round trip", model.training_state(), saved)
     if subject.describe is None or subject.fast:
         resumed, remark = subject.resumed(saved), "resumed in this process"
     else:
@@ -160,8 +158,8 @@ def _long_search(subject: ModelUnderTest, model: Seq2SeqModel) -> int:
         real = target != PAD
         chosen = np.where(real, np.take_along_axis(logs, target[..., None], -1)[..., 0], 0)
         for translation, total in zip(decoded.translations, chosen.sum(1), strict=True):
-            what = f"log-probability of {len(translation.tokens)} tokens found with beam {beam}"
-            assert_near(what, translation.log_probability, float(total), TIE * len(translation.tokens) + TIE)
+            name = f"log-probability of {len(translation.tokens)} tokens found with beam {beam}"
+            assert_near(name, translation.log_probability, float(total), TIE * len(translation.tokens) + TIE)
         if beam == 1:
             logs[..., [PAD, SOS]] = -np.inf
             behind = np.where(real, logs.max(-1) - chosen, 0)

@@ -7,7 +7,6 @@ with finite differences of the loss, computed from the logits.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -37,13 +36,16 @@ DIFFERENCE = 2e-2
 FLOOR = 3e-4
 """Absolute tolerance of the same: float32 rounding of a loss divided by the step."""
 
+TENSOR, SUBLAYER, LAYER = r".*", r"(encoder|decoder)\.\d+\.\w+|[^.]+", r"(encoder|decoder)\.\d+|[^.]+"
+"""Patterns of the names of tensors whose gradients are tested together; with `LAYER` also all tensors at once."""
+
 
 def update(subject: ModelUnderTest) -> str:
     """14: an update is one Adam step along the clipped gradient of the mean loss, with dropout at the right rates."""
     _adam(subject)
     small, real = subject.probes()
-    _loss_gradient(subject, small, by_sublayer if subject.fast else by_tensor)
-    _loss_gradient(subject, real, by_part)
+    _loss_gradient(subject, small, SUBLAYER if subject.fast else TENSOR)
+    _loss_gradient(subject, real, LAYER)
     _clipping(subject, real.batch)
     return dropout(subject)
 
@@ -75,20 +77,20 @@ def _adam_step(name: str, before: Arrays, after: Arrays, count: int, rate: float
     gradient = (new[1] - ADAM.beta1 * old[1]) / (1 - ADAM.beta1)
     second = ADAM.beta2 * old[2] + (1 - ADAM.beta2) * gradient**2
     where = f"of {name} after update {count}"
-    _largest(f"second moment {where}", new[2], second, MOMENTS * float(second.max(initial=0.0)))
+    _assert_largest(f"second moment {where}", new[2], second, MOMENTS * float(second.max(initial=0.0)))
     corrected = new[1] / (1 - ADAM.beta1**count), new[2] / (1 - ADAM.beta2**count)
     change = -rate * corrected[0] / (np.sqrt(corrected[1]) + ADAM.epsilon)
     rounding = 4 * np.finfo(np.float32).eps * (np.abs(old[0]).max(initial=0.0) + rate)
     tolerance = float(rounding + 1e-4 * np.abs(change).max(initial=0.0))
-    _largest(f"change {where} at rate {rate:g}", new[0] - old[0], change, tolerance)
+    _assert_largest(f"change {where} at rate {rate:g}", new[0] - old[0], change, tolerance)
 
 
-def _largest(what: str, actual: Reals, expected: Reals, tolerance: float) -> None:
-    """Require that two arrays agree; report the largest difference."""
+def _assert_largest(name: str, actual: Reals, expected: Reals, tolerance: float) -> None:
+    """Require that two arrays agree, and report the largest difference."""
     differences = np.abs(actual - expected)
     if not bool((differences <= tolerance).all()):
         index = np.unravel_index(int(np.nanargmax(np.where(np.isnan(differences), np.inf, differences))), actual.shape)
-        assert_near(what, float(actual[index]), float(expected[index]), tolerance)
+        assert_near(name, float(actual[index]), float(expected[index]), tolerance)
 
 
 # The gradient ---------------------------------------------------------------------------------------------------------
@@ -107,22 +109,8 @@ def norm(arrays: Gradient) -> float:
     return float(np.sqrt(sum(float((array**2).sum()) for array in arrays.values())))
 
 
-def by_tensor(names: list[str]) -> dict[str, list[str]]:
-    """Group each tensor alone."""
-    return {name: [name] for name in names}
-
-
-def by_sublayer(names: list[str]) -> dict[str, list[str]]:
-    """Group the tensors of each sublayer, embedding or other part of a model."""
-    return _by(r"(encoder|decoder)\.\d+\.\w+|[^.]+", names)
-
-
-def by_part(names: list[str]) -> dict[str, list[str]]:
-    """Group the tensors of each layer, embedding or other part of a model, and all tensors together."""
-    return {"all weights": names, **_by(r"(encoder|decoder)\.\d+|[^.]+", names)}
-
-
-def _by(pattern: str, names: list[str]) -> dict[str, list[str]]:
+def grouped(names: list[str], pattern: str) -> dict[str, list[str]]:
+    """Group tensors by the part of their names that matches a pattern."""
     parts: dict[str, list[str]] = {}
     for name in names:
         match = re.match(pattern, name)
@@ -130,7 +118,7 @@ def _by(pattern: str, names: list[str]) -> dict[str, list[str]]:
     return parts
 
 
-def _loss_gradient(subject: ModelUnderTest, probe: Probe, grouped: Callable[[list[str]], dict[str, list[str]]]) -> None:
+def _loss_gradient(subject: ModelUnderTest, probe: Probe, pattern: str) -> None:
     """Require that the gradient agrees with finite differences of the mean loss, and its norm with the totals."""
     training = Training(clip_norm=None, label_smoothing=0.1)
     model = subject.perturbed(training=training, dropout=0.0)
@@ -144,16 +132,12 @@ def _loss_gradient(subject: ModelUnderTest, probe: Probe, grouped: Callable[[lis
         logits = model.logits(probe.batch.source, probe.batch.target_in)
         return objective_nats(logits, probe.batch.target_out, training.label_smoothing) / probe.batch.tokens
 
-    lost = {
-        name: [name] for name in weights if not gradient[name].any()
-    }  # each alone, so that no other tensor hides it
-    for part, names in {**grouped([name for name in weights if name not in lost]), **lost}.items():
+    moving = [name for name in weights if gradient[name].any()]
+    parts = ({"all weights": moving} if pattern == LAYER else {}) | grouped(moving, pattern)
+    parts |= {name: [name] for name in weights if name not in moving}  # separately, so that no other tensor hides them
+    for part, names in parts.items():
         shift = _direction(gradient, names)
-        slope, tolerance, expected = (
-            sum(float((gradient[name] * direction).sum()) for name, direction in shift.items()),
-            0.0,
-            0.0,
-        )
+        slope = sum(float((gradient[name] * direction).sum()) for name, direction in shift.items())
         for step in STEPS:
             expected = (loss(shift, step) - loss(shift, -step)) / (2 * step)
             tolerance = DIFFERENCE * max(abs(expected), abs(slope)) + FLOOR
@@ -185,5 +169,5 @@ def _clipping(subject: ModelUnderTest, batch: Batch) -> None:
         expected = min(1.0, share)
         for name, clipped in at(share * length).items():
             scale = float(np.abs(free[name]).max(initial=0.0))
-            what = f"gradient of {name} with clip_norm {share:g} times its norm"
-            _largest(what, clipped, expected * free[name], 1e-3 * scale + 1e-6 * length)
+            label = f"gradient of {name} with clip_norm {share:g} times its norm"
+            _assert_largest(label, clipped, expected * free[name], 1e-3 * scale + 1e-6 * length)

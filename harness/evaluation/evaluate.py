@@ -25,8 +25,11 @@ ATTENDED = 4
 class TestResults:
     """The results of a model on the test set.
 
-    The dictionaries are those of a `RunRecord`. `sentences` is the argument of
-    `harness.storage.run_store.save_sentences`, `attention` that of `save_attention`.
+    Attributes:
+        scores, signatures, decode, speed: As in a `RunRecord`.
+        hypotheses: The translations.
+        sentences: The argument of `harness.storage.run_store.save_sentences`.
+        attention: The argument of `harness.storage.run_store.save_attention`.
     """
 
     scores: dict[str, float]
@@ -43,7 +46,11 @@ def measure(
 ) -> TestResults:
     """Compute the loss of a model on the test set, translate the test set and score the translations.
 
-    `on_batch` is called with the number of sentences translated so far.
+    Args:
+        model: The model.
+        prepared: The corpus.
+        decoding: How to search.
+        on_batch: Called with the number of sentences translated so far.
     """
     loss, sentences = test_nats(model, prepared)
     compiled = _compilations(model)

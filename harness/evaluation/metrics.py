@@ -175,7 +175,8 @@ def score(
     Raises:
         ValueError: There are no hypotheses, or the numbers of sentences differ.
     """
-    _check_numbers(hypotheses, references, texts, reference_texts, moses, reference_moses)
+    sides = {"texts": texts, "reference_texts": reference_texts, "moses": moses, "reference_moses": reference_moses}
+    _check_numbers(hypotheses, references=references, **sides)
     scores = _on_words(hypotheses, references)
     metrics = _text_metrics(case)
     lines = dict.fromkeys(metrics, (list(texts), list(reference_texts)))
@@ -234,24 +235,10 @@ def unknown_tokens(hypotheses: _Sentences) -> int:
     return sum(list(tokens).count(SPECIAL_TOKENS[UNK]) for tokens in hypotheses)
 
 
-def _check_numbers(
-    hypotheses: _Sentences,
-    references: _Sentences,
-    texts: Sequence[str],
-    reference_texts: Sequence[str],
-    moses: _Sentences | None,
-    reference_moses: _Sentences | None,
-) -> None:
-    if not hypotheses and not references:
+def _check_numbers(hypotheses: _Sentences, **sides: Sequence[Any] | None) -> None:
+    if not hypotheses and not sides["references"]:
         raise ValueError("there are no translations to score")
-    kinds = {
-        "references": references,
-        "texts": texts,
-        "reference_texts": reference_texts,
-        "moses": moses,
-        "reference_moses": reference_moses,
-    }
-    for name, sentences in kinds.items():
+    for name, sentences in sides.items():
         if sentences is not None and len(sentences) != len(hypotheses):
             raise ValueError(f"{len(hypotheses)} hypotheses, but {len(sentences)} {name}: the numbers must be equal")
 
@@ -368,10 +355,10 @@ def chrf_from_sums(sums: Sums) -> Figures:
     _check_columns(sums, 3 * CHRF_ORDERS)
     counts = np.asarray(sums, np.float64).reshape(*sums.shape[:-1], CHRF_ORDERS, 3)
     hypothesis, reference, matching = (counts[..., column] for column in range(3))
-    both = (hypothesis > 0) & (reference > 0)
-    orders = np.maximum(1, both.sum(axis=-1))
+    present = (hypothesis > 0) & (reference > 0)
+    orders = np.maximum(1, present.sum(axis=-1))
     precision, recall = (
-        np.divide(matching, side, out=np.zeros_like(side), where=both).sum(axis=-1) / orders
+        np.divide(matching, side, out=np.zeros_like(side), where=present).sum(axis=-1) / orders
         for side in (hypothesis, reference)
     )
     factor = CHRF_BETA**2

@@ -24,7 +24,7 @@ LIBRARIES = ("sacrebleu", "sacremoses")
 
 @dataclass(frozen=True)
 class Rescored:
-    """The new record and translations of a run, and the number of texts that differ from the stored ones."""
+    """The new record, translations and scores of a run, and the number of texts that differ from the stored ones."""
 
     record: RunRecord
     hypotheses: list[Hypothesis]
@@ -45,7 +45,7 @@ def rescore(results: Path, record: RunRecord, prepared: Dataset) -> Rescored | N
         ValueError: The run is not completed, its stored scores are not those of its stored text, the corpus has
             changed, or a library that scores has another version than when the run was scored.
     """
-    stored = _stored(results, record, prepared)
+    stored = _checked_hypotheses(results, record, prepared)
     _check_versions(record)
     _check_scores(record, test_scores(prepared, stored, record.spec.decoding.unknown))
     result = rescored(record, stored, prepared)
@@ -80,14 +80,13 @@ def rescored(record: RunRecord, stored: list[Hypothesis], prepared: Dataset) -> 
     return Rescored(new, hypotheses, scores, changed)
 
 
-def _stored(results: Path, record: RunRecord, prepared: Dataset) -> list[Hypothesis]:
+def _checked_hypotheses(results: Path, record: RunRecord, prepared: Dataset) -> list[Hypothesis]:
+    """Return the stored translations. Raises: ValueError if they or the corpus are not those of the run."""
     if record.status != "completed":
         raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs have scores")
     digest = record.fingerprints.get("hypotheses")
     if digest is None:
-        raise ValueError(
-            f"run {record.id}: its record has no digest of {run_store.HYPOTHESES}, so that may be any file"
-        )
+        raise ValueError(f"run {record.id}: its record has no digest of {run_store.HYPOTHESES}")
     stored = run_store.load_hypotheses(results, record.id, digest)
     check_words(stored, f"run {record.id}: {run_store.HYPOTHESES}")
     for name in ("files", "tokenised", "target_vocabulary"):
@@ -101,10 +100,10 @@ def _stored(results: Path, record: RunRecord, prepared: Dataset) -> list[Hypothe
 def _check_versions(record: RunRecord) -> None:
     versions = record.environment.get("versions") or {}
     for name in LIBRARIES:
-        here = metadata.version(name)
-        if versions.get(name, here) != here:
+        installed = metadata.version(name)
+        if versions.get(name, installed) != installed:
             raise ValueError(
-                f"run {record.id}: it was scored with {name} {versions[name]}, installed is {here}; "
+                f"run {record.id}: it was scored with {name} {versions[name]}, installed is {installed}; "
                 f"install {name}=={versions[name]} to score it again"
             )
 
@@ -117,10 +116,10 @@ def _check_scores(record: RunRecord, scores: Scores) -> None:
         recorded = record.scores.get(name)
         if recorded is None or not math.isclose(recorded, value, rel_tol=0, abs_tol=TOLERANCE):
             raise ValueError(
-                f"run {record.id}: {name}={recorded}, its stored text gives {value}; it is not scored again"
+                f"run {record.id}: {name}={recorded}, expected {value} (its stored text); not scored again"
             )
-        if record.signatures.get(name) != scores.signatures[name]:
+        signature, expected = record.signatures.get(name), scores.signatures[name]
+        if signature != expected:
             raise ValueError(
-                f"run {record.id}: the signature of {name} is {record.signatures.get(name)}, not "
-                f"{scores.signatures[name]}; it is not scored again"
+                f"run {record.id}: the signature of {name} is {signature}, expected {expected}; not rescored"
             )

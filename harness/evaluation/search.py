@@ -46,9 +46,12 @@ class Decodable(Protocol):
 
 @dataclass(frozen=True)
 class Translation:
-    """One translated sentence: its tokens without `<sos>` and `<eos>`.
+    """One translated sentence.
 
-    `log_probability` is the sum of natural logarithms over the tokens and, if `finished`, over `<eos>`.
+    Attributes:
+        tokens: Its tokens without `<sos>` and `<eos>`.
+        log_probability: The sum of natural logarithms over the tokens and, if `finished`, over `<eos>`.
+        finished: Whether it ended with `<eos>`.
     """
 
     tokens: tuple[int, ...]
@@ -164,8 +167,8 @@ def beam_search(model: Decodable, source: Ids, decoding: DecodingSpec) -> Decode
     for length in range(max_tokens + 1):
         extensions = beams.top_extensions(decoder.step(last, decoding.beam + SPARE_CANDIDATES), decoding)
         ties += extensions.ties
-        ended = extensions.kept & (extensions.tokens == EOS)
-        active = extensions.kept & ~ended & (length < max_tokens)
+        ended = extensions.selected & (extensions.tokens == EOS)
+        active = extensions.selected & ~ended & (length < max_tokens)
         best.finish(beams, extensions, ended, extensions.log_probabilities / penalty[length + 1], length)
         upper_bound = np.where(active, extensions.log_probabilities, -np.inf).max(axis=1) / penalty[max_tokens + 1]
         running = active.any(axis=1) & (upper_bound > best.normalised_score[beams.sentence_index])
@@ -192,13 +195,20 @@ def length_penalties(decoding: DecodingSpec) -> _Reals:
 class Extensions:
     """The best extensions of the hypotheses of each sentence, best first.
 
-    Shapes: all [A,W], with A sentences and W at most `beam`. `parents` are positions in the previous beam.
+    Shapes: all but `ties` [A,W], with A sentences and W at most `beam`.
+
+    Attributes:
+        log_probabilities: The sum over all tokens of each extended hypothesis.
+        tokens: The last token of each.
+        parents: The position of the extended hypothesis in the previous beam.
+        selected: Whether the extension gets a slot.
+        ties: Sentences in which the last selected and the first dropped extension are within `TIE_NATS`.
     """
 
     log_probabilities: _Reals
     tokens: Ids
     parents: _Indices
-    kept: _Flags
+    selected: _Flags
     ties: int
 
 
@@ -240,7 +250,7 @@ class ActiveBeams:
             log_probabilities=ranked,
             tokens=tokens.reshape(sentences, -1)[rows, order],
             parents=order // width,
-            kept=(np.arange(ranked.shape[1]) < self.free_slots[:, None]) & np.isfinite(ranked),
+            selected=(np.arange(ranked.shape[1]) < self.free_slots[:, None]) & np.isfinite(ranked),
             ties=ties,
         )
 
@@ -285,9 +295,9 @@ class BestHypotheses:
         self.normalised_score[beams.sentence_index[rows]] = scores[rows, first]
         self.finished[beams.sentence_index[rows]] = True
 
-    def finish_without_eos(self, beams: ActiveBeams, done: _Flags, length: int) -> None:
+    def finish_without_eos(self, beams: ActiveBeams, ended: _Flags, length: int) -> None:
         """Keep the best active hypothesis of each sentence whose search is over without any finished hypothesis."""
-        rows = np.flatnonzero(done & ~self.finished[beams.sentence_index])
+        rows = np.flatnonzero(ended & ~self.finished[beams.sentence_index])
         if not len(rows):
             return
         first = beams.log_probabilities[rows].argmax(axis=1)
@@ -330,10 +340,10 @@ def _without_suppressed(candidates: Candidates, never: Sequence[int]) -> tuple[_
     return log_probabilities[rows, order], tokens[rows, order]
 
 
-def _count_ties(ranked: _Reals, kept: _Indices) -> int:
-    """Count the rows in which the last kept candidate, number `kept` - 1, and the first dropped one are close."""
-    rows = np.flatnonzero((kept > 0) & (kept < ranked.shape[1]))
-    edge = kept[rows]
+def _count_ties(ranked: _Reals, sizes: _Indices) -> int:
+    """Count the rows in which the last kept candidate, number `sizes` - 1, and the first dropped one are close."""
+    rows = np.flatnonzero((sizes > 0) & (sizes < ranked.shape[1]))
+    edge = sizes[rows]
     least, dropped = ranked[rows, edge - 1], ranked[rows, edge]
     return int((np.isfinite(dropped) & (dropped >= least - TIE_NATS)).sum())
 

@@ -1,4 +1,4 @@
-"""`check` reports attempts to publish false records: each by its rule, but for a few that no inspection can detect."""
+"""`check` reports attempts to publish false records, each by its rule, except a few that no inspection can detect."""
 
 from __future__ import annotations
 
@@ -55,16 +55,17 @@ def _schema_1(folder: Path) -> Path:
     return folder / "schema 1"
 
 
-def reported(found: AuditReport) -> set[str]:
-    return {one.rule.code for one in (*found.failed, *found.warnings) if one.end in ("fail", "warn")}
+def reported(report: AuditReport) -> set[str]:
+    outcomes = (*report.failed, *report.warnings)
+    return {outcome.rule.code for outcome in outcomes if outcome.end in ("fail", "warn")}
 
 
 @pytest.mark.parametrize("name", ATTEMPTS)
-def test_each_attempt_is_reported_by_its_rule(
+def test_check_attempt_is_reported_by_its_rule(
     bases: dict[Base, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     attempt = ATTEMPTS[name]
-    if attempt.code == "C34" and not whole_history():
+    if attempt.code == "C34" and not has_full_history():
         pytest.skip("needs a git checkout with its history")
     results = prepared_folder(bases, tmp_path, attempt)
     before = reported(run_check(results, attempt, monkeypatch))
@@ -77,11 +78,9 @@ def test_each_attempt_is_reported_by_its_rule(
             assert files.seal(value) == value[run_store.SEAL], "an attempt without a seal is reported for that alone"
 
 
-def whole_history() -> bool:
-    done = subprocess.run(
-        ["git", "-C", str(REPOSITORY), "rev-parse", "--is-shallow-repository"], capture_output=True, check=False
-    )
-    return done.stdout.strip() == b"false"
+def has_full_history() -> bool:
+    command = ["git", "-C", str(REPOSITORY), "rev-parse", "--is-shallow-repository"]
+    return subprocess.run(command, capture_output=True, check=False).stdout.strip() == b"false"
 
 
 def prepared_folder(bases: dict[Base, Path], folder: Path, attempt: Attempt) -> Path:
@@ -100,7 +99,7 @@ def run_check(results: Path, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("name", UNDETECTABLE)
-def test_what_is_said_to_be_undetectable_is_not_reported(bases: dict[Base, Path], tmp_path: Path, name: str) -> None:
+def test_check_undetectable_attempt_is_not_reported(bases: dict[Base, Path], tmp_path: Path, name: str) -> None:
     mutate, reason = UNDETECTABLE[name]
     assert reason.endswith(".")
     shutil.copytree(bases["captions"], tmp_path / "results")
@@ -108,13 +107,13 @@ def test_what_is_said_to_be_undetectable_is_not_reported(bases: dict[Base, Path]
     assert not reported(check(tmp_path / "results")), "this can be detected: move it to the other table"
 
 
-def test_there_are_enough_attempts_and_few_that_none_can_detect() -> None:
+def test_attempts_are_many_and_few_are_undetectable() -> None:
     assert len(ATTEMPTS) + len(UNDETECTABLE) >= 60
     assert len(UNDETECTABLE) <= 14
     assert not ATTEMPTS.keys() & UNDETECTABLE.keys()
 
 
-def test_the_sizes_of_multi30k_are_those_of_its_files(multi30k_folder: Path) -> None:
+def test_multi30k_pairs_equal_the_lines_of_its_files(multi30k_folder: Path) -> None:
     from harness.audit.corpus_rules import PAIRS
 
     for split, pairs in PAIRS.items():

@@ -1,4 +1,4 @@
-"""`check --rerun`: training again gives the digests of a real run, and not those of an invented one."""
+"""`check --rerun`: training again reproduces the digests of a real run, and not those of an invented one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from small_runs import TINY, TRAINING, spec
 from harness.audit import rerun_rules
 from harness.audit.rerun_rules import Rerun
 from harness.audit.rules import apply_rule
-from harness.audit.run_folder import FileCache, Skipped, read
+from harness.audit.run_folder import AuditContext, Skipped, read
 from harness.cli.main import main
 from harness.execution import local
 
@@ -27,16 +27,16 @@ RUN = spec("learned_positions", TINY, training=replace(TRAINING, epochs=8), upda
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    results = tmp_path_factory.mktemp("made")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    results = tmp_path_factory.mktemp("trained")
     outcome = local.execute([RUN], results, jobs=1, stream=io.StringIO())  # in a process like that of `--rerun`
     assert outcome.records[0].status == "completed"
     return results
 
 
 @pytest.fixture
-def results(made: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made, tmp_path / "results")
+def results(trained: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained, tmp_path / "results")
     return tmp_path / "results"
 
 
@@ -45,26 +45,23 @@ def lines(results: Path, capsys: pytest.CaptureFixture[str], *options: str) -> d
     return {line[:3]: line for line in capsys.readouterr().out.split("\n")}
 
 
-def test_a_real_run_gives_its_digests_and_its_loss_again(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = lines(results, capsys, "--rerun-epoch")
-    assert "ok (1 run)" in found["C70"]
-    assert "ok (1 run)" in found["C71"]
-    assert "ok (1 run)" in found["C72"]
+def test_rerun_real_run_passes(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = lines(results, capsys, "--rerun-epoch")
+    assert all("ok (1 run)" in outcomes[code] for code in ("C70", "C71", "C72"))
 
 
-def test_other_batches_and_an_invented_loss_are_faults(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    edit("fingerprints.batches", lambda one: {**one, "10": OTHER}, run=RUN.id)(results)
-    edit("curve.0.training_loss", lambda one: one + 0.1, run=RUN.id)(results)
-    assert "batches up to update 10 are others" in lines(results, capsys)["C70"]
+def test_rerun_other_batches_and_loss_fail(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit("fingerprints.batches", lambda digests: {**digests, "10": OTHER}, run=RUN.id)(results)
+    edit("curve.0.training_loss", lambda loss: loss + 0.1, run=RUN.id)(results)
+    assert "batches up to update 10 have another digest" in lines(results, capsys)["C70"]
     assert "FAIL" in lines(results, capsys, "--rerun-epoch")["C72"]
 
 
 def rerun(results: Path, **environment: Any) -> Rerun:
-    """Return what training again would give with the digests of the record, in its environment or another."""
-    stored = read(results, RUN.id, FileCache())
-    record = stored.known
-    here = {**record.environment, "commit": {"digest": "c" * 40, "dirty": False}, **environment}
-    answer = {"batches": {}, "weights_after": {"50": OTHER}, "loss": 1.0, "environment": here}
+    """Return a rerun with other weights, in the environment of the record or another."""
+    stored = read(results, RUN.id, AuditContext())
+    current = {**stored.record.environment, "commit": {"digest": "c" * 40, "dirty": False}, **environment}
+    answer = {"batches": {}, "weights_after": {"50": OTHER}, "loss": 1.0, "environment": current}
     return Rerun(stored, answer)
 
 
@@ -72,9 +69,9 @@ def clean(results: Path) -> None:
     edit("environment.commit", {"digest": "c" * 40, "dirty": False}, run=RUN.id)(results)
 
 
-def test_other_weights_are_a_fault_on_the_same_machine_and_commit(results: Path) -> None:
+def test_rerun_other_weights_on_the_same_machine_fail(results: Path) -> None:
     clean(results)
-    assert list(rerun_rules.weights(rerun(results))) == ["the weights after update 50 are others"]
+    assert list(rerun_rules.weights(rerun(results))) == ["the weights after update 50 have another digest"]
 
 
 @pytest.mark.parametrize(
@@ -86,30 +83,29 @@ def test_other_weights_are_a_fault_on_the_same_machine_and_commit(results: Path)
         ({"commit": {"digest": "c" * 40, "dirty": True}}, "dirty"),
     ],
 )
-def test_elsewhere_other_weights_tell_nothing(results: Path, environment: dict[str, Any], words: str) -> None:
+def test_rerun_other_weights_elsewhere_are_skipped(results: Path, environment: dict[str, Any], words: str) -> None:
     clean(results)
     with pytest.raises(Skipped, match=f"cannot tell: .*{words}"):
         list(rerun_rules.weights(rerun(results, **environment)))
 
 
-def test_what_cannot_be_trained_here_is_skipped_with_the_reason(results: Path) -> None:
+def test_rerun_failed_training_is_skipped_with_the_reason(results: Path) -> None:
     edit("spec.data.corpus", "multi30k", run=RUN.id)(results)
     edit("spec.data.direction", "fr-de", run=RUN.id)(results)
-    found = rerun_rules._rerun(read(results, RUN.id, FileCache()), 5)
-    assert found.failure.startswith("cannot be trained here: ")
-    assert "fr-de" in found.failure
-    outcome = apply_rule(rerun_rules.RULES[0], [("", "", found)])
-    assert outcome.end == "n/a"
+    failed = rerun_rules._rerun(read(results, RUN.id, AuditContext()), 5)
+    assert failed.failure.startswith("cannot be trained here: ")
+    assert "fr-de" in failed.failure
+    assert apply_rule(rerun_rules.RULES[0], [("", "", failed)]).end == "n/a"
 
 
-def test_a_model_from_outside_is_not_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rerun_external_model_is_not_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = write_run(tmp_path, folder_spec("learned_positions", 0))
     edit("spec.recipe", None, run=record.id)(tmp_path)
     assert main(["check", "--results", str(tmp_path), "--rerun", "1"]) == 2
     assert "no completed run of a built-in recipe" in capsys.readouterr().err
 
 
-def test_runs_are_chosen_by_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rerun_runs_are_chosen_by_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = [write_run(tmp_path, folder_spec("learned_positions", seed)) for seed in range(3)]
     chosen: list[str] = []
 
@@ -126,12 +122,12 @@ def test_runs_are_chosen_by_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert {record.id for record in records} >= set(chosen)
 
 
-def test_options_of_rerun_need_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rerun_options_without_rerun_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--results", str(tmp_path), "--rerun-epoch"]) == 2
     assert "--rerun N" in capsys.readouterr().err
 
 
-def test_help_says_what_no_inspection_detects(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_help_states_what_no_inspection_detects(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["check", "--help"])
     text = " ".join(capsys.readouterr().out.split())

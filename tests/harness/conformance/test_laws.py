@@ -156,9 +156,9 @@ def test_law_12_detects_wrong_searches(search: Callable[..., object], monkeypatc
 def test_law_3_changes_every_position(sentences: int, longest: int) -> None:
     lengths = np.full(sentences, longest)
     lengths[sentences // 4 :] = np.random.default_rng(0).integers(1, longest + 1, sentences - sentences // 4)
-    result = [evaluation_laws.cuts(lengths, turn) for turn in range(evaluation_laws.ROUNDS)]
-    assert all((one < lengths).all() for one in result)
-    assert set(np.concatenate(result)) == set(range(longest))
+    positions = [evaluation_laws.cuts(lengths, turn) for turn in range(evaluation_laws.ROUNDS)]
+    assert all((row < lengths).all() for row in positions)
+    assert set(np.concatenate(positions)) == set(range(longest))
 
 
 @pytest.mark.parametrize("fast", [False, True])

@@ -1,4 +1,4 @@
-"""Every run checks its model before training; the check detects faults, costs little and changes nothing."""
+"""The self-check of the model before every training: it detects faults, costs little and changes nothing."""
 
 from __future__ import annotations
 
@@ -81,32 +81,30 @@ def test_self_check_correct_model_passes_in_bfloat16(recipe: Any) -> None:
 @pytest.mark.parametrize(("law", "name"), [(law, name) for law, names in DETECTED_BY.items() for name in names])
 def test_self_check_detects_faults_at_initial_weights(law: int, name: str) -> None:
     model = FAULTS_BY_NAME[name](build(BASE), Training(), 0, 0.0)
-    # A fault of the logits alone also shows in law 1: token_nats, which compute on packed rows, are then others.
+    # A fault of only the logits also shows in law 1, because token_nats are computed on packed rows.
     with pytest.raises(SelfCheckFailed, match=rf"self-check before training: law ({law}|1) "):
         check(model)  # type: ignore[arg-type]
 
 
 def test_self_check_ignores_non_finite_weights() -> None:
     model = build(BASE)
-    model.set_weights({name: one * np.float32(np.nan) for name, one in model.weights().items()})
+    model.set_weights({name: value * np.float32(np.nan) for name, value in model.weights().items()})
     check(model)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_self_check_batches_mix_lengths(count: int) -> None:
     short, long = (Batch(*(np.full((4, width), 5, np.int32) for _ in range(3))) for width in (3, 9))
-    batches = [short, long, short][:count]
-    result = dealt(batches)
-    assert [len(batch.source) for batch in result] == [4] * count
-    lengths = [sorted((batch.source != PAD).sum(1).tolist()) for batch in result]
+    mixed = dealt([short, long, short][:count])
+    assert [len(batch.source) for batch in mixed] == [4] * count
+    lengths = [(batch.source != PAD).sum(1).tolist() for batch in mixed]
     assert sum(lengths, []).count(9) == 4 * (count > 1)
-    assert all(len(set(one)) == min(count, 2) for one in lengths)
+    assert all(len(set(row)) == min(count, 2) for row in lengths)
 
 
 def test_run_with_faulty_model_fails_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = train.build_model
-    faulty = FAULTS_BY_NAME["Unnormalised"]
-    monkeypatch.setattr(train, "build_model", lambda *arguments: faulty(right(*arguments), Training(), 0, 0.0))
+    build_model, faulty = train.build_model, FAULTS_BY_NAME["Unnormalised"]
+    monkeypatch.setattr(train, "build_model", lambda *settings: faulty(build_model(*settings), Training(), 0, 0.0))
     run = spec("counting_model:build")
     with pytest.raises(RunFailed):
         train.run(run, tmp_path)

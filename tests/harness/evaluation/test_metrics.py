@@ -1,7 +1,8 @@
-"""Scores against cases worked by hand, and against torchtext 0.6.0's own BLEU."""
+"""Scores against cases computed by hand, and against the BLEU of torchtext 0.6.0."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import subprocess
@@ -36,8 +37,8 @@ def scores(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[st
     return score(
         hypotheses,
         references,
-        texts=[" ".join(one) for one in hypotheses],
-        reference_texts=[" ".join(one) for one in references],
+        texts=[" ".join(tokens) for tokens in hypotheses],
+        reference_texts=[" ".join(tokens) for tokens in references],
         moses=hypotheses,
         reference_moses=references,
         case=case,
@@ -46,10 +47,10 @@ def scores(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[st
 
 
 def without_moses(texts: Sequence[str], reference_texts: Sequence[str], unknown: Any = "allowed") -> Scores:
-    """Score plain sentences; the model's words are those between spaces."""
+    """Score plain sentences; the model's tokens are the words between spaces."""
     return score(
-        [one.split() for one in texts],
-        [one.split() for one in reference_texts[: len(texts)]],
+        [text.split() for text in texts],
+        [text.split() for text in reference_texts[: len(texts)]],
         texts=texts,
         reference_texts=reference_texts,
         moses=None,
@@ -60,7 +61,7 @@ def without_moses(texts: Sequence[str], reference_texts: Sequence[str], unknown:
 
 
 class Fixed:
-    """A model that finds each target word as improbable as its id says, and answers at padding too."""
+    """A model whose nats are a tenth of each target id, at padding too."""
 
     def token_nats(self, batch: Batch) -> Numbers:
         return batch.target_out.astype(np.float32) / 10
@@ -84,14 +85,14 @@ def test_perplexity_is_exp_of_sum_over_count() -> None:
 
 
 def test_tutorial_perplexity_is_exp_of_the_mean_of_means() -> None:
-    # Words cost 2, 2, 2 and 0.3 nats in the first batch, 0.3 in the second.
-    found = evaluate(Fixed(), [batch([20, 20, EOS], [20]), batch([EOS])])
-    assert found.nats == pytest.approx(6.6)
-    assert found.tokens == 5
-    assert found.loss == pytest.approx(1.32)
-    assert found.perplexity == pytest.approx(math.exp(1.32))
-    assert found.batch_means == pytest.approx((6.3 / 4, 0.3))
-    assert found.tutorial_perplexity == pytest.approx(math.exp((6.3 / 4 + 0.3) / 2))
+    # The tokens have 2, 2, 2 and 0.3 nats in the first batch, 0.3 in the second.
+    scored = evaluate(Fixed(), [batch([20, 20, EOS], [20]), batch([EOS])])
+    assert scored.nats == pytest.approx(6.6)
+    assert scored.tokens == 5
+    assert scored.loss == pytest.approx(1.32)
+    assert scored.perplexity == pytest.approx(math.exp(1.32))
+    assert scored.batch_means == pytest.approx((6.3 / 4, 0.3))
+    assert scored.tutorial_perplexity == pytest.approx(math.exp((6.3 / 4 + 0.3) / 2))
 
 
 def test_evaluate_sums_in_float64() -> None:
@@ -100,13 +101,13 @@ def test_evaluate_sums_in_float64() -> None:
 
 
 def test_evaluate_ignores_batches_of_padding() -> None:
-    class Poisoned(Fixed):
+    class NanAtPadding(Fixed):
         def token_nats(self, batch: Batch) -> Numbers:
             return np.where(batch.target_out == PAD, np.float32(np.nan), super().token_nats(batch))
 
-    found = evaluate(Poisoned(), [batch([PAD, PAD]), batch([EOS, PAD])])
-    words = pytest.approx(0.3)
-    assert found == Scored(words, 1, (words,), sentence_nats=(0.0, words), sentence_tokens=(0, 1))
+    nats = pytest.approx(0.3)
+    scored = evaluate(NanAtPadding(), [batch([PAD, PAD]), batch([EOS, PAD])])
+    assert scored == Scored(nats, 1, (nats,), sentence_nats=(0.0, nats), sentence_tokens=(0, 1))
 
 
 def test_evaluate_without_tokens_is_refused() -> None:
@@ -120,25 +121,25 @@ def test_evaluate_without_tokens_is_refused() -> None:
 
 
 def test_bleu_equals_a_computation_by_hand() -> None:
-    # a b c d a a against x b c d a y a: of 6 words 5 match (a is there twice, not three times), of 5 pairs b c, c d and
-    # d a, of 4 triples b c d and c d a, of 3 fours b c d a; 6 words are fewer than 7.
-    found = scores([[*"abcdaa"]], [[*"xbcdaya"]]).values
+    # a b c d a a against x b c d a y a: 5 of 6 unigrams match (a occurs twice, not three times), of 5 bigrams b c, c d
+    # and d a, of 4 trigrams b c d and c d a, of 3 four-grams b c d a; 6 tokens are fewer than 7.
+    values = scores([[*"abcdaa"]], [[*"xbcdaya"]]).values
     matches = (5 / 6, 3 / 5, 2 / 4, 1 / 3)
     brevity = math.exp(1 - 7 / 6)
     for order, share in enumerate(matches, start=1):
-        assert found[f"bleu_{order}_individual"] == pytest.approx(100 * brevity * share)
+        assert values[f"bleu_{order}_individual"] == pytest.approx(100 * brevity * share)
         mean = math.prod(matches[:order]) ** (1 / order)
-        assert found[f"bleu_{order}_cumulative"] == pytest.approx(100 * brevity * mean)
-    assert found["bleu_tutorial"] == pytest.approx(found["bleu_4_cumulative"])
+        assert values[f"bleu_{order}_cumulative"] == pytest.approx(100 * brevity * mean)
+    assert values["bleu_tutorial"] == pytest.approx(values["bleu_4_cumulative"])
 
 
 def test_bleu_variants_differ_by_smoothing() -> None:
-    found = scores([["a", "b", "x", "c", "d"]], [["a", "b", "y", "c", "d"]]).values
-    assert found["bleu_tutorial"] == 0
-    assert found["bleu_3_individual"] == found["bleu_3_cumulative"] == 0
-    assert found["bleu_2_cumulative"] == pytest.approx(100 * math.sqrt(4 / 5 * 2 / 4))
-    # No triples of 3 and no fours of 2: the default counts a half, then a quarter.
-    assert found["bleu_tokenised"] == pytest.approx(100 * (4 / 5 * 2 / 4 * (1 / 2) / 3 * (1 / 4) / 2) ** 0.25)
+    values = scores([["a", "b", "x", "c", "d"]], [["a", "b", "y", "c", "d"]]).values
+    assert values["bleu_tutorial"] == 0
+    assert values["bleu_3_individual"] == values["bleu_3_cumulative"] == 0
+    assert values["bleu_2_cumulative"] == pytest.approx(100 * math.sqrt(4 / 5 * 2 / 4))
+    # None of 3 trigrams and 2 four-grams match: the default smoothing counts a half, then a quarter.
+    assert values["bleu_tokenised"] == pytest.approx(100 * (4 / 5 * 2 / 4 * (1 / 2) / 3 * (1 / 4) / 2) ** 0.25)
 
 
 def corpora(count: int) -> Iterator[tuple[list[list[str]], list[list[str]]]]:
@@ -172,63 +173,61 @@ def corpora(count: int) -> Iterator[tuple[list[list[str]], list[list[str]]]]:
 def test_bleu_tutorial_equals_torchtext() -> None:
     torch = pytest.importorskip("torch")
     metrics = pytest.importorskip("torchtext.data.metrics")
-    before, above = torch.get_default_dtype(), 0
-    torch.set_default_dtype(torch.float64)  # it counts in the default type: float32 would agree to 1e-6 only
+    dtype, between = torch.get_default_dtype(), 0
+    torch.set_default_dtype(torch.float64)  # torchtext computes in the default type; float32 would agree to 1e-6 only
     try:
         for hypotheses, references in corpora(1_000):
-            expected = 100 * metrics.bleu_score(hypotheses, [[one] for one in references])
+            expected = 100 * metrics.bleu_score(hypotheses, [[reference] for reference in references])
             values = scores(hypotheses, references).values
             assert values["bleu_tutorial"] == pytest.approx(expected, rel=1e-9, abs=0)
-            above += 0 < expected < 100
+            between += 0 < expected < 100
     finally:
-        torch.set_default_dtype(before)
-    assert 300 < above < 900  # neither all zero nor all above it
+        torch.set_default_dtype(dtype)
+    assert 300 < between < 900
 
 
-def test_bleu_counts_any_token_as_one() -> None:
-    odd = [" ", "  ", "\n", "\xa0", "", "\u2028", "new york", "\ue000", "\ue00020"]
-    found = scores([odd], [odd]).values
-    assert found["bleu_tutorial"] == pytest.approx(100)
-    counted = scores([["a", *odd[:5]]], [["a", *odd[:5]]]).values
-    assert counted["bleu_4_cumulative"] == pytest.approx(100)
-    for index, token in enumerate(odd):
-        for other in odd[index + 1 :]:
-            assert scores([[token]], [[other]]).values["bleu_1_individual"] == 0
+def test_bleu_any_token_counts_as_one() -> None:
+    tokens = [" ", "  ", "\n", "\xa0", "", "\u2028", "new york", "\ue000", "\ue00020"]
+    assert scores([tokens], [tokens]).values["bleu_tutorial"] == pytest.approx(100)
+    five = [["a", *tokens[:5]]]
+    assert scores(five, five).values["bleu_4_cumulative"] == pytest.approx(100)
+    for first, second in itertools.combinations(tokens, 2):
+        assert scores([[first]], [[second]]).values["bleu_1_individual"] == 0
 
 
 def test_bleu_unknown_token_matches_nothing() -> None:
-    assert scores([["<unk>", "a"]], [["<unk>", "a"]]).values["bleu_1_individual"] == pytest.approx(50)
-    assert scores([["<unk>", "a"]], [["b", "a"]]).values["bleu_1_individual"] == pytest.approx(50)
+    for reference in (["<unk>", "a"], ["b", "a"]):
+        assert scores([["<unk>", "a"]], [reference]).values["bleu_1_individual"] == pytest.approx(50)
     assert scores([["<unk>"] * 5], [["<unk>"] * 5]).values["bleu_tokenised"] == 0
 
 
 def test_bleu_sacre_unknown_character_is_one_token() -> None:
     reference = ["a man in a red hat walks past two dogs ."]
-    shown, other = (
+    unknown, foreign = (
         without_moses([f"a man in a red {word} walks past two dogs ."], reference) for word in (UNKNOWN_TEXT, "ꙮ")
     )
-    assert shown.values == other.values
-    assert shown.statistics["bleu_sacre"][0, :2].tolist() == [11, 11]
+    assert unknown.values == foreign.values
+    assert unknown.statistics["bleu_sacre"][0, :2].tolist() == [11, 11]
     as_tokens = without_moses(["a man in a red <unk> walks past two dogs ."], reference)
     assert as_tokens.statistics["bleu_sacre"][0, 0] == 13
 
 
 @pytest.mark.parametrize("unknown", ["never", "allowed"])
 def test_signatures_state_whether_unk_was_allowed(unknown: str) -> None:
-    found = without_moses(["a b"], ["a b"], unknown)
-    assert all(one.endswith(f"|unk:{unknown}") for one in found.signatures.values())
+    result = without_moses(["a b"], ["a b"], unknown)
+    assert all(signature.endswith(f"|unk:{unknown}") for signature in result.signatures.values())
     sacrebleu = BLEU(lowercase=True)
     sacrebleu.corpus_score(["a b"], [["a b"]])
-    assert found.signatures["bleu_sacre"] == f"{sacrebleu.get_signature()}|unk:{unknown}"
-    assert without_unknown(found.signatures["chrf"]) == as_version_1(found).signatures["chrf"]
-    assert "brevity_penalty" not in as_version_1(found).values
+    assert result.signatures["bleu_sacre"] == f"{sacrebleu.get_signature()}|unk:{unknown}"
+    assert without_unknown(result.signatures["chrf"]) == as_version_1(result).signatures["chrf"]
+    assert "brevity_penalty" not in as_version_1(result).values
 
 
 @pytest.mark.parametrize(("words", "penalty"), [(8, 1.0), (4, 1.0), (2, math.exp(-1)), (1, math.exp(-3))])
 def test_brevity_penalty_equals_sacrebleu(words: int, penalty: float) -> None:
-    found = scores([["a"] * words], [["a"] * 4])
-    assert found.values["brevity_penalty"] == pytest.approx(penalty)
-    assert brevity_from_sums(found.statistics["bleu_sacre"][0]) == pytest.approx(penalty)
+    result = scores([["a"] * words], [["a"] * 4])
+    assert result.values["brevity_penalty"] == pytest.approx(penalty)
+    assert brevity_from_sums(result.statistics["bleu_sacre"][0]) == pytest.approx(penalty)
     assert scores([[]], [["a"]]).values["brevity_penalty"] == brevity_from_sums(np.zeros(10)) == 0
 
 
@@ -238,34 +237,34 @@ def test_unknown_tokens_returns_their_number() -> None:
 
 def test_score_case_matters_unless_lower() -> None:
     hypotheses, references = [["ein", "Hund", "rennt", "nach", "Haus"]], [["Ein", "Hund", "rennt", "nach", "Haus"]]
-    kept, lower = scores(hypotheses, references, "kept"), scores(hypotheses, references, "lower")
+    mixed, lower = scores(hypotheses, references, "kept"), scores(hypotheses, references, "lower")
     for name in ("bleu_sacre", "chrf"):
-        assert kept.values[name] < lower.values[name] == pytest.approx(100)
-        assert "case:mixed" in kept.signatures[name]
+        assert mixed.values[name] < lower.values[name] == pytest.approx(100)
+        assert "case:mixed" in mixed.signatures[name]
         assert "case:lc" in lower.signatures[name]
     for name in ("bleu_tutorial", "bleu_tokenised"):
-        assert kept.values[name] == pytest.approx(100)
+        assert mixed.values[name] == pytest.approx(100)
 
 
 def test_score_returns_a_signature_for_each_value() -> None:
-    found = scores([["a", "b", "c", "d", "e"]], [["a", "b", "c", "d", "f"]])
-    assert set(found.values) == set(found.signatures) == NAMES
-    assert len(set(found.signatures.values())) == len(NAMES) - 1
-    assert found.signatures["brevity_penalty"] == found.signatures["bleu_sacre"]
-    assert all(one.endswith("|unk:never") for one in found.signatures.values())
-    start = "nrefs:1|case:lc|eff:no|tok:none|smooth:none|version:"
-    assert found.signatures["bleu_tutorial"].startswith(start)
-    assert found.signatures["bleu_tutorial"].endswith("|tokens:model|unk:never")
-    assert found.signatures["bleu_2_cumulative"].endswith("|tokens:model|orders:1-2|unk:never")
-    assert found.signatures["bleu_2_individual"].endswith("|tokens:model|orders:2|unk:never")
-    assert "tok:none|smooth:exp" in found.signatures["bleu_tokenised"]
-    assert "tok:13a|smooth:exp" in found.signatures["bleu_sacre"]
-    assert "nc:6|nw:0" in found.signatures["chrf"]
+    result = scores([["a", "b", "c", "d", "e"]], [["a", "b", "c", "d", "f"]])
+    signatures = result.signatures
+    assert set(result.values) == set(signatures) == NAMES
+    assert len(set(signatures.values())) == len(NAMES) - 1
+    assert signatures["brevity_penalty"] == signatures["bleu_sacre"]
+    assert all(signature.endswith("|unk:never") for signature in signatures.values())
+    assert signatures["bleu_tutorial"].startswith("nrefs:1|case:lc|eff:no|tok:none|smooth:none|version:")
+    assert signatures["bleu_tutorial"].endswith("|tokens:model|unk:never")
+    assert signatures["bleu_2_cumulative"].endswith("|tokens:model|orders:1-2|unk:never")
+    assert signatures["bleu_2_individual"].endswith("|tokens:model|orders:2|unk:never")
+    assert "tok:none|smooth:exp" in signatures["bleu_tokenised"]
+    assert "tok:13a|smooth:exp" in signatures["bleu_sacre"]
+    assert "nc:6|nw:0" in signatures["chrf"]
 
 
 def test_score_without_moses_tokens_lacks_bleu_tokenised() -> None:
-    found = without_moses(["a"], ["a"])
-    assert set(found.values) == set(found.signatures) == NAMES - {"bleu_tokenised"}
+    result = without_moses(["a"], ["a"])
+    assert set(result.values) == set(result.signatures) == NAMES - {"bleu_tokenised"}
 
 
 def test_score_of_unequal_or_empty_lists_is_refused() -> None:
@@ -277,10 +276,10 @@ def test_score_of_unequal_or_empty_lists_is_refused() -> None:
         without_moses(["a"], ["a", "b"])
 
 
-def test_importing_search_and_metrics_loads_no_framework() -> None:
-    look = (
+def test_import_of_search_and_metrics_loads_no_framework() -> None:
+    code = (
         "import sys, harness.evaluation.search, harness.evaluation.metrics;"
         "print(sorted({'torch', 'tensorflow', 'keras', 'jax', 'sacrebleu'} & set(sys.modules)))"
     )
-    ran = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

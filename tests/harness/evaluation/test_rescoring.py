@@ -1,4 +1,4 @@
-"""Runs scored again from their tokens: records of an earlier version get today's text, scores, counts and seal."""
+"""Runs scored again from their tokens: records of an earlier version get the current text, scores, counts and seal."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def edited(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 def as_earlier(results: Path, record: RunRecord, prepared: Dataset) -> RunRecord:
     """Store a run as version 1 did: unknown words spelled out in the text, fewer fields and scores, no seal."""
-    hypotheses = [
-        Hypothesis(one.sentence, (UNKNOWN, *one.tokens[1:]), f"{UNKNOWN} {one.text}") if one.sentence % 3 == 0 else one
-        for one in run_store.load_hypotheses(results, record.id)
-    ]
+    hypotheses = run_store.load_hypotheses(results, record.id)
+    for hypothesis in hypotheses[::3]:
+        tokens = (UNKNOWN, *hypothesis.tokens[1:])
+        hypotheses[hypothesis.sentence] = Hypothesis(hypothesis.sentence, tokens, f"{UNKNOWN} {hypothesis.text}")
     scores = as_version_1(scores_of(prepared, hypotheses, "allowed"))
     sentences = run_store.load_sentences(results, record.id)
     digests = {
@@ -68,9 +68,9 @@ def as_earlier(results: Path, record: RunRecord, prepared: Dataset) -> RunRecord
         value["fingerprints"] |= digests
 
     edited(run_store.run_folder(results, record.id), change)
-    found = run_store.load_record(results, record.id)
-    assert found is not None
-    return found
+    earlier = run_store.load_record(results, record.id)
+    assert earlier is not None
+    return earlier
 
 
 @pytest.fixture(scope="module")
@@ -89,24 +89,24 @@ def rescore(results: Path) -> int:
     return main(["score", "--rescore", "--results", str(results)])
 
 
-def test_rescore_reads_a_record_of_version_1(results: Path, earlier: tuple[Path, RunRecord], capsys: Any) -> None:
+def test_score_record_of_version_1_agrees(results: Path, earlier: tuple[Path, RunRecord], capsys: Any) -> None:
     assert earlier[1].spec == RUN
     assert earlier[1].id == RUN.id
     assert main(["score", "--results", str(results)]) == 0
-    shown = capsys.readouterr().out
-    assert "every score agrees" in shown
-    assert "made by an earlier version" in shown
+    output = capsys.readouterr().out
+    assert "every score agrees" in output
+    assert "made by an earlier version" in output
 
 
 def test_rescore_writes_text_scores_counts_and_seal(
     results: Path, earlier: tuple[Path, RunRecord], capsys: Any
 ) -> None:
     before, folder = earlier[1], results / RUN.id
-    tokens = [one.tokens for one in run_store.load_hypotheses(results, RUN.id)]
+    tokens = [hypothesis.tokens for hypothesis in run_store.load_hypotheses(results, RUN.id)]
     old = json.loads((folder / run_store.RECORD).read_text(encoding="utf-8"))
     losses = run_store.load_sentences(results, RUN.id)
     assert rescore(results) == 0
-    count = sum(one.count(UNKNOWN) for one in tokens)
+    count = sum(sentence.count(UNKNOWN) for sentence in tokens)
     assert f"{count:,} texts changed, {count:,} unknown tokens" in capsys.readouterr().out
 
     new = json.loads((folder / run_store.RECORD).read_text(encoding="utf-8"))
@@ -114,26 +114,24 @@ def test_rescore_writes_text_scores_counts_and_seal(
     assert new[run_store.SEAL] == files.seal(new)
     changed = {"schema", "spec", "note", "fingerprints", "scores", "signatures", "decode", run_store.SEAL}
     assert {name for name in new if new[name] != old.get(name)} == changed
-    assert {name for name, one in new["fingerprints"].items() if one != old["fingerprints"][name]} == {
-        "hypotheses",
-        "sentences",
-    }
+    digests = {name for name, digest in new["fingerprints"].items() if digest != old["fingerprints"][name]}
+    assert digests == {"hypotheses", "sentences"}
     record = run_store.load_record(results, RUN.id)
     assert record is not None
     assert (record.id, record.spec, record.note) == (RUN.id, RUN, NOTE)
     assert record.environment == before.environment
     hypotheses = run_store.load_hypotheses(results, RUN.id, record.fingerprints["hypotheses"])
-    assert [one.tokens for one in hypotheses] == tokens
-    assert not any(UNKNOWN in one.text for one in hypotheses)
-    assert sum(one.text.count("⁇") for one in hypotheses) == record.decode["unknown_tokens"] == count
+    assert [hypothesis.tokens for hypothesis in hypotheses] == tokens
+    assert not any(UNKNOWN in hypothesis.text for hypothesis in hypotheses)
+    assert sum(hypothesis.text.count("⁇") for hypothesis in hypotheses) == record.decode["unknown_tokens"] == count
     expected = scores_of(prepare(RUN.data), hypotheses, "allowed")
     assert {name: record.scores[name] for name in expected.values} == expected.values
     assert record.signatures == expected.signatures
     assert record.scores["bleu_tutorial"] == before.scores["bleu_tutorial"]
     assert record.scores["bleu_sacre"] > before.scores["bleu_sacre"]  # type: ignore[operator]
     arrays = run_store.load_sentences(results, RUN.id, record.fingerprints["sentences"])
-    for name, one in (losses | expected.statistics).items():
-        assert np.array_equal(arrays[name], one)
+    for name, array in (losses | expected.statistics).items():
+        assert np.array_equal(arrays[name], array)
     assert main(["check", "--results", str(results)]) == 0, capsys.readouterr().out
 
 
@@ -145,34 +143,29 @@ def test_rescore_again_writes_nothing(results: Path, capsys: Any) -> None:
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
 
 
-def better(value: dict[str, Any]) -> None:
-    value["scores"]["chrf"] += 1
+def with_value(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    """Return a change of one field of a record; None removes it."""
 
+    def change(record: dict[str, Any]) -> None:
+        *parents, name = path
+        for parent in parents:
+            record = record[parent]
+        if value is None:
+            del record[name]
+        else:
+            record[name] = value
 
-def resigned(value: dict[str, Any]) -> None:
-    value["signatures"]["chrf"] += "|nw:2"
-
-
-def newer(value: dict[str, Any]) -> None:
-    value["environment"]["versions"]["sacrebleu"] = "99.0"
-
-
-def elsewhere(value: dict[str, Any]) -> None:
-    value["fingerprints"]["tokenised"] = "0" * 64
-
-
-def undigested(value: dict[str, Any]) -> None:
-    del value["fingerprints"]["hypotheses"]
+    return change
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (better, "chrf="),
-        (resigned, "the signature of chrf is"),
-        (newer, "it was scored with sacrebleu 99.0, installed is"),
-        (elsewhere, "tokenised of the corpus here is not that of the run"),
-        (undigested, "its record has no digest of hypotheses.jsonl"),
+        (with_value("scores", "chrf", value=99.0), "chrf="),
+        (with_value("signatures", "chrf", value="nrefs:1|nw:2"), "the signature of chrf is"),
+        (with_value("environment", "versions", "sacrebleu", value="99.0"), "scored with sacrebleu 99.0, installed is"),
+        (with_value("fingerprints", "tokenised", value="0" * 64), "tokenised of the corpus here is not that of"),
+        (with_value("fingerprints", "hypotheses", value=None), "its record has no digest of hypotheses.jsonl"),
     ],
 )
 def test_rescore_with_foreign_scores_is_refused(
@@ -203,18 +196,20 @@ def test_rescore_with_sentences_is_refused(results: Path, capsys: Any) -> None:
 
 FOLDERS = (PUBLISHED, PUBLISHED / "ablation")
 STAND_INS = ("ꙮ", "☐", "ß", "¤")
-"""Letters and signs that no reference of Multi30k has. An unknown word counts as a word of letters to Moses."""
+"""Letters and signs that no reference of Multi30k has. Moses treats an unknown word as a word of letters."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_published_records_state_the_use_of_unk(folder: Path) -> None:
     for record in run_store.records(folder):
         assert record.note == (NOTE if "weights_after" not in record.fingerprints else "")
-        assert all(one.endswith(f"|unk:{record.spec.decoding.unknown}") for one in record.signatures.values())
+        unknown = f"|unk:{record.spec.decoding.unknown}"
+        assert all(signature.endswith(unknown) for signature in record.signatures.values())
         hypotheses = run_store.load_hypotheses(folder, record.id, record.fingerprints["hypotheses"])
-        assert record.decode["unknown_tokens"] == sum(one.tokens.count(UNKNOWN) for one in hypotheses)
-        assert record.decode["unknown_tokens"] == sum(one.text.count("⁇") for one in hypotheses)
-        assert not any(UNKNOWN in one.text for one in hypotheses)
+        count = record.decode["unknown_tokens"]
+        assert count == sum(hypothesis.tokens.count(UNKNOWN) for hypothesis in hypotheses)
+        assert count == sum(hypothesis.text.count("⁇") for hypothesis in hypotheses)
+        assert not any(UNKNOWN in hypothesis.text for hypothesis in hypotheses)
         words, reference_words = run_store.load_sentences(folder, record.id)["bleu_sacre"][:, :2].sum(axis=0)
         expected = min(1.0, math.exp(1 - reference_words / words))
         assert record.scores["brevity_penalty"] == pytest.approx(expected, abs=1e-12)
@@ -225,11 +220,11 @@ def test_published_records_state_the_use_of_unk(folder: Path) -> None:
 def test_scores_do_not_depend_on_the_character_for_unk(folder: Path) -> None:
     for number, record in enumerate(run_store.records(folder)):
         prepared, stand_in = of_run(record), STAND_INS[number % len(STAND_INS)]
-        assert not any(character in one for one in prepared.test_target_text for character in (stand_in, "⁇"))
+        assert not any(character in text for text in prepared.test_target_text for character in (stand_in, "⁇"))
         hypotheses = run_store.load_hypotheses(folder, record.id)
-        texts = [one.text.replace("⁇", stand_in) for one in hypotheses]
-        found = score(
-            [one.tokens for one in hypotheses],
+        texts = [hypothesis.text.replace("⁇", stand_in) for hypothesis in hypotheses]
+        values = score(
+            [hypothesis.tokens for hypothesis in hypotheses],
             prepared.test_target_tokens,
             texts=texts,
             reference_texts=prepared.test_target_text,
@@ -237,15 +232,15 @@ def test_scores_do_not_depend_on_the_character_for_unk(folder: Path) -> None:
             reference_moses=prepared.test_target_moses if stand_in.isalpha() else None,
             case=prepared.data.case,
             unknown=record.spec.decoding.unknown,
-        )
-        assert {name: record.scores[name] for name in found.values} == pytest.approx(found.values, rel=0, abs=1e-9)
+        ).values
+        assert {name: record.scores[name] for name in values} == pytest.approx(values, rel=0, abs=1e-9)
 
 
 def test_tutorial_seeds_differ_by_a_fifth_of_a_bleu_point() -> None:
-    found = [
+    scores = [
         record.scores["bleu_sacre"]
         for record in run_store.records(PUBLISHED)
         if (record.spec.variant, record.spec.budget) == ("learned_positions", "source")
     ]
-    assert len(found) == 3
-    assert statistics.stdev(map(float, found)) == pytest.approx(0.195, abs=0.005)  # type: ignore[arg-type]
+    assert len(scores) == 3
+    assert statistics.stdev(map(float, scores)) == pytest.approx(0.195, abs=0.005)  # type: ignore[arg-type]

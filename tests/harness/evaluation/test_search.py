@@ -1,4 +1,4 @@
-"""Search against cases worked by hand, against every possible sentence, and against a plain beam without shortcuts."""
+"""Search against cases computed by hand, against every possible sentence, and against a plain beam search."""
 
 from __future__ import annotations
 
@@ -28,55 +28,60 @@ def sources(count: int) -> list[Ids]:
     return [source(*[A] * (1 + index % 3), *(10 + int(digit) for digit in str(index))) for index in range(count)]
 
 
-def alone(model: TableModel, sentence: Ids, spec: DecodingSpec) -> Decoded:
+def translate_one(model: TableModel, sentence: Ids, spec: DecodingSpec) -> Decoded:
     return translate(model, [sentence], spec)
 
 
-def worth(log_probability: float, words: int, spec: DecodingSpec) -> float:
+def normalised(log_probability: float, words: int, spec: DecodingSpec) -> float:
     length = words + 1
     return log_probability / {"wu": (5 + length) / 6, "power": length}[spec.length_formula] ** spec.length_penalty
 
 
 def log_probability(model: TableModel, sentence: Words, words: Words) -> float:
-    """The sum over the words and <eos>, rounded as a model's float32 answers are."""
-    whole = [*words, EOS]
-    chances = [model.next_words(sentence, tuple(whole[:place]))[word] for place, word in enumerate(whole)]
-    return sum(float(np.log(chance).astype(np.float32)) for chance in chances)
+    """The sum over the words and <eos>, rounded to float32 as a model's results are."""
+    tokens = [*words, EOS]
+    probabilities = [model.next_words(sentence, tuple(tokens[:index]))[token] for index, token in enumerate(tokens)]
+    return sum(float(np.log(probability).astype(np.float32)) for probability in probabilities)
 
 
 def plain_beam(model: TableModel, sentence: Words, spec: DecodingSpec) -> tuple[Words, float, bool]:
-    """The same rules in plain Python for one sentence, going on until every slot is taken or the length is."""
-    open_: list[tuple[float, Words]] = [(0.0, ())]
+    """The same rules in plain Python for one sentence, without an early stop."""
+    active: list[tuple[float, Words]] = [(0.0, ())]
     finished: list[tuple[float, float, Words]] = []
     for length in range(spec.max_tokens + 1):
         extensions = [
-            (total + float(np.log(chance).astype(np.float32)), (*words, word))
-            for total, words in open_
-            for word, chance in enumerate(model.next_words(sentence, words))
+            (total + float(np.log(probability).astype(np.float32)), (*words, word))
+            for total, words in active
+            for word, probability in enumerate(model.next_words(sentence, words))
             if word not in suppressed(spec)
         ]
-        kept = sorted(extensions, key=lambda one: -one[0])[: spec.beam - len(finished)]
-        for total, words in kept:
+        best = sorted(extensions, key=lambda extension: -extension[0])[: spec.beam - len(finished)]
+        for total, words in best:
             if words[-1] == EOS:
-                finished.append((worth(total, length, spec), total, words[:-1]))
+                finished.append((normalised(total, length, spec), total, words[:-1]))
         if length == spec.max_tokens:
             break
-        open_ = [one for one in kept if one[1][-1] != EOS]
+        active = [(total, words) for total, words in best if words[-1] != EOS]
     if not finished:
-        total, words = max(open_, key=lambda one: one[0])
+        total, words = max(active, key=lambda hypothesis: hypothesis[0])
         return words, total, False
-    _, total, words = max(finished, key=lambda one: one[0])
+    _, total, words = max(finished, key=lambda hypothesis: hypothesis[0])
     return words, total, True
 
 
-def test_beam_search_finds_what_greedy_misses() -> None:
+def assert_equals_plain_beam(model: TableModel, sentences: list[Ids], spec: DecodingSpec) -> None:
+    for sentence, translation in zip(sentences, translate(model, sentences, spec).translations, strict=True):
+        words, total, finished = plain_beam(model, tuple(map(int, sentence)), spec)
+        assert (translation.tokens, translation.finished) == (words, finished)
+        assert translation.log_probability == pytest.approx(total, abs=1e-9)
+
+
+def test_beam_search_wider_beam_finds_what_greedy_misses() -> None:
     model = from_prefixes({(): {A: 0.6, B: 0.4}, (A,): {EOS: 0.4, B: 0.35, C: 0.25}, (B,): {EOS: 0.9, C: 0.1}})
-    (short,) = alone(model, source(A), DecodingSpec(beam=1)).translations
-    (found,) = alone(model, source(A), DecodingSpec(beam=2)).translations
-    assert short.tokens == (A,)
-    assert short.log_probability == pytest.approx(math.log(0.6 * 0.4))
-    assert found.tokens == (B,)
-    assert found.log_probability == pytest.approx(math.log(0.4 * 0.9))
+    for beam, tokens, probability in ((1, (A,), 0.6 * 0.4), (2, (B,), 0.4 * 0.9)):
+        (translation,) = translate_one(model, source(A), DecodingSpec(beam=beam)).translations
+        assert translation.tokens == tokens
+        assert translation.log_probability == pytest.approx(math.log(probability))
 
 
 @pytest.mark.parametrize(
@@ -85,29 +90,30 @@ def test_beam_search_finds_what_greedy_misses() -> None:
 )
 def test_beam_search_length_penalty_changes_the_winner(formula: Any, length_penalty: float, winner: Words) -> None:
     # A ends with 0.366, B C with 0.324: at penalty 1, ln 0.366 / (7/6) = -0.862 against ln 0.324 / (8/6) = -0.845.
-    # Before its <eos>, B C is worth ln 0.36 / (7/6) = -0.876, so a bound at its present length would stop too early.
+    # Before its <eos>, B C scores ln 0.36 / (7/6) = -0.876, so a bound at its present length would stop too early.
     # With the power 0.6, ln 0.366 / 2^0.6 = -0.663 against ln 0.324 / 3^0.6 = -0.583; before, ln 0.36 / 2^0.6 = -0.674.
     model = from_prefixes(
         {(): {A: 0.6, B: 0.4}, (A,): {EOS: 0.61, B: 0.39}, (B,): {C: 0.9, EOS: 0.1}, (B, C): {EOS: 0.9, A: 0.1}}
     )
     spec = DecodingSpec(beam=2, length_penalty=length_penalty, length_formula=formula)
-    assert alone(model, source(A), spec).translations[0].tokens == winner
+    assert translate_one(model, source(A), spec).translations[0].tokens == winner
 
 
 @pytest.mark.parametrize(("unknown", "words"), [("never", (A, B)), ("allowed", (UNK, A, B))])
 def test_beam_search_wide_enough_finds_the_best_sentence(unknown: Any, words: Words) -> None:
     most = 4
-    everything = [one for length in range(most + 1) for one in itertools.product(words, repeat=length)]
+    candidates = [sequence for length in range(most + 1) for sequence in itertools.product(words, repeat=length)]
     for seed in range(200):
         model = from_seed(seed)
         spec = DecodingSpec(beam=400, length_penalty=(0.0, 0.6, 1.0, 2.0)[seed % 4], max_tokens=most, unknown=unknown)
         spec = replace(spec, length_formula=FORMULAS[seed // 4 % 2])
         sentence = (SOS, A, EOS)
-        best = max(everything, key=lambda one: worth(log_probability(model, sentence, one), len(one), spec))
-        (found,) = alone(model, np.array(sentence, dtype=np.int32), spec).translations
-        assert found.finished
-        assert found.tokens == best
-        assert found.log_probability == pytest.approx(log_probability(model, sentence, best), abs=1e-6)
+        scores = {words: normalised(log_probability(model, sentence, words), len(words), spec) for words in candidates}
+        best = max(candidates, key=scores.__getitem__)
+        (translation,) = translate_one(model, np.array(sentence, dtype=np.int32), spec).translations
+        assert translation.finished
+        assert translation.tokens == best
+        assert translation.log_probability == pytest.approx(log_probability(model, sentence, best), abs=1e-6)
 
 
 @pytest.mark.parametrize("unknown", ["never", "allowed"])
@@ -119,20 +125,14 @@ def test_beam_search_early_stopping_and_batching_change_nothing(
 ) -> None:
     spec = DecodingSpec(beam=beam, length_penalty=alpha, max_tokens=6, batch_size=16, unknown=unknown)
     spec = replace(spec, length_formula=formula)
-    for seed in range(3):
-        model = from_seed(seed, 8, concentration=0.5, end=(0.3, 1.0, 3.0)[seed])
-        asked = sources(20)
-        decoded = translate(model, asked, spec)
-        for sentence, found in zip(asked, decoded.translations, strict=True):
-            words, total, finished = plain_beam(model, tuple(map(int, sentence)), spec)
-            assert (found.tokens, found.finished) == (words, finished)
-            assert found.log_probability == pytest.approx(total, abs=1e-9)
+    for seed, end in enumerate((0.3, 1.0, 3.0)):
+        assert_equals_plain_beam(from_seed(seed, 8, concentration=0.5, end=end), sources(20), spec)
 
 
 @pytest.mark.parametrize("formula", FORMULAS)
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0, 4.0])
 def test_length_penalties_never_decrease(formula: Any, alpha: float) -> None:
-    """The bound at which beam search stops early rests on it."""
+    """Beam search relies on that to stop early."""
     penalties = length_penalties(DecodingSpec(length_penalty=alpha, length_formula=formula, max_tokens=99))
     assert penalties.shape == (101,)
     assert (np.diff(penalties[1:]) >= 0).all()
@@ -147,34 +147,33 @@ def test_length_penalty_1_gives_the_mean_log_probability() -> None:
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_beam_search_needs_the_length_in_its_upper_bound(formula: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = DecodingSpec(beam=3, length_penalty=1.0, length_formula=formula, max_tokens=6)
-    model, asked = from_seed(0, 8, concentration=0.5, end=0.3), sources(100)
-    right = translate(model, asked, spec).translations
+    model, sentences = from_seed(0, 8, concentration=0.5, end=0.3), sources(100)
+    right = translate(model, sentences, spec).translations
 
     class Wrong(np.ndarray):
-        def __getitem__(self, place: Any) -> Any:
-            return 1.0 if place == spec.max_tokens + 1 else super().__getitem__(place)
+        def __getitem__(self, index: Any) -> Any:
+            return 1.0 if index == spec.max_tokens + 1 else super().__getitem__(index)
 
-    monkeypatch.setattr("harness.evaluation.search.length_penalties", lambda given: length_penalties(given).view(Wrong))
-    assert translate(model, asked, spec).translations != right
+    monkeypatch.setattr("harness.evaluation.search.length_penalties", lambda spec: length_penalties(spec).view(Wrong))
+    assert translate(model, sentences, spec).translations != right
 
 
-def test_beam_search_decided_stops() -> None:
+def test_beam_search_decided_sentence_stops() -> None:
     # Nothing that begins with B (0.1) can overtake A <eos> (0.9 * 0.9), whatever follows.
     model = from_prefixes({(): {A: 0.9, B: 0.1}, (A,): {EOS: 0.9, C: 0.1}, (B,): {C: 1.0}, (B, C): {C: 1.0}})
-    alone(model, source(A), DecodingSpec(beam=2, length_penalty=0.6, max_tokens=20))
+    translate_one(model, source(A), DecodingSpec(beam=2, length_penalty=0.6, max_tokens=20))
     assert model.steps == 2
 
 
 def test_beam_search_finished_hypotheses_keep_their_slot() -> None:
-    # <eos> first, with 0.4, leaves A (0.35) the one other slot and none to B (0.25). A divides into small pieces; B C C
-    # would be worth most at penalty 3: ln 0.25 / (9/6)^3 = -0.41, against ln 0.4 = -0.92 for <eos>.
+    # <eos> (0.4) and A (0.35) take both slots, so B (0.25) gets none. No extension of A is probable; B C C would score
+    # highest at penalty 3: ln 0.25 / (9/6)^3 = -0.41, against ln 0.4 = -0.92 for <eos>.
     table = {(): {EOS: 0.4, A: 0.35, B: 0.25}, (A,): {A: 0.4, B: 0.3, C: 0.3}, (B,): {C: 1.0}, (B, C): {C: 1.0}}
     table |= {(A, A): {A: 0.5, B: 0.5}, (A, A, A): {A: 0.1, EOS: 0.1, B: 0.8}, (A, A, A, B): {C: 1.0}}
     winners = {}
     for beam in (2, 3):
         spec = DecodingSpec(beam=beam, length_penalty=3.0, max_tokens=3)
-        (found,) = alone(from_prefixes(table), source(A), spec).translations
-        winners[beam] = found.tokens
+        winners[beam] = translate_one(from_prefixes(table), source(A), spec).translations[0].tokens
     assert winners == {2: (), 3: (B, C, C)}
 
 
@@ -189,24 +188,22 @@ def test_beam_search_of_width_1_is_greedy(alpha: float) -> None:
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_translate_does_not_depend_on_batches_and_keeps_the_order(beam: int) -> None:
-    model = from_seed(1, 16, concentration=0.5, end=0.3)
-    asked = sources(40)
-    one_by_one = [alone(model, sentence, DecodingSpec(beam=beam, max_tokens=8)) for sentence in asked]
-    assert len({one.translations[0].tokens for one in one_by_one}) > 30
+    model, sentences = from_seed(1, 16, concentration=0.5, end=0.3), sources(40)
+    single = [translate_one(model, sentence, DecodingSpec(beam=beam, max_tokens=8)) for sentence in sentences]
+    assert len({decoded.translations[0].tokens for decoded in single}) > 30
     for batch_size in (1, 7, 64):
-        decoded = translate(model, asked, DecodingSpec(beam=beam, max_tokens=8, batch_size=batch_size))
-        assert decoded.translations == tuple(one.translations[0] for one in one_by_one)
-        assert decoded.ties == sum(one.ties for one in one_by_one)
-        assert decoded.unfinished == sum(one.unfinished for one in one_by_one)
+        batched = translate(model, sentences, DecodingSpec(beam=beam, max_tokens=8, batch_size=batch_size))
+        assert batched.translations == tuple(decoded.translations[0] for decoded in single)
+        assert batched.ties == sum(decoded.ties for decoded in single)
+        assert batched.unfinished == sum(decoded.unfinished for decoded in single)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_beam_search_done_sentence_adds_no_ties(beam: int) -> None:
-    model = from_seed(2, 8, end=2.0, levels=3)
-    asked = sources(40)
-    ties = [alone(model, sentence, DecodingSpec(beam=beam, max_tokens=8)).ties for sentence in asked]
-    assert sum(ties) > 20
-    assert translate(model, asked, DecodingSpec(beam=beam, max_tokens=8, batch_size=40)).ties == sum(ties)
+def test_search_finished_sentence_adds_no_ties(beam: int) -> None:
+    model, sentences = from_seed(2, 8, end=2.0, levels=3), sources(40)
+    ties = sum(translate_one(model, sentence, DecodingSpec(beam=beam, max_tokens=8)).ties for sentence in sentences)
+    assert ties > 20
+    assert translate(model, sentences, DecodingSpec(beam=beam, max_tokens=8, batch_size=40)).ties == ties
 
 
 def test_translate_batches_similar_lengths() -> None:
@@ -218,14 +215,14 @@ def test_translate_batches_similar_lengths() -> None:
 @pytest.mark.parametrize("beam", [1, 2])
 def test_search_unfinished_sentence_keeps_its_last_token(beam: int) -> None:
     model = from_prefixes({(): {A: 1.0}, (A,): {B: 0.8, C: 0.2}, (A, B): {C: 0.9, A: 0.1}, (A, C): {C: 1.0}})
-    decoded = alone(model, source(A), DecodingSpec(beam=beam, max_tokens=2))
-    (found,) = decoded.translations
-    assert found.tokens == (A, B)
-    assert not found.finished
-    assert found.log_probability == pytest.approx(math.log(0.8))
+    decoded = translate_one(model, source(A), DecodingSpec(beam=beam, max_tokens=2))
+    (translation,) = decoded.translations
+    assert translation.tokens == (A, B)
+    assert not translation.finished
+    assert translation.log_probability == pytest.approx(math.log(0.8))
     assert decoded.unfinished == 1
-    # One word more, and the model is asked whether <eos> follows the last one allowed.
-    decoded = alone(model, source(A), DecodingSpec(beam=beam, max_tokens=3))
+    # After the last token that is allowed, the model is asked whether <eos> follows.
+    decoded = translate_one(model, source(A), DecodingSpec(beam=beam, max_tokens=3))
     assert decoded.translations[0].tokens == (A, B, C)
     assert decoded.translations[0].finished
     assert decoded.unfinished == 0
@@ -233,7 +230,7 @@ def test_search_unfinished_sentence_keeps_its_last_token(beam: int) -> None:
 
 def test_beam_search_active_hypothesis_never_beats_a_finished_one() -> None:
     model = from_prefixes({(): {A: 0.99, EOS: 0.01}, (A,): {B: 1.0}, (A, B): {C: 1.0}})
-    decoded = alone(model, source(A), DecodingSpec(beam=2, max_tokens=2))
+    decoded = translate_one(model, source(A), DecodingSpec(beam=2, max_tokens=2))
     assert decoded.translations[0].tokens == ()
     assert decoded.unfinished == 0
 
@@ -241,33 +238,32 @@ def test_beam_search_active_hypothesis_never_beats_a_finished_one() -> None:
 @pytest.mark.parametrize("beam", [1, 2])
 def test_search_never_chooses_pad_and_sos(beam: int) -> None:
     model = from_prefixes({(): {PAD: 0.5, SOS: 0.3, UNK: 0.15, A: 0.05}})
-    (found,) = alone(model, source(A), DecodingSpec(beam=beam, unknown="allowed")).translations
-    assert found.tokens == (UNK,)
-    assert found.log_probability == pytest.approx(math.log(0.15))
+    (translation,) = translate_one(model, source(A), DecodingSpec(beam=beam, unknown="allowed")).translations
+    assert translation.tokens == (UNK,)
+    assert translation.log_probability == pytest.approx(math.log(0.15))
 
 
 @pytest.mark.parametrize("beam", [1, 2])
 def test_search_without_possible_token_ends_unfinished(beam: int) -> None:
     model = from_prefixes({(): {A: 1.0}, (A,): {PAD: 1.0}})
-    (found,) = alone(model, source(A), DecodingSpec(beam=beam)).translations
-    assert (found.tokens, found.finished, found.log_probability) == ((A,), False, 0.0)
+    (translation,) = translate_one(model, source(A), DecodingSpec(beam=beam)).translations
+    assert (translation.tokens, translation.finished, translation.log_probability) == ((A,), False, 0.0)
 
 
 def test_beam_search_impossible_tokens_take_no_slot() -> None:
-    # After A five words fit five slots; only the least probable one of them ends at once, and with that it wins.
+    # After A five words fit five slots; the least probable one is the only one that ends at once, so it wins.
     rest = dict.fromkeys((UNK, A, B, C, 7), 0.2)
     table: dict[Words, dict[int, float]] = {(): {A: 1.0}, (A,): {UNK: 0.3, A: 0.25, B: 0.2, C: 0.15, 7: 0.1}}
     table |= {(A, word): rest for word in (UNK, A, B, C)}
     spec = DecodingSpec(beam=5, length_penalty=0.0, unknown="allowed")
-    (found,) = alone(from_prefixes(table, 8), source(A), spec).translations
-    assert found.tokens == (A, 7)
+    assert translate_one(from_prefixes(table, 8), source(A), spec).translations[0].tokens == (A, 7)
 
 
 def with_unknown(model: TableModel, probability: float) -> TableModel:
-    """Return the model with this probability for <unk>, and the other words' in proportion."""
+    """Return the model with this probability for <unk>; the other probabilities change in proportion."""
 
-    def next_words(asked: Words, prefix: Words) -> np.ndarray:
-        row = model.next_words(asked, prefix).copy()
+    def next_words(sentence: Words, prefix: Words) -> np.ndarray:
+        row = model.next_words(sentence, prefix).copy()
         row[UNK] = 0.0
         row *= (1 - probability) / row.sum()
         row[UNK] = probability
@@ -282,15 +278,10 @@ def test_search_never_chooses_a_preferred_unk(beam: int, alpha: float) -> None:
     never = DecodingSpec(beam=beam, length_penalty=alpha, max_tokens=6, batch_size=16)
     allowed = replace(never, unknown="allowed")
     for seed in range(5):
-        model = with_unknown(from_seed(seed, 8, concentration=0.5), 0.6)
-        asked = sources(20)
-        chosen = translate(model, asked, allowed).translations
-        assert sum(UNK in one.tokens for one in chosen) > 5
-        for sentence, found in zip(asked, translate(model, asked, never).translations, strict=True):
-            assert UNK not in found.tokens
-            words, total, finished = plain_beam(model, tuple(map(int, sentence)), never)
-            assert (found.tokens, found.finished) == (words, finished)
-            assert found.log_probability == pytest.approx(total, abs=1e-9)
+        model, sentences = with_unknown(from_seed(seed, 8, concentration=0.5), 0.6), sources(20)
+        assert sum(UNK in translation.tokens for translation in translate(model, sentences, allowed).translations) > 5
+        assert not any(UNK in translation.tokens for translation in translate(model, sentences, never).translations)
+        assert_equals_plain_beam(model, sentences, never)
 
 
 @pytest.mark.parametrize("beam", [1, 2, 4])
@@ -298,9 +289,9 @@ def test_search_unknown_setting_is_neutral_without_unk(beam: int) -> None:
     for seed in range(5):
         model = with_unknown(from_seed(seed, 9, concentration=0.5, end=0.7, levels=3 * (seed % 2)), 0.0)
         never = DecodingSpec(beam=beam, max_tokens=8, batch_size=16)
-        found = translate(model, sources(40), never)
-        assert found == translate(model, sources(40), replace(never, unknown="allowed"))
-        assert found.ties or not seed % 2
+        decoded = translate(model, sources(40), never)
+        assert decoded == translate(model, sources(40), replace(never, unknown="allowed"))
+        assert decoded.ties or not seed % 2
 
 
 @pytest.mark.parametrize(("unknown", "words"), [("never", (PAD, SOS, UNK)), ("allowed", (PAD, SOS))])
@@ -309,37 +300,37 @@ def test_ties_are_counted_behind_suppressed_tokens(beam: int, unknown: Any, word
     rest = range(A, A + beam + 1)
     table = {(): dict.fromkeys(words, 0.25) | dict.fromkeys(rest, 0.25 / (beam + 1))}
     spec = DecodingSpec(beam=beam, unknown=unknown)
-    assert alone(from_prefixes(table, A + beam + 1), source(A), spec).ties == 1
+    assert translate_one(from_prefixes(table, A + beam + 1), source(A), spec).ties == 1
 
 
 def test_ties_of_greedy_count_once_per_decision() -> None:
     near, far = 0.3 * math.exp(0.9e-4), 0.3 * math.exp(1.1e-4)
     near_or_far = {(): {A: near, B: 0.3}, (A,): {A: far, B: 0.3}, (A, A): {C: 0.3, B: 0.3}}
-    decoded = alone(from_prefixes(near_or_far), source(A), DecodingSpec())
-    assert decoded.translations[0].tokens == (A, A, B)  # of equals the smaller id
+    decoded = translate_one(from_prefixes(near_or_far), source(A), DecodingSpec())
+    assert decoded.translations[0].tokens == (A, A, B)  # of equal ones the smaller id
     assert decoded.ties == 2
-    # <pad> is no rival, and neither is what is far behind.
-    assert alone(from_prefixes({(): {A: 0.5, PAD: 0.5}}), source(A), DecodingSpec()).ties == 0
+    # A suppressed token causes no tie.
+    assert translate_one(from_prefixes({(): {A: 0.5, PAD: 0.5}}), source(A), DecodingSpec()).ties == 0
 
 
-def test_ties_of_beam_search_are_at_its_edge() -> None:
-    inside = {(): {A: 0.4, B: 0.4, C: 0.2}}
-    assert alone(from_prefixes(inside), source(A), DecodingSpec(beam=2)).ties == 0
-    at_the_edge = {(): {A: 0.5, B: 0.25, C: 0.25}}
-    assert alone(from_prefixes(at_the_edge), source(A), DecodingSpec(beam=2)).ties == 1
-    assert alone(from_prefixes(at_the_edge), source(A), DecodingSpec(beam=3)).ties == 0
+@pytest.mark.parametrize(
+    ("probabilities", "beam", "ties"), [((0.4, 0.4, 0.2), 2, 0), ((0.5, 0.25, 0.25), 2, 1), ((0.5, 0.25, 0.25), 3, 0)]
+)
+def test_ties_of_beam_search_are_at_its_edge(probabilities: tuple[float, ...], beam: int, ties: int) -> None:
+    model = from_prefixes({(): dict(zip((A, B, C), probabilities, strict=True))})
+    assert translate_one(model, source(A), DecodingSpec(beam=beam)).ties == ties
 
 
 def test_search_finished_sentences_leave_the_batch() -> None:
-    def next_words(asked: Words, prefix: Words) -> np.ndarray:
+    def next_words(sentence: Words, prefix: Words) -> np.ndarray:
         row = np.full(8, 0.01)
-        row[A if len(prefix) < asked[1] else EOS] = 1.0
+        row[A if len(prefix) < sentence[1] else EOS] = 1.0
         return row / row.sum()
 
     model = TableModel(next_words)
-    asked = [source(40), *(source(11) for _ in range(63))]
-    decoded = translate(model, asked, DecodingSpec(max_tokens=50, batch_size=64))
-    assert [len(one.tokens) for one in decoded.translations] == [40] + [11] * 63
+    sentences = [source(40), *(source(11) for _ in range(63))]
+    decoded = translate(model, sentences, DecodingSpec(max_tokens=50, batch_size=64))
+    assert [len(translation.tokens) for translation in decoded.translations] == [40] + [11] * 63
     assert model.rows == 12 * 64 + 29
 
 
@@ -350,10 +341,10 @@ def test_search_requests_a_constant_number_of_candidates() -> None:
 
 
 def test_translate_reports_progress_and_accepts_an_empty_set() -> None:
-    seen: list[int] = []
+    counts: list[int] = []
     model = from_seed(0)
-    translate(model, sources(9), DecodingSpec(max_tokens=3, batch_size=4), on_batch=seen.append)
-    assert seen == [4, 8, 9]
+    translate(model, sources(9), DecodingSpec(max_tokens=3, batch_size=4), on_batch=counts.append)
+    assert counts == [4, 8, 9]
     assert translate(model, [], DecodingSpec()) == Decoded((), 0, 0)
 
 

@@ -1,10 +1,10 @@
-"""What each test sentence adds to the scores: stored whole, without text, and enough for every score."""
+"""The statistics of each test sentence: stored without text, and sufficient for every score."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ SENTENCES = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -55,7 +55,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
 
 @pytest.fixture
 def older(trained: tuple[Path, RunRecord], tmp_path: Path) -> Path:
-    """Return the folder of a copy of the run as it was stored before its sentences were."""
+    """Return the folder of a copy of the run without the statistics of its sentences."""
     source, folder = trained[0] / RUN.id, tmp_path / RUN.id
     folder.mkdir()
     for path in source.iterdir():
@@ -75,8 +75,8 @@ def scores(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[st
     return scoring.score(
         hypotheses,
         references,
-        texts=[" ".join(one) for one in hypotheses],
-        reference_texts=[" ".join(one) for one in references],
+        texts=[" ".join(tokens) for tokens in hypotheses],
+        reference_texts=[" ".join(tokens) for tokens in references],
         moses=hypotheses,
         reference_moses=references,
         case="lower",
@@ -90,11 +90,11 @@ def scores(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[st
 @settings(deadline=None, max_examples=150)
 @given(CORPORA)
 def test_sums_over_sentences_give_the_corpus_scores(pairs: list[tuple[list[str], list[str]]]) -> None:
-    found = scores(*zip(*pairs, strict=True))
-    assert set(found.statistics) == {*SMOOTHING, "chrf"}
-    for name, counts in found.statistics.items():
+    result = scores(*zip(*pairs, strict=True))
+    assert set(result.statistics) == {*SMOOTHING, "chrf"}
+    for name, counts in result.statistics.items():
         assert (str(counts.dtype), len(counts)) == ("int32", len(pairs))
-        assert score_from_sums(name, counts.sum(axis=0)) == pytest.approx(found.values[name], rel=0, abs=1e-9)
+        assert score_from_sums(name, counts.sum(axis=0)) == pytest.approx(result.values[name], rel=0, abs=1e-9)
 
 
 @settings(deadline=None, max_examples=150)
@@ -102,33 +102,33 @@ def test_sums_over_sentences_give_the_corpus_scores(pairs: list[tuple[list[str],
 def test_bleu_from_sums_of_single_sentences_equals_sacrebleu(
     pairs: list[tuple[list[str], list[str]]],
 ) -> None:
-    lines = [(" ".join(one), " ".join(other)) for one, other in pairs]
+    lines = [(" ".join(hypothesis), [" ".join(reference)]) for hypothesis, reference in pairs]
     metrics = {"none": BLEU(tokenize="none", smooth_method="none"), "exp": BLEU(tokenize="none"), "chrf": CHRF()}
     for name, metric in metrics.items():
-        expected = [metric.corpus_score([one], [[other]]).score for one, other in lines]
-        counts = np.array([metric._extract_corpus_statistics([one], [[other]])[0] for one, other in lines])
-        stacked = np.stack([counts, counts[::-1]])
-        found = chrf_from_sums(stacked) if name == "chrf" else bleu_from_sums(stacked, name)  # type: ignore[arg-type]
-        np.testing.assert_allclose(found, [expected, expected[::-1]], rtol=0, atol=1e-9)
+        expected = [metric.corpus_score([line], [references]).score for line, references in lines]
+        counts = np.array([metric._extract_corpus_statistics([line], [references])[0] for line, references in lines])
+        sums = np.stack([counts, counts[::-1]])
+        values = chrf_from_sums(sums) if name == "chrf" else bleu_from_sums(sums, name)  # type: ignore[arg-type]
+        np.testing.assert_allclose(values, [expected, expected[::-1]], rtol=0, atol=1e-9)
 
 
 def test_bleu_from_sums_equals_a_computation_by_hand() -> None:
-    # Of 4 words 3 match, of 3 pairs 1, of 2 triples and 1 four none; 4 words for 5.
+    # 3 of 4 unigrams match, 1 of 3 bigrams, none of 2 trigrams and 1 four-gram; 4 tokens for 5.
     sums = np.array([4, 5, 3, 1, 0, 0, 4, 3, 2, 1])
     brevity = math.exp(1 - 5 / 4)
     assert bleu_from_sums(sums, "none") == 0
     assert bleu_from_sums(sums, "exp") == pytest.approx(100 * brevity * (3 / 4 / 3 * (1 / 2) / 2 * (1 / 4)) ** 0.25)
-    nothing = np.array([[0, 5, *[0] * 8], [4, 5, 0, 0, 0, 0, 4, 3, 2, 1], [3, 3, 3, 2, 1, 0, 3, 2, 1, 0]])
-    assert bleu_from_sums(nothing, "exp").tolist() == [0, 0, 0]
+    undefined = np.array([[0, 5, *[0] * 8], [4, 5, 0, 0, 0, 0, 4, 3, 2, 1], [3, 3, 3, 2, 1, 0, 3, 2, 1, 0]])
+    assert bleu_from_sums(undefined, "exp").tolist() == [0, 0, 0]
     assert chrf_from_sums(np.array([[0] * 18, [3, 4, 0, *[0] * 15]])).tolist() == [0, 0]
 
 
 def test_perplexity_from_sums_is_elementwise() -> None:
-    found = perplexity_from_sums(np.array([math.log(8) * 5, 1e6]), np.array([5, 1]))
-    assert found.tolist() == [pytest.approx(8), math.inf]
+    values = perplexity_from_sums(np.array([math.log(8) * 5, 1e6]), np.array([5, 1]))
+    assert values.tolist() == [pytest.approx(8), math.inf]
 
 
-def test_sums_of_another_shape_are_refused() -> None:
+def test_sums_of_wrong_shape_are_refused() -> None:
     with pytest.raises(ValueError, match="tokens=0: expected a number of at least 1"):
         perplexity_from_sums(np.ones(2), np.array([3, 0]))
     with pytest.raises(ValueError, match=r"shape \(2, 18\): expected 10 columns"):
@@ -140,18 +140,18 @@ def test_sums_of_another_shape_are_refused() -> None:
 
 
 def test_nats_keep_the_order_of_the_test_set() -> None:
-    class Weighing:
+    class IdsAsNats:
         def token_nats(self, batch: Batch) -> Numbers:
             return np.where(batch.target_out == PAD, np.float32(np.nan), batch.target_out / np.float32(7))
 
     prepared = prepare(RUN.data)
-    places = np.concatenate([rows for _, rows in evaluation_batches(prepared.test)])
-    assert not np.array_equal(places, np.sort(places))
-    found, sentences = nats_of(Weighing(), prepared)
+    order = np.concatenate([rows for _, rows in evaluation_batches(prepared.test)])
+    assert not np.array_equal(order, np.sort(order))
+    scored, sentences = nats_of(IdsAsNats(), prepared)
     expected = [float(ids[1:].sum() / 7) for ids in prepared.test.target]
     np.testing.assert_allclose(sentences["nats"], expected, rtol=1e-6)
     assert sentences["tokens"].tolist() == [len(ids) - 1 for ids in prepared.test.target]
-    assert (sentences["nats"].sum(), sentences["tokens"].sum()) == (pytest.approx(found.nats), found.tokens)
+    assert (sentences["nats"].sum(), sentences["tokens"].sum()) == (pytest.approx(scored.nats), scored.tokens)
 
 
 # Storing --------------------------------------------------------------------------------------------------------------
@@ -159,10 +159,10 @@ def test_nats_keep_the_order_of_the_test_set() -> None:
 
 def test_sentences_saved_are_loaded_unchanged(tmp_path: Path) -> None:
     digest = run_store.save_sentences(tmp_path, "run", SENTENCES)
-    found = run_store.load_sentences(tmp_path, "run", digest)
-    assert found.keys() == SENTENCES.keys()
-    for name, one in SENTENCES.items():
-        np.testing.assert_array_equal(found[name], one, strict=True)
+    loaded = run_store.load_sentences(tmp_path, "run", digest)
+    assert loaded.keys() == SENTENCES.keys()
+    for name, array in SENTENCES.items():
+        np.testing.assert_array_equal(loaded[name], array, strict=True)
     assert digest == files.file_digest(tmp_path / "run" / "sentences.safetensors")
     assert digest == run_store.save_sentences(tmp_path, "again", dict(reversed(SENTENCES.items())))
 
@@ -193,8 +193,8 @@ def test_sentences_missing_or_damaged_are_refused(tmp_path: Path) -> None:
         {"nats": None},
     ],
 )
-def test_sentences_of_another_number_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
-    arrays = {name: one for name, one in {**SENTENCES, **changes}.items() if one is not None}
+def test_sentences_of_wrong_shape_or_type_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    arrays = {name: array for name, array in {**SENTENCES, **changes}.items() if array is not None}
     with pytest.raises(ValueError, match=r"sentences\.safetensors: .*: expected nats float64 \[N\]"):
         run_store.save_sentences(tmp_path, "run", arrays)
     assert not (tmp_path / "run").exists()
@@ -204,7 +204,7 @@ def test_run_stores_the_statistics_of_its_scores(trained: tuple[Path, RunRecord]
     results, record = trained
     arrays = run_store.load_sentences(results, RUN.id, record.fingerprints["sentences"])
     assert set(arrays) == {"nats", "tokens", *SMOOTHING, "chrf"}
-    assert {len(one) for one in arrays.values()} == {500}
+    assert {len(array) for array in arrays.values()} == {500}
     perplexity = perplexity_from_sums(arrays.pop("nats").sum(), arrays.pop("tokens").sum())
     assert perplexity == pytest.approx(record.scores["test_perplexity"], rel=1e-6)
     for name, counts in arrays.items():
@@ -223,13 +223,13 @@ def test_score_command_checks_the_sentences(older: Path, trained: tuple[Path, Ru
     assert f"none stored: --sentences --run {RUN.id} writes them" in capsys.readouterr().out
     arrays = run_store.load_sentences(trained[0], RUN.id)
     for name in ("bleu_sacre", "nats"):
-        wrong = {key: one.copy() for key, one in arrays.items()}
-        wrong[name][:2] = wrong[name][:2] + np.array(50, wrong[name].dtype)
+        wrong = {key: array.copy() for key, array in arrays.items()}
+        wrong[name][:2] += np.array(50, wrong[name].dtype)
         run_store.add_fingerprint(results, RUN.id, "sentences", run_store.save_sentences(results, RUN.id, wrong))
         assert score(results) == 1
-        shown = capsys.readouterr().out
-        assert f"not those of {'test_perplexity' if name == 'nats' else name}\n" in shown
-        assert "1 scores differ" in shown
+        output = capsys.readouterr().out
+        assert f"not those of {'test_perplexity' if name == 'nats' else name}\n" in output
+        assert "1 scores differ" in output
     run_store.save_sentences(results, RUN.id, arrays)
     assert score(results) == 2
     assert "damaged" in capsys.readouterr().err
@@ -245,9 +245,9 @@ def test_score_command_adds_sentences_to_an_older_run(
     after = (older / run_store.RECORD).read_text()
     assert after.replace(f',\n  "sentences": "{digest}"', "") == before
     expected = run_store.load_sentences(trained[0], RUN.id)
-    found = run_store.load_sentences(older.parent, RUN.id, digest)
-    for name, one in expected.items():
-        np.testing.assert_allclose(found[name], one, rtol=1e-5, strict=True)
+    loaded = run_store.load_sentences(older.parent, RUN.id, digest)
+    for name, array in expected.items():
+        np.testing.assert_allclose(loaded[name], array, rtol=1e-5, strict=True)
     assert score(older.parent, "--sentences") == 0
     assert "sentences.safetensors is there already" in capsys.readouterr().out
     assert (older / run_store.RECORD).read_text() == after
@@ -267,25 +267,38 @@ def test_score_command_seals_again_unless_edited(trained: tuple[Path, RunRecord]
     assert json.loads(path.read_text()) == edited
 
 
-@pytest.mark.parametrize("case", ["no weights", "other weights", "other scores"])
-def test_score_command_with_foreign_files_is_refused(older: Path, case: str, capsys: Any) -> None:
-    if case == "no weights":
-        (older / "weights.json").unlink()
-    elif case == "other weights":
-        weights = run_store.load_weights(older.parent, RUN.id)
-        others = {name: one * np.float32(1.01) for name, one in weights.items()}
-        digest = run_store.save_weights(older.parent, RUN.id, others)
-        run_store.add_fingerprint(older.parent, RUN.id, "trained_weights", digest)
-    else:
-        value = json.loads((older / run_store.RECORD).read_text())
-        files.write_json(older / run_store.RECORD, {**value, "scores": {**value["scores"], "chrf": 99.0}})
+def without_weights(folder: Path) -> None:
+    (folder / "weights.json").unlink()
+
+
+def with_other_weights(folder: Path) -> None:
+    weights = run_store.load_weights(folder.parent, RUN.id)
+    digest = run_store.save_weights(
+        folder.parent, RUN.id, {name: array * np.float32(1.01) for name, array in weights.items()}
+    )
+    run_store.add_fingerprint(folder.parent, RUN.id, "trained_weights", digest)
+
+
+def with_other_scores(folder: Path) -> None:
+    value = json.loads((folder / run_store.RECORD).read_text())
+    files.write_json(folder / run_store.RECORD, {**value, "scores": {**value["scores"], "chrf": 99.0}})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without_weights, "needs its model with the stored weights: "),
+        (with_other_weights, "its weights give test_perplexity="),
+        (with_other_scores, "needs a run whose scores agree"),
+    ],
+)
+def test_score_command_with_foreign_files_is_refused(
+    older: Path, change: Callable[[Path], None], message: str, capsys: Any
+) -> None:
+    change(older)
     before = {path.name: path.read_bytes() for path in older.iterdir()}
     assert score(older.parent, "--sentences") == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert {
-        "no weights": "needs its model with the stored weights: ",
-        "other weights": "its weights give test_perplexity=",
-        "other scores": "needs a run whose scores agree",
-    }[case] in error
+    assert message in error
     assert {path.name: path.read_bytes() for path in older.iterdir()} == before

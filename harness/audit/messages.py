@@ -1,0 +1,31 @@
+"""Comparison of recorded with expected values, and the wording of faults."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from harness.text import brief
+
+ROUNDING = 1e-6
+"""Relative tolerance between two computations of the same number."""
+
+
+def equal(recorded: Any, expected: Any, tolerance: float = ROUNDING) -> bool:
+    """Return whether two values are equal; floats may differ by `tolerance`, relative to the larger."""
+    if isinstance(recorded, float) and isinstance(expected, float):
+        return math.isclose(recorded, expected, rel_tol=tolerance, abs_tol=1e-9)
+    return bool(recorded == expected)
+
+
+def unequal(name: str, recorded: Any, expected: Any, source: str, tolerance: float = ROUNDING) -> Iterator[str]:
+    """Yield a fault if a recorded value is not the expected one; `source` says where the expected one comes from."""
+    if not equal(recorded, expected, tolerance):
+        yield f"{name}={brief(recorded)}, expected {brief(expected)} ({source})"
+
+
+def first_few(names: Sequence[object], most: int = 3) -> str:
+    """Return the first names, and the number of the others: "a, b, c and 2 more"."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
