@@ -32,8 +32,8 @@ from harness.storage.records import RunRecord
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.analysis.bench_analysis import BenchAnalysis
     from harness.analysis.comparison import Comparison
+    from harness.analysis.leaderboard import BenchAnalysis
     from harness.data.dataset import Dataset
     from impls.contract import Recipe, Seq2SeqModel
 
@@ -173,7 +173,7 @@ class Runs:
     @functools.cached_property
     def analysis(self) -> BenchAnalysis:
         """The statistics of these runs: tables, intervals, differences and ranks."""
-        from harness.analysis.bench_analysis import analyse_bench
+        from harness.analysis.leaderboard import analyse_bench
 
         return analyse_bench(self.records, self.results)
 

@@ -217,7 +217,7 @@ def _spread(study: Study, figure: str, effects: Sequence[AblationEffect], senten
     best, *_, worst = sorted(means, key=lambda word: means[word] if ABLATION[figure].less_is_better else -means[word])
     contrast = between(study, contrasts.get(worst), contrasts.get(best))
     pairs = len(means) * (len(means) - 1) // 2
-    (effect,) = estimate(study, figure, [contrast], sentences, at_once=pairs)
+    (effect,) = estimate(study, figure, [contrast], sentences, selected_from=pairs)
     return Spread(best, worst, effect)
 
 

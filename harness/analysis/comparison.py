@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.analysis import comparability, example_sentences, subsets
-from harness.analysis.comparability import DifferingSetting, Disagreement
-from harness.analysis.comparison_metrics import MetricComparison, compare_metrics
-from harness.analysis.example_sentences import Ngram, Sentence
-from harness.analysis.fairness import table_differences
-from harness.analysis.grouping import groups
-from harness.analysis.metric_registry import MAIN
+from harness.analysis import comparability, sentence_comparison, statistics
+from harness.analysis.comparability import DifferingSetting, Disagreement, differ_in_target_vocabulary, machine
+from harness.analysis.effects import Comparisons, Conclusion, Difference, Interval
+from harness.analysis.evidence import Evidence, metric_function, row_evidence
+from harness.analysis.fairness import unfair
+from harness.analysis.grouping import groups, measure
+from harness.analysis.metric_registry import COMPARISON, MAIN, Metric
 from harness.analysis.selection import Run, Side
-from harness.analysis.subsets import SubsetScores
+from harness.analysis.sentence_comparison import Ngram, Sentence, SubsetScores
 from harness.storage import run_store
 
 RANKED_BY = ("chrf", "bleu_sacre")
@@ -44,17 +44,45 @@ class LargestDifferences:
 
 
 @dataclass(frozen=True)
+class MetricComparison:
+    """One metric of all sides.
+
+    Attributes:
+        intervals: The mean of each side with its interval.
+        table: The differences of all pairs; None if nothing is compared.
+        reported: Whether the table has all rows of the report's table, not only the sides.
+        silent: The reason why nothing is compared.
+        unjudged: The reason why differences are shown but not tested.
+    """
+
+    figure: Metric
+    intervals: tuple[Interval, ...]
+    table: Comparisons | None = None
+    reported: bool = False
+    silent: str = ""
+    unjudged: str = ""
+
+    def difference(self, letter: str, base: str) -> Difference | None:
+        """Return the metric of side `letter` minus that of side `base`."""
+        return None if self.table is None else self.table.between(letter, base)
+
+    def conclusion(self, difference: Difference | None) -> Conclusion:
+        """Return the conclusion from a difference."""
+        if difference is None or self.unjudged or self.figure.direction == "neither":
+            return Conclusion.NOT_TESTED
+        return difference.conclude(less_is_better=self.figure.less_is_better)
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The results of a comparison.
 
     Attributes:
-        sides: The sides; the others are compared with the first one.
-        allowed: The differences that make them incomparable, allowed by name.
+        allowed: The differences that make the sides incomparable, allowed by name.
         settings: The settings in which they differ.
-        figures: The metrics.
         remarks: What restricts the statistics, in sentences.
-        lost: The runs that did not complete, a line each.
-        seeds: The seeds that completed on every side; sentences, lengths and words are of these only.
+        lost: A line for each run that did not complete.
+        seeds: The seeds that completed on every side, over which sentences, lengths and words are compared.
         ranked_by: The score that ranks sentences.
         parts: The scores of subsets of the test set.
         extremes: The sentences and n-grams that differ most.
@@ -103,7 +131,7 @@ def compare(
     if not any(side.completed for side in sides):
         raise ValueError("no run completed: there is nothing to compare")
     paired = not any(disagreement.unpaired for disagreement in allowed)
-    metrics = compare_metrics(sides, paired=paired, table_rows=table_rows if paired else ())
+    metrics = _metrics(sides, paired=paired, table_rows=table_rows if paired else ())
     seeds = tuple(sorted(set.intersection(*(set(side.completed) for side in sides))))
     left_out: list[str] = []
     parts, extremes, ranked_by = list[SubsetScores](), list[LargestDifferences](), ""
@@ -148,7 +176,7 @@ def other_rows(sides: tuple[Side, ...], results: Path) -> tuple[Side, ...]:
         ]
         folders_of_rows = [{run.folder.resolve() for run in row.runs} for row in rows]
         if all(folders in folders_of_rows for folders in folders_of_sides):
-            if table_differences(table):
+            if unfair(table.records, table.budget):
                 return ()
             pairs = zip(rows, folders_of_rows, strict=True)
             return tuple(row for row, folders in pairs if folders not in folders_of_sides)
@@ -173,6 +201,70 @@ def _remarks(metrics: Sequence[MetricComparison]) -> tuple[str, ...]:
     return tables[0].remarks if tables else ()
 
 
+# Metrics --------------------------------------------------------------------------------------------------------------
+
+
+def _metrics(sides: Sequence[Side], *, paired: bool, table_rows: Sequence[Side]) -> list[MetricComparison]:
+    """Return every metric that a side has; `paired` is whether the sides have the same test sentences."""
+    other_vocabulary = differ_in_target_vocabulary(sides)
+    row_with_other_vocabulary = differ_in_target_vocabulary([*sides, *table_rows])
+    comparisons = []
+    for metric in COMPARISON.values():
+        if all(measure(run.record, metric.name) is None for side in sides for run in side.completed.values()):
+            continue
+        silent = "the sides have different target words" if other_vocabulary and metric.token_based else ""
+        further = () if row_with_other_vocabulary and metric.token_based else table_rows
+        comparisons.append(_metric(sides, metric, silent, paired=paired, table_rows=further))
+    return comparisons
+
+
+def _metric(
+    sides: Sequence[Side], metric: Metric, silent: str, *, paired: bool, table_rows: Sequence[Side]
+) -> MetricComparison:
+    def evidence_of(group: Sequence[Side]) -> list[Evidence]:
+        return [
+            row_evidence(side.letter, side.records, metric.name, side.sentences if paired else None) for side in group
+        ]
+
+    evidence, function, unjudged = evidence_of(sides), metric_function(metric.name), _unjudged(sides, metric)
+    intervals = tuple(statistics.interval(row, function, scale=metric.scale) for row in evidence)
+    incomplete = [side.letter for side in sides if not side.completed]
+    lacking = [
+        side.letter
+        for side in sides
+        if any(measure(run.record, metric.name) is None for run in side.completed.values())
+    ]
+    if lacking:
+        silent = f"not in every record of {', '.join(lacking)}"
+    elif incomplete:
+        silent = f"no run of {', '.join(incomplete)} completed"
+    seeds = set.intersection(*(set(side.seeds) for side in sides))
+    if not seeds and all(len(side.seeds) == 1 for side in sides):
+        # Two single runs: tested over sentences, which need no common seed.
+        evidence, table_rows = [replace(row, seeds=sides[0].seeds) for row in evidence], ()
+    elif not seeds:
+        silent = silent or "the sides have no seed in common"
+    if silent:
+        return MetricComparison(metric, intervals, silent=silent, unjudged=unjudged)
+    rows = [row for row in evidence_of(table_rows) if row.seeds]
+    reported = bool(rows) and not unjudged and all(seeds <= set(row.seeds) for row in rows)
+    table = statistics.compare_rows([*evidence, *rows] if reported else evidence, function, scale=metric.scale)
+    return MetricComparison(metric, intervals, table, reported, unjudged=unjudged)
+
+
+def _unjudged(sides: Sequence[Side], metric: Metric) -> str:
+    """Return the reason why differences in a metric are not tested; empty if they are."""
+    if metric.name == "parameters":
+        return "counted, not measured"
+    if metric.direction == "neither":
+        return "neither more nor less is better"
+    if metric.kind != "cost":
+        return ""
+    if len({machine(record) for side in sides for record in side.records}) > 1:
+        return "measured on different machines"
+    return "not known whether the machine did other work"
+
+
 # Parts that need sentences --------------------------------------------------------------------------------------------
 
 
@@ -181,18 +273,18 @@ def _parts(
 ) -> list[SubsetScores]:
     """Return the scores of subsets of the test set; add a line to `left_out` for each that is not available."""
     parts = []
-    sums = subsets.stored_sums(sides, seeds, MAIN)
+    sums = sentence_comparison.stored_sums(sides, seeds, MAIN)
     if sums is None:
         left_out.append("sacreBLEU by length and by rarest word: not every run has the statistics of its sentences.")
     else:
-        parts.append(subsets.by_length(sides, seeds, sums, MAIN))
+        parts.append(sentence_comparison.by_length(sides, seeds, sums, MAIN))
     reason = _no_words(sides, corpus)
     if corpus is None or corpus.frequencies is None or reason:
         left_out.append(f"sacreBLEU by rarest word, words by frequency: {reason}")
         return parts
     if sums is not None and len(corpus.words) == sums[0].shape[1]:
-        parts.append(subsets.by_rarest_word(sides, seeds, sums, MAIN, corpus.words, corpus.frequencies))
-    by_frequency = subsets.words(sides, seeds, corpus.words, corpus.frequencies)
+        parts.append(sentence_comparison.by_rarest_word(sides, seeds, sums, MAIN, corpus.words, corpus.frequencies))
+    by_frequency = sentence_comparison.words(sides, seeds, corpus.words, corpus.frequencies)
     if by_frequency is None:
         left_out.append("Words by frequency: not every run has its translations stored.")
     else:
@@ -206,7 +298,7 @@ def _no_words(sides: Sequence[Side], corpus: ReferenceCorpus | None) -> str:
         return "the corpus that the runs were measured on is not on this machine."
     if corpus.frequencies is None:
         return "the tokenizer cuts words into pieces."
-    if comparability.differ_in_target_vocabulary(sides):
+    if differ_in_target_vocabulary(sides):
         return "the sides have different target words."
     return ""
 
@@ -223,7 +315,9 @@ def _extremes(
     """Return the score that ranks sentences, and the most different sentences and n-grams of each further side."""
     if not examples:
         return "", []
-    stored = {name: sums for name in RANKED_BY if (sums := subsets.stored_sums(sides, seeds, name)) is not None}
+    stored = {
+        name: sums for name in RANKED_BY if (sums := sentence_comparison.stored_sums(sides, seeds, name)) is not None
+    }
     score, sums = next(iter(stored.items()), ("", []))
     reason = _no_words(sides, corpus)
     texts = (corpus.source, corpus.reference) if corpus and with_text else ((), ())
@@ -231,11 +325,11 @@ def _extremes(
     for index, side in enumerate(sides[1:], start=1):
         pair, sentences, ngrams = (sides[0], side), None, None
         if score:
-            sentences = example_sentences.most_different(
+            sentences = sentence_comparison.most_different(
                 pair, seeds, (sums[0], sums[index]), score, count=examples, texts=texts
             )
         if corpus and with_text and not reason:
-            ngrams = example_sentences.ngrams(pair, seeds, corpus.words, count=examples)
+            ngrams = sentence_comparison.ngrams(pair, seeds, corpus.words, count=examples)
         extremes.append(LargestDifferences(side.letter, sentences, ngrams))
     if any(extreme.sentences is None for extreme in extremes):
         left_out.append("Sentences that differ most: not every run has its translations and statistics stored.")

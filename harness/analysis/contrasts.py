@@ -12,7 +12,6 @@ from harness.analysis.effects import METHOD, Conclusion, Effect, Method
 from harness.analysis.evidence import Sentences, metric_function, row_evidence
 from harness.analysis.grouping import group_by, measure
 from harness.analysis.metric_registry import ABLATION, scale_of
-from harness.analysis.significance import holm
 
 
 @dataclass(frozen=True)
@@ -20,8 +19,7 @@ class Contrast:
     """A weighted sum of the metrics of recipes.
 
     Attributes:
-        changed: The levels that are compared.
-        against: The levels that they are compared with.
+        changed: The levels that are compared with the levels `against`.
         weights: The weight of each recipe.
         seeds: The seeds at which all recipes completed.
         combinations: The number of combinations of the other fields in the average.
@@ -58,7 +56,7 @@ class AblationEffect(Effect):
 
 
 def estimate(
-    study: Study, figure: str, contrasts: Sequence[Contrast], sentences: Sentences, *, at_once: int = 1
+    study: Study, figure: str, contrasts: Sequence[Contrast], sentences: Sentences, *, selected_from: int = 1
 ) -> list[AblationEffect]:
     """Return the effect of each contrast on a metric, all in one table.
 
@@ -70,26 +68,18 @@ def estimate(
         figure: The name of the metric.
         contrasts: The contrasts.
         sentences: Returns the sentence statistics of a run.
-        at_once: The number of contrasts from which these were selected; intervals and p-values hold for all of them
-            together (Bonferroni).
+        selected_from: The number of contrasts from which each was selected; see `statistics.with_holm`.
     """
-    method = Method(confidence=1 - (1 - METHOD.confidence) / at_once)
+    method = Method(confidence=1 - (1 - METHOD.confidence) / selected_from)
     effects = [Effect(label=contrast.label) for contrast in contrasts]
-    by_seeds = group_by(
-        (index for index in range(len(contrasts)) if contrasts[index].seeds), lambda i: contrasts[i].seeds
-    )
-    for seeds, indices in by_seeds.items():
+    for seeds, indices in group_by(range(len(contrasts)), lambda index: contrasts[index].seeds).items():
+        if not seeds:
+            continue
         used = {departures for index in indices for departures in contrasts[index].weights}
-        evidence = [
-            row_evidence(
-                cell.label,
-                (cell.records[seed] for seed in seeds),
-                figure,
-                sentences if cell.departures in used else None,
-            )
-            for cell in study.cells
-            if cell.completed.issuperset(seeds)
-        ]
+        evidence = []
+        for cell in (cell for cell in study.cells if cell.completed.issuperset(seeds)):
+            records = [cell.records[seed] for seed in seeds]
+            evidence.append(row_evidence(cell.label, records, figure, sentences if cell.departures in used else None))
         weights = {
             str(index): {label(departures): weight for departures, weight in contrasts[index].weights.items()}
             for index in indices
@@ -97,20 +87,11 @@ def estimate(
         table = statistics.contrasts(evidence, weights, metric_function(figure), scale=scale_of(figure), method=method)
         for index, effect in zip(indices, table, strict=True):
             effects[index] = effect
-    corrected = [None if p is None else min(1.0, p * at_once) for p in holm([effect.p for effect in effects])]
-    return [
-        AblationEffect(
-            **vars(effect)
-            | {
-                "label": contrast.label,
-                "p_holm": p_holm,
-                "significant": p_holm is not None and p_holm < 1 - METHOD.confidence,
-            },
-            figure=figure,
-            contrast=contrast,
-        )
-        for contrast, effect, p_holm in zip(contrasts, effects, corrected, strict=True)
+    named = [
+        AblationEffect(**{**vars(effect), "label": contrast.label}, figure=figure, contrast=contrast)
+        for contrast, effect in zip(contrasts, effects, strict=True)
     ]
+    return statistics.with_holm(named, selected_from=selected_from)
 
 
 def detectable(study: Study, effects: Sequence[AblationEffect]) -> float | None:
@@ -126,7 +107,7 @@ def detectable(study: Study, effects: Sequence[AblationEffect]) -> float | None:
     if not known:
         return None
     level = float(scale.forward(sum(known) / len(known)))
-    return statistics.median_detectable(effects, scale, level, tests=sum(effect.p is not None for effect in effects))
+    return statistics.median_detectable(effects, scale, level)
 
 
 def contrast(

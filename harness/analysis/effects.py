@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal, get_args
+from typing import Literal
 
-Correction = Literal["holm", "none"]
 Basis = Literal["seeds and sentences", "seeds", "sentences", "nothing"]
 Tested = Literal["seeds", "sentences", "nothing"]
 
@@ -18,19 +17,17 @@ class Method:
     Attributes:
         resamples: The number of bootstrap samples of the test sentences.
         trials: The number of trials of approximate randomisation.
-        confidence: The confidence of intervals.
-        seed: The seed of both.
-        correction: The correction of the p-values that decide what is significant.
+        confidence: The confidence of intervals; a corrected p-value below 1 − confidence is significant.
+        seed: The seed of the bootstrap and the randomisation.
 
     Raises:
-        ValueError: A number is out of range, or the correction is unknown.
+        ValueError: A number is out of range.
     """
 
     resamples: int = 1000
     trials: int = 10_000
     confidence: float = 0.95
     seed: int = 0
-    correction: Correction = "holm"
 
     def __post_init__(self) -> None:
         for name, smallest in (("resamples", 2), ("trials", 1), ("seed", 0)):
@@ -38,8 +35,6 @@ class Method:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be a whole number of at least {smallest}")
         if not 0 < self.confidence < 1:
             raise ValueError(f"confidence={self.confidence!r} must be between 0 and 1")
-        if self.correction not in get_args(Correction):
-            raise ValueError(f"correction={self.correction!r} must be one of {', '.join(get_args(Correction))}")
 
 
 METHOD = Method()
@@ -83,10 +78,7 @@ class Interval:
     """A mean over seeds and its interval; two seeds have values and no interval.
 
     Attributes:
-        label: The row, or the weighted sum of rows.
         mean: The mean over seeds; None if it is unknown, and `remark` says why.
-        low: The lower end of the interval, or None.
-        high: The upper end of the interval, or None.
         n: The number of seeds.
         basis: What the interval covers: other seeds, other test sentences, or both.
         remark: What restricts the interval, in sentences.
@@ -114,9 +106,8 @@ class Effect(Interval):
         p: The p-value of this comparison alone: below 0.05 exactly if the 95 % interval excludes 0.
         p_holm: The p-value after Holm's correction for all comparisons of the table.
         above_zero: The probability that the effect is above 0 for a new seed on the same test sentences.
-        significant: Whether the p-value that `Method.correction` names is below 1 − confidence.
-        wins: The number of seeds with a value above 0.
-        losses: The number of seeds with a value below 0.
+        significant: Whether `p_holm` is below 1 − confidence.
+        wins: The number of seeds with a value above 0; `losses` below 0.
     """
 
     tested: Tested = "nothing"
@@ -176,13 +167,11 @@ class Comparisons:
     """A table of differences between rows.
 
     Attributes:
-        differences: The difference of each pair of rows that is compared.
         seeds: The seeds that all rows have.
         tests: The number of comparisons that the p-values are corrected for.
         detectable: The true difference, in the units of the metric, that a comparison of two rows finds significant
             with a probability of 80 %; None if nothing is tested over seeds.
         moderation: How the variances over seeds were estimated, in a sentence.
-        method: The method of intervals and tests.
         remarks: What restricts the comparisons, in sentences.
     """
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.analysis.grouping import RunTable, group_by, rows
+from harness.analysis.grouping import group_by, rows
 from harness.evaluation.metrics import without_unknown
 from harness.experiments.serialization import to_json
 from harness.experiments.specs import Budget
@@ -36,13 +36,7 @@ Value = tuple[Kind, str, str, RunRecord]
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A difference between runs in something that must agree.
-
-    Attributes:
-        kind: The kind of what differs.
-        what: The name of what differs.
-        sides: Each value, with the labels of the rows that have it.
-    """
+    """Something that must agree and does not: its name, and each value with the labels of the rows that have it."""
 
     kind: Kind
     what: str
@@ -80,11 +74,6 @@ def undeclared(records: Sequence[RunRecord], declared: Collection[str]) -> list[
 def fairness(records: Iterable[RunRecord]) -> list[str]:
     """Return the differences between controlled runs in what must agree, as text; see `unfair`."""
     return list(map(str, unfair(records, "controlled")))
-
-
-def table_differences(table: RunTable) -> list[str]:
-    """Return the differences between the runs of a table that make them incomparable, as text."""
-    return list(map(str, unfair(table.records, table.budget)))
 
 
 def other_vocabulary(records: Iterable[RunRecord]) -> frozenset[str]:

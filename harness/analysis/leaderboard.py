@@ -1,16 +1,21 @@
-"""The leaderboard of a table: each metric of each row with its interval, all differences, and ranks."""
+"""The leaderboards of a set of runs: for each table and metric the intervals, all differences, and ranks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from harness.analysis import statistics
-from harness.analysis.effects import LEGEND, Comparisons, Conclusion, Difference, Interval, Method, assumption
-from harness.analysis.evidence import Sentences, metric_function, row_evidence
-from harness.analysis.fairness import other_vocabulary
-from harness.analysis.grouping import RunTable
+from harness.analysis import ablation, statistics
+from harness.analysis.ablation import Analysis
+from harness.analysis.effects import LEGEND, METHOD, Comparisons, Conclusion, Difference, Interval, Method, assumption
+from harness.analysis.evidence import Sentences, metric_function, row_evidence, stored_sentences
+from harness.analysis.fairness import other_vocabulary, unfair
+from harness.analysis.grouping import RunTable, groups
 from harness.analysis.inference import LEAST_SEEDS
-from harness.analysis.metric_registry import LEADERBOARD, Metric
+from harness.analysis.metric_registry import LEADERBOARD, MAIN, Metric
+from harness.storage.records import RunRecord
 from harness.text import count
 
 SYMBOLS = f"{LEGEND}."
@@ -84,6 +89,63 @@ class MetricLeaderboard:
         return [f"{note}.", *([table.moderation] if table.moderation else [])]
 
 
+@dataclass(frozen=True)
+class TableAnalysis:
+    """A table of runs and its leaderboards by metric.
+
+    `mismatches` are the reasons why the runs are not comparable; if there are some, there are no leaderboards.
+    """
+
+    table: RunTable
+    mismatches: tuple[str, ...]
+    leaderboards: Mapping[str, MetricLeaderboard]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(row.label for row in self.table.rows)
+
+    @property
+    def main(self) -> MetricLeaderboard | None:
+        """The leaderboard of the metric that ranks the rows, or of the first one that has values."""
+        return self.leaderboards.get(MAIN) or next(iter(self.leaderboards.values()), None)
+
+
+@dataclass(frozen=True)
+class BenchAnalysis:
+    """The complete analysis of a set of runs, computed once for all renderers."""
+
+    records: tuple[RunRecord, ...]
+    tables: tuple[TableAnalysis, ...]
+    sentences: Sentences = field(repr=False)
+
+    @functools.cached_property
+    def ablation(self) -> Analysis:
+        """The ablation studies among the runs, pilots included; computed on first use."""
+        return ablation.analyse(self.records, self.sentences)
+
+
+def analyse_bench(
+    records: Iterable[RunRecord], results: Path | None = None, *, method: Method = METHOD
+) -> BenchAnalysis:
+    """Return the analysis of some runs.
+
+    Args:
+        records: The records of the runs.
+        results: The folder with the sentence statistics of the runs; without it intervals cover other seeds only.
+        method: The method of intervals and tests.
+
+    Raises:
+        ValueError: A file of sentence statistics is damaged.
+    """
+    records, sentences = tuple(records), stored_sentences(results)
+    tables = []
+    for table in groups(records):
+        mismatches = tuple(map(str, unfair(table.records, table.budget)))
+        boards = {} if mismatches else leaderboards(table, sentences, method=method)
+        tables.append(TableAnalysis(table, mismatches, boards))
+    return BenchAnalysis(records, tuple(tables), sentences)
+
+
 def leaderboards(table: RunTable, sentences: Sentences, *, method: Method) -> dict[str, MetricLeaderboard]:
     """Return the leaderboard of each metric of a table whose runs are comparable.
 
@@ -98,10 +160,8 @@ def leaderboards(table: RunTable, sentences: Sentences, *, method: Method) -> di
         evidence = [row for row in evidence if row.seeds]
         if all(value is None for row in evidence for value in row.values):
             continue
-        function = metric_function(name)
-        intervals = {
-            row.label: statistics.interval(row, function, scale=metric.scale, method=method) for row in evidence
-        }
-        comparisons = statistics.compare_rows(evidence, function, scale=metric.scale, method=method)
+        function, scale = metric_function(name), metric.scale
+        intervals = {row.label: statistics.interval(row, function, scale=scale, method=method) for row in evidence}
+        comparisons = statistics.compare_rows(evidence, function, scale=scale, method=method)
         boards[name] = MetricLeaderboard(name, intervals, comparisons)
     return boards

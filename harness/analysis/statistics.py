@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,8 @@ from harness.analysis.evidence import Evidence, Sample, missing_values, number_o
 from harness.analysis.inference import LEAST_SEEDS, Inference
 from harness.analysis.scales import IDENTITY, Reals, Scale
 from harness.analysis.significance import MetricFunction, holm
+
+AnyEffect = TypeVar("AnyEffect", bound=Effect)
 
 # Tables ---------------------------------------------------------------------------------------------------------------
 
@@ -67,6 +69,8 @@ def compare_rows(
     for index, (first, second) in enumerate(pairs):
         matrix[index, labels.index(first)], matrix[index, labels.index(second)] = 1.0, -1.0
     effects = _effects(sample, [minus(*pair) for pair in pairs], matrix)
+    natural = sample.natural[sample.complete]
+    level = float(np.median(natural.mean(axis=1))) if natural.size else math.nan
     return Comparisons(
         differences=tuple(
             Difference(**vars(effect), first=first, second=second)
@@ -74,7 +78,7 @@ def compare_rows(
         ),
         seeds=sample.seeds,
         tests=sum(effect.p is not None for effect in effects),
-        detectable=_detectable(sample, effects),
+        detectable=median_detectable(effects, scale, level, confidence=method.confidence),
         moderation=_moderation(sample),
         method=method,
         remarks=(
@@ -100,9 +104,7 @@ def contrasts(
         evidence: The rows.
         weights: For each contrast the weight of each row, by label; other rows weigh 0, but take part in the moderation
             of variances.
-        metric: As in `compare_rows`.
-        scale: As in `compare_rows`.
-        method: As in `compare_rows`.
+        metric: As in `compare_rows`; likewise `scale` and `method`.
 
     Raises:
         ValueError: As in `compare_rows`, or a weight names no row, or a contrast has no weight.
@@ -178,32 +180,36 @@ def bands(
     return Band(_numbers(means), _numbers(low), _numbers(high))
 
 
+def with_holm(
+    effects: Sequence[AnyEffect], *, confidence: float = METHOD.confidence, selected_from: int = 1
+) -> list[AnyEffect]:
+    """Return effects with p-values after Holm's correction, and whether they are significant.
+
+    If the effects were selected from `selected_from` ones each, p-values hold for all of these (Bonferroni).
+    """
+    corrected = [None if p is None else min(1.0, p * selected_from) for p in holm([effect.p for effect in effects])]
+    return [
+        replace(effect, p_holm=p, significant=p is not None and p < 1 - confidence)
+        for effect, p in zip(effects, corrected, strict=True)
+    ]
+
+
 def median_detectable(
-    effects: Sequence[Effect], scale: Scale, level: float, *, tests: int, confidence: float = METHOD.confidence
+    effects: Sequence[Effect], scale: Scale, level: float, *, confidence: float = METHOD.confidence
 ) -> float | None:
-    """Return the difference that the effect with the median standard error detects with a probability of 80 %.
+    """Return the true difference that the effect with the median standard error detects with a probability of 80 %.
 
     It is in the units of the metric, around `level` on the natural scale; None if nothing is tested over seeds.
     """
-    errors = sorted(
-        (effect.standard_error, effect.degrees) for effect in effects if effect.standard_error and effect.degrees
-    )
+    errors = sorted((row.standard_error, row.degrees) for row in effects if row.standard_error and row.degrees)
     if not errors:
         return None
     standard_error, degrees = errors[len(errors) // 2]
+    tests = sum(effect.p is not None for effect in effects)
     return float(scale.shown(inference.detectable(standard_error, degrees, tests, confidence=confidence), level))
 
 
 # From rows to effects -------------------------------------------------------------------------------------------------
-
-
-def _detectable(sample: Sample, effects: Sequence[Effect]) -> float | None:
-    """Return the difference that a table detects, around the median of its rows."""
-    if not any(effect.standard_error for effect in effects):
-        return None
-    tests = sum(effect.p is not None for effect in effects) if sample.method.correction == "holm" else 1
-    level = np.median(sample.natural[sample.complete].mean(axis=1))
-    return median_detectable(effects, sample.scale, float(level), tests=tests, confidence=sample.method.confidence)
 
 
 def _moderation(sample: Sample) -> str:
@@ -248,7 +254,7 @@ def _effects(sample: Sample, names: Sequence[str], matrix: Reals) -> list[Effect
     elif tested and n == 1:
         for index, p in _over_sentences(sample, matrix, has_sums & is_complete).items():
             effects[index] = replace(effects[index], tested="sentences", p=p)
-    return _corrected(effects, sample.method)
+    return with_holm(effects, confidence=sample.method.confidence)
 
 
 def _untested(sample: Sample, name: str, weights: Reals, has_sums: bool) -> Effect:
@@ -291,16 +297,6 @@ def _tested(sample: Sample, effect: Effect, inferred: Inference, row: int, weigh
         p=p,
         above_zero=float(inferred.above_zero[row]),
     )
-
-
-def _corrected(effects: Sequence[Effect], method: Method) -> list[Effect]:
-    """Return effects with corrected p-values and their significance."""
-    corrected = holm([effect.p for effect in effects])
-    decisive = corrected if method.correction == "holm" else [effect.p for effect in effects]
-    return [
-        replace(effect, p_holm=p_holm, significant=p is not None and p < 1 - method.confidence)
-        for effect, p_holm, p in zip(effects, corrected, decisive, strict=True)
-    ]
 
 
 def _over_sentences(sample: Sample, matrix: Reals, usable: npt.NDArray[np.bool_]) -> dict[int, float]:

@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.analysis.comparison import Comparison
-from harness.analysis.comparison_metrics import MetricComparison
+from harness.analysis.comparison import Comparison, MetricComparison
 from harness.analysis.effects import Conclusion, Difference
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import COMPARISON

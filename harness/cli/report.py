@@ -44,7 +44,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _leaderboards(records: Sequence[RunRecord], results: Path) -> list[dict[str, Any]]:
     """Return each table with the mean, interval and ranks of every row by metric, best row first."""
-    from harness.analysis.bench_analysis import analyse_bench
+    from harness.analysis.leaderboard import analyse_bench
 
     return [
         {

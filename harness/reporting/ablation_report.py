@@ -10,11 +10,10 @@ from typing import Any
 
 from harness.analysis.ablation import Analysis, FieldEffects, StudyEffects
 from harness.analysis.ablation_study import label
-from harness.analysis.bench_analysis import TableAnalysis
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import assumption
 from harness.analysis.grouping import RunTable, groups
-from harness.analysis.leaderboard import SYMBOLS
+from harness.analysis.leaderboard import SYMBOLS, TableAnalysis
 from harness.analysis.metric_registry import ABLATION
 from harness.reporting import ablation_findings, csv_export, pages, report_sections
 from harness.reporting import ablation_tables as tables

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis.bench_analysis import TableAnalysis
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
-from harness.analysis.leaderboard import MetricLeaderboard
+from harness.analysis.leaderboard import MetricLeaderboard, TableAnalysis
 from harness.analysis.metric_registry import MAIN
 from harness.reporting.document import Headline
 from harness.reporting.formatting import listed

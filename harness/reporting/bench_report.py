@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from harness.analysis.bench_analysis import TableAnalysis, analyse_bench
 from harness.analysis.effects import METHOD, Conclusion, Difference, Method
 from harness.analysis.fairness import other_vocabulary
 from harness.analysis.grouping import TableRow
 from harness.analysis.inference import LEAST_SEEDS
-from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard
+from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard, TableAnalysis, analyse_bench
 from harness.analysis.metric_registry import METRICS
 from harness.reporting import (
     ablation_report,

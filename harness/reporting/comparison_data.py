@@ -10,11 +10,10 @@ from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
-from harness.analysis.comparison import Comparison
-from harness.analysis.comparison_metrics import MetricComparison
+from harness.analysis.comparison import Comparison, MetricComparison
 from harness.analysis.effects import Conclusion, Difference, Interval
 from harness.analysis.selection import Side
-from harness.analysis.subsets import SubsetScores
+from harness.analysis.sentence_comparison import SubsetScores
 from harness.reporting.csv_export import cell
 from harness.text import short_line
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis.comparability import machine
-from harness.analysis.comparison import Comparison, LargestDifferences
-from harness.analysis.comparison_metrics import MetricComparison
+from harness.analysis.comparison import Comparison, LargestDifferences, MetricComparison
 from harness.analysis.effects import CLAIM_SEEDS, LEGEND, Conclusion, Difference, assumption
-from harness.analysis.example_sentences import Sentence
 from harness.analysis.grouping import BUDGETS
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import COMPARISON, MAIN, Kind
 from harness.analysis.selection import Side
-from harness.analysis.subsets import SubsetScores
+from harness.analysis.sentence_comparison import Sentence, SubsetScores
 from harness.reporting import provenance
 from harness.reporting.document import Block, Heading, Items, Table
 from harness.reporting.formatting import MISSING, bounds, number, p_value, percent, signed

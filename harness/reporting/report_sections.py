@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from harness.analysis.bench_analysis import TableAnalysis
 from harness.analysis.grouping import BUDGETS
+from harness.analysis.leaderboard import TableAnalysis
 from harness.reporting import provenance, run_files, run_plots
 from harness.reporting.document import Block, Code, Disclosure, Figure, Heading, Items, Table, Text, Widget, facts
 from harness.reporting.run_files import CorpusTexts

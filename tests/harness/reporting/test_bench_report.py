@@ -17,10 +17,10 @@ import pytest
 from places import FIXTURES, ROOT
 from record_factory import narrow, record
 
-from harness.analysis.bench_analysis import analyse_bench
 from harness.analysis.effects import Method
 from harness.analysis.fairness import fairness, unfair
 from harness.analysis.grouping import groups, rows
+from harness.analysis.leaderboard import analyse_bench
 from harness.cli.report_options import without_disturbed_rates
 from harness.experiments.specs import DataSpec
 from harness.reporting import bench_report, csv_export, render_markdown, render_text

@@ -21,8 +21,8 @@ import pytest
 from places import FIXTURES, ROOT
 from record_factory import record
 
-from harness.analysis.bench_analysis import analyse_bench
 from harness.analysis.effects import Method
+from harness.analysis.leaderboard import analyse_bench
 from harness.cli.main import main
 from harness.experiments.suites import FULL_VARIANTS
 from harness.reporting import bench_headline, bench_report

@@ -1,23 +1,25 @@
-"""Scores of subsets of the test set: sentences by length and by rarest word, and words by frequency."""
+"""Comparisons below the test set: scores by length and by word frequency, and the most different sentences."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.analysis import statistics
-from harness.analysis.effects import METHOD, Conclusion, Difference
+from harness.analysis.effects import Conclusion, Difference
 from harness.analysis.evidence import Evidence, metric_function
 from harness.analysis.scales import LOGIT, Reals
 from harness.analysis.selection import Side
-from harness.analysis.significance import MetricFunction, holm
+from harness.analysis.significance import MetricFunction
+from harness.evaluation.metrics import score_from_sums
 from harness.storage.run_store import Hypothesis
+from harness.text import SENTENCE_CHARACTERS, short_line
 from impls.contract import SPECIAL_TOKENS, UNK
 
 Counts = npt.NDArray[Any]
@@ -25,21 +27,14 @@ PARTS = 5
 """The number of parts of about equal size into which sentences are divided by length."""
 FREQUENCIES = (1, 10, 100, 1_000)
 UNSEEN = "not in the vocabulary"
+MOST_WORDS, SMOOTHING = 4, 1.0
+
+Words = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Change:
-    """The score of a part on a side minus that on the first side.
-
-    Attributes:
-        letter: The side.
-        mean: The mean over seeds.
-        low: The lower end of its interval.
-        high: The upper end of its interval.
-        values: The differences of single seeds.
-        p: The p-value after Holm's correction for all parts and sides.
-        conclusion: The conclusion.
-    """
+    """The score of a part on side `letter` minus that on the first side; `p` is corrected for all parts and sides."""
 
     letter: str
     mean: float | None
@@ -206,10 +201,7 @@ def _subsets(
         ]
         scores.append(tuple(_mean(row.values) for row in evidence))
         differences += statistics.compare_rows(evidence, metric, base=sides[0].letter, scale=LOGIT).differences
-    changes = [
-        _change(difference, p)
-        for difference, p in zip(differences, holm([difference.p for difference in differences]), strict=True)
-    ]
+    changes = [_change(difference) for difference in statistics.with_holm(differences)]
     width = len(sides) - 1
     return tuple(
         Subset(title, size, scores[index], tuple(changes[index * width : (index + 1) * width]))
@@ -217,12 +209,155 @@ def _subsets(
     )
 
 
-def _change(difference: Difference, p: float | None) -> Change:
-    corrected = replace(difference, significant=p is not None and p < 1 - METHOD.confidence)
-    conclusion = corrected.conclude(less_is_better=False)
-    return Change(difference.first, difference.mean, difference.low, difference.high, difference.values, p, conclusion)
+def _change(difference: Difference) -> Change:
+    conclusion = difference.conclude(less_is_better=False)
+    ends = difference.low, difference.high
+    return Change(difference.first, difference.mean, *ends, difference.values, difference.p_holm, conclusion)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
+
+
+# Single sentences and n-grams -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A test sentence and the translations of two sides.
+
+    Attributes:
+        number: The number of the sentence in the stored translations.
+        means: The mean sentence score of each side over seeds; `difference` is the second minus the first.
+        seed: The seed of the translations, the one whose difference is nearest to the mean.
+        scores: The scores of the translations.
+    """
+
+    number: int
+    means: tuple[float, float]
+    difference: float
+    seed: int
+    scores: tuple[float, float]
+    translations: tuple[str, str]
+    source: str = ""
+    reference: str = ""
+
+
+@dataclass(frozen=True)
+class Ngram:
+    """An n-gram, and how often two sides match it in the reference.
+
+    Attributes:
+        first: The number of matches of the first side, summed over seeds; `second` of the second side.
+        share: (second + 1) / (first + second + 2).
+        seeds: The number of seeds at which the side with more matches over all seeds has more.
+    """
+
+    words: str
+    first: int
+    second: int
+    share: float
+    seeds: int
+
+
+def most_different(
+    sides: tuple[Side, Side],
+    seeds: Sequence[int],
+    sums: tuple[Counts, Counts],
+    name: str,
+    *,
+    count: int,
+    texts: tuple[Sequence[str], Sequence[str]] = ((), ()),
+) -> tuple[list[Sentence], list[Sentence]] | None:
+    """Return the sentences that the second side translates better by most, and worse by most.
+
+    Args:
+        sides: The two sides.
+        seeds: The seeds, which completed on both sides.
+        sums: The sentence statistics of the score `name` on each side, [n,N,K].
+        name: The score.
+        count: The number of sentences in each direction.
+        texts: The sources and references, or nothing.
+
+    Returns:
+        Two lists, or None if the translations of a run are not stored.
+    """
+    first_runs, second_runs = (side.hypotheses(seeds, sums[0].shape[1]) for side in sides)
+    if first_runs is None or second_runs is None:
+        return None
+    first, second = (score_from_sums(name, array) for array in sums)
+    differences = second - first
+    means = differences.mean(axis=0)
+    order = np.argsort(-means, kind="stable").tolist()
+    better = [index for index in order[:count] if means[index] > 0]
+    worse = [index for index in order[::-1][:count] if means[index] < 0]
+
+    def sentence(index: int) -> Sentence:
+        run = int(np.abs(differences[:, index] - means[index]).argmin())
+        translations = first_runs[run][index], second_runs[run][index]
+        source, reference = (_cut(lines[index]) if index < len(lines) else "" for lines in texts)
+        return Sentence(
+            number=translations[0].sentence,
+            means=(float(first[:, index].mean()), float(second[:, index].mean())),
+            difference=float(means[index]),
+            seed=seeds[run],
+            scores=(float(first[run, index]), float(second[run, index])),
+            translations=(_cut(translations[0].text), _cut(translations[1].text)),
+            source=source,
+            reference=reference,
+        )
+
+    return [sentence(index) for index in better], [sentence(index) for index in worse]
+
+
+def ngrams(
+    sides: tuple[Side, Side], seeds: Sequence[int], references: Sequence[Sequence[str]], *, count: int
+) -> tuple[list[Ngram], list[Ngram]] | None:
+    """Return the n-grams of 1 to 4 words that the second side matches most more often, and most less often.
+
+    An n-gram matches as often in a sentence as both the translation and the reference have it. N-grams are ranked by
+    the smoothed share (second + 1) / (first + second + 2); of equal ones the more frequent, then the longer come first.
+
+    Returns:
+        Two lists, or None if the translations of a run are not stored.
+
+    Source: Neubig et al. 2019, compare-mt.
+    """
+    hypotheses = [side.hypotheses(seeds, len(references)) for side in sides]
+    if None in hypotheses:
+        return None
+    expected = [_ngrams(words) for words in references]
+    first_runs, second_runs = ([_matches(run, expected) for run in runs or ()] for runs in hypotheses)
+    first_total, second_total = (sum(matches, Counter[Words]()) for matches in (first_runs, second_runs))
+    ranked: list[tuple[Words, Ngram]] = []
+    for words in {*first_total, *second_total}:
+        first, second = first_total[words], second_total[words]
+        sign = 1 if second > first else -1
+        agreeing = sum(sign * (b[words] - a[words]) > 0 for a, b in zip(first_runs, second_runs, strict=True))
+        share = (second + SMOOTHING) / (first + second + 2 * SMOOTHING)
+        ranked.append((words, Ngram(short_line(" ".join(words)), first, second, share, agreeing)))
+    ranked.sort(key=lambda pair: (-pair[1].first - pair[1].second, -len(pair[0]), pair[0]))
+    better = sorted((gram for _, gram in ranked if gram.second > gram.first), key=lambda gram: -gram.share)
+    worse = sorted((gram for _, gram in ranked if gram.second < gram.first), key=lambda gram: gram.share)
+    return better[:count], worse[:count]
+
+
+def _cut(text: str) -> str:
+    return short_line(text, longest=SENTENCE_CHARACTERS)
+
+
+def _ngrams(words: Sequence[str]) -> Counter[Words]:
+    return Counter(
+        tuple(words[start : start + size])
+        for size in range(1, MOST_WORDS + 1)
+        for start in range(len(words) - size + 1)
+    )
+
+
+def _matches(hypotheses: Sequence[Hypothesis], expected: Sequence[Counter[Words]]) -> Counter[Words]:
+    """Return how often a run matches each n-gram of the references; n-grams with unknown words never match."""
+    matches: Counter[Words] = Counter()
+    for hypothesis, reference in zip(hypotheses, expected, strict=True):
+        matches.update(_ngrams(hypothesis.tokens) & reference)
+    return Counter({words: times for words, times in matches.items() if SPECIAL_TOKENS[UNK] not in words})
