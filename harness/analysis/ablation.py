@@ -20,10 +20,7 @@ from harness.storage.records import RunRecord
 
 @dataclass(frozen=True)
 class Spread:
-    """The difference between the worst and the best level of a field in a metric.
-
-    Its interval holds for all pairs of levels at once, because the pair was selected by its values.
-    """
+    """The difference between the worst and the best level of a field; its interval holds for all pairs of levels."""
 
     best: str
     worst: str
@@ -35,7 +32,6 @@ class FieldEffects:
     """The effects of the levels of a field against the base's level.
 
     Attributes:
-        field: The field.
         words: The levels that were run, the base's first.
         effects: The effect of each level, by metric.
         spread: The spread of the levels, by metric; None if no effect is known.
@@ -52,8 +48,7 @@ class Factorial:
     """Main effects and pairwise interactions of crossed fields, each averaged over all levels of the other fields.
 
     Attributes:
-        fields: The crossed fields.
-        combinations: The number of combinations of their levels.
+        combinations: The number of combinations of the levels of `fields`.
         seeds: The seeds that the averages need.
         missing: The combinations that were not run.
         left_out: The combinations that did not complete at every seed of `seeds`; the averages are over the rest.
@@ -75,8 +70,7 @@ class Tuned:
     """The same study with the learning rate that pilots chose for each cell.
 
     Attributes:
-        pilots: The finished pilots of each cell that has some.
-        choices: The chosen learning rate of each of these cells.
+        pilots: The finished pilots of each cell that has some; `choices` are the learning rates that they chose.
         missing: The cells without a run at the chosen rate.
         effects: The effects among the other cells; None if the baseline is missing.
     """
@@ -92,10 +86,8 @@ class StudyEffects:
     """A study and its effects, which are empty if its runs are not comparable.
 
     Attributes:
-        study: The study.
         fields: The effects of each field that was changed alone.
         factorial: The effects of the fields that were crossed; None if there are none.
-        confounds: The fields that change the size of embeddings relative to positions and are not crossed with it.
         tuned: The effects at tuned learning rates; None without pilots.
     """
 
@@ -111,10 +103,8 @@ class Rank:
     """A field in the ranking of its variant.
 
     Attributes:
-        field: The field.
         joint: Whether it was measured with a joint vocabulary.
         effect: The largest effect of its levels; None if no effect is known.
-        spread: The spread of its levels.
         lost: The levels of which no run completed and at least one diverged, so that their effect is unknown.
     """
 
@@ -262,15 +252,11 @@ def _ranking(analysed: Sequence[StudyEffects], figure: str) -> tuple[Rank, ...]:
     """Return the fields of one variant, largest effect first; a field of several studies is taken from the first."""
     ranks: dict[str, Rank] = {}
     for effects in analysed:
+        study = effects.study
         for field in effects.fields:
-            known = [effect for effect in field.effects[figure] if effect.mean is not None]
-            largest = max(known, key=lambda effect: effect.size, default=None)
-            lost = tuple(word for word in field.words[1:] if _is_lost(effects.study, field.field, word))
-            rank = Rank(field.field, effects.study.joint, largest, field.spread[figure], lost)
-            ranks.setdefault(field.field, rank)
+            measured = [effect for effect in field.effects[figure] if effect.mean is not None]
+            largest = max(measured, key=lambda effect: effect.size, default=None)
+            cells = {word: study.cell([(field.field, word)]) for word in field.words[1:]}
+            lost = tuple(word for word, cell in cells.items() if cell and cell.diverged and not cell.completed)
+            ranks.setdefault(field.field, Rank(field.field, study.joint, largest, field.spread[figure], lost))
     return tuple(sorted(ranks.values(), key=lambda rank: (not rank.lost, -(rank.effect.size if rank.effect else -1.0))))
-
-
-def _is_lost(study: Study, field: str, word: str) -> bool:
-    cell = study.cell([(field, word)])
-    return cell is not None and bool(cell.diverged) and not cell.completed

@@ -49,15 +49,12 @@ class StudyCell:
     @property
     def completed(self) -> frozenset[int]:
         """The seeds whose runs completed."""
-        return self._with_status("completed")
+        return frozenset(seed for seed, record in self.records.items() if record.status == "completed")
 
     @property
     def diverged(self) -> frozenset[int]:
         """The seeds whose runs diverged."""
-        return self._with_status("diverged")
-
-    def _with_status(self, status: str) -> frozenset[int]:
-        return frozenset(seed for seed, record in self.records.items() if record.status == status)
+        return frozenset(seed for seed, record in self.records.items() if record.status == "diverged")
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,6 @@ class Study:
     """Runs of one variant that agree in every setting except the fields of `WORDS` and the seed.
 
     Attributes:
-        variant: The variant.
         title: The variant and the title of its table.
         base: The level of each field in the baseline.
         cells: The recipes, the baseline first.

@@ -69,6 +69,6 @@ def _by_level(study: Study, field: str) -> list[Confound]:
     for cells in by_rest.values():
         levels = [dict(cell.departures).get(field, study.base[field]) for cell in cells]
         ratios = [embedding_ratio(next(iter(cell.records.values()))) for cell in cells]
-        known = {level: ratio for level, ratio in zip(levels, ratios, strict=True) if ratio is not None}
-        confounds.append(Confound(field, dict(sorted(known.items(), key=lambda item: item[1]))))
+        pairs = [(level, ratio) for level, ratio in zip(levels, ratios, strict=True) if ratio is not None]
+        confounds.append(Confound(field, dict(sorted(pairs, key=lambda pair: pair[1]))))
     return confounds

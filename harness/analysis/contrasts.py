@@ -103,10 +103,10 @@ def detectable(study: Study, effects: Sequence[AblationEffect]) -> float | None:
         return None
     base, figure = study.cells[0], effects[0].figure
     values = [measure(base.records[seed], figure) for seed in base.completed]
-    known, scale = [value for value in values if value is not None], scale_of(figure)
-    if not known:
+    measured, scale = [value for value in values if value is not None], scale_of(figure)
+    if not measured:
         return None
-    level = float(scale.forward(sum(known) / len(known)))
+    level = float(scale.forward(sum(measured) / len(measured)))
     return statistics.median_detectable(effects, scale, level)
 
 

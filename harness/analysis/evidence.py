@@ -1,7 +1,4 @@
-"""Runs as arrays: the metric of each seed and the statistics of its test sentences (`Evidence`), and tables of them.
-
-A `Sample` restricts the rows of a table to their common seeds and adds the covariance that the test sentences cause.
-"""
+"""Runs as arrays: `Evidence` is a row of runs, `Sample` a table of rows at their common seeds."""
 
 from __future__ import annotations
 
@@ -37,8 +34,6 @@ class Evidence:
     """The runs of one row: the metric of each seed and, if stored, the statistics of its test sentences.
 
     Attributes:
-        label: The label of the row.
-        seeds: The seed of each run.
         values: The metric of each run; None, infinite or NaN for a run that diverged or lacks the metric.
         sums: The statistics of each sentence, [n,N,K] for n seeds and N test sentences, which are the same sentences in
             the same order in all rows; arbitrary for a run without a value.
@@ -81,11 +76,7 @@ class Evidence:
 def row_evidence(label: str, records: Iterable[RunRecord], metric: str, sentences: Sentences | None) -> Evidence:
     """Return the finished runs among the records as evidence; diverged runs have no value.
 
-    Args:
-        label: The label of the row.
-        records: The runs, one per seed.
-        metric: The name of the metric.
-        sentences: Returns the sentence statistics of a run; without it intervals cover the seeds alone.
+    Without `sentences` intervals cover the seeds alone.
     """
     finished = [record for record in records if record.status in run_store.FINISHED]
     values = tuple(measure(record, metric) if record.status == "completed" else None for record in finished)
@@ -129,8 +120,7 @@ def sentence_sums(records: Sequence[RunRecord], metric: str, sentences: Sentence
     shapes = {array.shape for array in arrays if array is not None}
     if len(shapes) != 1:
         return None
-    (shape,) = shapes
-    return np.stack([np.zeros(shape) if array is None else array for array in arrays])
+    return np.stack([np.zeros(*shapes) if array is None else array for array in arrays])
 
 
 def metric_function(metric: str) -> MetricFunction | None:
@@ -172,17 +162,11 @@ class Sample:
     """The rows of a table at their common seeds, on the natural scale.
 
     Attributes:
-        evidence: The rows, restricted to the common seeds.
-        metric: Maps summed sentence statistics to the metric; None without sentence statistics.
-        scale: The natural scale of the metric.
-        method: The method of intervals and tests.
-        seeds: The common seeds.
         values: The metric of each run, [V,n]; NaN for a run without a value.
         natural: The same on the natural scale.
         has_sums: Whether the sentence statistics of a row are usable, [V].
         sentences: The number of test sentences; 0 without statistics.
-        shared: The covariance of rows that the test sentences cause in all seeds alike, [V,V]; 0 for rows without
-            statistics.
+        shared: The covariance of rows that the test sentences cause in all seeds alike, [V,V]; 0 without statistics.
         remarks: What restricts the sample, in sentences.
     """
 

@@ -120,28 +120,23 @@ class RunTable:
     @property
     def departures(self) -> tuple[str, ...]:
         """The reasons why these results are not comparable with published ones; empty if they are."""
-        data, reasons = self.records[0].spec.data, []
-        if data.corpus != "multi30k":
-            reasons.append(f"the corpus is {data.corpus}, not Multi30k")
-        if data.training_pairs is not None:
-            reasons.append(f"{data.training_pairs:,} training pairs only")
-        if any(_is_reduced(record.spec) for record in self.records):
-            reasons.append(_reduced_size(self.records))
+        data, specs = self.records[0].spec.data, [(row.label, row.records[0].spec) for row in self.rows]
         free = {"recipe.dropout"} if self.budget == "source" else set()
         short = [row.label for row in self.rows if all(_is_short(record.spec) for record in row.records)]
-        retrained = [row.label for row in self.rows if not _trained_as_source(row.records[0].spec)]
-        changed = [row.label for row in self.rows if set(_changed_fields(row.records[0].spec)) - free]
-        if short:
-            reasons.append(f"fewer than {TUTORIAL.epochs} epochs{self._unless_all(short, ' ({})')}")
-        if retrained:
-            reasons.append(f"trained otherwise than by its source{self._unless_all(retrained, ' ({})')}")
-        if any(getattr(data, name) != getattr(DataSpec(), name) for name in PUBLISHED_DATA):
-            reasons.append(f"not the published direction, test set or words ({', '.join(PUBLISHED_DATA)})")
-        if changed:
-            reasons.append(f"recipe settings other than the variant's own ({', '.join(changed)})")
-        if not any(row.completed for row in self.rows):
-            reasons.append("no run completed")
-        return tuple(reasons)
+        retrained = [label for label, spec in specs if not _trained_as_source(spec)]
+        changed = [label for label, spec in specs if set(_changed_fields(spec)) - free]
+        default_data = all(getattr(data, name) == getattr(DataSpec(), name) for name in PUBLISHED_DATA)
+        reasons = (
+            (data.corpus != "multi30k", f"the corpus is {data.corpus}, not Multi30k"),
+            (data.training_pairs is not None, f"{data.training_pairs or 0:,} training pairs only"),
+            (any(_is_reduced(record.spec) for record in self.records), _reduced_size(self.records)),
+            (short, f"fewer than {TUTORIAL.epochs} epochs{self._unless_all(short, ' ({})')}"),
+            (retrained, f"trained otherwise than by its source{self._unless_all(retrained, ' ({})')}"),
+            (not default_data, f"not the published direction, test set or words ({', '.join(PUBLISHED_DATA)})"),
+            (changed, f"recipe settings other than the variant's own ({', '.join(changed)})"),
+            (not any(row.completed for row in self.rows), "no run completed"),
+        )
+        return tuple(reason for applies, reason in reasons if applies)
 
     @property
     def caveats(self) -> tuple[str, ...]:

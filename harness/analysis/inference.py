@@ -73,8 +73,7 @@ class Prior:
     Attributes:
         variance: Smyth's s0², [...] for each table.
         degrees: Smyth's d0, [...]; 0 without moderation, infinite if all variances are compatible.
-        pooled: The mean variance, [...].
-        most_degrees: The degrees of freedom of the mean variance.
+        pooled: The mean variance, [...], with `most_degrees` degrees of freedom.
     """
 
     variance: Reals
@@ -88,13 +87,9 @@ class Inference:
     """The result of `infer` for each effect, on the natural scale of the metric; arrays are [...,P].
 
     Attributes:
-        estimate: The mean over seeds.
-        standard_error: Its standard error.
-        degrees: The degrees of freedom of the standard error.
+        estimate: The mean over seeds, with its `standard_error`, which has the degrees of freedom `degrees`.
         p: The two-sided p-value; NaN if all seeds have the same value and nothing else varies.
-        deviation: The standard deviation over seeds, after moderation.
-        seed_degrees: The degrees of freedom of `deviation`.
-        seeds: The number of seeds.
+        deviation: The standard deviation over seeds, after moderation, with the degrees of freedom `seed_degrees`.
     """
 
     estimate: Reals
@@ -130,14 +125,6 @@ def student(degrees: float | Reals, confidence: float) -> Reals:
     return quantile
 
 
-def _p_value(distance: Reals, degrees: Reals) -> Reals:
-    """Return the two-sided p-value of Student's t."""
-    from scipy.special import stdtr
-
-    p: Reals = 2 * stdtr(np.minimum(degrees, MOST_DEGREES), -np.abs(distance))
-    return p
-
-
 def infer(values: Reals, matrix: Reals, of_sentences: Reals | None = None, *, moderate: bool = True) -> Inference:
     """Return the inference of each effect, a weighted sum of the rows of a table; leading axes are other tables.
 
@@ -150,6 +137,8 @@ def infer(values: Reals, matrix: Reals, of_sentences: Reals | None = None, *, mo
     Raises:
         ValueError: There are fewer than 3 seeds.
     """
+    from scipy.special import stdtr
+
     seeds = values.shape[-1]
     if seeds < LEAST_SEEDS:
         raise ValueError(f"{seeds} seeds: inference over seeds needs at least {LEAST_SEEDS}")
@@ -166,7 +155,8 @@ def infer(values: Reals, matrix: Reals, of_sentences: Reals | None = None, *, mo
         degrees = np.minimum(seed_degrees * ratio**DEGREES_EXPONENT, MOST_DEGREES)
     estimate, error = effects.mean(axis=-1), np.sqrt(total)
     with np.errstate(divide="ignore", invalid="ignore"):
-        p = np.where(error > 0, _p_value(estimate / error, degrees), np.where(estimate == 0, 1.0, np.nan))
+        tail = stdtr(np.minimum(degrees, MOST_DEGREES), -np.abs(estimate / error))
+        p = np.where(error > 0, 2 * tail, np.where(estimate == 0, 1.0, np.nan))
     return Inference(estimate, error, degrees, p, np.sqrt(variance * squares), seed_degrees, seeds)
 
 

@@ -18,16 +18,13 @@ class Metric:
     """A metric of a run.
 
     Attributes:
-        name: The key in records and CSV files, which hold it in `stored_unit`.
-        title: The name in reports.
-        kind: The part of the reports that shows it.
+        name: The key in records and CSV files.
         digits: The decimals of a mean or a difference in `unit`; see `decimals` for large values.
         direction: Which values are better.
         scale: The scale on which it is analysed: logit for BLEU and chrF, which lie between 0 and 100; logarithm for
             perplexities, throughputs, times and memory, which are positive; otherwise the identity.
         token_based: Whether it depends on the vocabulary, so that only runs with equal target vocabularies compare.
-        unit: The unit in reports.
-        stored_unit: The unit in records.
+        unit: The unit in reports; records have `stored_unit`.
         divisor: The size of `unit` in `stored_unit`.
     """
 

@@ -24,8 +24,8 @@ class DifferenceNoise:
     """The noise of a difference between two rows, on the natural scale.
 
     Attributes:
-        run_variance: The variance of one run over seeds; a difference of paired runs has twice as much.
-        degrees: The degrees of freedom of `run_variance`.
+        run_variance: The variance of one run over seeds, with `degrees` degrees of freedom; a difference of paired runs
+            has twice as much.
         sentence_variance: The variance that the test sentences add to a difference at any number of seeds.
     """
 
@@ -39,11 +39,8 @@ class NoiseEstimate:
     """The noise of a metric in one table of runs.
 
     Attributes:
-        noise: The noise of a difference, on the natural scale.
         level: The median of the rows, in the units of the metric.
-        rows: The number of rows.
-        seeds: The number of seeds.
-        title: The title of the table.
+        rows: The number of rows; `seeds` that of seeds.
         paired: Whether several rows share their seeds, so that the variance is that of paired differences.
         with_sentences: Whether the variance that the test sentences add is known.
     """
