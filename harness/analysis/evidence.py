@@ -120,7 +120,8 @@ def sentence_sums(records: Sequence[RunRecord], metric: str, sentences: Sentence
     shapes = {array.shape for array in arrays if array is not None}
     if len(shapes) != 1:
         return None
-    return np.stack([np.zeros(*shapes) if array is None else array for array in arrays])
+    zeros = np.zeros(shapes.pop())
+    return np.stack([zeros if array is None else array for array in arrays])
 
 
 def metric_function(metric: str) -> MetricFunction | None:

@@ -71,11 +71,6 @@ def undeclared(records: Sequence[RunRecord], declared: Collection[str]) -> list[
     return _differences(records, _values(records, declared)) + _seeds(records) + _weights(records)
 
 
-def fairness(records: Iterable[RunRecord]) -> list[str]:
-    """Return the differences between controlled runs in what must agree, as text; see `unfair`."""
-    return list(map(str, unfair(records, "controlled")))
-
-
 def other_vocabulary(records: Iterable[RunRecord]) -> frozenset[str]:
     """Return the ids of runs with another target vocabulary than most runs, so that their perplexities do not compare.
 

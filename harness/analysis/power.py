@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.analysis import inference, significance
+from harness.analysis import inference
 from harness.analysis.effects import METHOD, Method
-from harness.analysis.evidence import Evidence, Sentences, metric_function, row_evidence
+from harness.analysis.evidence import Sample, Sentences, metric_function, row_evidence
 from harness.analysis.grouping import RunTable, groups
 from harness.analysis.inference import DEGREES_EXPONENT, LEAST_ROWS, LEAST_SEEDS, MOST_DEGREES, detectable
 from harness.analysis.metric_registry import scale_of
@@ -112,25 +112,21 @@ def _table_noise(table: RunTable, metric: str, sentences: Sentences, method: Met
         row_evidence(row.label, (run for run in row.records if run.spec.seed in common), metric, sentences)
         for row in (table.rows[index] for index in several)
     ]
-    scale, values = scale_of(metric), np.array([row.values for row in rows], np.float64)
-    prior = inference.prior(scale.forward(values))
-    of_sentences = _sentence_variance(rows, metric, method)
+    sample = Sample.of(rows, metric_function(metric), scale_of(metric), method)
+    prior = inference.prior(sample.natural)
+    shared = sample.shared[np.ix_(sample.has_sums, sample.has_sums)]
+    of_sentences = inference.quadratic(shared, inference.all_pairs(len(shared)))
+    noise = DifferenceNoise(
+        run_variance=float(prior.pooled),
+        degrees=float(prior.most_degrees),
+        sentence_variance=float(of_sentences.mean()) if len(shared) > 1 else 0.0,
+    )
     return NoiseEstimate(
-        noise=DifferenceNoise(float(prior.pooled), float(prior.most_degrees), of_sentences or 0.0),
-        level=float(np.median(values.mean(axis=1))),
+        noise=noise,
+        level=float(np.median(sample.values.mean(axis=1))),
         rows=len(rows),
         seeds=len(common),
         title=table.title,
         paired=len(rows) > 1,
-        with_sentences=of_sentences is not None,
+        with_sentences=len(shared) > 1,
     )
-
-
-def _sentence_variance(rows: Sequence[Evidence], metric: str, method: Method) -> float | None:
-    """Return the mean variance that the test sentences add to a difference of two rows; None if it is unknown."""
-    sums, function = [row.sums for row in rows if row.sums is not None], metric_function(metric)
-    if function is None or len(sums) < 2 or len({array.shape for array in sums}) > 1:
-        return None
-    resampled = significance.bootstrap_sentences(np.stack(sums), function, resamples=method.resamples, seed=method.seed)
-    covariance = significance.shared_covariance(scale_of(metric).forward(resampled))
-    return float(inference.quadratic(covariance, inference.all_pairs(len(sums))).mean())

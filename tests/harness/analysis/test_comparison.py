@@ -14,10 +14,10 @@ from compare_cases import BLEU, FIRST, SECOND, compared, save_record, text
 from pages_factory import save_run, translations
 from record_factory import digest, record
 
-from harness.analysis import comparability, example_sentences, selection, subsets
-from harness.analysis.comparison import Comparison, ReferenceCorpus
-from harness.analysis.comparison_metrics import MetricComparison
+from harness.analysis import comparability, selection, sentence_comparison
+from harness.analysis.comparison import Comparison, MetricComparison, ReferenceCorpus
 from harness.analysis.effects import Conclusion
+from harness.analysis.evidence import bleu_of_order
 from harness.analysis.selection import Side
 from harness.storage import run_store
 from harness.storage.run_store import Hypothesis
@@ -72,8 +72,6 @@ def test_conclusion_follows_the_direction_of_the_metric(
 
 def test_bleu_of_each_order_comes_from_the_counts_of_sentences() -> None:
     from sacrebleu.metrics.bleu import BLEU as SacreBleu
-
-    from harness.analysis.evidence import bleu_of_order
 
     counts, totals = [40, 22, 9, 3], [50, 45, 40, 35]
     sums = np.array([[50, 55, *counts, *totals]], float)
@@ -195,7 +193,7 @@ def sides(tmp_path: Path) -> list[Side]:
 
 def test_words_are_scored_by_their_frequency_in_training(sides: list[Side]) -> None:
     assert CORPUS.frequencies is not None
-    subset_scores = subsets.words(sides, (0, 1), REFERENCES, CORPUS.frequencies)
+    subset_scores = sentence_comparison.words(sides, (0, 1), REFERENCES, CORPUS.frequencies)
     assert subset_scores is not None
     scores = {part.title: (part.size, *part.scores) for part in subset_scores.parts}
     # F1 is 200 * matches / (hypothesis words + reference words), here for "runs".
@@ -211,7 +209,7 @@ def test_words_are_scored_by_their_frequency_in_training(sides: list[Side]) -> N
 
 
 def test_ngrams_count_correct_ones_of_each_side(sides: list[Side]) -> None:
-    pair = example_sentences.ngrams((sides[0], sides[1]), (0, 1), REFERENCES, count=50)
+    pair = sentence_comparison.ngrams((sides[0], sides[1]), (0, 1), REFERENCES, count=50)
     assert pair is not None
     of_second, of_first = (
         {ngram.words: (ngram.first, ngram.second, ngram.share, ngram.seeds) for ngram in ngrams} for ngrams in pair
@@ -229,7 +227,7 @@ def test_most_different_sentences_are_ranked_by_their_scores(sides: list[Side]) 
     counts[..., :] = partial
     counts[1, :, 1] = counts[1, 0, 2] = counts[0, :, 0] = perfect
     texts = (CORPUS.source, CORPUS.reference)
-    pair = example_sentences.most_different(
+    pair = sentence_comparison.most_different(
         (sides[0], sides[1]), (0, 1), (counts[0], counts[1]), "bleu_sacre", count=5, texts=texts
     )
     assert pair is not None
@@ -250,7 +248,7 @@ def test_lengths_divide_sentences_into_scored_parts(sides: list[Side]) -> None:
     wrong = correct.copy()
     wrong[lengths == 9, 2:6] = 0
     sums = [np.stack([correct, correct]), np.stack([wrong, wrong])]
-    parts = subsets.by_length(sides, (0, 1), sums, "bleu_sacre").parts
+    parts = sentence_comparison.by_length(sides, (0, 1), sums, "bleu_sacre").parts
     assert [(part.title, part.size) for part in parts] == [("4", 2), ("9", 3), ("20", 1)]
     assert [part.scores for part in parts] == [(100.0, 100.0), (100.0, 0.0), (100.0, 100.0)]
     assert [part.changes[0].mean for part in parts] == pytest.approx([0, -100, 0], abs=0.01)

@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from places import FIXTURES, ROOT
 from record_factory import narrow, record
 
 from harness.analysis.effects import Method
-from harness.analysis.fairness import fairness, unfair
+from harness.analysis.fairness import unfair
 from harness.analysis.grouping import groups, rows
 from harness.analysis.leaderboard import analyse_bench
 from harness.cli.report_options import without_disturbed_rates
@@ -32,6 +32,10 @@ from impls.recipes import RECIPES, TUTORIAL
 HOSTILE = "evil.mod:$\\frac{x}_y$_a_|<b>`t`|[l](http://x.y)"
 QUICK = Method(resamples=50, trials=50)
 TWO = ("learned_positions", "bahdanau_gru")
+
+
+def mismatches(records: Iterable[RunRecord]) -> list[str]:
+    return list(map(str, unfair(records, "controlled")))
 
 
 def runs(*variants: str, seeds: int = 2, **changes: Any) -> list[RunRecord]:
@@ -51,7 +55,7 @@ def broken(one: RunRecord, status: Any = "failed", **kept: Any) -> RunRecord:
 
 
 def test_identical_runs_are_fair() -> None:
-    assert fairness(runs(*RECIPES)) == []
+    assert mismatches(runs(*RECIPES)) == []
 
 
 def spec_change(**changes: Any) -> Callable[[RunRecord], RunRecord]:
@@ -108,7 +112,7 @@ def test_each_difference_is_found_named_and_refused(name: str) -> None:
     change, expected = DIFFERENCES[name]
     found = runs("learned_positions", "sinusoidal_handmade", "paper")
     changed = [*found[:-1], change(found[-1])]
-    lines = fairness(changed)
+    lines = mismatches(changed)
     assert any(re.search(expected, line) for line in lines), lines
     if len(groups(changed)) == 1:
         assert "not comparable" in terminal(changed)
@@ -117,34 +121,34 @@ def test_each_difference_is_found_named_and_refused(name: str) -> None:
 
 def test_a_single_difference_gives_a_single_line() -> None:
     found = runs(*RECIPES)
-    lines = fairness([*found[:-1], with_print(found[-1], source_vocabulary="1" * 64)])
+    lines = mismatches([*found[:-1], with_print(found[-1], source_vocabulary="1" * 64)])
     assert len(lines) == 1
     assert "torch_reference" in lines[0]
 
 
 def test_tensors_of_other_shapes_and_other_draws_are_not_compared() -> None:
     found = runs("learned_positions", "sinusoidal_handmade")
-    assert fairness([*found[:-1], tensor_change("128x256:" + "0" * 64)(found[-1])]) == []
+    assert mismatches([*found[:-1], tensor_change("128x256:" + "0" * 64)(found[-1])]) == []
     names = [one.fingerprints["weights"]["source.embedding"] for one in found]
     assert names[0] != names[2], "a normal and a Xavier embedding differ by design"
 
 
 def test_teacher_forcing_matters_to_recurrent_decoders_only() -> None:
     found = runs("learned_positions", "paper")
-    assert fairness([*found[:2], *map(training_change(teacher_forcing=0.5), found[2:])]) == []
+    assert mismatches([*found[:2], *map(training_change(teacher_forcing=0.5), found[2:])]) == []
 
 
 def test_runs_that_did_not_complete_are_checked_as_far_as_they_got() -> None:
     found = runs()
-    assert fairness([*found[:-1], replace(broken(found[-1]), fingerprints={})]) == []
-    assert fairness([*found[:-1], with_print(broken(found[-1]), tokenised="1" * 64)]) != []
+    assert mismatches([*found[:-1], replace(broken(found[-1]), fingerprints={})]) == []
+    assert mismatches([*found[:-1], with_print(broken(found[-1]), tokenised="1" * 64)]) != []
 
 
 def test_many_tensors_are_one_line() -> None:
     names = {f"encoder.{layer}.self.query.kernel": "256x256:" + "a" * 64 for layer in range(30)}
     found = [with_print(one, weights=names) for one in runs("learned_positions", "paper", seeds=1)]
     other = {name: digest.replace("a", "b") for name, digest in names.items()}
-    lines = fairness([found[0], with_print(found[1], weights=other)])
+    lines = mismatches([found[0], with_print(found[1], weights=other)])
     assert len(lines) == 1
     assert "and 22 more" in lines[0]
 
@@ -152,7 +156,7 @@ def test_many_tensors_are_one_line() -> None:
 def test_source_budgets_may_differ_in_training_but_not_in_data_or_signatures() -> None:
     found = runs(*RECIPES, seeds=1, budget="source")
     assert unfair(found, "source") == []
-    assert fairness(found) == [], "the check of controlled runs leaves them alone"
+    assert mismatches(found) == [], "the check of controlled runs leaves them alone"
     assert unfair([*found[:-1], with_print(found[-1], files={"train.de": "0" * 64})], "source")
     assert unfair([*found[:-1], replace(found[-1], signatures={"bleu_sacre": "tok:intl"})], "source")
     other = replace(found[-1], signatures={**found[-1].signatures, "bleu_tutorial": "tok:subwords"})
@@ -234,7 +238,7 @@ def test_unlike_runs_never_share_a_table() -> None:
     ]
     tables = groups(found)
     assert len({group.heading for group in tables}) == len(tables) == len(found)
-    assert sum("data.training_pairs" in line for line in fairness(found)) == 1
+    assert sum("data.training_pairs" in line for line in mismatches(found)) == 1
 
 
 def test_longest_trained_table_comes_first_and_gives_the_headline() -> None:
