@@ -23,6 +23,7 @@ def build(
     seed: int = 0,
     device: str = "cpu",
     precision: str = "float32",
+    matmul_precision: str = "highest",
     cuda_graphs: bool = False,
 ) -> Seq2SeqModel:
     """Build the model that `recipe` describes, with the initial weights of `seed`.
@@ -38,11 +39,13 @@ def build(
         seed: Seed of the initial weights, of dropout and of teacher forcing.
         device: "cpu" or "cuda".
         precision: "float32", or "bfloat16" for mixed precision with float32 weights.
+        matmul_precision: "highest", or "high" or "medium" to multiply float32 matrices in TF32 or bfloat16 where the
+            device can, as `torch.set_float32_matmul_precision` does (torch only). It holds for this model alone.
         cuda_graphs: Capture the updates and decoding steps of a Transformer as CUDA graphs (torch on a GPU only).
 
     Raises:
-        ValueError: The framework, device, precision or CUDA graphs are not available, or the recipe does not fit the
-            vocabularies.
+        ValueError: The framework, device, a precision or CUDA graphs are not available, or the recipe does not fit
+            the vocabularies.
     """
     if cuda_graphs:
         builder = registry.graph_builder(recipe.family, framework)
@@ -57,6 +60,8 @@ def build(
         device=device,
         precision=precision,
     )
+    if matmul_precision != "highest":
+        registry.set_matmul_precision(model, matmul_precision)
     return model
 
 
@@ -69,6 +74,7 @@ def wrap(
     seed: int = 0,
     device: str = "cpu",
     precision: str = "float32",
+    matmul_precision: str = "highest",
 ) -> Seq2SeqModel:
     """Turn a torch module into a `Seq2SeqModel`; `examples/lstm_attention.py` is a complete example.
 
@@ -95,13 +101,16 @@ def wrap(
         seed: Seed of the initial weights and of dropout.
         device: "cpu" or "cuda".
         precision: "float32", or "bfloat16" for mixed precision with float32 weights.
+        matmul_precision: "highest", "high" or "medium"; as in `build`.
 
     Raises:
-        ValueError: A method is missing or returns a wrong shape, or the device or the precision is not available.
+        ValueError: A method is missing or returns a wrong shape, or the device or a precision is not available.
     """
     from impls.pytorch import wrapped_module
 
     settings: dict[str, Any] = {"seed": seed, "device": device, "precision": precision}
-    return wrapped_module.build(
+    model = wrapped_module.build(
         module, source_vocabulary_size, target_vocabulary_size, training=training or Training(), **settings
     )
+    model.set_matmul_precision(matmul_precision)
+    return model

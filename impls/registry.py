@@ -126,6 +126,29 @@ def graph_builder(family: str, framework: str) -> Callable[..., Any]:
     return loaded
 
 
+def set_matmul_precision(model: Seq2SeqModel, name: str) -> None:
+    """Let a model multiply float32 matrices in a lower precision.
+
+    Raises:
+        ValueError: The model does not support it, or the setting has no effect on its device.
+    """
+    setter = getattr(model, "set_matmul_precision", None)
+    if setter is None:
+        raise ValueError(
+            f"matmul_precision={name!r} is not implemented for {type(model).__name__}, only for built-in models in "
+            "torch and modules in impls.wrap: use 'highest', or precision='bfloat16'"
+        )
+    setter(name)
+
+
+def no_effect(name: str, device: str) -> str:
+    """Return the message for a precision of matrix products that changes nothing on a device."""
+    return (
+        f"matmul_precision={name!r} has no effect on device={device!r} of this machine: 'high' needs a GPU with TF32, "
+        "'medium' such a GPU or a CPU with bfloat16 products (AMX); use 'highest', or precision='bfloat16'"
+    )
+
+
 def load(path: str) -> Any:
     """Return the object that "package.module:NAME" names. Raises: ValueError saying which part is missing."""
     module_name, _, attribute = path.partition(":")
@@ -140,17 +163,22 @@ def load(path: str) -> Any:
     return getattr(module, attribute)
 
 
-def build_external(path: str, *vocabulary_sizes: int, **settings: Any) -> Seq2SeqModel:
+def build_external(
+    path: str, *vocabulary_sizes: int, matmul_precision: str = "highest", **settings: Any
+) -> Seq2SeqModel:
     """Build the model of an external variant "package.module:NAME".
 
     Raises:
-        ValueError: The object is not a function that returns a `Seq2SeqModel`.
+        ValueError: The object is not a function that returns a `Seq2SeqModel`, or this model does not support the
+            precision of matrix products.
     """
     builder = load(path)
     check_builder(path, builder)
     model = builder(*vocabulary_sizes, **settings)
     if not isinstance(model, Seq2SeqModel):
         raise ValueError(f"{path!r} returned an object of type {type(model).__name__}; {EXTERNAL_VARIANT}")
+    if matmul_precision != "highest":
+        set_matmul_precision(model, matmul_precision)
     return model
 
 

@@ -29,7 +29,7 @@ BUDGETS = {
 BATCHES = {"random": "random batches", "length": "batches of similar length", "tokens": "batches by tokens"}
 CORPORA = ("multi30k", "files", "captions")
 SIZES = ("width", "embedding_width", "layers", "heads", "head_width", "ffn_width", "max_length")
-EXECUTION_SETTINGS = ("framework", "backend", "device", "precision", "cuda_graphs", "threads")
+EXECUTION_SETTINGS = ("framework", "backend", "device", "precision", "matmul_precision", "cuda_graphs", "threads")
 PUBLISHED_DATA = ("direction", "test_split", "case", "vocabulary", "minimum_frequency")
 CURVE = ("training_loss", "training_perplexity", "validation_loss", "validation_perplexity")
 

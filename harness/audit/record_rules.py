@@ -135,6 +135,10 @@ def environment(stored: StoredRun) -> Iterator[str]:
     for name in SETTINGS:
         yield from unequal(f"environment.{name}", recorded.get(name), getattr(spec, name), "its settings")
     yield from unequal("environment.backend", recorded.get("backend"), spec.computes, "its settings")
+    arithmetic = recorded.get("torch")
+    if spec.recipe and isinstance(arithmetic, dict) and "matmul_precision" in arithmetic:
+        products = arithmetic["matmul_precision"]
+        yield from unequal("environment.torch.matmul_precision", products, spec.matmul_precision, "its settings")
     variables, threads = recorded.get("variables") or {}, str(spec.threads)
     for name in THREADS:
         yield from unequal(name, variables.get(name, threads), threads, "threads in its settings")

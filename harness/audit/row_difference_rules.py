@@ -13,6 +13,7 @@ from harness.experiments.serialization import to_json
 from impls.recipes import RECIPES
 
 NAMES = ("name", "source", "family")
+PRECISIONS = ("precision", "matmul_precision")
 PROPORTIONAL = {"ffn_width": "width", "head_width": "width"}
 """Fields that a smaller recipe may have reduced in proportion to another."""
 
@@ -34,10 +35,11 @@ def differences(comparison: ComparedRuns) -> Iterator[str]:
 
 
 def _fields(row: TableRow) -> Fields:
-    """Return the settings that a row may differ in: recipe, precision and framework."""
+    """Return the settings that a row may differ in: recipe, precision, that of matrix products, and framework."""
     spec = row.records[0].spec
     recipe = {name: value for name, value in (to_json(spec.recipe) or {}).items() if name not in NAMES}
-    return {**recipe, "precision": spec.precision, "framework": (spec.framework, spec.backend)}
+    precisions = {name: getattr(spec, name) for name in PRECISIONS}
+    return {**recipe, **precisions, "framework": (spec.framework, spec.backend)}
 
 
 def _changed(row: TableRow, base: TableRow) -> list[tuple[str, str]]:
@@ -74,9 +76,10 @@ def _undeclared(rows: Sequence[TableRow], base: TableRow) -> Iterator[str]:
 
 def _unlike_recipes(variants: dict[str, Fields]) -> Iterator[str]:
     """Yield the fields in which a built-in variant departs from its recipe, if other variants do not do so too."""
-    precisions = {variant: fields["precision"] for variant, fields in variants.items()}
-    if len(set(precisions.values())) > 1:
-        yield f"precision: {', '.join(f'{value} in {variant}' for variant, value in precisions.items())}"
+    for name in PRECISIONS:
+        values = {variant: fields[name] for variant, fields in variants.items()}
+        if len(set(values.values())) > 1:
+            yield f"{name}: {', '.join(f'{value} in {variant}' for variant, value in values.items())}"
     for variant, fields in variants.items():
         recipe = to_json(RECIPES.get(variant)) or {}
         for name, value in fields.items():

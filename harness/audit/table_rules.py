@@ -114,6 +114,7 @@ def _origins(records: Sequence[RunRecord]) -> Iterator[tuple[str, Any, str]]:
         environment = record.environment
         machine, commit, versions = (environment.get(name) or {} for name in ("machine", "commit", "versions"))
         yield from ((name, environment.get(name), record.id) for name in PLACES)
+        yield "matmul_precision", record.spec.matmul_precision, record.id
         yield "processor", machine.get("processor"), record.id
         yield "commit", commit.get("digest"), record.id
         yield from ((name, versions.get(name), record.id) for name in libraries)

@@ -34,6 +34,7 @@ SETTINGS = {
     "threads": "threads",
     "device": "device",
     "precision": "precision",
+    "matmul_precision": "matmul_precision",
     "cuda_graphs": "cuda_graphs",
 }
 """Options that abbreviate one `--set`."""
@@ -232,6 +233,12 @@ def add_models(group: Any, *, repeatable: Container[str] = ()) -> None:
     group.add_argument("--threads", type=positive, help="CPU threads per model (default 2)")
     group.add_argument("--device", help="cpu, cuda, or another device of the framework (default cpu)")
     group.add_argument("--precision", choices=typing.get_args(specs.Precision), help="(default float32)")
+    group.add_argument(
+        "--matmul-precision",
+        choices=typing.get_args(specs.MatmulPrecision),
+        help="how torch multiplies float32 matrices: high is TF32 on a GPU, medium also bfloat16 on a CPU with AMX "
+        "(default highest)",
+    )
     group.add_argument(
         "--cuda-graphs",
         choices=typing.get_args(specs.CudaGraphs),

@@ -24,6 +24,7 @@ HELP = {
     "backend": "backend of Keras; none in torch",
     "device": "device that computes, such as cpu or cuda",
     "precision": "floating point format of training",
+    "matmul_precision": "precision of products of float32 matrices in torch",
     "cuda_graphs": "experimental: replay training and decoding as CUDA graphs",
     "threads": "CPU threads",
     "updates": "stop training after this many updates; none: all epochs",

@@ -15,7 +15,7 @@ from harness.cli.console import say, warn
 from harness.cli.speed_options import NO_BASELINE
 from harness.experiments import suites
 from harness.experiments.overrides import overridden
-from harness.experiments.specs import DataSpec, RunSpec
+from harness.experiments.specs import DataSpec, RunSpec, number_format
 from harness.processes import machine
 from harness.processes.progress_display import Display
 from harness.processes.signals import Interrupted, SignalGuard
@@ -205,6 +205,7 @@ def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, subject:
         "threads": arguments.threads,
         "device": arguments.device,
         "precision": arguments.precision,
+        "matmul_precision": arguments.matmul_precision,
         "cuda_graphs": arguments.cuda_graphs,
     }
     if size.width is not None and spec.recipe is not None:
@@ -241,10 +242,13 @@ def _baselines(
     """Return the baselines with the recipe of the base; those that are not installed are left out."""
     spec, jobs = base.spec, []
     for name in _chosen_baselines(arguments):
-        library = registry.BASELINES[name].packages[-1]
+        packages = registry.BASELINES[name].packages
+        library = packages[-1]
         reason = registry.missing_baseline(name)
         if not reason and spec.precision != "float32":
             reason = f"it computes in float32, and this is {spec.precision}"
+        if not reason and spec.matmul_precision != "highest" and "torch" not in packages:
+            reason = f"matmul_precision={spec.matmul_precision!r} applies to torch only"
         if not reason and not isinstance(spec.recipe, TransformerRecipe | TorchReferenceRecipe):
             reason = f"it is a Transformer, and only {spec.variant} is measured"
         if reason:
@@ -301,7 +305,7 @@ def _announce(plan: MeasurementPlan) -> None:
     spec = plan.base.spec
     say(
         f"Size {plan.size.name} ({plan.size.purpose}): {len(plan.jobs)} subjects, {plan.rounds} rounds, "
-        f"{spec.threads} threads, {spec.device}, {spec.precision}{', CUDA graphs' * (spec.cuda_graphs == 'on')}."
+        f"{spec.threads} threads, {spec.device}, {number_format(spec)}{', CUDA graphs' * (spec.cuda_graphs == 'on')}."
     )
     needed, available = plan.size.gigabytes * len(plan.jobs), machine.memory_bytes() / 1e9
     if needed > available:

@@ -143,10 +143,13 @@ def prepare(specs: list[RunSpec], engine: str = "local") -> None:
 
 
 def check_devices(specs: list[RunSpec]) -> None:
-    """Raise ValueError if the device of a run is not available on this machine."""
+    """Raise ValueError if the device of a run is not available here, or does not have its precision of products."""
     for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in specs):
         if device != "cpu" and not (device.startswith("cuda") and machine.gpu_usable(computes)):
             raise ValueError(f"device {device!r} is not available: {computes} sees no such GPU; use --device cpu")
+    for device, name in dict.fromkeys((spec.device, spec.matmul_precision) for spec in specs):
+        if name != "highest" and not machine.matmul_precision_usable(name, device):
+            raise ValueError(registry.no_effect(name, device))
 
 
 def finished(specs: list[RunSpec], results: Path) -> list[RunRecord]:

@@ -30,8 +30,9 @@ def override(spec: RunSpec, setting: str) -> RunSpec:
 
 def overridden(spec: RunSpec, settings: Iterable[str]) -> RunSpec:
     """Return `spec` with several settings changed in turn. Raises: as `override` does."""
-    # CUDA graphs last: whether they are accepted depends on the others.
-    for setting in sorted(settings, key=lambda text: text.partition("=")[0].strip() == "cuda_graphs"):
+    # These last: whether they are accepted depends on the others.
+    last = ("matmul_precision", "cuda_graphs")
+    for setting in sorted(settings, key=lambda text: text.partition("=")[0].strip() in last):
         spec = override(spec, setting)
     return spec
 

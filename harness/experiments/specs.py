@@ -22,6 +22,7 @@ Case = Literal["lower", "kept"]
 Vocabulary = Literal["separate", "joint"]
 Budget = Literal["controlled", "source", "tuned", "pilot"]
 Precision = Literal["float32", "bfloat16"]
+MatmulPrecision = Literal["highest", "high", "medium"]
 CudaGraphs = Literal["off", "on"]
 Unknown = Literal["never", "allowed"]
 LengthFormula = Literal["wu", "power"]
@@ -150,6 +151,8 @@ class RunSpec:
             its source trains it), "tuned" (as controlled, with the learning rate that pilot runs chose for the recipe)
             or "pilot" (a short run for the choice of this rate).
         backend: The backend of Keras, by default TensorFlow; None for other frameworks.
+        matmul_precision: How torch multiplies float32 matrices: "high" in TF32 on a GPU, "medium" also in bfloat16 on a
+            CPU.
         cuda_graphs: "on" to capture the updates and decoding steps of a Transformer in torch as CUDA graphs.
         threads: The number of CPU threads.
         updates: Stop training after this number of updates; None for all epochs.
@@ -165,6 +168,7 @@ class RunSpec:
     backend: Backend | None = None
     device: str = "cpu"
     precision: Precision = "float32"
+    matmul_precision: MatmulPrecision = "highest"
     cuda_graphs: CudaGraphs = "off"
     threads: Annotated[int, Ge(1)] = 2
     seed: Annotated[int, Ge(0), Lt(2**63)] = 0
@@ -176,6 +180,8 @@ class RunSpec:
             object.__setattr__(self, "backend", typing.get_args(Backend)[0])
         if self.framework != "keras" and self.backend is not None:
             raise ValueError(f"backend={self.backend!r} with framework={self.framework!r}: only 'keras' has backends")
+        if self.matmul_precision != "highest":
+            self._check_matmul_precision()
         if self.cuda_graphs == "on":
             self._check_cuda_graphs()
         positions = getattr(self.recipe, "max_length", None)
@@ -184,6 +190,16 @@ class RunSpec:
         if positions is not None and self.decoding.max_tokens >= positions:
             raise ValueError(
                 f"decoding.max_tokens={self.decoding.max_tokens}: expected less than recipe.max_length={positions}"
+            )
+
+    def _check_matmul_precision(self) -> None:
+        """Raise ValueError unless torch computes in float32: nothing else has this setting."""
+        wrong = {"framework": self.framework != "torch", "precision": self.precision != "float32"}
+        named = [f"{name}={brief(getattr(self, name))}" for name, is_wrong in wrong.items() if is_wrong]
+        if named:
+            raise ValueError(
+                f"matmul_precision={self.matmul_precision!r} with {' and '.join(named)}: it needs framework='torch' "
+                "and precision='float32'; use matmul_precision='highest', or precision='bfloat16' in any framework"
             )
 
     def _check_cuda_graphs(self) -> None:
@@ -216,11 +232,19 @@ class RunSpec:
                 settings[part].pop(name, None)
         if self.backend is None:
             del settings["backend"]
+        if self.matmul_precision == "highest":
+            del settings["matmul_precision"]
         if self.cuda_graphs == "off":
             del settings["cuda_graphs"]
         digest = hashlib.sha256(canonical_json(settings).encode()).hexdigest()
         name = "".join(letter if letter.isalnum() else "_" for letter in self.variant)
         return f"{name}-{self.data.corpus}-{self.data.direction}-{self.budget}-s{self.seed}-{digest[:10]}"
+
+
+def number_format(settings: Any) -> str:
+    """Return the precision of a run or a speed measurement, such as "float32, matmul precision medium"."""
+    precision, products = str(settings.precision), settings.matmul_precision
+    return precision if products == "highest" else f"{precision}, matmul precision {products}"
 
 
 def spec_from_json(value: Any) -> RunSpec:

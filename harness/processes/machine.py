@@ -221,10 +221,22 @@ def load_average() -> float:
 def gpu_usable(computes: str) -> bool:
     """Return whether a framework can use a GPU on this machine. It is imported in another process."""
     question = GPU_QUESTIONS.get(computes)
-    if question is None:
-        return False
+    return question is not None and _succeeds(question)
+
+
+def matmul_precision_usable(name: str, device: str) -> bool:
+    """Return whether a precision of matrix products has an effect in torch. It is imported in another process."""
+    answer = f"has_effect({name!r}, torch.device({device!r}))"
+    return _succeeds(
+        f"import sys, torch; sys.path.insert(0, {str(REPOSITORY)!r}); "
+        f"from impls.pytorch.matmul_precision import has_effect; sys.exit(not {answer})"
+    )
+
+
+def _succeeds(code: str) -> bool:
+    """Return whether Python code ends with exit status 0 in a process of its own."""
     try:
-        return subprocess.run([sys.executable, "-c", question], capture_output=True, timeout=120).returncode == 0
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120).returncode == 0
     except (OSError, subprocess.SubprocessError):
         return False
 

@@ -92,7 +92,10 @@ def _differing(records: Sequence[RunRecord]) -> dict[str, dict[str, Any]]:
     present |= _settings(records[0]).keys() if records else set()
     flat = {record.id: _flat(to_json(record.spec)) for record in records}
     names = dict.fromkeys(name for settings in flat.values() for name in settings if name not in present)
-    differing = [name for name in names if len({canonical_json(run.get(name)) for run in flat.values()}) > 1]
+    values = {name: {canonical_json(run.get(name)) for run in flat.values()} for name in names}
+    # A lower precision of matrix products is shown even if all runs have it: the fixed columns do not have it.
+    lowered = values.get("matmul_precision", set()) - {'"highest"'}
+    differing = [name for name in names if len(values[name]) > 1 or (name == "matmul_precision" and lowered)]
     columns = differing[: MOST_COLUMNS // 3]
     return {run: {name: settings.get(name) for name in columns} for run, settings in flat.items()}
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness.analysis.grouping import BUDGETS, rows
+from harness.experiments.specs import number_format
 from harness.reporting.formatting import MISSING
 from harness.storage.records import RunRecord
 from harness.text import count, short_line
@@ -50,7 +51,7 @@ def _decoding(record: RunRecord) -> str:
 def _machine(record: RunRecord) -> str:
     spec = record.spec
     graphs = ", CUDA graphs" * (spec.cuda_graphs == "on")
-    return f"{spec.framework}, {spec.device}, {spec.precision}{graphs}, {count(spec.threads, 'thread')}"
+    return f"{spec.framework}, {spec.device}, {number_format(spec)}{graphs}, {count(spec.threads, 'thread')}"
 
 
 def _data(record: RunRecord) -> str:

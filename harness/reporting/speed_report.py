@@ -7,6 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure as Drawn
 
+from harness.experiments.specs import number_format
 from harness.reporting import pages, speed_checks, speed_findings, speed_plots, speed_tables
 from harness.reporting.document import (
     Block,
@@ -71,10 +72,11 @@ def _about(document: SpeedDocument) -> str:
     settings, machine, spec = document.settings, document.machine, document.data.spec
     measured = sum(subject.measured for subject in document.subjects)
     note = f" Note: {document.note}" if document.note else ""
+    device = f"{settings.device}, {number_format(settings)}"
     return short_line(
         f"{measured} of {count(len(document.subjects), 'subject')} measured on {document.started[:10]}, commit "
         f"{(machine.commit or 'unknown')[:10]}; size {settings.size}, {spec.corpus} {spec.direction}, batches of "
-        f"{settings.batch_size}, {count(settings.threads, 'thread')}, {settings.device}, {settings.precision}.{note}",
+        f"{settings.batch_size}, {count(settings.threads, 'thread')}, {device}.{note}",
         longest=1_000,
     )
 

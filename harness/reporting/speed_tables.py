@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from harness.experiments.specs import number_format
 from harness.reporting.document import Cell, Table
 from harness.reporting.formatting import MISSING, mebibytes, significant_digits
 from harness.speed.speed_document import DecodingTimes, Scaling, SpeedDocument, SpeedRatio, TimedModel
@@ -361,7 +362,7 @@ def machine(document: SpeedDocument) -> list[tuple[str, str]]:
         "threads per subject": str(settings.threads),
         "memory": "unknown" if machine.memory_bytes is None else f"{mebibytes(machine.memory_bytes)} MiB",
         "GPU": machine.gpu or "none used",
-        "device, precision": f"{settings.device}, {settings.precision}{graphs}",
+        "device, precision": f"{settings.device}, {number_format(settings)}{graphs}",
         "system": machine.system,
         "Python": machine.python,
         "versions": ", ".join(f"{name} {version}" for name, version in machine.versions.items()) or "unknown",

@@ -107,6 +107,7 @@ class _Assembly:
             threads=base.spec.threads,
             device=base.spec.device,
             precision=base.spec.precision,
+            matmul_precision=base.spec.matmul_precision,
             cuda_graphs=base.spec.cuda_graphs,
             sentences=len(self.workload.sentences),
             single_sentences=len(self.workload.single),

@@ -8,11 +8,12 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
-from harness.experiments.specs import Precision
+from harness.experiments.specs import MatmulPrecision, Precision
 from impls.contract import Batch, Recipe
 from impls.flops import PASSES, Product, count_tokens, products
 
@@ -31,11 +32,19 @@ class Products:
         batches: The batches whose real tokens are counted.
         device: The device of torch.
         precision: The number format of torch.
+        matmul_precision: The precision in which torch multiplies float32 matrices.
     """
 
     def __init__(
-        self, recipe: Recipe, words: tuple[int, int], batches: Sequence[Batch], device: str, precision: Precision
+        self,
+        recipe: Recipe,
+        words: tuple[int, int],
+        batches: Sequence[Batch],
+        device: str,
+        precision: Precision,
+        matmul_precision: MatmulPrecision = "highest",
     ) -> None:
+        self._matmul_precision = matmul_precision
         self.products = products(recipe, words)
         counts = [count_tokens([batch]) for batch in batches]
         self.operations = PASSES * sum(product.operations(count) for count in counts for product in self.products)
@@ -45,12 +54,21 @@ class Products:
             rows = [count.rows(product.rows) for count in counts]
             self._work += multiplications(product, rows, device, precision)
         if device.startswith("cuda") and library() == "torch":
-            self._work = [_captured(self._work, device)]
+            with self._precision():
+                self._work = [_captured(self._work, device)]
 
     def multiply(self) -> None:
         """Compute every product once."""
-        for multiply in self._work:
-            multiply()
+        with self._precision():
+            for multiply in self._work:
+                multiply()
+
+    def _precision(self) -> AbstractContextManager[None]:
+        if library() != "torch":
+            return nullcontext()
+        from impls.pytorch.matmul_precision import matmul_precision
+
+        return matmul_precision(self._matmul_precision)
 
 
 def library() -> str:
@@ -58,7 +76,7 @@ def library() -> str:
     return "torch" if importlib.util.find_spec("torch") is not None else "numpy"
 
 
-def library_description(device: str, precision: Precision) -> str:
+def library_description(device: str, precision: str) -> str:
     """Return the library that multiplies, with its version, number format and device."""
     name = library()
     settings = f"{precision}, {device}" if name == "torch" else "float32, cpu"

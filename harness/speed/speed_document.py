@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import ClassVar, Literal
 
 from harness.experiments.serialization import canonical_json, to_json
-from harness.experiments.specs import CudaGraphs, DataSpec, Unknown
+from harness.experiments.specs import CudaGraphs, DataSpec, MatmulPrecision, Unknown
 from harness.speed.checked import DERIVED, Validated
 from harness.speed.timing import Samples
 from harness.text import brief
@@ -58,6 +58,7 @@ class Settings(Validated):
     threads: int
     device: str
     precision: str
+    matmul_precision: MatmulPrecision = "highest"
     cuda_graphs: CudaGraphs = "off"
     sentences: int
     single_sentences: int
@@ -392,9 +393,9 @@ class SpeedDocument(Validated):
     def id(self) -> str:
         """The name of its file: the day on which it was started, and a digest of its contents."""
         value = to_json(self)
-        if self.settings.cuda_graphs == "off":
-            del value["settings"]["cuda_graphs"]  # so that the ids of older documents do not change
-        if self.settings.unknown == "allowed":
-            del value["settings"]["unknown"]
+        # Settings that were added later, with their earlier values: the ids of older documents do not change.
+        for name, earlier in {"matmul_precision": "highest", "cuda_graphs": "off", "unknown": "allowed"}.items():
+            if value["settings"][name] == earlier:
+                del value["settings"][name]
         digest = hashlib.sha256(canonical_json(value).encode()).hexdigest()
         return f"{KIND}-{self.started[:10]}-{digest[:10]}"

@@ -23,7 +23,7 @@ from typing import Any
 from harness.data.batches import training_batches
 from harness.data.dataset import prepare
 from harness.experiments.serialization import canonical_json, from_json
-from harness.experiments.specs import DecodingSpec
+from harness.experiments.specs import DecodingSpec, RunSpec, number_format
 from harness.processes import machine
 from harness.processes.json_process import serve
 from harness.speed import memory, timing
@@ -54,7 +54,8 @@ class Bench:
         """Return the environment, and the library or the size and abilities of the model."""
         environment = {"environment": machine.variables()}
         if self.model is None:
-            return {**environment, "library": library_description(self.job.spec.device, self.job.spec.precision)}
+            library = library_description(self.job.spec.device, number_format(self.job.spec))
+            return {**environment, "library": library}
         can = {
             "train": self.model.can_train,
             "translate": self.model.can_translate,
@@ -167,7 +168,8 @@ class Bench:
             spec = self.job.products[index]
             assert spec.recipe is not None
             words = len(self.dataset.source_words), len(self.dataset.target_words)
-            products = Products(spec.recipe, words, self.workload.training, spec.device, spec.precision)
+            precisions = spec.precision, spec.matmul_precision
+            products = Products(spec.recipe, words, self.workload.training, spec.device, *precisions)
             self._products = {index: products}
         return self._products[index]
 
@@ -181,12 +183,23 @@ def decoding_spec(job: ModelJob, measure: Measure) -> DecodingSpec:
     )
 
 
+def _set_matmul_precision(spec: RunSpec) -> None:
+    """Multiply in a run's precision in this whole process: baselines do not set it themselves."""
+    if spec.matmul_precision != "highest":
+        import torch
+
+        torch.set_float32_matmul_precision(spec.matmul_precision)
+
+
 def main() -> None:
     """Answer requests; the first one is "start"."""
     benches: list[Bench] = []
 
     def start(job: dict[str, Any]) -> dict[str, Any]:
-        benches[:] = [Bench(from_json(ModelJob, job, "job"))]
+        parsed: ModelJob = from_json(ModelJob, job, "job")
+        if parsed.baseline:
+            _set_matmul_precision(parsed.spec)
+        benches[:] = [Bench(parsed)]
         return benches[0].facts()
 
     def bound(method: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:

@@ -30,7 +30,7 @@ def find_variant(name: str) -> str:
 def load_model(
     record: RunRecord, results: Path, dataset: Dataset, *, device: str, import_builder: bool = False
 ) -> Seq2SeqModel:
-    """Build the model of a run and load its stored weights.
+    """Build the model of a run and load its stored weights; it multiplies without CUDA graphs in full precision.
 
     Args:
         record: The record of the run, which may come from an untrusted source.
@@ -47,7 +47,7 @@ def load_model(
     from harness.training.train import build_model
     from impls.weights import shapes
 
-    spec = replace(record.spec, cuda_graphs="off", device=device)
+    spec = replace(record.spec, cuda_graphs="off", matmul_precision="highest", device=device)
     weights = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
     if spec.recipe is None:
         if not import_builder:

@@ -142,6 +142,7 @@ def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
         "seed": spec.seed,
         "device": spec.device,
         "precision": spec.precision,
+        "matmul_precision": spec.matmul_precision,
     }
     if spec.recipe is not None:
         settings |= {"framework": spec.framework, "backend": spec.backend, "cuda_graphs": spec.cuda_graphs == "on"}
@@ -159,7 +160,9 @@ class _Run:
         self.environment = machine.environment(spec)
         self.model = build_model(spec, dataset)
         if arithmetic := machine.torch_arithmetic():
-            self.environment["torch"] = arithmetic
+            # The setting of this process holds only for models that do not set their own.
+            set_by_model = {"matmul_precision": getattr(self.model, "matmul_precision", arithmetic["matmul_precision"])}
+            self.environment["torch"] = arithmetic | set_by_model
         if isinstance(self.model, Compiling):
             self.environment["jit_compile"] = self.model.compilation().jit_compile
         initial = self.model.weights()
@@ -207,7 +210,13 @@ class _Run:
         """Check the model on its first batches, before a checkpoint replaces its state. Raises: SelfCheckFailed."""
         batches = training_batches(self.dataset.train, self.spec.training, seed=self.spec.seed, epoch=0)
         first = list(itertools.islice(batches, self_check.BATCHES))
-        self_check.check_model(self.model, first, precision=self.spec.precision, device=self.spec.device)
+        self_check.check_model(
+            self.model,
+            first,
+            precision=self.spec.precision,
+            matmul_precision=self.spec.matmul_precision,
+            device=self.spec.device,
+        )
 
     def resume(self) -> None:
         """Continue from the newest usable checkpoint of an earlier process, if there is one."""

@@ -13,6 +13,7 @@ import torch
 from torch.autograd import Function
 from torch.nn.functional import linear, log_softmax, nll_loss
 
+from impls.pytorch.matmul_precision import matmul_precision
 from impls.pytorch.torch_packing import Group
 
 LOSS_ROWS = 512
@@ -65,9 +66,13 @@ def attend_packed(
 
 
 class _AttendPacked(Function):
-    """`attend_packed` with each operand copied once into the layout that makes the small products fastest."""
+    """`attend_packed` with each operand copied once into the layout that makes the small products fastest.
+
+    They stay in float32: rounding such small operands to bfloat16 takes longer than multiplying them does.
+    """
 
     @staticmethod
+    @matmul_precision("highest")
     def forward(
         ctx: Any,
         projected: torch.Tensor,
@@ -93,6 +98,7 @@ class _AttendPacked(Function):
         return torch.cat(mixed)
 
     @staticmethod
+    @matmul_precision("highest")
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         shape, memory_shape = ctx.shapes
         of_projected = gradients[0].new_empty(shape)

@@ -180,10 +180,7 @@ class GraphModel(TorchModel):
         self._graphs.append(Graphs(self._device, self._dropout_source.generator))
         return self._graphs[-1].capture
 
-    def train_step(self, batch: Batch, learning_rate: float) -> None:
-        """Enqueue one update at `learning_rate`; waits for the device only to capture a new shape."""
-        self._updates += 1
-        self.module.train()
+    def _train(self, batch: Batch, learning_rate: float) -> None:
         shape = padded_shape(batch, self._training.batch_size, self._max_length)
         if shape not in self._inputs:
             self._inputs[shape] = Inputs(shape, self._device)

@@ -23,10 +23,7 @@ class PlainModel(TorchDropoutModel):
 
     fused_adam = None  # the constructor's default
 
-    def train_step(self, batch: Batch, learning_rate: float) -> None:
-        """Enqueue one update at `learning_rate`; never waits for the device."""
-        self._updates += 1
-        self.module.train()
+    def _train(self, batch: Batch, learning_rate: float) -> None:
         self._optimiser.zero_grad()
         target = self.to_device(batch.target_out.astype(np.int64)).flatten()
         with self._mixed(), self._seeded_dropout():

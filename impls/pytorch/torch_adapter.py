@@ -29,6 +29,7 @@ from impls.contract import (
 )
 from impls.pytorch.cpu_kernels import output_loss
 from impls.pytorch.dropout import Dropout, Dropouts, DropoutSource
+from impls.pytorch.matmul_precision import check_matmul_precision, matmul_precision
 from impls.pytorch.torch_packing import GROUP_ROWS, groups_by_length, pack, pack_by_position
 from impls.pytorch.torch_transformer import Transformer
 from impls.pytorch.weight_names import WeightSlot, slots
@@ -76,6 +77,7 @@ class TorchModel:
     """
 
     fused_adam: bool | None = True
+    matmul_precision = "highest"
 
     def __init__(
         self,
@@ -111,13 +113,22 @@ class TorchModel:
         """Return where each canonical tensor lies in the module."""
         return slots(module)
 
+    def set_matmul_precision(self, name: str) -> None:
+        """Multiply float32 matrices in this precision from now on. Raises: as `check_matmul_precision` does."""
+        check_matmul_precision(name, precision=self._precision, device=self._device)
+        self.matmul_precision = name
+
     # Training ---------------------------------------------------------------------------------------------------------
 
     def train_step(self, batch: Batch, learning_rate: float) -> None:
-        """Enqueue one update at `learning_rate`; never waits for the device."""
+        """Enqueue one update at `learning_rate`; waits for the device only to capture a CUDA graph."""
         self._updates += 1
-        self._dropout_source.restart(self._seed, self._updates)
         self.module.train()
+        with matmul_precision(self.matmul_precision):
+            self._train(batch, learning_rate)
+
+    def _train(self, batch: Batch, learning_rate: float) -> None:
+        self._dropout_source.restart(self._seed, self._updates)
         self._optimiser.zero_grad(set_to_none=True)
         with self._mixed():
             features, indices = self._features(batch)
@@ -219,10 +230,10 @@ class TorchModel:
 
     @contextlib.contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Switch dropout and gradients off."""
+        """Switch dropout and gradients off, and the precision of the model on."""
         if self.module.training:
             self.module.eval()
-        with torch.inference_mode(), self._mixed():
+        with torch.inference_mode(), matmul_precision(self.matmul_precision), self._mixed():
             yield
 
     def _mixed(self) -> torch.autocast:

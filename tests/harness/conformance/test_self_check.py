@@ -12,9 +12,8 @@ import pytest
 from realistic_faults import REALISTIC
 from small_models import (
     BASE,
+    FAMILIES,
     GRU,
-    PLAIN,
-    REFERENCE,
     SOURCE_VOCABULARY_SIZE,
     TARGET_VOCABULARY_SIZE,
     build,
@@ -35,7 +34,6 @@ from harness.training.self_check import SelfCheckFailed, check_model, dealt
 from impls import registry
 from impls.contract import PAD, Batch, Seq2SeqModel, Training
 
-FAMILIES = {"transformer": BASE, "gru": GRU, "torch_reference": REFERENCE, "plain": PLAIN}
 BATCHES = [subject(BASE).realistic_batch(seed) for seed in range(3)]
 FAULTS_BY_NAME = {fault.__name__: fault for _, fault in FAULTS + REALISTIC}
 DETECTED_BY = {

@@ -36,7 +36,7 @@ def changes(settings: Any) -> list[tuple[str, Any]]:
     words |= {"framework": "keras", "schedule": "inverse_sqrt", "variant": "paper", "positions": "none", "norm": "rms"}
     words |= {"embedding_scale": "none", "embedding_init": "normal", "norm_order": "pre", "ffn": "gated"}
     words |= {"activation": "gelu", "tying": "output", "batching": "tokens", "unknown": "allowed"}
-    words |= {"length_formula": "power"}
+    words |= {"length_formula": "power", "matmul_precision": "high"}
     numbers = {"width": 32, "heads": 4, "head_width": 3, "norm_epsilon": 1e-3, "max_length": 90, "clip_norm": None}
     numbers |= {"training_pairs": 7, "updates": 3, "dropout": 0.3, "beta1": 0.5, "teacher_forcing": 0.5}
     numbers |= {"label_smoothing": 0.1, "averaged_epochs": 1, "beta2": 0.5, "patience": 2}

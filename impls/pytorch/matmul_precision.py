@@ -1,0 +1,60 @@
+"""The precision in which torch multiplies float32 matrices, set for the calls of one model and restored after each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from impls import registry
+
+NAMES = ("highest", "high", "medium")
+SIZE = 256
+"""The size of the matrices that show whether a setting has an effect: torch multiplies small ones in float32."""
+
+LEAST_ERROR = 1e-5
+"""The least relative error of products in lower precision. That of float32 is about 1e-7, of bfloat16 2e-3."""
+
+
+@contextlib.contextmanager
+def matmul_precision(name: str) -> Iterator[None]:
+    """Multiply float32 matrices in this precision; see `torch.set_float32_matmul_precision`.
+
+    The setting belongs to the process: it holds for all threads, backward passes included.
+    """
+    before = torch.get_float32_matmul_precision()
+    if before == name:
+        yield
+        return
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def check_matmul_precision(name: str, *, precision: str, device: torch.device) -> None:
+    """Check that a precision of matrix products is known, fits the model and has an effect on the device.
+
+    Raises:
+        ValueError: The name is unknown, the model is in mixed precision, or the device multiplies in float32 anyway.
+    """
+    if name not in NAMES:
+        raise ValueError(f"unknown matmul_precision {name!r}: use {', '.join(NAMES)}")
+    if name == "highest":
+        return
+    if precision != "float32":
+        raise ValueError(f"matmul_precision={name!r} with precision={precision!r}: it needs precision='float32'")
+    if not has_effect(name, device):
+        raise ValueError(registry.no_effect(name, str(device)))
+
+
+def has_effect(name: str, device: torch.device) -> bool:
+    """Return whether products of float32 matrices on the device lose precision with this setting."""
+    with torch.inference_mode():
+        x = torch.linspace(1, 2, SIZE * SIZE, device=device).view(SIZE, SIZE)
+        with matmul_precision(name):
+            product = (x @ x).cpu().double()
+        expected = x.cpu().double() @ x.cpu().double()
+    return float((product - expected).norm() / expected.norm()) >= LEAST_ERROR

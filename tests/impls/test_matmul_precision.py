@@ -1,0 +1,315 @@
+"""The setting `matmul_precision`: what it changes, where it is refused, and that it stays with its model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import BASE, FAMILIES, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, build, one_thread, subject
+from small_runs import spec
+
+import impls
+from harness.cli import main as program
+from harness.conformance import evaluation_laws, training_laws
+from harness.conformance.assertions import assert_same_bits
+from harness.conformance.models_under_test import ModelUnderTest
+from harness.data.dataset import prepare
+from harness.experiments.overrides import overridden
+from harness.experiments.serialization import to_json
+from harness.experiments.specs import spec_from_json
+from harness.processes import machine
+from harness.processes.progress import Event
+from harness.processes.signals import SignalGuard
+from harness.speed.matmul_peak import Products
+from harness.training import load, run_progress, train
+from harness.training.self_check import check_model
+from impls import registry
+from impls.contract import Recipe, Seq2SeqModel, Training
+from impls.pytorch import cpu_kernels
+from impls.pytorch.matmul_precision import has_effect, matmul_precision
+
+CPU = torch.device("cpu")
+NO_EFFECT = "needs a CPU that multiplies in bfloat16 with matmul_precision='medium', such as one with AMX"
+lowers = pytest.mark.skipif(not has_effect("medium", CPU), reason=NO_EFFECT)
+exact = pytest.mark.skipif(has_effect("high", CPU), reason="needs a CPU without products in TF32")
+RUN = spec("learned_positions", replace(BASE, max_length=100, dropout=0.1))
+BATCHES = [subject(BASE).realistic_batch(seed) for seed in range(4)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    """Check after each test that the setting of the process is what it was."""
+    yield
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def model(recipe: Recipe = BASE, name: str = "medium", **settings: Any) -> Seq2SeqModel:
+    return impls.build(recipe, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, matmul_precision=name, **settings)
+
+
+def under_test(recipe: Recipe) -> ModelUnderTest:
+    def fresh(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
+        return model(replace(recipe, dropout=dropout), training=training, seed=seed)
+
+    return replace(subject(recipe), build=fresh)
+
+
+# Arithmetic -----------------------------------------------------------------------------------------------------------
+
+
+@lowers
+def test_medium_rounds_factors_to_bfloat16_and_highest_does_not() -> None:
+    x, y = torch.randn(2, 128, 128, generator=torch.Generator().manual_seed(0)).unbind()
+    expected = x.double() @ y.double()
+    rounded = x.bfloat16().double() @ y.bfloat16().double()
+    errors = {}
+    for name in ("highest", "medium"):
+        with matmul_precision(name):
+            product = (x @ y).double()
+        errors[name] = [float((product - exact).norm() / expected.norm()) for exact in (expected, rounded)]
+    assert errors["highest"][0] < 1e-6 < 1e-3 < errors["medium"][0] < 1e-2
+    assert errors["medium"][1] < 1e-6, "sums are accumulated in float32"
+
+
+@lowers
+@pytest.mark.parametrize("recipe", FAMILIES.values(), ids=FAMILIES)
+def test_medium_model_computes_like_exact_one_but_not_the_same(recipe: Recipe) -> None:
+    lower, full = model(recipe), build(recipe)
+    batch = BATCHES[0]
+    for one in (lower, full):
+        one.set_weights(subject(recipe).perturbed(dropout=0.0).weights())
+    logits, expected = (one.logits(batch.source, batch.target_in) for one in (lower, full))
+    assert 1e-4 < np.abs(logits - expected).max() / np.abs(expected).max() < 0.05
+    losses, expected = (one.token_nats(batch) for one in (lower, full))
+    assert np.abs(losses - expected).max() < 0.1
+    assert abs(losses.sum() / expected.sum() - 1) < 2e-3
+
+
+@lowers
+def test_medium_gradients_are_near_exact_ones() -> None:
+    training = Training(clip_norm=None)
+    norms = []
+    for one in (model(training=training), model(name="highest", training=training)):
+        one.train_step(BATCHES[0], 1e-3)
+        norms.append(one.take_totals().largest_gradient_norm)
+    assert norms[0] != norms[1]
+    assert norms[0] == pytest.approx(norms[1], rel=0.02)
+
+
+@lowers
+def test_medium_attention_in_training_stays_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+    sums = cpu_kernels.row_sums
+
+    def noted(x: torch.Tensor) -> torch.Tensor:
+        used.append(torch.get_float32_matmul_precision())
+        return sums(x)
+
+    monkeypatch.setattr(cpu_kernels, "row_sums", noted)
+    model().train_step(BATCHES[0], 1e-3)
+    assert set(used) == {"highest"}
+
+
+@lowers
+@pytest.mark.parametrize("recipe", FAMILIES.values(), ids=FAMILIES)
+def test_medium_model_passes_self_check(recipe: Recipe) -> None:
+    check_model(model(recipe), BATCHES[:3], precision="float32", matmul_precision="medium", device="cpu")
+
+
+EXACT_LAWS = (
+    evaluation_laws.determinism,
+    training_laws.round_trip,
+    training_laws.standstill,
+    training_laws.learning,
+    training_laws.reproducibility,
+    training_laws.resumption,
+)
+
+
+@lowers
+@pytest.mark.parametrize("law", EXACT_LAWS, ids=lambda law: law.__name__)
+def test_medium_model_obeys_exact_laws(law: Callable[[ModelUnderTest], str]) -> None:
+    law(under_test(BASE))
+
+
+@lowers
+def test_matmul_peak_is_measured_in_the_precision_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = set()
+    mm = torch.mm
+
+    def noted(*factors: Any, **settings: Any) -> Any:
+        used.add(torch.get_float32_matmul_precision())
+        return mm(*factors, **settings)
+
+    monkeypatch.setattr(torch, "mm", noted)
+    Products(BASE, (7, 11), BATCHES[:1], "cpu", "float32", "medium").multiply()
+    assert used == {"medium"}
+
+
+# One model alone ------------------------------------------------------------------------------------------------------
+
+
+@lowers
+def test_models_in_turns_compute_as_if_alone() -> None:
+    def trained(*models: Seq2SeqModel) -> list[dict[str, Any]]:
+        for batch in BATCHES:
+            for one in models:
+                one.train_step(batch, 1e-3)
+        return [one.training_state() for one in models]
+
+    alone = [*trained(model()), *trained(model(name="highest"))]
+    together = trained(model(), model(name="highest"))
+    for state, expected in zip(together, alone, strict=True):
+        assert_same_bits("training state of two models in turns", state, expected)
+
+
+@lowers
+def test_decoding_in_turns_keeps_each_precision() -> None:
+    batch = BATCHES[0]
+    models = [model(), model(name="highest")]
+    alone = [one.begin_decoding(batch.source).step(batch.target_in[:, 0], 3).log_probabilities for one in models]
+    decodings = [one.begin_decoding(batch.source) for one in models]
+    for decoding, expected in zip(decodings, alone, strict=True):
+        assert np.array_equal(decoding.step(batch.target_in[:, 0], 3).log_probabilities, expected)
+    assert not np.array_equal(*alone)
+
+
+def test_setting_of_the_process_does_not_reach_a_model() -> None:
+    expected = model(name="highest").logits(BATCHES[0].source, BATCHES[0].target_in)
+    with matmul_precision("medium"):
+        logits = model(name="highest").logits(BATCHES[0].source, BATCHES[0].target_in)
+        assert torch.get_float32_matmul_precision() == "medium"
+    assert np.array_equal(logits, expected)
+
+
+@lowers
+def test_setting_is_restored_after_an_error() -> None:
+    lower = model()
+    with pytest.raises(IndexError):
+        lower.logits(np.full((1, 3), 10_000, np.int32), np.full((1, 3), 10_000, np.int32))
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+
+
+def test_matmul_precision_changes_run_id_only_if_lowered() -> None:
+    lowered = replace(RUN, matmul_precision="medium")
+    assert lowered.id != RUN.id
+    assert spec_from_json(to_json(lowered)) == lowered
+    older = {name: value for name, value in to_json(RUN).items() if name != "matmul_precision"}
+    assert spec_from_json(older) == RUN
+
+
+@lowers
+def test_interrupted_medium_run_resumes_to_the_same_bits(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
+    run, guard = replace(RUN, matmul_precision="medium"), SignalGuard()
+    straight = train.run(run, tmp_path / "straight")
+
+    def interrupt(event: Event) -> None:
+        if event.stage == "training" and event.updates == 10 and not event.remark:
+            guard.receive(15)
+
+    assert train.run(run, tmp_path, progress=interrupt, guard=guard).status == "interrupted"
+    resumed = train.run(run, tmp_path)
+    assert resumed.environment["resumed_after_updates"] == [10]
+    assert resumed.fingerprints == straight.fingerprints
+    assert resumed.scores == straight.scores
+    assert resumed.environment["torch"]["matmul_precision"] == "medium"
+    exact_run = train.run(RUN, tmp_path)
+    assert exact_run.environment["torch"]["matmul_precision"] == "highest"
+    assert exact_run.fingerprints["trained_weights"] != straight.fingerprints["trained_weights"]
+    assert exact_run.fingerprints["stream"] == straight.fingerprints["stream"]
+
+
+@lowers
+def test_stored_medium_run_translates_in_full_precision(cache: Path, tmp_path: Path) -> None:
+    run = replace(RUN, matmul_precision="medium", updates=2)
+    record = train.run(run, tmp_path)
+    loaded: Any = load.load_model(record, tmp_path, prepare(run.data), device="cpu")
+    assert loaded.matmul_precision == "highest"
+
+
+# Refused --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"framework": "keras"}, "framework='keras'"),
+        ({"precision": "bfloat16"}, "precision='bfloat16'"),
+        ({"framework": "keras", "precision": "bfloat16"}, "framework='keras' and precision='bfloat16'"),
+    ],
+)
+def test_unsupported_run_raises(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=f"matmul_precision='medium' with {named}: it needs framework='torch'"):
+        replace(RUN, matmul_precision="medium", **changes)
+
+
+def test_settings_in_any_order() -> None:
+    run = overridden(replace(RUN, precision="bfloat16"), ["matmul_precision=medium", "precision=float32"])
+    assert (run.matmul_precision, run.precision) == ("medium", "float32")
+
+
+@exact
+def test_setting_without_effect_raises() -> None:
+    with pytest.raises(
+        ValueError, match="matmul_precision='high' has no effect on device='cpu' of this machine: 'high' "
+    ):
+        model(name="high")
+
+
+def test_medium_without_bfloat16_products_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("impls.pytorch.matmul_precision.has_effect", lambda name, device: False)
+    with pytest.raises(ValueError, match="matmul_precision='medium' has no effect on device='cpu' of this machine"):
+        model()
+
+
+def test_unknown_name_and_mixed_precision_raise() -> None:
+    with pytest.raises(ValueError, match="unknown matmul_precision 'low': use highest, high, medium"):
+        model(name="low")
+    with pytest.raises(ValueError, match="matmul_precision='medium' with precision='bfloat16': it needs"):
+        model(precision="bfloat16")
+
+
+def test_external_model_without_the_setting_raises() -> None:
+    words: dict[str, Any] = {"training": Training(), "seed": 0, "device": "cpu", "precision": "float32"}
+    with pytest.raises(ValueError, match="matmul_precision='medium' is not implemented for CountingModel, only for"):
+        registry.build_external("counting_model:build", 7, 9, matmul_precision="medium", **words)
+
+
+def test_check_in_another_process_agrees() -> None:
+    for name in ("high", "medium"):
+        assert machine.matmul_precision_usable(name, "cpu") == has_effect(name, CPU)
+
+
+@exact
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "paper", "--matmul-precision", "high"],
+        ["bench", "--variant", "paper", "--matmul-precision", "high", "--device", "cpu"],
+        ["ablate", "--matmul-precision", "high", "--device", "cpu", "--field", "norm"],
+        ["speed", "--variant", "paper", "--matmul-precision", "high"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_command_line_error_is_one_line(arguments: list[str], cache: Path, tmp_path: Path, capsys: Any) -> None:
+    assert program.main([*arguments, "--corpus", "captions", "--results", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.strip().split("\n")
+    assert line.startswith("bakeoff: matmul_precision='high' has no effect on device='cpu' of this machine")
+    assert not list(tmp_path.rglob("record.json"))
