@@ -160,9 +160,9 @@ class _Run:
         self.environment = machine.environment(spec)
         self.model = build_model(spec, dataset)
         if arithmetic := machine.torch_arithmetic():
-            # The setting of this process holds only for models that do not set their own.
-            set_by_model = {"matmul_precision": getattr(self.model, "matmul_precision", arithmetic["matmul_precision"])}
-            self.environment["torch"] = arithmetic | set_by_model
+            # A model that sets its own precision ignores that of the process.
+            products = getattr(self.model, "matmul_precision", None)
+            self.environment["torch"] = arithmetic | ({"matmul_precision": products} if products else {})
         if isinstance(self.model, Compiling):
             self.environment["jit_compile"] = self.model.compilation().jit_compile
         initial = self.model.weights()
