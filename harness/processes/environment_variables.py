@@ -18,6 +18,8 @@ def worker_environment(spec: RunSpec) -> dict[str, str]:
         # By default glibc maps every large tensor anew and unmaps it afterwards, which costs page faults.
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": "4294967296",
+        # Huge pages, where Linux offers them: the first update has 0.5 instead of 80 thousand page faults.
+        "GLIBC_TUNABLES": _with_huge_pages(os.environ.get("GLIBC_TUNABLES", "")),
     }
     if "OMP_WAIT_POLICY" not in os.environ:
         # Waiting threads of GNU OpenMP, which torch uses, spin for milliseconds by default. On a busy machine they take
@@ -39,3 +41,10 @@ def worker_environment(spec: RunSpec) -> dict[str, str]:
         if spec.backend == "jax":
             variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     return variables
+
+
+def _with_huge_pages(tunables: str) -> str:
+    """Return glibc's tunables with huge pages for malloc, unless they choose a page size."""
+    name = "glibc.malloc.hugetlb"
+    chosen = [tunable for tunable in tunables.split(":") if tunable]
+    return ":".join(chosen if any(name in tunable for tunable in chosen) else [*chosen, f"{name}=1"])

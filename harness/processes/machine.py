@@ -54,7 +54,10 @@ ARITHMETIC_VARIABLES = (
     "TF_ENABLE_ONEDNN_OPTS",
     "XLA_FLAGS",
 )
-"""Environment variables that select instructions or algorithms, and so change the last digits of results."""
+"""Environment variables that select instructions or algorithms, and so change the last digits of results.
+
+Of GLIBC_TUNABLES, those of the allocator do not: they change only where memory is.
+"""
 
 LIBRARIES = {
     "torch": ("numpy", "torch"),
@@ -141,9 +144,17 @@ def arithmetic_differences(earlier: dict[str, Any], now: dict[str, Any], compute
     for part, names in parts.items():
         old, new = earlier.get(part), now.get(part)
         if isinstance(old, dict) and isinstance(new, dict):
-            pairs = ((name, old.get(name), new.get(name)) for name in names)
+            pairs = ((name, _arithmetic(name, old.get(name)), _arithmetic(name, new.get(name))) for name in names)
             lines += [f"{name} {was} (now {is_now})" for name, was, is_now in pairs if was != is_now]
     return lines
+
+
+def _arithmetic(name: str, value: Any) -> Any:
+    """Return the part of a fact that can change results: glibc's tunables without those of the allocator."""
+    if name != "GLIBC_TUNABLES":
+        return value
+    tunables = str(value or "").split(":")
+    return ":".join(tunable for tunable in tunables if not tunable.startswith("glibc.malloc.")) or None
 
 
 def differences(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:

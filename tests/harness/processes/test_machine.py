@@ -66,3 +66,34 @@ def test_worker_environment_limits_spinning_unless_chosen(monkeypatch: pytest.Mo
     assert worker_environment(spec())["GOMP_SPINCOUNT"] == "7"
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     assert "GOMP_SPINCOUNT" not in worker_environment(spec())
+
+
+@pytest.mark.parametrize(
+    ("tunables", "expected"),
+    [
+        ("", "glibc.malloc.hugetlb=1"),
+        ("glibc.cpu.x86_ibt=on", "glibc.cpu.x86_ibt=on:glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0"),
+        ("glibc.malloc.hugetlb=1", "glibc.malloc.hugetlb=1"),
+    ],
+)
+def test_worker_environment_adds_huge_pages_unless_chosen(
+    tunables: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", tunables)
+    assert worker_environment(spec())["GLIBC_TUNABLES"] == expected
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now", "lines"),
+    [
+        (None, "glibc.malloc.hugetlb=1", []),
+        ("glibc.malloc.hugetlb=1", "glibc.malloc.hugetlb=0", []),
+        (None, "glibc.cpu.hwcaps=-AVX2_Usable", ["GLIBC_TUNABLES None (now glibc.cpu.hwcaps=-AVX2_Usable)"]),
+    ],
+)
+def test_arithmetic_differences_ignores_tunables_of_the_allocator(
+    earlier: str | None, now: str, lines: list[str]
+) -> None:
+    environments = [{**HERE, "variables": {"GLIBC_TUNABLES": value} if value else {}} for value in (earlier, now)]
+    assert machine.arithmetic_differences(*environments, "torch") == lines
