@@ -393,9 +393,8 @@ class SpeedDocument(Validated):
     def id(self) -> str:
         """The name of its file: the day on which it was started, and a digest of its contents."""
         value = to_json(self)
-        # Settings that were added later, with their earlier values: the ids of older documents do not change.
         for name, earlier in {"matmul_precision": "highest", "cuda_graphs": "off", "unknown": "allowed"}.items():
             if value["settings"][name] == earlier:
-                del value["settings"][name]
+                del value["settings"][name]  # so that the ids of older documents do not change
         digest = hashlib.sha256(canonical_json(value).encode()).hexdigest()
         return f"{KIND}-{self.started[:10]}-{digest[:10]}"
