@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -139,6 +140,12 @@ def set_matmul_precision(model: Seq2SeqModel, name: str) -> None:
             "torch and modules in impls.wrap: use 'highest', or precision='bfloat16'"
         )
     setter(name)
+
+
+def matmul_precision(name: str) -> AbstractContextManager[None]:
+    """Return a context in which torch multiplies float32 matrices in this precision."""
+    context: AbstractContextManager[None] = load("impls.pytorch.matmul_precision:matmul_precision")(name)
+    return context
 
 
 def no_effect(name: str, device: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from harness.experiments.specs import MatmulPrecision, Precision
+from impls import registry
 from impls.contract import Batch, Recipe
 from impls.flops import PASSES, Product, count_tokens, products
 
@@ -66,9 +67,7 @@ class Products:
     def _precision(self) -> AbstractContextManager[None]:
         if library() != "torch":
             return nullcontext()
-        from impls.pytorch.matmul_precision import matmul_precision
-
-        return matmul_precision(self._matmul_precision)
+        return registry.matmul_precision(self._matmul_precision)
 
 
 def library() -> str:
