@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.cli import options, report_options, sweep
+from harness.cli import experiment_file, options, report_options, sweep
 from harness.cli.console import say
 from harness.execution import rate_tuning
 from harness.experiments import ablation_grids, suites
@@ -99,6 +99,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     Returns 0, 1 if a run failed, or 128 + the number of the signal that interrupted it.
     """
+    experiment_file.save(arguments)
     with sweep.interruptible():
         plan = _plan(arguments)
         specs = plan.independent_runs
@@ -120,6 +121,7 @@ def _plan(arguments: argparse.Namespace) -> AblationPlan:
     """Return the runs, each once, and prepare their data."""
     base = load.find_variant(arguments.base)
     ablation_grids.check_base(base, suites.resolve(base)[0])
+    options.check_variants([base], arguments.set)
     grids = _grids(arguments)
     if arguments.pilot_epochs and not arguments.tune_rate:
         raise ValueError("--pilot-epochs without --tune-rate: give the learning rates to try, such as 5e-4,1e-3,2e-3")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from harness.cli import options, report_options, seed_plan, sweep
+from harness.cli import experiment_file, options, report_options, seed_plan, sweep
 from harness.cli.console import say
 from harness.experiments import suites
 from harness.experiments.specs import Budget, DataSpec, RunSpec
@@ -45,6 +45,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     Returns 0, 1 if a run failed, or 128 + the number of the signal that interrupted it.
     """
+    experiment_file.save(arguments)
     with sweep.interruptible():
         suite, specs = _plan(arguments)
         if arguments.plan is not None:
@@ -63,6 +64,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
     variants = [load.find_variant(name) for name in arguments.variant or ()]
     suite = sweep.choose_suite(arguments, (arguments.framework or ["torch"])[0])
     pairs = _pairs(variants, suite, arguments)
+    options.check_variants((variant for variant, _ in pairs), arguments.set)
 
     def build(data: DataSpec) -> list[RunSpec]:
         specs = (

@@ -92,6 +92,8 @@ class _CommandParser(Parser):
         options = {option: action for action in self._actions for option in action.option_strings}
         if argument.startswith("-"):
             return did_you_mean(argument.partition("=")[0], options)
+        if "--config" in options and argument.endswith(".toml"):
+            return f"; did you mean '--config {argument}'?"
         for option, action in options.items():
             if action.choices is not None and argument in action.choices:
                 return f"; did you mean '{option} {argument}'?"

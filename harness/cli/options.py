@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 import typing
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -250,7 +250,8 @@ def add_models(group: Any, *, repeatable: Container[str] = ()) -> None:
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="change any setting, such as recipe.dropout=0.3; repeatable; `settings` lists all of them",
+        help="change any setting, such as recipe.dropout=0.3, or paper:recipe.dropout=0.3 for the runs of one variant; "
+        "repeatable; `settings` lists all of them",
     )
 
 
@@ -336,6 +337,26 @@ def _check_names(spec: RunSpec, settings: list[str]) -> None:
         raise ValueError(f"--set {setting}: there is no setting {name!r}{hint or '; `settings` lists all of them'}")
 
 
+def settings_of(variant: str, settings: Sequence[str]) -> list[str]:
+    """Return the `--set` arguments for a variant: FIELD=VALUE, and VARIANT:FIELD=VALUE without the variant."""
+    chosen = []
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        only, _, field = name.rpartition(":")
+        if not only or only == variant:
+            chosen.append(f"{field}{equals}{value}")
+    return chosen
+
+
+def check_variants(variants: Iterable[str], settings: Sequence[str]) -> None:
+    """Raise ValueError for a `--set` argument of a variant that has no run."""
+    known = list(dict.fromkeys(variants))
+    for setting in settings:
+        variant = setting.partition("=")[0].rpartition(":")[0]
+        if variant and variant not in known:
+            raise ValueError(f"--set {setting}: no run is of the variant {variant!r}{did_you_mean(variant, known)}")
+
+
 def apply(spec: RunSpec, arguments: argparse.Namespace, framework: str | None = None) -> RunSpec:
     """Return `spec` with every setting that the options name.
 
@@ -353,7 +374,8 @@ def apply(spec: RunSpec, arguments: argparse.Namespace, framework: str | None = 
         chosen = framework_settings(framework, arguments.backend if framework == "keras" else None)
     values = {name: getattr(arguments, option) for option, name in SETTINGS.items()}
     by_option = [f"{name}={value}" for name, value in values.items() if value is not None]
-    _check_names(spec, arguments.set)
-    spec = overridden(spec, [*chosen, *by_option, *arguments.set])
+    settings = settings_of(spec.variant, arguments.set)
+    _check_names(spec, settings)
+    spec = overridden(spec, [*chosen, *by_option, *settings])
     spec.id  # noqa: B018  fails for numbers that JSON cannot hold
     return spec

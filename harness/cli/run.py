@@ -105,6 +105,7 @@ def _run(spec: RunSpec, results: Path, progress: Progress, guard: SignalGuard, s
 
 def _spec(arguments: argparse.Namespace) -> RunSpec:
     variant, suite = load.find_variant(arguments.variant), suites.SUITES[arguments.suite]
+    options.check_variants([variant], arguments.set)
 
     def build(data: DataSpec) -> list[RunSpec]:
         spec = suites.spec(suite, variant, budget=arguments.budget, seed=arguments.seed, data=data)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli import engine_options, options
+from harness.cli import engine_options, experiment_file, options
 from harness.cli.console import say, warn
 from harness.execution import eta, launcher, local
 from harness.execution.eta import Forecast
@@ -40,6 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--suite", choices=list(suites.SUITES), help="sizes and seeds (default quick; standard with a GPU)"
     )
+    experiment_file.add_options(parser)
     options.add_seeds(parser)
     parser.add_argument(
         "--jobs", type=options.positive, metavar="N", help="runs at once (default cores / threads; 1 per GPU)"

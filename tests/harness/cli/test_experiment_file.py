@@ -1,0 +1,134 @@
+"""Experiment files: what they may hold, what is refused, and that a saved one gives the same runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli.main import main, parser
+from harness.cli.options import settings_of
+
+EXPERIMENT = """
+suite = "standard"
+budget = "controlled"
+seed = [0, 3]
+corpus = "captions"
+tokenizer = "whitespace"
+dry-run = true
+checkpoint_seconds = 5.5
+
+[set]
+training.epochs = 2
+"data.training_pairs" = 100
+
+[variant.learned_positions]
+
+[variant.paper]
+recipe.layers = 1
+recipe.dropout = 0.25
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
+    Path("experiment.toml").write_text(EXPERIMENT, encoding="utf-8")
+
+
+def test_experiment_file_sets_the_options_of_its_keys() -> None:
+    arguments = parser().parse_args(["bench", "--config", "experiment.toml"])
+    assert (arguments.suite, arguments.budget, arguments.seed) == ("standard", "controlled", [0, 3])
+    assert (arguments.dry_run, arguments.checkpoint_seconds) == (True, 5.5)
+    assert arguments.variant == ["learned_positions", "paper"]
+    assert arguments.set == [
+        "training.epochs=2",
+        "data.training_pairs=100",
+        "paper:recipe.layers=1",
+        "paper:recipe.dropout=0.25",
+    ]
+
+
+def test_option_after_experiment_file_changes_it_and_before_it_does_not() -> None:
+    after = parser().parse_args(["bench", "--config", "experiment.toml", "--suite", "full"])
+    before = parser().parse_args(["bench", "--suite", "full", "--config", "experiment.toml"])
+    assert (after.suite, before.suite) == ("full", "standard")
+
+
+def test_setting_of_one_variant_applies_to_its_runs_only(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["paper:recipe.layers=1", "mine:MODEL:recipe.layers=2", "training.epochs=2"]
+    assert settings_of("paper", settings) == ["recipe.layers=1", "training.epochs=2"]
+    assert settings_of("mine:MODEL", settings) == ["recipe.layers=2", "training.epochs=2"]
+    assert main(["bench", "--config", "experiment.toml"]) == 0
+    runs = re.findall(r"(learned_positions|paper) s([03])", capsys.readouterr().out)
+    assert sorted(runs) == [(variant, seed) for variant in ("learned_positions", "paper") for seed in "03"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("seedz = 3", "experiment.toml: unknown key 'seedz'; did you mean 'seed'?"),
+        ("seed = -1", "experiment.toml: seed: "),
+        ("epochs = true", "experiment.toml: epochs: True: expected a text or a number"),
+        ("dry-run = 1", "experiment.toml: dry-run: 1: expected true or false"),
+        ("set = 3", "experiment.toml: set: 3: expected a table of settings"),
+        ("[set]\nrecipe.layers = [1]", "experiment.toml: set: [1]: expected a text or a number"),
+        ('suite = "quik"', "did you mean 'quick'?"),
+        ("suite = ", "experiment.toml: Invalid value"),
+        ("config = 'experiment.toml'", "experiment.toml: unknown key 'config'"),
+        ("[variant.papr]", "did you mean 'paper'?"),
+        ("[set]\nrecipe.layer = 1", "did you mean 'recipe.layers'?"),
+    ],
+)
+def test_bad_experiment_file_is_one_line_that_names_the_key(
+    content: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("experiment.toml").write_text(content, encoding="utf-8")
+    assert main(["bench", "--corpus", "captions", "--config", "experiment.toml", "--dry-run"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["bench", "experiment.toml"], "did you mean '--config experiment.toml'?"),
+        (["bench", "--config", "missing.toml"], "missing.toml: No such file or directory"),
+        (["bench", "--variant", "paper", "--set", "papr:recipe.layers=1"], "did you mean 'paper'?"),
+        (["run", "paper", "--set", "plain:recipe.layers=1"], "no run is of the variant 'plain'"),
+        (["bench", "--save-config", "experiment.toml", "--dry-run"], "experiment.toml: File exists"),
+    ],
+)
+def test_bad_use_of_experiment_files_is_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bench", "--config", "experiment.toml", "--jobs", "2", "--results", "a folder"],
+        ["ablate", "--field", "norm", "--field", "positions", "--factorial", "--seed", "0-2", "--corpus", "captions"],
+    ],
+)
+def test_saved_experiment_file_gives_the_same_options(words: list[str]) -> None:
+    def options(line: list[str]) -> dict[str, Any]:
+        arguments = vars(parser().parse_args(line))
+        return {name: value for name, value in arguments.items() if name not in ("config", "save_config", "dry_run")}
+
+    words = [*words, "--set", "recipe.heads=4", "--set", "training.peak_rate=1e-3"]
+    main([*words, "--save-config", "saved.toml", "--dry-run"])
+    expected, saved = options(words), options([words[0], "--config", "saved.toml"])
+    for arguments in (expected, saved):
+        arguments["set"] = sorted(arguments["set"])
+        arguments.pop("config_parser")
+        arguments["results"] = str(arguments["results"])
+    assert saved == expected
