@@ -259,17 +259,17 @@ class RunComparison:
 
         base, compared = self.comparison.sides
         rows = []
-        for metric in self.comparison.figures:
+        for metric in self.comparison.metrics:
             difference = metric.difference(compared.letter, base.letter)
-            divisor = metric.figure.divisor
+            divisor = metric.definition.divisor
             means = [interval.mean for interval in metric.intervals]
             ends = (difference.mean, difference.low, difference.high) if difference else (None, None, None)
             scaled = [None if value is None else value / divisor for value in (*means, *ends)]
             rows.append(
                 {
-                    "metric": metric.figure.heading,
+                    "metric": metric.definition.heading,
                     **dict(zip((base.label, compared.label, "difference", "low", "high"), scaled, strict=True)),
-                    "p": difference.p_holm if difference and not metric.unjudged else None,
+                    "p": difference.p_holm if difference and not metric.not_tested else None,
                     "conclusion": metric.conclusion(difference).label,
                 }
             )

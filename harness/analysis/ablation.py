@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.analysis.ablation_study import WORDS, Departures, Study, StudyCell, differences, label, studies
+from harness.analysis.ablation_study import LEVELS, Changes, Study, StudyCell, differences, label, studies
 from harness.analysis.confounds import Confound, confounds
 from harness.analysis.contrasts import AblationEffect, Contrast, against_base, averaged, between, estimate
 from harness.analysis.evidence import Sentences
@@ -32,13 +32,13 @@ class FieldEffects:
     """The effects of the levels of a field against the base's level.
 
     Attributes:
-        words: The levels that were run, the base's first.
+        levels: The levels that were run, the base's first.
         effects: The effect of each level, by metric.
         spread: The spread of the levels, by metric; None if no effect is known.
     """
 
     field: str
-    words: tuple[str, ...]
+    levels: tuple[str, ...]
     effects: Mapping[str, tuple[AblationEffect, ...]]
     spread: Mapping[str, Spread | None]
 
@@ -75,8 +75,8 @@ class Tuned:
         effects: The effects among the other cells; None if the baseline is missing.
     """
 
-    pilots: Mapping[Departures, tuple[RunRecord, ...]]
-    choices: Mapping[Departures, Choice]
+    pilots: Mapping[Changes, tuple[RunRecord, ...]]
+    choices: Mapping[Changes, Choice]
     missing: tuple[str, ...]
     effects: StudyEffects | None
 
@@ -140,7 +140,7 @@ def analyse(records: Iterable[RunRecord], sentences: Sentences, *, base: RunSpec
     )
     by_variant = group_by(analysed, lambda effects: effects.study.variant)
     rankings = {
-        variant: {figure: _ranking(same, figure) for figure in ABLATION} for variant, same in by_variant.items()
+        variant: {metric: _ranking(same, metric) for metric in ABLATION} for variant, same in by_variant.items()
     }
     return Analysis(analysed, rankings)
 
@@ -148,7 +148,7 @@ def analyse(records: Iterable[RunRecord], sentences: Sentences, *, base: RunSpec
 def _effects(study: Study, sentences: Sentences) -> StudyEffects:
     if study.differences:
         return StudyEffects(study)
-    contrasts = {field: against_base(study, field) for field in WORDS}
+    contrasts = {field: against_base(study, field) for field in LEVELS}
     fields = _fields(study, {field: same for field, same in contrasts.items() if same}, sentences)
     factorial = _factorial(study, sentences)
     return StudyEffects(study, fields, factorial, confounds(study, factorial.fields if factorial else ()))
@@ -157,25 +157,25 @@ def _effects(study: Study, sentences: Sentences) -> StudyEffects:
 def _with_tuned(effects: StudyEffects, records: Sequence[RunRecord], sentences: Sentences) -> StudyEffects:
     """Add the effects at the learning rates that pilots among the records chose."""
     study, finished = effects.study, finished_pilots(records)
-    keys = {cell.departures: cell_key(next(iter(cell.records.values())).spec) for cell in study.cells}
-    pilots = {departures: tuple(finished[key]) for departures, key in keys.items() if key in finished}
+    keys = {cell.changes: cell_key(next(iter(cell.records.values())).spec) for cell in study.cells}
+    pilots = {changes: tuple(finished[key]) for changes, key in keys.items() if key in finished}
     if not pilots:
         return effects
-    choices = {departures: choose(same) for departures, same in pilots.items()}
+    choices = {changes: choose(same) for changes, same in pilots.items()}
     by_id = {record.id: record for record in records}
     cells = []
     for cell in study.cells:
-        choice = choices.get(cell.departures)
+        choice = choices.get(cell.changes)
         ids = {seed: tuned(record.spec, choice).id for seed, record in cell.records.items()}
         runs = {seed: by_id[run_id] for seed, run_id in ids.items() if run_id in by_id}
         if choice is not None and runs:
-            cells.append(StudyCell(cell.departures, runs))
-    available = {cell.departures for cell in cells}
+            cells.append(StudyCell(cell.changes, runs))
+    available = {cell.changes for cell in cells}
     tuned_effects = None
     if () in available:
         tuned_study = replace(study, cells=tuple(cells), differences=differences(cells, {RATE}))
         tuned_effects = _effects(tuned_study, sentences)
-    missing = tuple(cell.label for cell in study.cells if cell.departures not in available)
+    missing = tuple(cell.label for cell in study.cells if cell.changes not in available)
     return replace(effects, tuned=Tuned(pilots, choices, missing, tuned_effects))
 
 
@@ -184,79 +184,80 @@ def _fields(
 ) -> tuple[FieldEffects, ...]:
     """Return the effects of each field's contrasts; those of all fields on one metric form one table."""
     every_contrast = list(itertools.chain(*contrasts.values()))
-    tables = {figure: estimate(study, figure, every_contrast, sentences) for figure in ABLATION}
+    tables = {metric: estimate(study, metric, every_contrast, sentences) for metric in ABLATION}
     fields = []
     for field, same in contrasts.items():
         effects = {
-            figure: tuple(effect for effect in table if effect.contrast.changed[0][0] == field)
-            for figure, table in tables.items()
+            metric: tuple(effect for effect in table if effect.contrast.changed[0][0] == field)
+            for metric, table in tables.items()
         }
-        words = (study.base[field], *(contrast.changed[0][1] for contrast in same))
-        spread = {figure: _spread(study, figure, effects[figure], sentences) for figure in ABLATION}
-        fields.append(FieldEffects(field, words, effects, spread))
+        levels = (study.base[field], *(contrast.changed[0][1] for contrast in same))
+        spread = {metric: _spread(study, metric, effects[metric], sentences) for metric in ABLATION}
+        fields.append(FieldEffects(field, levels, effects, spread))
     return tuple(fields)
 
 
-def _spread(study: Study, figure: str, effects: Sequence[AblationEffect], sentences: Sentences) -> Spread | None:
+def _spread(study: Study, metric: str, effects: Sequence[AblationEffect], sentences: Sentences) -> Spread | None:
     """Return the difference between the best and the worst level of a field; the base's level has effect 0."""
     contrasts = {effect.contrast.changed[0][1]: effect.contrast for effect in effects if effect.mean is not None}
     if not contrasts:
         return None
     means = {effects[0].contrast.against[0][1]: 0.0}
     means |= {effect.contrast.changed[0][1]: effect.mean for effect in effects if effect.mean is not None}
-    best, *_, worst = sorted(means, key=lambda word: means[word] if ABLATION[figure].less_is_better else -means[word])
+    sign = 1 if ABLATION[metric].less_is_better else -1
+    best, *_, worst = sorted(means, key=lambda level: sign * means[level])
     contrast = between(study, contrasts.get(worst), contrasts.get(best))
     pairs = len(means) * (len(means) - 1) // 2
-    (effect,) = estimate(study, figure, [contrast], sentences, selected_from=pairs)
+    (effect,) = estimate(study, metric, [contrast], sentences, selected_from=pairs)
     return Spread(best, worst, effect)
 
 
 def _factorial(study: Study, sentences: Sentences) -> Factorial | None:
     """Return the effects of the fields that are changed together in some cell; None if there are none."""
-    crossed = {field for cell in study.cells if len(cell.departures) > 1 for field, _ in cell.departures}
+    crossed = {field for cell in study.cells if len(cell.changes) > 1 for field, _ in cell.changes}
     if not crossed:
         return None
-    fields = [field for field in WORDS if field in crossed]
-    cells = [cell for cell in study.cells if {field for field, _ in cell.departures} <= crossed]
-    levels = {pair for cell in cells for pair in cell.departures}
-    words = {field: [word for word in WORDS[field] if (field, word) in levels] for field in fields}
+    fields = [field for field in LEVELS if field in crossed]
+    cells = [cell for cell in study.cells if {field for field, _ in cell.changes} <= crossed]
+    changes = {change for cell in cells for change in cell.changes}
+    levels = {field: [level for level in LEVELS[field] if (field, level) in changes] for field in fields}
     finished = [cell.completed | cell.diverged for cell in cells]
     seeds = frozenset.intersection(*finished) or frozenset.union(*finished)
-    recipes = {cell.departures: None for cell in cells if seeds and seeds <= cell.completed}
-    main = {field: [averaged(study, recipes, ((field, word),)) for word in words[field]] for field in fields}
+    recipes = {cell.changes: None for cell in cells if seeds and seeds <= cell.completed}
+    main = {field: [averaged(study, recipes, ((field, level),)) for level in levels[field]] for field in fields}
     pairs = [
-        averaged(study, recipes, ((first, first_word), (second, second_word)))
+        averaged(study, recipes, ((first, first_level), (second, second_level)))
         for first, second in itertools.combinations(fields, 2)
-        for first_word, second_word in itertools.product(words[first], words[second])
+        for first_level, second_level in itertools.product(levels[first], levels[second])
     ]
-    combinations = _combinations(words)
-    run = {cell.departures for cell in cells}
+    combinations = _combinations(levels)
+    run = {cell.changes for cell in cells}
     return Factorial(
         fields=tuple(fields),
         combinations=len(combinations),
         seeds=tuple(sorted(seeds)),
-        missing=tuple(label(departures) for departures in combinations if departures not in run),
-        left_out=tuple(cell.label for cell in cells if cell.departures not in recipes),
+        missing=tuple(label(changes) for changes in combinations if changes not in run),
+        left_out=tuple(cell.label for cell in cells if cell.changes not in recipes),
         main=_fields(study, main, sentences),
-        interactions={figure: tuple(estimate(study, figure, pairs, sentences)) for figure in ABLATION},
+        interactions={metric: tuple(estimate(study, metric, pairs, sentences)) for metric in ABLATION},
     )
 
 
-def _combinations(words: Mapping[str, Sequence[str]]) -> list[Departures]:
+def _combinations(levels: Mapping[str, Sequence[str]]) -> list[Changes]:
     """Return every combination of the levels of some fields, the base's levels included."""
-    choices = [[None, *((field, word) for word in levels)] for field, levels in words.items()]
+    choices = [[None, *((field, level) for level in of_field)] for field, of_field in levels.items()]
     return [tuple(filter(None, combination)) for combination in itertools.product(*choices)]
 
 
-def _ranking(analysed: Sequence[StudyEffects], figure: str) -> tuple[Rank, ...]:
+def _ranking(analysed: Sequence[StudyEffects], metric: str) -> tuple[Rank, ...]:
     """Return the fields of one variant, largest effect first; a field of several studies is taken from the first."""
     ranks: dict[str, Rank] = {}
     for effects in analysed:
         study = effects.study
         for field in effects.fields:
-            measured = [effect for effect in field.effects[figure] if effect.mean is not None]
+            measured = [effect for effect in field.effects[metric] if effect.mean is not None]
             largest = max(measured, key=lambda effect: effect.size, default=None)
-            cells = {word: study.cell([(field.field, word)]) for word in field.words[1:]}
-            lost = tuple(word for word, cell in cells.items() if cell and cell.diverged and not cell.completed)
-            ranks.setdefault(field.field, Rank(field.field, study.joint, largest, field.spread[figure], lost))
+            cells = {level: study.cell([(field.field, level)]) for level in field.levels[1:]}
+            lost = tuple(level for level, cell in cells.items() if cell and cell.diverged and not cell.completed)
+            ranks.setdefault(field.field, Rank(field.field, study.joint, largest, field.spread[metric], lost))
     return tuple(sorted(ranks.values(), key=lambda rank: (not rank.lost, -(rank.effect.size if rank.effect else -1.0))))

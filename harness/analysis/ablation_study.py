@@ -15,36 +15,36 @@ from harness.text import short_line
 from impls.contract import Batching, Training, TransformerRecipe
 from impls.recipes import RECIPES, TUTORIAL
 
-RECIPE_WORDS: dict[str, tuple[str, ...]] = {
+RECIPE_LEVELS: dict[str, tuple[str, ...]] = {
     name: typing.get_args(hint)
     for name, hint in typing.get_type_hints(TransformerRecipe).items()
     if typing.get_origin(hint) is typing.Literal
 }
-WORDS = {**RECIPE_WORDS, "batching": typing.get_args(Batching)}
+LEVELS = {**RECIPE_LEVELS, "batching": typing.get_args(Batching)}
 """Every field that ablations change, and its levels: the closed fields of a recipe, and batching."""
 
-Departures = tuple[tuple[str, str], ...]
-"""The changes from a base, (field, level), in the order of `WORDS`."""
+Changes = tuple[tuple[str, str], ...]
+"""The changes from a base, (field, level), in the order of `LEVELS`."""
 
-Words = tuple[str, ...]
-"""A level for each field of `WORDS`, in their order."""
+Levels = tuple[str, ...]
+"""A level for each field of `LEVELS`, in their order."""
 
 
-def label(departures: Departures) -> str:
+def label(changes: Changes) -> str:
     """Return changes as text, such as "norm=rms, activation=tanh"; "base" without changes."""
-    return ", ".join(f"{field}={word}" for field, word in departures) or "base"
+    return ", ".join(f"{field}={level}" for field, level in changes) or "base"
 
 
 @dataclass(frozen=True)
 class StudyCell:
     """A recipe of a study: its changes from the base, and its runs by seed."""
 
-    departures: Departures
+    changes: Changes
     records: Mapping[int, RunRecord]
 
     @property
     def label(self) -> str:
-        return label(self.departures)
+        return label(self.changes)
 
     @property
     def completed(self) -> frozenset[int]:
@@ -59,7 +59,7 @@ class StudyCell:
 
 @dataclass(frozen=True)
 class Study:
-    """Runs of one variant that agree in every setting except the fields of `WORDS` and the seed.
+    """Runs of one variant that agree in every setting except the fields of `LEVELS` and the seed.
 
     Attributes:
         title: The variant and the title of its table.
@@ -89,23 +89,23 @@ class Study:
 
     @property
     def batchings(self) -> dict[str, tuple[int, ...]]:
-        """The numbers of updates of the completed runs by their batching, in the order of `WORDS`."""
+        """The numbers of updates of the completed runs by their batching, in the order of `LEVELS`."""
         completed = [record for record in self.records if record.status == "completed" and record.curve]
         by_batching = group_by(completed, lambda record: record.spec.training.batching)
         return {
             batching: tuple(sorted({record.curve[-1].updates for record in by_batching[batching]}))
-            for batching in WORDS["batching"]
+            for batching in LEVELS["batching"]
             if batching in by_batching
         }
 
-    def cell(self, departures: Iterable[tuple[str, str]] = ()) -> StudyCell | None:
+    def cell(self, changes: Iterable[tuple[str, str]] = ()) -> StudyCell | None:
         """Return the cell with these changes from the base; None if it was not run."""
-        changes = frozenset(departures)
-        return next((cell for cell in self.cells if frozenset(cell.departures) == changes), None)
+        pairs = frozenset(changes)
+        return next((cell for cell in self.cells if frozenset(cell.changes) == pairs), None)
 
 
 def studies(records: Iterable[RunRecord], *, base: RunSpec | None = None) -> tuple[Study, ...]:
-    """Return each set of controlled runs that differ only in the fields of `WORDS` and have two cells or more.
+    """Return each set of controlled runs that differ only in the fields of `LEVELS` and have two cells or more.
 
     The baseline is the cell of `base` if it is among the runs. Otherwise it is the cell with the most cells one field
     away, which is the centre of a grid that changes one field at a time; the variant's own recipe wins a tie.
@@ -116,7 +116,7 @@ def studies(records: Iterable[RunRecord], *, base: RunSpec | None = None) -> tup
         if record.spec.budget == "controlled" and isinstance(record.spec.recipe, TransformerRecipe)
     ]
     by_settings = group_by(candidates, _other_settings)
-    several = [same for same in by_settings.values() if len({_words_of(record) for record in same}) > 1]
+    several = [same for same in by_settings.values() if len({_levels_of(record) for record in same}) > 1]
     return tuple(
         sorted(
             (_study(same, base) for same in several),
@@ -139,57 +139,57 @@ def differences(cells: Sequence[StudyCell], declared: Collection[str] = ()) -> t
 
 
 def _other_settings(record: RunRecord) -> str:
-    """Return all settings of a run except its seed and the fields of `WORDS`."""
+    """Return all settings of a run except its seed and the fields of `LEVELS`."""
     settings = to_json(replace(record.spec, seed=0))
-    fields = (*RECIPE_WORDS, "name", "source")
+    fields = (*RECIPE_LEVELS, "name", "source")
     settings["recipe"] = {name: value for name, value in settings["recipe"].items() if name not in fields}
     del settings["training"]["batching"]
     return canonical_json(settings)
 
 
-def _words(recipe: object, training: Training) -> Words:
-    return (*(getattr(recipe, name) for name in RECIPE_WORDS), training.batching)
+def _levels(recipe: object, training: Training) -> Levels:
+    return (*(getattr(recipe, name) for name in RECIPE_LEVELS), training.batching)
 
 
-def _words_of(record: RunRecord) -> Words:
-    return _words(record.spec.recipe, record.spec.training)
+def _levels_of(record: RunRecord) -> Levels:
+    return _levels(record.spec.recipe, record.spec.training)
 
 
 def _study(records: Sequence[RunRecord], base_run: RunSpec | None) -> Study:
-    by_words = group_by(records, _words_of)
+    by_levels = group_by(records, _levels_of)
     spec = records[0].spec
-    base = _base(list(by_words), spec.variant, base_run)
+    base = _base(list(by_levels), spec.variant, base_run)
     cells = tuple(
-        StudyCell(_departures(base, words), dict(sorted({run.spec.seed: run for run in by_words[words]}.items())))
-        for words in sorted(by_words, key=lambda words: _sort_key(base, words))
+        StudyCell(_changes(base, levels), dict(sorted({run.spec.seed: run for run in by_levels[levels]}.items())))
+        for levels in sorted(by_levels, key=lambda levels: _sort_key(base, levels))
     )
-    (table,) = groups(by_words[base][:1])
+    (table,) = groups(by_levels[base][:1])
     title = f"{short_line(spec.variant)}, {table.title}"
-    return Study(spec.variant, title, dict(zip(WORDS, base, strict=True)), cells, differences(cells))
+    return Study(spec.variant, title, dict(zip(LEVELS, base, strict=True)), cells, differences(cells))
 
 
-def _base(cells: Sequence[Words], variant: str, base_run: RunSpec | None) -> Words:
+def _base(cells: Sequence[Levels], variant: str, base_run: RunSpec | None) -> Levels:
     """Return the baseline among the cells; see `studies`."""
-    if base_run is not None and _words(base_run.recipe, base_run.training) in cells:
-        return _words(base_run.recipe, base_run.training)
+    if base_run is not None and _levels(base_run.recipe, base_run.training) in cells:
+        return _levels(base_run.recipe, base_run.training)
     built_in = RECIPES.get(variant)
-    variant_words = _words(built_in, TUTORIAL) if isinstance(built_in, TransformerRecipe) else None
+    variant_levels = _levels(built_in, TUTORIAL) if isinstance(built_in, TransformerRecipe) else None
 
-    def rank(words: Words) -> tuple[int, bool, tuple[int, ...]]:
-        neighbours = sum(len(_departures(words, cell)) == 1 for cell in cells)
-        return -neighbours, words != variant_words, _sort_key(words, words)
+    def rank(levels: Levels) -> tuple[int, bool, tuple[int, ...]]:
+        neighbours = sum(len(_changes(levels, cell)) == 1 for cell in cells)
+        return -neighbours, levels != variant_levels, _sort_key(levels, levels)
 
     return min(cells, key=rank)
 
 
-def _departures(base: Words, words: Words) -> Departures:
-    levels = zip(WORDS, base, words, strict=True)
-    return tuple((field, word) for field, base_word, word in levels if word != base_word)
+def _changes(base: Levels, levels: Levels) -> Changes:
+    triples = zip(LEVELS, base, levels, strict=True)
+    return tuple((field, level) for field, base_level, level in triples if level != base_level)
 
 
-def _sort_key(base: Words, words: Words) -> tuple[int, ...]:
+def _sort_key(base: Levels, levels: Levels) -> tuple[int, ...]:
     """Return the sort key of a recipe: fewer changes first, then fields and levels in the order of the contract."""
-    positions = [levels.index(word) for levels, word in zip(WORDS.values(), words, strict=True)]
-    is_changed = [base_word != word for base_word, word in zip(base, words, strict=True)]
+    positions = [accepted.index(level) for accepted, level in zip(LEVELS.values(), levels, strict=True)]
+    is_changed = [base_level != level for base_level, level in zip(base, levels, strict=True)]
     first_change = is_changed.index(True) if any(is_changed) else 0
     return (sum(is_changed), first_change, *positions)

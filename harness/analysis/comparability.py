@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.analysis.fairness import other_vocabulary, unfair
+from harness.analysis.fairness import find_mismatches, other_vocabulary
 from harness.analysis.grouping import group_by
 from harness.analysis.selection import Side, text_of
 from harness.experiments.run_names import flat_settings
@@ -53,9 +53,9 @@ def check(sides: Sequence[Side], allowed: Sequence[str], *, complain: Callable[[
     refused = [disagreement for disagreement in differences if disagreement.name not in allowed]
     if refused:
         labels = "; ".join(f"{side.letter} is {side.label}" for side in sides)
-        listed = "; ".join(f"{disagreement.name} ({disagreement.values})" for disagreement in refused)
+        reasons = "; ".join(f"{disagreement.name} ({disagreement.values})" for disagreement in refused)
         options = " ".join(f"--allow {shlex.quote(disagreement.name)}" for disagreement in refused)
-        message = f"not comparable ({labels}): they differ in {listed}. To compare them all the same: {options}"
+        message = f"not comparable ({labels}): they differ in {reasons}. To compare them all the same: {options}"
         raise ValueError(short_line(message, longest=4_000))
     for name in allowed:
         if name not in names:
@@ -78,8 +78,8 @@ def disagreements(sides: Sequence[Side]) -> list[Disagreement]:
         differences.append(Disagreement("budget", values))
     budget = next(iter(budgets)) if len(budgets) == 1 else "source"
     records = [replace(record, spec=replace(record.spec, budget=budget)) for record in _with_unique_ids(sides)]
-    mismatches = [mismatch for mismatch in unfair(records, budget) if mismatch.kind != "seeds"]
-    for name, same in group_by(mismatches, lambda mismatch: mismatch.what.partition(", seed ")[0]).items():
+    mismatches = [mismatch for mismatch in find_mismatches(records, budget) if mismatch.kind != "seeds"]
+    for name, same in group_by(mismatches, lambda mismatch: mismatch.name.partition(", seed ")[0]).items():
         lines = dict.fromkeys(mismatch.sides for mismatch in same)
         differences.append(Disagreement(name, " | ".join(itertools.islice(lines, MOST_LINES))))
     seeds = {side.letter: ", ".join(map(str, side.seeds)) or "none" for side in sides}

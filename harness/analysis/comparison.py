@@ -10,7 +10,7 @@ from harness.analysis import comparability, sentence_comparison, statistics
 from harness.analysis.comparability import DifferingSetting, Disagreement, differ_in_target_vocabulary, machine
 from harness.analysis.effects import Comparisons, Conclusion, Difference, Interval
 from harness.analysis.evidence import Evidence, metric_function, row_evidence
-from harness.analysis.fairness import unfair
+from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups, measure
 from harness.analysis.metric_registry import COMPARISON, MAIN, Metric
 from harness.analysis.selection import Run, Side
@@ -51,16 +51,16 @@ class MetricComparison:
         intervals: The mean of each side with its interval.
         table: The differences of all pairs; None if nothing is compared.
         reported: Whether the table has all rows of the report's table, not only the sides.
-        silent: The reason why nothing is compared.
-        unjudged: The reason why differences are shown but not tested.
+        not_compared: The reason why nothing is compared.
+        not_tested: The reason why differences are shown but not tested.
     """
 
-    figure: Metric
+    definition: Metric
     intervals: tuple[Interval, ...]
     table: Comparisons | None = None
     reported: bool = False
-    silent: str = ""
-    unjudged: str = ""
+    not_compared: str = ""
+    not_tested: str = ""
 
     def difference(self, letter: str, base: str) -> Difference | None:
         """Return the metric of side `letter` minus that of side `base`."""
@@ -68,9 +68,9 @@ class MetricComparison:
 
     def conclusion(self, difference: Difference | None) -> Conclusion:
         """Return the conclusion from a difference."""
-        if difference is None or self.unjudged or self.figure.direction == "neither":
+        if difference is None or self.not_tested or self.definition.direction == "neither":
             return Conclusion.NOT_TESTED
-        return difference.conclude(less_is_better=self.figure.less_is_better)
+        return difference.conclude(less_is_better=self.definition.less_is_better)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Comparison:
     sides: tuple[Side, ...]
     allowed: tuple[Disagreement, ...]
     settings: tuple[DifferingSetting, ...]
-    figures: tuple[MetricComparison, ...]
+    metrics: tuple[MetricComparison, ...]
     remarks: tuple[str, ...]
     lost: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -101,9 +101,9 @@ class Comparison:
     extremes: tuple[LargestDifferences, ...]
     left_out: tuple[str, ...]
 
-    def figure(self, name: str) -> MetricComparison | None:
+    def metric(self, name: str) -> MetricComparison | None:
         """Return a metric by its name in records; None if no side has it."""
-        return next((comparison for comparison in self.figures if comparison.figure.name == name), None)
+        return next((comparison for comparison in self.metrics if comparison.definition.name == name), None)
 
 
 def compare(
@@ -146,7 +146,7 @@ def compare(
         sides=tuple(sides),
         allowed=tuple(allowed),
         settings=tuple(comparability.differing_settings(sides)),
-        figures=tuple(metrics),
+        metrics=tuple(metrics),
         remarks=_remarks(metrics),
         lost=tuple(line for side in sides for line in _incomplete(side)),
         seeds=seeds,
@@ -176,7 +176,7 @@ def other_rows(sides: tuple[Side, ...], results: Path) -> tuple[Side, ...]:
         ]
         folders_of_rows = [{run.folder.resolve() for run in row.runs} for row in rows]
         if all(folders in folders_of_rows for folders in folders_of_sides):
-            if unfair(table.records, table.budget):
+            if find_mismatches(table.records, table.budget):
                 return ()
             pairs = zip(rows, folders_of_rows, strict=True)
             return tuple(row for row, folders in pairs if folders not in folders_of_sides)
@@ -197,7 +197,7 @@ def _incomplete(side: Side) -> list[str]:
 
 def _remarks(metrics: Sequence[MetricComparison]) -> tuple[str, ...]:
     """Return the remarks on the first metric of quality that is compared."""
-    tables = [metric.table for metric in metrics if metric.table and metric.figure.kind == "quality"]
+    tables = [metric.table for metric in metrics if metric.table and metric.definition.kind == "quality"]
     return tables[0].remarks if tables else ()
 
 
@@ -212,21 +212,21 @@ def _metrics(sides: Sequence[Side], *, paired: bool, table_rows: Sequence[Side])
     for metric in COMPARISON.values():
         if all(measure(run.record, metric.name) is None for side in sides for run in side.completed.values()):
             continue
-        silent = "the sides have different target words" if other_vocabulary and metric.token_based else ""
+        not_compared = "the sides have different target words" if other_vocabulary and metric.token_based else ""
         further = () if row_with_other_vocabulary and metric.token_based else table_rows
-        comparisons.append(_metric(sides, metric, silent, paired=paired, table_rows=further))
+        comparisons.append(_metric(sides, metric, not_compared, paired=paired, table_rows=further))
     return comparisons
 
 
 def _metric(
-    sides: Sequence[Side], metric: Metric, silent: str, *, paired: bool, table_rows: Sequence[Side]
+    sides: Sequence[Side], metric: Metric, not_compared: str, *, paired: bool, table_rows: Sequence[Side]
 ) -> MetricComparison:
     def evidence_of(group: Sequence[Side]) -> list[Evidence]:
         return [
             row_evidence(side.letter, side.records, metric.name, side.sentences if paired else None) for side in group
         ]
 
-    evidence, function, unjudged = evidence_of(sides), metric_function(metric.name), _unjudged(sides, metric)
+    evidence, function, not_tested = evidence_of(sides), metric_function(metric.name), _not_tested(sides, metric)
     intervals = tuple(statistics.interval(row, function, scale=metric.scale) for row in evidence)
     incomplete = [side.letter for side in sides if not side.completed]
     lacking = [
@@ -235,24 +235,24 @@ def _metric(
         if any(measure(run.record, metric.name) is None for run in side.completed.values())
     ]
     if lacking:
-        silent = f"not in every record of {', '.join(lacking)}"
+        not_compared = f"not in every record of {', '.join(lacking)}"
     elif incomplete:
-        silent = f"no run of {', '.join(incomplete)} completed"
+        not_compared = f"no run of {', '.join(incomplete)} completed"
     seeds = set.intersection(*(set(side.seeds) for side in sides))
     if not seeds and all(len(side.seeds) == 1 for side in sides):
         # Two single runs: tested over sentences, which need no common seed.
         evidence, table_rows = [replace(row, seeds=sides[0].seeds) for row in evidence], ()
     elif not seeds:
-        silent = silent or "the sides have no seed in common"
-    if silent:
-        return MetricComparison(metric, intervals, silent=silent, unjudged=unjudged)
+        not_compared = not_compared or "the sides have no seed in common"
+    if not_compared:
+        return MetricComparison(metric, intervals, not_compared=not_compared, not_tested=not_tested)
     rows = [row for row in evidence_of(table_rows) if row.seeds]
-    reported = bool(rows) and not unjudged and all(seeds <= set(row.seeds) for row in rows)
+    reported = bool(rows) and not not_tested and all(seeds <= set(row.seeds) for row in rows)
     table = statistics.compare_rows([*evidence, *rows] if reported else evidence, function, scale=metric.scale)
-    return MetricComparison(metric, intervals, table, reported, unjudged=unjudged)
+    return MetricComparison(metric, intervals, table, reported, not_tested=not_tested)
 
 
-def _unjudged(sides: Sequence[Side], metric: Metric) -> str:
+def _not_tested(sides: Sequence[Side], metric: Metric) -> str:
     """Return the reason why differences in a metric are not tested; empty if they are."""
     if metric.name == "parameters":
         return "counted, not measured"

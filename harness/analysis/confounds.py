@@ -1,11 +1,11 @@
-"""Finds ablated fields that also change the size of word embeddings relative to position vectors."""
+"""Finds ablated fields that also change the size of level embeddings relative to position vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.analysis.ablation_study import WORDS, Study
+from harness.analysis.ablation_study import LEVELS, Study
 from harness.analysis.grouping import group_by
 from harness.storage.records import RunRecord
 from impls import weights
@@ -39,7 +39,7 @@ def confounds(study: Study, crossed: Sequence[str]) -> tuple[Confound, ...]:
     """
     separated = {*SIZES_OF_EMBEDDINGS, *(crossed if set(crossed) & set(SIZES_OF_EMBEDDINGS) else ())}
     warned = []
-    for field in (field for field in WORDS if field not in separated):
+    for field in (field for field in LEVELS if field not in separated):
         changes = [confound for confound in _by_level(study, field) if len(confound.ratios) > 1]
         largest = max(changes, key=lambda confound: confound.change, default=None)
         if largest is not None and largest.change > LARGEST_CHANGE:
@@ -57,17 +57,17 @@ def embedding_ratio(record: RunRecord) -> float | None:
         recipe, vocabularies = record.spec.recipe, [sizes.get(f"{side}_words") for side in ("source", "target")]
         if recipe is None or None in vocabularies:
             return None
-        sizes = weights.expected_embedding_rms(recipe, *(int(words or 0) for words in vocabularies))
+        sizes = weights.expected_embedding_rms(recipe, *(int(levels or 0) for levels in vocabularies))
     embedding, position = sizes.get("source_embedding_rms"), sizes["position_rms"]
     return embedding / position if embedding and position else None
 
 
 def _by_level(study: Study, field: str) -> list[Confound]:
     """Return the ratio at each level of a field, once for each combination of the other fields' levels."""
-    by_rest = group_by(study.cells, lambda cell: frozenset(pair for pair in cell.departures if pair[0] != field))
+    by_rest = group_by(study.cells, lambda cell: frozenset(pair for pair in cell.changes if pair[0] != field))
     confounds = []
     for cells in by_rest.values():
-        levels = [dict(cell.departures).get(field, study.base[field]) for cell in cells]
+        levels = [dict(cell.changes).get(field, study.base[field]) for cell in cells]
         ratios = [embedding_ratio(next(iter(cell.records.values()))) for cell in cells]
         pairs = [(level, ratio) for level, ratio in zip(levels, ratios, strict=True) if ratio is not None]
         confounds.append(Confound(field, dict(sorted(pairs, key=lambda pair: pair[1]))))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.analysis import statistics
-from harness.analysis.ablation_study import WORDS, Departures, Study, label
+from harness.analysis.ablation_study import LEVELS, Changes, Study, label
 from harness.analysis.effects import METHOD, Conclusion, Effect, Method
 from harness.analysis.evidence import Sentences, metric_function, row_evidence
 from harness.analysis.grouping import group_by, measure
@@ -25,23 +25,23 @@ class Contrast:
         combinations: The number of combinations of the other fields in the average.
     """
 
-    changed: Departures
-    against: Departures
-    weights: Mapping[Departures, float]
+    changed: Changes
+    against: Changes
+    weights: Mapping[Changes, float]
     seeds: tuple[int, ...]
     combinations: int
 
     @property
     def label(self) -> str:
         """The changed levels, such as "norm=rms", or "positions=none with norm=rms"."""
-        return " with ".join(f"{field}={word}" for field, word in self.changed)
+        return " with ".join(f"{field}={level}" for field, level in self.changed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AblationEffect(Effect):
     """The effect of a contrast on a metric; `p_holm` and `significant` correct for the effects of its table."""
 
-    figure: str
+    metric: str
     contrast: Contrast
 
     @property
@@ -52,11 +52,11 @@ class AblationEffect(Effect):
     @property
     def conclusion(self) -> Conclusion:
         """Whether the effect is better, worse or inconclusive."""
-        return self.conclude(less_is_better=ABLATION[self.figure].less_is_better)
+        return self.conclude(less_is_better=ABLATION[self.metric].less_is_better)
 
 
 def estimate(
-    study: Study, figure: str, contrasts: Sequence[Contrast], sentences: Sentences, *, selected_from: int = 1
+    study: Study, metric: str, contrasts: Sequence[Contrast], sentences: Sentences, *, selected_from: int = 1
 ) -> list[AblationEffect]:
     """Return the effect of each contrast on a metric, all in one table.
 
@@ -65,7 +65,7 @@ def estimate(
 
     Args:
         study: The recipes.
-        figure: The name of the metric.
+        metric: The name of the metric.
         contrasts: The contrasts.
         sentences: Returns the sentence statistics of a run.
         selected_from: The number of contrasts from which each was selected; see `statistics.with_holm`.
@@ -75,23 +75,23 @@ def estimate(
     for seeds, indices in group_by(range(len(contrasts)), lambda index: contrasts[index].seeds).items():
         if not seeds:
             continue
-        used = {departures for index in indices for departures in contrasts[index].weights}
+        used = {changes for index in indices for changes in contrasts[index].weights}
         evidence = []
         for cell in (cell for cell in study.cells if cell.completed.issuperset(seeds)):
             records = [cell.records[seed] for seed in seeds]
-            evidence.append(row_evidence(cell.label, records, figure, sentences if cell.departures in used else None))
+            evidence.append(row_evidence(cell.label, records, metric, sentences if cell.changes in used else None))
         weights = {
-            str(index): {label(departures): weight for departures, weight in contrasts[index].weights.items()}
+            str(index): {label(changes): weight for changes, weight in contrasts[index].weights.items()}
             for index in indices
         }
-        table = statistics.contrasts(evidence, weights, metric_function(figure), scale=scale_of(figure), method=method)
+        table = statistics.contrasts(evidence, weights, metric_function(metric), scale=scale_of(metric), method=method)
         for index, effect in zip(indices, table, strict=True):
             effects[index] = effect
-    named = [
-        AblationEffect(**{**vars(effect), "label": contrast.label}, figure=figure, contrast=contrast)
+    ablation_effects = [
+        AblationEffect(**{**vars(effect), "label": contrast.label}, metric=metric, contrast=contrast)
         for contrast, effect in zip(contrasts, effects, strict=True)
     ]
-    return statistics.with_holm(named, selected_from=selected_from)
+    return statistics.with_holm(ablation_effects, selected_from=selected_from)
 
 
 def detectable(study: Study, effects: Sequence[AblationEffect]) -> float | None:
@@ -101,9 +101,9 @@ def detectable(study: Study, effects: Sequence[AblationEffect]) -> float | None:
     """
     if not effects:
         return None
-    base, figure = study.cells[0], effects[0].figure
-    values = [measure(base.records[seed], figure) for seed in base.completed]
-    measured, scale = [value for value in values if value is not None], scale_of(figure)
+    base, metric = study.cells[0], effects[0].metric
+    values = [measure(base.records[seed], metric) for seed in base.completed]
+    measured, scale = [value for value in values if value is not None], scale_of(metric)
     if not measured:
         return None
     level = float(scale.forward(sum(measured) / len(measured)))
@@ -111,10 +111,10 @@ def detectable(study: Study, effects: Sequence[AblationEffect]) -> float | None:
 
 
 def contrast(
-    study: Study, changed: Departures, against: Departures, weights: Mapping[Departures, float], combinations: int = 1
+    study: Study, changed: Changes, against: Changes, weights: Mapping[Changes, float], combinations: int = 1
 ) -> Contrast:
     """Return a contrast at the seeds where all its recipes completed."""
-    completed = [cell.completed for cell in study.cells if cell.departures in weights]
+    completed = [cell.completed for cell in study.cells if cell.changes in weights]
     seeds = frozenset.intersection(*completed) if completed else frozenset()
     return Contrast(changed, against, weights, tuple(sorted(seeds)), combinations)
 
@@ -122,7 +122,7 @@ def contrast(
 def against_base(study: Study, field: str) -> list[Contrast]:
     """Return the contrast of each level of a field with the base, with the other fields as in the base."""
     base = ((field, study.base[field]),)
-    levels = [((field, word),) for word in WORDS[field] if word != study.base[field]]
+    levels = [((field, level),) for level in LEVELS[field] if level != study.base[field]]
     return [
         contrast(study, changed, base, {changed: 1.0, (): -1.0})
         for changed in levels
@@ -130,7 +130,7 @@ def against_base(study: Study, field: str) -> list[Contrast]:
     ]
 
 
-def averaged(study: Study, recipes: Collection[Departures], changed: Departures) -> Contrast:
+def averaged(study: Study, recipes: Collection[Changes], changed: Changes) -> Contrast:
     """Return the main effect of a level, or the interaction of two, averaged over the levels of all other fields.
 
     main effect of a = mean over c of y(a, c) - y(base, c)
@@ -141,7 +141,7 @@ def averaged(study: Study, recipes: Collection[Departures], changed: Departures)
     fields = [field for field, _ in changed]
     against = tuple((field, study.base[field]) for field in fields)
     contexts = dict.fromkeys(tuple(pair for pair in recipe if pair[0] not in fields) for recipe in recipes)
-    weights: dict[Departures, float] = {}
+    weights: dict[Changes, float] = {}
     combinations = 0
     for context in contexts:
         corners = {}
@@ -151,7 +151,7 @@ def averaged(study: Study, recipes: Collection[Departures], changed: Departures)
         if corners.keys() <= set(recipes):
             weights.update(corners)
             combinations += 1
-    weights = {departures: weight / combinations for departures, weight in weights.items()}
+    weights = {changes: weight / combinations for changes, weight in weights.items()}
     return contrast(study, changed, against, weights, combinations)
 
 
@@ -159,18 +159,18 @@ def between(study: Study, first: Contrast | None, second: Contrast | None) -> Co
     """Return the contrast between two levels of a field, from their contrasts with the base (None: the base)."""
     either = first or second
     assert either is not None
-    weights: dict[Departures, float] = {}
+    weights: dict[Changes, float] = {}
     for contrast_with_base, sign in ((first, 1.0), (second, -1.0)):
-        for departures, weight in contrast_with_base.weights.items() if contrast_with_base else ():
-            weights[departures] = weights.get(departures, 0.0) + sign * weight
+        for changes, weight in contrast_with_base.weights.items() if contrast_with_base else ():
+            weights[changes] = weights.get(changes, 0.0) + sign * weight
     return contrast(
         study,
         first.changed if first else either.against,
         second.changed if second else either.against,
-        {departures: weight for departures, weight in weights.items() if weight},
+        {changes: weight for changes, weight in weights.items() if weight},
         either.combinations,
     )
 
 
-def _ordered(pairs: Sequence[tuple[str, str]]) -> Departures:
-    return tuple(sorted(pairs, key=lambda pair: list(WORDS).index(pair[0])))
+def _ordered(pairs: Sequence[tuple[str, str]]) -> Changes:
+    return tuple(sorted(pairs, key=lambda pair: list(LEVELS).index(pair[0])))

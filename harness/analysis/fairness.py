@@ -39,14 +39,14 @@ class Mismatch:
     """Something that must agree and does not: its name, and each value with the labels of the rows that have it."""
 
     kind: Kind
-    what: str
+    name: str
     sides: str
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.sides}"
+        return f"{self.name}: {self.sides}"
 
 
-def unfair(records: Iterable[RunRecord], budget: Budget) -> list[Mismatch]:
+def find_mismatches(records: Iterable[RunRecord], budget: Budget) -> list[Mismatch]:
     """Return the differences between the runs of a budget in what must agree; empty if there are none.
 
     In `controlled`, data settings, files, vocabularies and ids must agree; test set, decoding and signatures; training

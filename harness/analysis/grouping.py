@@ -322,8 +322,8 @@ def _labels(specs: Sequence[RunSpec]) -> list[str]:
     labels = []
     for spec, settings in zip(specs, flat, strict=True):
         names = [*_changed_fields(spec), *(name for name in varying[spec.variant] if name in settings), *execution]
-        named = dict.fromkeys("framework" if name == "backend" else name for name in names)
-        extra = ", ".join(_setting(name, settings) for name in named)
+        unique = dict.fromkeys("framework" if name == "backend" else name for name in names)
+        extra = ", ".join(_setting(name, settings) for name in unique)
         labels.append(short_line(spec.variant) + (f" ({extra})" if extra else ""))
     return labels
 

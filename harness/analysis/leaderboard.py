@@ -11,7 +11,7 @@ from harness.analysis import ablation, statistics
 from harness.analysis.ablation import Analysis
 from harness.analysis.effects import LEGEND, METHOD, Comparisons, Conclusion, Difference, Interval, Method, assumption
 from harness.analysis.evidence import Sentences, metric_function, row_evidence, stored_sentences
-from harness.analysis.fairness import other_vocabulary, unfair
+from harness.analysis.fairness import find_mismatches, other_vocabulary
 from harness.analysis.grouping import RunTable, groups
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import LEADERBOARD, MAIN, Metric
@@ -140,7 +140,7 @@ def analyse_bench(
     records, sentences = tuple(records), stored_sentences(results)
     tables = []
     for table in groups(records):
-        mismatches = tuple(map(str, unfair(table.records, table.budget)))
+        mismatches = tuple(map(str, find_mismatches(table.records, table.budget)))
         boards = {} if mismatches else leaderboards(table, sentences, method=method)
         tables.append(TableAnalysis(table, mismatches, boards))
     return BenchAnalysis(records, tuple(tables), sentences)

@@ -165,7 +165,7 @@ def _narrowed(name: str, runs: Sequence[Run], choice: str) -> list[Run]:
         near = did_you_mean(field_name, [*keys, *map(_last_part, keys)])
         hint = f" ({', '.join(fields)})" if fields and equals else near
         raise ValueError(f"side {name!r}: {choice!r} is not FIELD=VALUE with one field{hint}")
-    values = [own.get(fields[0]) for own in settings]
+    values = [run_settings.get(fields[0]) for run_settings in settings]
     selected = [run for run, run_value in zip(runs, values, strict=True) if _equals(run_value, value)]
     if not selected:
         accepted = ", ".join(dict.fromkeys(map(text_of, values)))

@@ -216,8 +216,8 @@ def _change(difference: Difference) -> Change:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    measured = [value for value in values if value is not None]
+    return math.fsum(measured) / len(measured) if measured else None
 
 
 # Single sentences and n-grams -----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.analysis.fairness import SOURCE_KINDS, Kind, Mismatch, unfair
+from harness.analysis.fairness import SOURCE_KINDS, Kind, Mismatch, find_mismatches
 from harness.analysis.grouping import RunTable, groups, rows
 from harness.audit.messages import first_few
 from harness.audit.run_folder import Skipped, StoredRun, skip_unless
@@ -43,7 +43,9 @@ def comparisons(runs: Sequence[StoredRun], *, per_budget: bool) -> tuple[Compare
         tables = list(groups(records, pilots=True))
     return tuple(
         ComparedRuns(
-            table, tuple(by_id[record.id] for record in table.records), tuple(unfair(table.records, table.budget))
+            table,
+            tuple(by_id[record.id] for record in table.records),
+            tuple(find_mismatches(table.records, table.budget)),
         )
         for table in tables
     )

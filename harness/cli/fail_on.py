@@ -60,12 +60,13 @@ def holds(condition: Condition, comparison: Comparison) -> list[str]:
     Raises:
         ValueError: "worse" needs a test, and the sides have too few seeds for one.
     """
-    metric, base = comparison.figure(condition.metric), comparison.sides[0]
+    metric, base = comparison.metric(condition.metric), comparison.sides[0]
     lines = []
     for side in comparison.sides[1:]:
         difference = metric.difference(side.letter, base.letter) if metric else None
         if metric is None or difference is None or difference.mean is None:
-            reason = (metric.silent if metric else "no record has it") or (difference.remark if difference else "")
+            reason = metric.not_compared if metric else "no record has it"
+            reason = reason or (difference.remark if difference else "")
             lines.append(f"--fail-on {condition.text}: unknown for {side.letter} ({side.label}): {reason}")
         elif condition.kind == "worse" and difference.n < LEAST_SEEDS:
             raise ValueError(
@@ -85,9 +86,9 @@ def _holds(condition: Condition, metric: MetricComparison, difference: Differenc
 
 
 def _describe(metric: MetricComparison, difference: Difference, side: Side, base: Side) -> str:
-    digits = max(4, metric.figure.digits)
+    digits = max(4, metric.definition.digits)
     names = f"{side.letter} ({side.label}) minus {base.letter} ({base.label})"
-    text = f"{metric.figure.name} of {names} is {signed(difference.mean, digits)}"
+    text = f"{metric.definition.name} of {names} is {signed(difference.mean, digits)}"
     if difference.low is not None:
         text += f" (95 % interval {bounds(difference, digits)}, n = {difference.n})"
     return text if difference.p_holm is None else f"{text}, p = {p_value(difference.p_holm)}"

@@ -156,7 +156,7 @@ def _fewer(effect: AblationEffect, study: Study) -> str:
 
 def _sentence(effect: AblationEffect) -> str:
     """Return an effect for a sentence: "+0.31 nats (95 % interval +0.25 to +0.37)"."""
-    value = f"{signed(effect.mean, effect.figure)} {ABLATION[effect.figure].unit}".rstrip()
+    value = f"{signed(effect.mean, effect.metric)} {ABLATION[effect.metric].unit}".rstrip()
     bounds = "no interval" if interval(effect) == MISSING else interval(effect)
     label = "" if effect.significant else f", {effect.conclusion.label}"
     return f"{value} ({'' if effect.low is None else '95 % interval '}{bounds}{label})"
@@ -250,7 +250,7 @@ def _batching(study: Study) -> str:
 
 def _pilots(study: Study, tuned: Tuned) -> list[str]:
     """Return what limits the choice of learning rates."""
-    choices = {cell.label: tuned.choices[cell.departures] for cell in study.cells if cell.departures in tuned.choices}
+    choices = {cell.label: tuned.choices[cell.changes] for cell in study.cells if cell.changes in tuned.choices}
     lines = []
     for edge, direction in (("lowest", "lower"), ("highest", "higher")):
         at_edge = [f"{label} ({choice.rate:g})" for label, choice in choices.items() if choice.edge == edge]

@@ -27,9 +27,9 @@ def forest(study: Study, fields: Sequence[FieldEffects]) -> Figure:
     0 is the base. Levels without a value show the status of their runs.
     """
     labels = [
-        (f"{field.field} (base: {word})", "bold") if word == field.words[0] else (f"{field.field} = {word}", "normal")
+        (f"{field.field} (base: {word})", "bold") if word == field.levels[0] else (f"{field.field} = {word}", "normal")
         for field in fields
-        for word in field.words
+        for word in field.levels
     ]
     picture, grid = figure(11, 1.7 + 0.3 * len(labels), columns=2, sharey=True)
     for axes, name in zip(grid[0], (MAIN, SECOND), strict=True):
@@ -83,7 +83,7 @@ def _point(axes: Axes, effect: AblationEffect, y: int, reach: float, incomplete:
             axes.plot([side * reach * 0.985], [y], marker=marker, ms=6, color=COLOUR, ls="none")
     if abs(effect.mean) > reach:
         side, marker, align = (1, ">", "right") if effect.mean > 0 else (-1, "<", "left")
-        text = f"{signed(effect.mean, effect.figure)} "
+        text = f"{signed(effect.mean, effect.metric)} "
         axes.text(side * reach * 0.95, y, text, va="center", ha=align, size=8, color=INK)
         axes.plot([side * reach * 0.985], [y], marker=marker, ms=6, color=COLOUR, ls="none")
         return

@@ -116,7 +116,7 @@ def _runs(effects: StudyEffects) -> list[tuple[RunRecord, str]]:
         for record, recipe in tuned
         if record.spec.budget == "tuned"
     ]
-    recipes = {cell.departures: cell.label for cell in cells}
+    recipes = {cell.changes: cell.label for cell in cells}
     return runs + [
         (record, f"{recipes[departures]}, pilot at {record.spec.training.peak_rate:g}")
         for departures, pilots in effects.tuned.pilots.items()
@@ -251,7 +251,7 @@ def _csv_row(effects: StudyEffects, kind: str, effect: AblationEffect) -> dict[s
         "kind": kind,
         "changed": label(contrast.changed),
         "against": label(contrast.against),
-        "figure": effect.figure,
+        "figure": effect.metric,
         "effect": effect.mean,
         **{name: getattr(effect, name) for name in ("low", "high", "p", "p_holm")},
         "significant": int(effect.significant),

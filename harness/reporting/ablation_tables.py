@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.analysis.ablation import Factorial, FieldEffects, Rank, StudyEffects, Tuned
-from harness.analysis.ablation_study import Departures, Study, StudyCell
+from harness.analysis.ablation_study import Changes, Study, StudyCell
 from harness.analysis.contrasts import AblationEffect, detectable
 from harness.analysis.effects import Conclusion, assumption
 from harness.analysis.grouping import measure
@@ -34,7 +34,7 @@ def signed(value: float | None, name: str) -> str:
 
 def interval(effect: AblationEffect) -> str:
     """Return an effect's interval, "+0.25 to +0.37", or the values of two seeds; a dash without either."""
-    return formatting.bounds(effect, ABLATION[effect.figure].digits)
+    return formatting.bounds(effect, ABLATION[effect.metric].digits)
 
 
 def effect_text(effect: AblationEffect) -> str:
@@ -42,7 +42,7 @@ def effect_text(effect: AblationEffect) -> str:
     if effect.mean is None:
         return MISSING
     bounds = "" if interval(effect) == MISSING else f" ({interval(effect)})"
-    return f"{signed(effect.mean, effect.figure)}{bounds} {effect.conclusion.symbol}"
+    return f"{signed(effect.mean, effect.metric)}{bounds} {effect.conclusion.symbol}"
 
 
 def cell(effect: AblationEffect) -> str | Cell:
@@ -50,7 +50,7 @@ def cell(effect: AblationEffect) -> str | Cell:
     if effect.mean is None:
         return MISSING
     return Cell(
-        signed(effect.mean, effect.figure),
+        signed(effect.mean, effect.metric),
         mark=effect.conclusion.symbol,
         detail="" if interval(effect) == MISSING else interval(effect),
         value=effect.mean,
@@ -88,7 +88,7 @@ class LevelRow:
 
     name: str
     level: str
-    changed: Departures
+    changed: Changes
     seeds: int
     cells: Mapping[str, str | Cell]
     parameters: str
@@ -113,9 +113,9 @@ def field_rows(study: Study, fields: Iterable[FieldEffects]) -> list[LevelRow]:
     for field in fields:
         for index, effects in enumerate(zip(*(field.effects[name] for name in ABLATION), strict=True)):
             contrast = effects[0].contrast
-            averaged = [part for part in study.cells if contrast.weights.get(part.departures, 0.0) > 0]
-            with_level = [part for part in study.cells if contrast.changed[0] in part.departures]
-            name = f"{field.field} ({field.words[0]})" if index == 0 else ""
+            averaged = [part for part in study.cells if contrast.weights.get(part.changes, 0.0) > 0]
+            with_level = [part for part in study.cells if contrast.changed[0] in part.changes]
+            name = f"{field.field} ({field.levels[0]})" if index == 0 else ""
             rows.append(_level_row(name, effects, averaged or with_level))
     return rows
 
@@ -125,7 +125,7 @@ def interaction_rows(study: Study, factorial: Factorial) -> list[LevelRow]:
     rows = []
     for effects in zip(*(factorial.interactions[name] for name in ABLATION), strict=True):
         changed = effects[0].contrast.changed
-        cells = [part for part in study.cells if set(changed) <= set(part.departures)]
+        cells = [part for part in study.cells if set(changed) <= set(part.changes)]
         rows.append(_level_row(" × ".join(field for field, _ in changed), effects, cells))
     return rows
 
@@ -137,7 +137,7 @@ def _level_row(name: str, effects: Sequence[AblationEffect], cells: Sequence[Stu
         ", ".join(level for _, level in contrast.changed),
         contrast.changed,
         len(contrast.seeds) if contrast.weights else 0,
-        {effect.figure: cell(effect) for effect in effects},
+        {effect.metric: cell(effect) for effect in effects},
         _parameters(cells),
         "; ".join(dict.fromkeys(filter(None, map(status, cells)))),
     )
@@ -242,11 +242,11 @@ def tuning_tables(effects: StudyEffects) -> list[Table]:
 def _pilots(study: Study, tuned: Tuned) -> Table:
     rates, rows = _rates(tuned), []
     for study_cell in study.cells:
-        choice = tuned.choices.get(study_cell.departures)
+        choice = tuned.choices.get(study_cell.changes)
         if choice is not None:
             texts = {rate: "diverged" if loss is None else f"{loss:.3f}" for rate, loss in choice.losses.items()}
             losses = [texts.get(rate, MISSING) for rate in rates]
-            rows.append((study_cell.label, *losses, _rate(tuned, study_cell.departures), choice.edge))
+            rows.append((study_cell.label, *losses, _rate(tuned, study_cell.changes), choice.edge))
     heads = ("recipe", *(f"{rate:g}" for rate in rates), "chosen", "at the edge of the grid")
     title = f"Validation loss of the pilots by learning rate ({pilots_text(tuned)})"
     return Table(f"l{'r' * len(rates)}rl", heads, tuple(rows), title)
@@ -264,6 +264,6 @@ def _side_by_side(title: str, sides: Sequence[Sequence[LevelRow]], tuned: Tuned 
     return Table("llrrrrr", ("field (base)", "level", "tuned rate", *heads), tuple(rows), f"{title}, untuned and tuned")
 
 
-def _rate(tuned: Tuned, departures: Departures) -> str:
-    choice = tuned.choices.get(departures)
+def _rate(tuned: Tuned, changes: Changes) -> str:
+    choice = tuned.choices.get(changes)
     return MISSING if choice is None or choice.rate is None else f"{choice.rate:g}"

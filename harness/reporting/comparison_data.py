@@ -54,7 +54,7 @@ def to_json(comparison: Comparison) -> str:
         "sides": [_side(side) for side in comparison.sides],
         "allowed": [{"name": item.name, "told": item.values} for item in comparison.allowed],
         "settings": [asdict(setting) for setting in comparison.settings],
-        "figures": [_metric(metric) for metric in comparison.figures],
+        "figures": [_metric(metric) for metric in comparison.metrics],
         "seeds_of_sentences": comparison.seeds,
         "parts": [asdict(subsets) for subsets in comparison.parts],
         "sentences_ranked_by": comparison.ranked_by,
@@ -78,22 +78,22 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def _metric(metric: MetricComparison) -> dict[str, Any]:
-    figure, table = metric.figure, metric.table
+    definition, table = metric.definition, metric.table
     letters = [interval.label for interval in metric.intervals]
     pairs = combinations(letters, 2) if table else ()
     return {
-        "name": figure.name,
-        "title": figure.title,
-        "better": figure.direction,
+        "name": definition.name,
+        "title": definition.title,
+        "better": definition.direction,
         "means": [_interval(interval) for interval in metric.intervals],
         "seeds": table.seeds if table else [],
         "comparisons": table.tests if table else 0,
         "table": None if table is None else "report" if metric.reported else "sides",
-        "detectable": table.detectable if table and not metric.unjudged else None,
+        "detectable": table.detectable if table and not metric.not_tested else None,
         "moderation": table.moderation if table else "",
         "differences": [_difference(metric, metric.difference(second, first)) for first, second in pairs],
-        "not_compared": metric.silent,
-        "not_tested": metric.unjudged,
+        "not_compared": metric.not_compared,
+        "not_tested": metric.not_tested,
         "remarks": table.remarks if table else [],
     }
 
@@ -110,7 +110,7 @@ def _difference(metric: MetricComparison, difference: Difference | None) -> dict
         "side": difference.first,
         "less": difference.second,
         "conclusion": metric.conclusion(difference),
-        "significant": difference.significant and not metric.unjudged,
+        "significant": difference.significant and not metric.not_tested,
     }
 
 
@@ -163,7 +163,7 @@ def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
             pair = {"first": base.letter, "second": side.letter}
             texts = {"first_text": setting.values[0], "second_text": value}
             yield {"section": "setting", "name": setting.name, **pair, **texts}
-    for metric in comparison.figures:
+    for metric in comparison.metrics:
         yield from _metric_rows(comparison, metric)
     for subsets in comparison.parts:
         yield from _subset_rows(comparison, subsets)
@@ -175,13 +175,13 @@ def _metric_rows(comparison: Comparison, metric: MetricComparison) -> Iterator[d
     for first, second in combinations([side.letter for side in comparison.sides], 2):
         row = {
             "section": "figure",
-            "name": metric.figure.name,
-            "better": metric.figure.direction,
+            "name": metric.definition.name,
+            "better": metric.definition.direction,
             "first": first,
             "second": second,
             "first_value": means[first],
             "second_value": means[second],
-            "remark": metric.silent or metric.unjudged,
+            "remark": metric.not_compared or metric.not_tested,
         }
         difference = metric.difference(second, first)
         if difference is not None:
@@ -190,10 +190,10 @@ def _metric_rows(comparison: Comparison, metric: MetricComparison) -> Iterator[d
                 "difference": difference.mean,
                 "tested_over": difference.tested,
                 "conclusion": metric.conclusion(difference).label,
-                "significant": difference.significant and not metric.unjudged,
+                "significant": difference.significant and not metric.not_tested,
                 "interval_covers": difference.basis,
                 "above_zero_on_new_seed": difference.above_zero,
-                "remark": difference.remark or metric.unjudged,
+                "remark": difference.remark or metric.not_tested,
                 "comparisons": metric.table.tests if metric.table else None,
             }
         yield row

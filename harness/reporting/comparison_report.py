@@ -84,11 +84,12 @@ def _warnings(comparison: Comparison) -> list[str]:
 
 def _finding(comparison: Comparison, side: Side) -> str:
     """Return in a sentence the difference in the main metric, with its test."""
-    base, main = comparison.sides[0], comparison.figure(MAIN)
+    base, main = comparison.sides[0], comparison.metric(MAIN)
     names = f"{side.letter} ({side.label})", f"{base.letter} ({base.label})"
     difference = main.difference(side.letter, base.letter) if main else None
     if main is None or difference is None or difference.mean is None:
-        reason = (main.silent if main else "") or (difference.remark if difference else "") or "no side has a score"
+        reason = (main.not_compared if main else "") or (difference.remark if difference else "")
+        reason = reason or "no side has a score"
         return f"sacreBLEU of {names[0]} and {names[1]} cannot be compared: {reason.rstrip('.')}."
     sentence = f"sacreBLEU, {names[0]} minus {names[1]}: {signed(difference.mean, 2)}"
     conclusion, interval = main.conclusion(difference), bounds(difference, 2)
@@ -130,7 +131,7 @@ def _settings(comparison: Comparison) -> list[Block]:
 def _metrics(comparison: Comparison, letter: str, kind: Kind, title: str) -> list[Block]:
     """Return the metrics of a kind for a side and the first side, with their differences and tests."""
     base = comparison.sides[0].letter
-    metrics = [metric for metric in comparison.figures if metric.figure.kind == kind]
+    metrics = [metric for metric in comparison.metrics if metric.definition.kind == kind]
     if not metrics:
         return []
     tests = {metric.table.tests for metric in metrics if metric.table}
@@ -148,17 +149,20 @@ def _metrics(comparison: Comparison, letter: str, kind: Kind, title: str) -> lis
 
 
 def _metric(metric: MetricComparison, letter: str, base: str) -> tuple[str, ...]:
-    figure, difference = metric.figure, metric.difference(letter, base)
+    definition, difference = metric.definition, metric.difference(letter, base)
     means = {interval.label: interval.mean for interval in metric.intervals}
-    scaled = [None if (mean := means[side]) is None else mean / figure.divisor for side in (base, letter)]
-    cells = (f"{figure.heading}{ARROWS[figure.direction]}", *(number(mean, figure.digits) for mean in scaled))
+    scaled = [None if (mean := means[side]) is None else mean / definition.divisor for side in (base, letter)]
+    cells = (
+        f"{definition.heading}{ARROWS[definition.direction]}",
+        *(number(mean, definition.digits) for mean in scaled),
+    )
     if difference is None or difference.mean is None:
         return (*cells, *[MISSING] * 4, _conclusion(Conclusion.NOT_TESTED), MISSING, "", "0")
-    new_seed = difference.better_on_new_seed(less_is_better=figure.less_is_better)
+    new_seed = difference.better_on_new_seed(less_is_better=definition.less_is_better)
     return (
         *cells,
-        signed(difference.mean / figure.divisor, figure.digits),
-        bounds(difference, figure.digits, figure.divisor),
+        signed(difference.mean / definition.divisor, definition.digits),
+        bounds(difference, definition.digits, definition.divisor),
         p_value(difference.p),
         p_value(difference.p_holm),
         _conclusion(metric.conclusion(difference)),
@@ -184,11 +188,11 @@ def _power(metrics: Sequence[MetricComparison], letter: str, base: str) -> list[
     notes = [
         f"{amount} of {len(pairs)} metrics differ significantly; without a true difference each would in 1 of 20 cases."
     ]
-    main = next((metric for metric, _ in pairs if metric.figure.name == MAIN), pairs[0][0])
+    main = next((metric for metric, _ in pairs if metric.definition.name == MAIN), pairs[0][0])
     if main.table is not None and main.table.detectable is not None:
-        detectable = number(main.table.detectable, main.figure.digits)
+        detectable = number(main.table.detectable, main.definition.digits)
         notes.append(
-            f"{main.figure.title}: a true difference of {detectable} is found with 80 % probability. "
+            f"{main.definition.title}: a true difference of {detectable} is found with 80 % probability. "
             f"{main.table.moderation}".strip()
         )
     return notes
@@ -197,8 +201,8 @@ def _power(metrics: Sequence[MetricComparison], letter: str, base: str) -> list[
 def _not_compared(metrics: Sequence[MetricComparison]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for metric in metrics:
-        if metric.silent:
-            reasons.setdefault(metric.silent, []).append(metric.figure.heading)
+        if metric.not_compared:
+            reasons.setdefault(metric.not_compared, []).append(metric.definition.heading)
     return [f"Not compared ({', '.join(names)}): {reason}." for reason, names in reasons.items()]
 
 
@@ -206,10 +210,10 @@ def _matrices(comparison: Comparison) -> list[Block]:
     """Return the differences of all pairs in the main metrics; empty for two sides."""
     blocks: list[Block] = []
     letters = [side.letter for side in comparison.sides]
-    for metric in filter(None, map(comparison.figure, MATRICES)):
+    for metric in filter(None, map(comparison.metric, MATRICES)):
         if metric.table is not None and len(letters) > 2:
             rows = tuple((row, *(_pair(metric, row, column) for column in letters)) for row in letters)
-            title = f"All pairs: {metric.figure.title} ({metric.figure.direction} is better)"
+            title = f"All pairs: {metric.definition.title} ({metric.definition.direction} is better)"
             blocks += [Heading(title), Table("l" + "r" * len(letters), ("row minus column", *letters), rows)]
     return blocks
 
@@ -218,17 +222,17 @@ def _pair(metric: MetricComparison, row: str, column: str) -> str:
     difference = None if row == column else metric.difference(row, column)
     if difference is None:
         return ""
-    return f"{signed(difference.mean, metric.figure.digits)} {_conclusion(metric.conclusion(difference))}"
+    return f"{signed(difference.mean, metric.definition.digits)} {_conclusion(metric.conclusion(difference))}"
 
 
 def _costs(comparison: Comparison, side: Side) -> list[Block]:
     """Return size, speed and memory of a side and the first side, without tests."""
     base, letter = comparison.sides[0], side.letter
-    metrics = [metric for metric in comparison.figures if metric.figure.kind == "cost"]
+    metrics = [metric for metric in comparison.metrics if metric.definition.kind == "cost"]
     if not metrics:
         return []
     symbol = Conclusion.NOT_TESTED.symbol
-    reason = next((metric.unjudged for metric in metrics if metric.figure.name != "parameters"), "")
+    reason = next((metric.not_tested for metric in metrics if metric.definition.name != "parameters"), "")
     notes = [f"{symbol} not tested: {reason}. Intervals cover seeds only."] if reason else []
     for measured in (base, side):
         for name in dict.fromkeys(map(machine, measured.records)):
@@ -244,7 +248,7 @@ def _cost(metric: MetricComparison, letter: str, base: str) -> tuple[str, ...]:
     values = {mean.label: mean.mean for mean in metric.intervals}
     first, second = values[base], values[letter]
     ratio = number(second / first if first and second is not None else None, 3)
-    if metric.figure.name == "parameters":
+    if metric.definition.name == "parameters":
         return *cells, MISSING, ratio, "counted"
     return *cells, interval, ratio, Conclusion.NOT_TESTED.symbol
 
@@ -327,7 +331,7 @@ def _ngrams(comparison: Comparison, examples: LargestDifferences) -> list[Block]
 
 
 def _legend(comparison: Comparison) -> tuple[str, ...]:
-    base, main = comparison.sides[0].letter, comparison.figure(MAIN)
+    base, main = comparison.sides[0].letter, comparison.metric(MAIN)
     seeds = len(main.table.seeds) if main and main.table else 0
     table = "the report's table" if main and main.reported else "the table of these sides"
     lines = [

@@ -33,7 +33,7 @@ from scipy import stats
 from harness.analysis.ablation import analyse
 from harness.analysis.ablation_study import studies
 from harness.analysis.effects import Conclusion
-from harness.analysis.fairness import unfair
+from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups
 from harness.experiments.ablation_grids import levels
 from harness.experiments.specs import DataSpec
@@ -241,7 +241,7 @@ def test_study_is_runs_that_differ_in_levels_only() -> None:
     assert all_studies[1].title.endswith("joint vocabulary")
     tables = groups([record for study in all_studies for record in study.records])
     assert [group.title.endswith("joint vocabulary") for group in tables] == [False, True]
-    assert [unfair(group.records, "controlled") for group in tables] == [[], []]
+    assert [find_mismatches(group.records, "controlled") for group in tables] == [[], []]
 
 
 def test_stored_sentences_widen_the_interval_of_a_score() -> None:

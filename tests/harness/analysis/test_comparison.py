@@ -24,7 +24,7 @@ from harness.storage.run_store import Hypothesis
 
 
 def metric_of(comparison: Comparison, name: str) -> MetricComparison:
-    metric = comparison.figure(name)
+    metric = comparison.metric(name)
     assert metric is not None
     return metric
 
@@ -94,7 +94,7 @@ def test_speed_is_shown_but_never_tested(tmp_path: Path) -> None:
     assert difference is not None
     assert difference.significant, "otherwise this test would show nothing"
     assert metric.conclusion(difference) is Conclusion.NOT_TESTED
-    assert metric.unjudged == "measured on different machines"
+    assert metric.not_tested == "measured on different machines"
     report = text(tmp_path)
     line = next(line for line in report.split("\n") if line.startswith("training throughput, tokens/s"))
     assert "2.001" in line
@@ -151,7 +151,7 @@ def test_budgets_are_compared_only_if_allowed_and_losses_only_on_the_same_words(
     comparison = compared(variant_pair, *sides, allow=[disagreement.name for disagreement in disagreements])
     perplexity, bleu = (metric_of(comparison, name) for name in ("test_perplexity", "bleu_sacre"))
     assert perplexity.difference("B", "A") is None
-    assert perplexity.silent == "the sides have different target words"
+    assert perplexity.not_compared == "the sides have different target words"
     assert bleu.difference("B", "A") is not None
 
 

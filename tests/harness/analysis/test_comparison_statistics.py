@@ -97,8 +97,8 @@ def test_compare_p_is_below_5_percent_exactly_if_the_interval_excludes_zero(tmp_
             scores = {"bleu_sacre": bleu, "chrf": bleu + generator.standard_normal()}
             save_record(tmp_path, variant, seed, scores=scores)
     significant = set()
-    for metric in compared(tmp_path, *variants).figures:
-        for difference in metric.table.differences if metric.table and not metric.unjudged else ():
+    for metric in compared(tmp_path, *variants).metrics:
+        for difference in metric.table.differences if metric.table and not metric.not_tested else ():
             if difference.tested == "seeds":
                 assert (difference.p < 0.05) == (difference.low > 0 or difference.high < 0)  # type: ignore[operator]
                 significant.add(difference.p < 0.05)  # type: ignore[operator]
@@ -122,7 +122,7 @@ def test_compare_two_rows_of_a_table_concludes_what_the_report_concludes(
     sides = selection.find((FIRST, SECOND), table_of_four, complain=pytest.fail)
     table_rows = comparison.other_rows(sides, table_of_four)
     assert [row.label for row in table_rows] == ["paper", "torch_reference"]
-    metric = compare(sides, (), None, examples=0, table_rows=table_rows).figure("bleu_sacre")
+    metric = compare(sides, (), None, examples=0, table_rows=table_rows).metric("bleu_sacre")
     assert metric is not None
     difference = metric.difference("B", "A")
     (table,) = groups(run_store.records(table_of_four))
@@ -144,7 +144,7 @@ def test_compare_two_rows_of_a_table_concludes_what_the_report_concludes(
 
 def test_compare_without_the_rows_of_the_report_corrects_for_the_sides_alone(table_of_four: Path) -> None:
     sides = selection.find((FIRST, SECOND), table_of_four, complain=pytest.fail)
-    metric = compare(sides, (), None, examples=0).figure("bleu_sacre")
+    metric = compare(sides, (), None, examples=0).metric("bleu_sacre")
     assert metric is not None
     assert metric.table is not None
     assert metric.table.tests == 1

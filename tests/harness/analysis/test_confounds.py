@@ -15,7 +15,7 @@ from small_runs import TINY, spec
 from harness.analysis.ablation import Analysis, analyse
 from harness.analysis.ablation_study import studies
 from harness.analysis.confounds import confounds, embedding_ratio
-from harness.analysis.fairness import unfair
+from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups
 from harness.audit.rules import check
 from harness.data.dataset import prepare
@@ -157,7 +157,7 @@ def test_analyse_batching_is_compared_although_batches_and_updates_differ(tmp_pa
     (effects,) = analysis.studies
     assert effects.study.differences == ()
     assert effects.study.base["batching"] == "random"
-    assert effects.fields[0].words == BATCHINGS
+    assert effects.fields[0].levels == BATCHINGS
     assert all(effect.mean is not None for effect in effects.fields[0].effects["validation_loss"])
     html = page(analysis, tmp_path, ".html")
     assert (
@@ -214,8 +214,8 @@ def test_groups_runs_with_different_batching_are_in_separate_tables() -> None:
         "batches of similar length",
         "batches by tokens",
     }
-    assert [unfair(table.records, "controlled") for table in tables] == [[], [], []]
-    assert unfair(grid({"batching": ("random", "tokens")}), "controlled")
+    assert [find_mismatches(table.records, "controlled") for table in tables] == [[], [], []]
+    assert find_mismatches(grid({"batching": ("random", "tokens")}), "controlled")
 
 
 @pytest.mark.parametrize(

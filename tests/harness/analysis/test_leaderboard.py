@@ -57,7 +57,7 @@ def test_conclude_follows_test_and_direction(
 )
 def test_effect_text_has_the_symbol_of_its_conclusion(fields: dict[str, Any], expected: str) -> None:
     contrast = Contrast((("norm", "rms"),), (("norm", "layernorm"),), {}, (0, 1), 1)
-    effect = AblationEffect(label=contrast.label, figure="validation_loss", contrast=contrast, tested="seeds")
+    effect = AblationEffect(label=contrast.label, metric="validation_loss", contrast=contrast, tested="seeds")
     assert effect_text(replace(effect, **fields)) == expected
 
 

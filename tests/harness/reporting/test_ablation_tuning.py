@@ -14,7 +14,7 @@ from ablation_factory import LOSS, analysed, findings, markdown, pilot, terminal
 from record_factory import record as synthetic_record
 
 from harness.analysis.ablation import StudyEffects
-from harness.analysis.fairness import unfair
+from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups
 from harness.audit import plausibility_rules, row_difference_rules
 from harness.audit.run_folder import Skipped
@@ -105,7 +105,7 @@ def test_tuned_and_untuned_effects_are_shown_with_their_rates(tmp_path: Path) ->
 )
 def test_tuned_runs_may_differ_in_the_rate_only(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     records = tuned_runs()
-    assert unfair(records, "tuned") == []
+    assert find_mismatches(records, "tuned") == []
     changed = [
         replace(record, fingerprints={**record.fingerprints, **change})
         if (record.spec.budget, record.spec.seed, positions(record)) == ("tuned", 1, "sinusoidal")
@@ -118,7 +118,7 @@ def test_tuned_runs_may_differ_in_the_rate_only(change: dict[str, Any], message:
     assert study.tuned.effects is not None
     assert any(message in line for line in study.tuned.effects.study.differences)
     assert not study.tuned.effects.fields
-    assert any(message in str(line) for line in unfair(changed, "tuned"))
+    assert any(message in str(line) for line in find_mismatches(changed, "tuned"))
     assert "No tuned table: these runs are not comparable." in markdown(analysed(changed), tmp_path)
 
 
@@ -132,7 +132,7 @@ def test_run_with_another_setting_is_not_the_tuned_run_of_a_cell() -> None:
     spec = replace(record.spec, training=replace(record.spec.training, beta2=0.98))
     changed = replace(record, spec=spec, id=spec.id)
     assert study_of([changed if run is record else run for run in records]).tuned is not None
-    assert any("training.beta2" in str(line) for line in unfair([*records, changed], "tuned"))
+    assert any("training.beta2" in str(line) for line in find_mismatches([*records, changed], "tuned"))
 
 
 def test_level_without_its_tuned_run_is_named() -> None:
@@ -177,7 +177,7 @@ def test_bench_report_has_a_table_of_tuned_runs_and_no_pilots(tmp_path: Path) ->
     records = tuned_runs()
     assert [group.budget for group in groups(records)] == ["controlled", "tuned"]
     assert [group.budget for group in groups(records, pilots=True)] == ["controlled", "tuned", "pilot"]
-    assert [unfair(group.records, group.budget) for group in groups(records, pilots=True)] == [[], [], []]
+    assert [find_mismatches(group.records, group.budget) for group in groups(records, pilots=True)] == [[], [], []]
     report = bench_report.document(records)
     page = bench_report.write(report, records, tmp_path).read_text()
     for text in (render_text.document(report), page):

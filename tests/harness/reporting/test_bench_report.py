@@ -18,7 +18,7 @@ from places import FIXTURES, ROOT
 from record_factory import narrow, record
 
 from harness.analysis.effects import Method
-from harness.analysis.fairness import unfair
+from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups, rows
 from harness.analysis.leaderboard import analyse_bench
 from harness.cli.report_options import without_disturbed_rates
@@ -34,8 +34,8 @@ QUICK = Method(resamples=50, trials=50)
 TWO = ("learned_positions", "bahdanau_gru")
 
 
-def mismatches(records: Iterable[RunRecord]) -> list[str]:
-    return list(map(str, unfair(records, "controlled")))
+def mismatch_lines(records: Iterable[RunRecord]) -> list[str]:
+    return list(map(str, find_mismatches(records, "controlled")))
 
 
 def runs(*variants: str, seeds: int = 2, **changes: Any) -> list[RunRecord]:
@@ -55,7 +55,7 @@ def broken(one: RunRecord, status: Any = "failed", **kept: Any) -> RunRecord:
 
 
 def test_identical_runs_are_fair() -> None:
-    assert mismatches(runs(*RECIPES)) == []
+    assert mismatch_lines(runs(*RECIPES)) == []
 
 
 def spec_change(**changes: Any) -> Callable[[RunRecord], RunRecord]:
@@ -112,7 +112,7 @@ def test_each_difference_is_found_named_and_refused(name: str) -> None:
     change, expected = DIFFERENCES[name]
     found = runs("learned_positions", "sinusoidal_handmade", "paper")
     changed = [*found[:-1], change(found[-1])]
-    lines = mismatches(changed)
+    lines = mismatch_lines(changed)
     assert any(re.search(expected, line) for line in lines), lines
     if len(groups(changed)) == 1:
         assert "not comparable" in terminal(changed)
@@ -121,46 +121,46 @@ def test_each_difference_is_found_named_and_refused(name: str) -> None:
 
 def test_a_single_difference_gives_a_single_line() -> None:
     found = runs(*RECIPES)
-    lines = mismatches([*found[:-1], with_print(found[-1], source_vocabulary="1" * 64)])
+    lines = mismatch_lines([*found[:-1], with_print(found[-1], source_vocabulary="1" * 64)])
     assert len(lines) == 1
     assert "torch_reference" in lines[0]
 
 
 def test_tensors_of_other_shapes_and_other_draws_are_not_compared() -> None:
     found = runs("learned_positions", "sinusoidal_handmade")
-    assert mismatches([*found[:-1], tensor_change("128x256:" + "0" * 64)(found[-1])]) == []
+    assert mismatch_lines([*found[:-1], tensor_change("128x256:" + "0" * 64)(found[-1])]) == []
     names = [one.fingerprints["weights"]["source.embedding"] for one in found]
     assert names[0] != names[2], "a normal and a Xavier embedding differ by design"
 
 
 def test_teacher_forcing_matters_to_recurrent_decoders_only() -> None:
     found = runs("learned_positions", "paper")
-    assert mismatches([*found[:2], *map(training_change(teacher_forcing=0.5), found[2:])]) == []
+    assert mismatch_lines([*found[:2], *map(training_change(teacher_forcing=0.5), found[2:])]) == []
 
 
 def test_runs_that_did_not_complete_are_checked_as_far_as_they_got() -> None:
     found = runs()
-    assert mismatches([*found[:-1], replace(broken(found[-1]), fingerprints={})]) == []
-    assert mismatches([*found[:-1], with_print(broken(found[-1]), tokenised="1" * 64)]) != []
+    assert mismatch_lines([*found[:-1], replace(broken(found[-1]), fingerprints={})]) == []
+    assert mismatch_lines([*found[:-1], with_print(broken(found[-1]), tokenised="1" * 64)]) != []
 
 
 def test_many_tensors_are_one_line() -> None:
     names = {f"encoder.{layer}.self.query.kernel": "256x256:" + "a" * 64 for layer in range(30)}
     found = [with_print(one, weights=names) for one in runs("learned_positions", "paper", seeds=1)]
     other = {name: digest.replace("a", "b") for name, digest in names.items()}
-    lines = mismatches([found[0], with_print(found[1], weights=other)])
+    lines = mismatch_lines([found[0], with_print(found[1], weights=other)])
     assert len(lines) == 1
     assert "and 22 more" in lines[0]
 
 
 def test_source_budgets_may_differ_in_training_but_not_in_data_or_signatures() -> None:
     found = runs(*RECIPES, seeds=1, budget="source")
-    assert unfair(found, "source") == []
-    assert mismatches(found) == [], "the check of controlled runs leaves them alone"
-    assert unfair([*found[:-1], with_print(found[-1], files={"train.de": "0" * 64})], "source")
-    assert unfair([*found[:-1], replace(found[-1], signatures={"bleu_sacre": "tok:intl"})], "source")
+    assert find_mismatches(found, "source") == []
+    assert mismatch_lines(found) == [], "the check of controlled runs leaves them alone"
+    assert find_mismatches([*found[:-1], with_print(found[-1], files={"train.de": "0" * 64})], "source")
+    assert find_mismatches([*found[:-1], replace(found[-1], signatures={"bleu_sacre": "tok:intl"})], "source")
     other = replace(found[-1], signatures={**found[-1].signatures, "bleu_tutorial": "tok:subwords"})
-    assert unfair([*found[:-1], with_print(other, target_vocabulary="1" * 64)], "source") == []
+    assert find_mismatches([*found[:-1], with_print(other, target_vocabulary="1" * 64)], "source") == []
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_unlike_runs_never_share_a_table() -> None:
     ]
     tables = groups(found)
     assert len({group.heading for group in tables}) == len(tables) == len(found)
-    assert sum("data.training_pairs" in line for line in mismatches(found)) == 1
+    assert sum("data.training_pairs" in line for line in mismatch_lines(found)) == 1
 
 
 def test_longest_trained_table_comes_first_and_gives_the_headline() -> None:
