@@ -189,14 +189,14 @@ def test_pieces_malformed_stream_is_refused_with_its_line(
 
 def test_pieces_endless_line_is_refused() -> None:
     class Endless(io.RawIOBase):
-        read_bytes = 0
+        bytes_read = 0
 
         def readable(self) -> bool:
             return True
 
         def readinto(self, buffer: Any) -> int:
-            Endless.given += len(buffer)
-            assert Endless.given < 2_000_000
+            Endless.bytes_read += len(buffer)
+            assert Endless.bytes_read < 2_000_000
             buffer[:] = b"\xf0\x9f\x98\x80"[: len(buffer)] * (len(buffer) // 4 or 1)
             return len(buffer)
 
