@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import BASE, FAMILIES, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, build, one_thread, subject
+from small_models import BASE, FAMILIES, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, build, subject
 from small_runs import spec
 
 import impls
@@ -35,16 +35,11 @@ from impls.pytorch.matmul_precision import has_effect, matmul_precision
 
 CPU = torch.device("cpu")
 NO_EFFECT = "needs a CPU that multiplies in bfloat16 with matmul_precision='medium', such as one with AMX"
+pytestmark = pytest.mark.usefixtures("single_thread")
 lowers = pytest.mark.skipif(not has_effect("medium", CPU), reason=NO_EFFECT)
 exact = pytest.mark.skipif(has_effect("high", CPU), reason="needs a CPU without products in TF32")
 RUN = spec("learned_positions", replace(BASE, max_length=100, dropout=0.1))
 BATCHES = [subject(BASE).realistic_batch(seed) for seed in range(4)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture(autouse=True)
