@@ -105,22 +105,18 @@ def _records(analysis: Analysis) -> list[RunRecord]:
 
 def _runs(effects: StudyEffects) -> list[tuple[RunRecord, str]]:
     """Return the runs of a study with their recipes; those of tuning with their learning rate."""
-    cells = effects.study.cells
+    cells, tuned = effects.study.cells, effects.tuned
     runs = [(record, cell.label) for cell in cells for record in cell.records.values()]
-    if effects.tuned is None:
+    if tuned is None:
         return runs
-    tuned_cells = effects.tuned.effects.study.cells if effects.tuned.effects else ()
-    tuned = [(record, cell.label) for cell in tuned_cells for record in cell.records.values()]
-    runs += [
-        (record, f"{recipe}, learning rate {record.spec.training.peak_rate:g}")
-        for record, recipe in tuned
-        if record.spec.budget == "tuned"
-    ]
     recipes = {cell.changes: cell.label for cell in cells}
+    tuned_cells = tuned.effects.study.cells if tuned.effects else ()
+    final = [(record, cell.changes, "learning rate") for cell in tuned_cells for record in cell.records.values()]
+    final = [run for run in final if run[0].spec.budget == "tuned"]
+    pilots = [(record, changes, "pilot at") for changes, same in tuned.pilots.items() for record in same]
     return runs + [
-        (record, f"{recipes[departures]}, pilot at {record.spec.training.peak_rate:g}")
-        for departures, pilots in effects.tuned.pilots.items()
-        for record in pilots
+        (record, f"{recipes[changes]}, {noun} {record.spec.training.peak_rate:g}")
+        for record, changes, noun in (*final, *pilots)
     ]
 
 

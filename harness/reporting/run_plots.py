@@ -288,9 +288,13 @@ def quality_against_speed(rows: Sequence[TableRow], labels: Sequence[str], names
             tip = f"{label}: {METRICS[MAIN].format(point[1])}, {significant_digits(point[0])} {METRICS[name].unit}"
             axes.plot([point[0]], [point[1]], gid=f"{TIP}{tip}", zorder=3, **_point(style, size=8))
             ends.append((*point, label, style))
-        front = pareto_front([(x, y) for x, y, *_ in ends])
-        axes.plot([x for x, _ in front], [y for _, y in front], color="#BBBBBB", lw=1.2, zorder=1)
-        _limits(axes, ends)
+        xs, ys = [x for x, *_ in ends], [y for _, y, *_ in ends]
+        front = pareto_front(list(zip(xs, ys, strict=True)))
+        axes.plot(*zip(*front, strict=True), color="#BBBBBB", lw=1.2, zorder=1)
+        factor, margin = max((max(xs) / min(xs)) ** 0.2, 1.3), max((max(ys) - min(ys)) * 0.15, 0.5)
+        axes.set_ylim(min(ys) - margin, max(ys) + margin)
+        axes.set_xlim(min(xs) / factor, max(xs) * factor)
+        logarithmic(axes, "x")
         axes.set_xlabel(f"{METRICS[name].heading} (log scale)")
         axes.set_title(METRICS[name].title.capitalize())
         if axes is grid[0, -1]:
@@ -304,13 +308,3 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
     """Return the points that no other point equals or exceeds in both coordinates, by their first coordinate."""
     unique = set(points)
     return sorted(p for p in unique if not any(q != p and q[0] >= p[0] and q[1] >= p[1] for q in unique))
-
-
-def _limits(axes: Axes, points: Sequence[tuple[float, float, str, Style]]) -> None:
-    """Set limits that leave room for labels on all sides."""
-    xs, ys = [x for x, *_ in points], [y for _, y, *_ in points]
-    factor = max((max(xs) / min(xs)) ** 0.2, 1.3)
-    margin = max((max(ys) - min(ys)) * 0.15, 0.5)
-    axes.set_ylim(min(ys) - margin, max(ys) + margin)
-    axes.set_xlim(min(xs) / factor, max(xs) * factor)
-    logarithmic(axes, "x")
