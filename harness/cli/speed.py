@@ -19,9 +19,8 @@ from harness.experiments.specs import DataSpec, RunSpec, number_format
 from harness.processes import machine
 from harness.processes.progress_display import Display
 from harness.processes.signals import Interrupted, SignalGuard
-from harness.speed import plan as plans
-from harness.speed.measurement import Measurement, MeasurementPlan, Unavailable
-from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Amounts, ModelJob
+from harness.speed.measurement import Measurement
+from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Amounts, MeasurementPlan, ModelJob, Unavailable, weights_key
 from harness.storage import run_store
 from harness.training import load
 from impls import registry
@@ -64,13 +63,13 @@ def _render_stored(arguments: argparse.Namespace) -> int:
     Raises:
         ValueError: An option of the measurement is given, too.
     """
-    from harness.speed import document_store
+    from harness.speed import speed_document
 
     for name, default in arguments.measurement_defaults.items():
         if getattr(arguments, name) != default:
             option = f"--{name.replace('_', '-')}"
             raise ValueError(f"{option} with --from: --from measures nothing, so give one or the other")
-    _write_page(document_store.load(arguments.document), arguments.reports)
+    _write_page(speed_document.load(arguments.document), arguments.reports)
     return 0
 
 
@@ -108,12 +107,14 @@ def _measure(
 
 def _store(measurement: Measurement, results: Path, reason: str) -> tuple[SpeedDocument, Path]:
     """Print and store a measurement; `reason` is why it ended early, or empty."""
-    from harness.speed import document_store, terminal_table
+    from harness.reporting import speed_report
+    from harness.speed import speed_document
     from harness.speed.assemble import assemble
 
     document = assemble(measurement, status="incomplete" if reason else "complete", reason=reason)
-    say(terminal_table.terminal(document))
-    return document, document_store.save(results, document)
+    path = speed_document.save(results, document)
+    say(speed_report.terminal(document))
+    return document, path
 
 
 def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
@@ -122,6 +123,8 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
     from impls import weights
 
     size = SIZES[arguments.size]
+    if arguments.rounds:
+        size = replace(size, rounds=arguments.rounds, decoding_rounds=arguments.rounds)
     unavailable: list[Unavailable] = []
     _chosen_baselines(arguments)
     subjects = _subjects(arguments, size, unavailable)
@@ -138,13 +141,11 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
     ]
     base = next((job for job in jobs if job.spec.variant == DEFAULT_BASE), jobs[0])
     plan = MeasurementPlan(
-        size=size,
-        rounds=arguments.rounds or size.rounds,
-        decoding_rounds=arguments.rounds or size.decoding_rounds,
+        amounts=size,
         parts=tuple(part for part in PARTS if part in (arguments.part or PARTS)),
         jobs=(*jobs, *_baselines(arguments, size, base, unavailable)),
         absent=tuple(unavailable),
-        given=_stored_weights(arguments, jobs, dataset),
+        trained=_stored_weights(arguments, jobs, dataset),
         base=base,
         command=arguments.typed,
         note=arguments.note,
@@ -222,18 +223,7 @@ def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, subject:
 def _job(
     arguments: argparse.Namespace, size: Amounts, spec: RunSpec, name: str, library: str, baseline: str = ""
 ) -> ModelJob:
-    return ModelJob(
-        name=name,
-        spec=spec,
-        library=library,
-        baseline=baseline,
-        updates=size.updates,
-        validation_batches=size.validation_batches,
-        sentences=size.sentences,
-        single_sentences=size.single_sentences,
-        beam=arguments.beam,
-        profiled_updates=size.profiled_updates,
-    )
+    return ModelJob(name=name, spec=spec, amounts=size, beam=arguments.beam, library=library, baseline=baseline)
 
 
 def _baselines(
@@ -253,7 +243,7 @@ def _baselines(
             reason = f"it is a Transformer, and only {spec.variant} is measured"
         if reason:
             unavailable.append(
-                Unavailable(name=name, variant=spec.variant, framework=library, reason=reason, is_baseline=True)
+                Unavailable(name=name, variant=spec.variant, framework=library, reason=reason, kind="peer")
             )
         else:
             baseline_spec = replace(spec, framework="torch", backend=None, cuda_graphs="off")
@@ -283,12 +273,12 @@ def _stored_weights(
     weights: dict[Recipe | str, tuple[Arrays, str]] = {}
     if arguments.weights and not USING_WEIGHTS & set(arguments.part or PARTS):
         raise ValueError(f"--weights with --part {arguments.part[0]}, which uses no weights")
-    keys = {plans.same_weights(job.spec.recipe, job.spec.variant) for job in jobs}
+    keys = {weights_key(job.spec) for job in jobs}
     for name in arguments.weights:
         path = Path(name)
         results, prefix = (path.parent, path.name) if (path / run_store.RECORD).is_file() else (arguments.results, name)
         record = run_store.find(results, prefix)
-        key = plans.same_weights(record.spec.recipe, record.spec.variant)
+        key = weights_key(record.spec)
         if key not in keys:
             raise ValueError(f"--weights {name}: run {record.id} has a recipe that is not measured here")
         if key in weights:
@@ -304,10 +294,10 @@ def _stored_weights(
 def _announce(plan: MeasurementPlan) -> None:
     spec = plan.base.spec
     say(
-        f"Size {plan.size.name} ({plan.size.purpose}): {len(plan.jobs)} subjects, {plan.rounds} rounds, "
+        f"Size {plan.amounts.name} ({plan.amounts.purpose}): {len(plan.jobs)} subjects, {plan.amounts.rounds} rounds, "
         f"{spec.threads} threads, {spec.device}, {number_format(spec)}{', CUDA graphs' * (spec.cuda_graphs == 'on')}."
     )
-    needed, available = plan.size.gigabytes * len(plan.jobs), machine.memory_bytes() / 1e9
+    needed, available = plan.amounts.gigabytes * len(plan.jobs), machine.memory_bytes() / 1e9
     if needed > available:
         warn(
             f"{len(plan.jobs)} simultaneous subjects need about {needed:.0f} GB of memory and this machine has "
@@ -315,9 +305,9 @@ def _announce(plan: MeasurementPlan) -> None:
         )
     for subject in plan.absent:
         say(f"Left out: {subject.name}. {subject.reason}")
-    recipes = {plans.same_weights(job.spec.recipe, job.spec.variant) for job in plan.jobs}
-    if recipes - set(plan.given) and USING_WEIGHTS & set(plan.parts):
+    recipes = {weights_key(job.spec) for job in plan.jobs}
+    if recipes - set(plan.trained) and USING_WEIGHTS & set(plan.parts):
         say(
-            f"Each recipe without --weights is first trained for {plan.size.learning_updates} updates, so that "
+            f"Each recipe without --weights is first trained for {plan.amounts.learning_updates} updates, so that "
             "translations end by themselves; --weights uses those of a run instead."
         )

@@ -200,6 +200,7 @@ def _expected(error: Any) -> str:
         "greater_than": "more than {gt}",
         "less_than": "less than {lt}",
         "less_than_equal": "at most {le:,}",
+        "string_too_long": "at most {max_length:,} characters",
     }
     if error["type"] in limits:
         return "expected " + limits[error["type"]].format(**error["ctx"])

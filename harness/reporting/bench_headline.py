@@ -1,4 +1,4 @@
-"""The headline of a report of runs: who leads the longest-trained table and how surely, and what limits that."""
+"""The headline of a report of runs: the leader of the longest-trained table, its significance, and its limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_NAMES = 3
 
 
 def headline(tables: Sequence[TableAnalysis]) -> Headline:
-    """Return the finding of the longest-trained table in which a run completed, and what limits it."""
+    """Return the finding of the longest-trained table with a completed run, and its limits."""
     main = next((judged for judged in tables if any(row.completed for row in judged.table.rows)), tables[0])
     return Headline(_finding(main), _caveat(main, len(tables)))
 
@@ -29,7 +29,7 @@ def _finding(judged: TableAnalysis) -> str:
         return f"The runs on {where} differ in {points} in which they must agree, so they are not compared."
     if board is None or not board.ranking:
         return f"No run on {where} has completed with a sacreBLEU, so there is nothing to compare."
-    best, *others = board.ranking
+    best, *rest = board.ranking
     row = table.rows[judged.labels.index(best)]
     summary = row.summary(MAIN)
     assert summary.mean is not None
@@ -38,39 +38,34 @@ def _finding(judged: TableAnalysis) -> str:
     epochs = max(len(record.curve) for record in row.records)
     after = f"After {count(epochs, 'epoch')} " if epochs else ""
     finding = f"{after}{best} reaches {summary.mean:.1f}{spread} sacreBLEU ({seeds}) on {where}"
-    return f"{finding}{_lead(board, others)}."
+    return f"{finding}{_lead(board, rest)}."
 
 
-def _lead(board: MetricLeaderboard, others: Sequence[str]) -> str:
-    """Return how the best row stands to the others."""
-    if not others:
+def _lead(board: MetricLeaderboard, rest: Sequence[str]) -> str:
+    """Return the lead of the best row over the rest of the rows."""
+    if not rest:
         return "; no other variant has completed there"
-    ahead = board.comparisons.between(board.ranking[0], others[0]).mean
-    margin = "" if ahead is None else f", {ahead:.2f} above {others[0]}"
+    ahead = board.comparisons.between(board.ranking[0], rest[0]).mean
+    margin = "" if ahead is None else f", {ahead:.2f} above {rest[0]}"
     if board.seeds < 2:
         seeds = "with one seed," if board.seeds else "without a seed that all variants have,"
         return f"{margin}; {seeds} seed noise is unknown, so no variant can be called better than another"
     if board.seeds < CLAIM_SEEDS:
         return f"{margin}; {board.seeds} seeds are too few for a claim, which needs {CLAIM_SEEDS}"
-    under = assumption(board.seeds)
-    undecided = [label for label in others if board.against_best(label) is not Conclusion.WORSE]
-    if len(undecided) == len(others):
-        return f"{margin}, but its lead over no other variant is significant{under}"
-    decided = len(others) - len(undecided)
-    among = f"all {decided} others" if not undecided else f"{decided} of the {len(others)} others"
-    among = "the only other" if len(others) == 1 else among
-    rest = f", while {_names(undecided)} {'is' if len(undecided) == 1 else 'are'} tied with it" if undecided else ""
-    return f", significantly above {among}{rest}{under}"
-
-
-def _names(labels: Sequence[str]) -> str:
-    if len(labels) > MOST_NAMES:
-        return f"{', '.join(labels[:MOST_NAMES])} and {len(labels) - MOST_NAMES} more"
-    return listed(labels)
+    condition = assumption(board.seeds)
+    tied = [label for label in rest if board.against_best(label) is not Conclusion.WORSE]
+    if len(tied) == len(rest):
+        return f"{margin}, but its lead over no other variant is significant{condition}"
+    if not tied:
+        among = "the only other" if len(rest) == 1 else f"all {len(rest)} others"
+        return f", significantly above {among}{condition}"
+    names = listed([*tied[:MOST_NAMES], *([f"{len(tied) - MOST_NAMES} more"] if len(tied) > MOST_NAMES else [])])
+    among = f"{len(rest) - len(tied)} of the {len(rest)} others"
+    return f", significantly above {among}, while {names} {'is' if len(tied) == 1 else 'are'} tied with it{condition}"
 
 
 def _caveat(judged: TableAnalysis, tables: int) -> str:
-    """Return for what the finding holds, and of which runs it knows nothing."""
+    """Return the conditions of the finding, and how many runs it does not include."""
     records = judged.table.records
     lost = [record for record in records if record.status != "completed"]
     text = "This holds for this corpus, test set, size and budget alone"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,17 +29,20 @@ from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
 from harness.text import count, short_line
 
-SHOWN = (
+DEFAULT_COLUMNS = (
     "bleu_sacre",
     "test_perplexity",
     "parameters",
     "training_tokens_per_second",
     "decoding_sentences_per_second",
 )
-"""The metrics of a leaderboard that are always shown, where a run has them; the others are optional columns."""
+"""The metrics that a leaderboard shows at first, if a run has them; other metrics are optional columns."""
+
 TITLES = {"training_tokens_per_second": "training tokens/s", "decoding_sentences_per_second": "sentences/s"}
-MATRICES = ("bleu_sacre", "test_perplexity")
-MARK = "*"
+MAIN_METRICS = ("bleu_sacre", "test_perplexity")
+"""The metrics with a chart and a matrix of differences."""
+
+OTHER_VOCABULARY = "*"
 EXPLANATIONS = {
     "controlled": "One training recipe for all: only the architecture differs.",
     "source": "Each variant with the training its source uses: compare sacreBLEU and chrF; perplexity and BLEU on "
@@ -81,27 +84,27 @@ def document(
 
     Args:
         records: The runs.
-        results: The folder of the runs: translations, sentence statistics, attention and weights are read there.
-            Without it the page shows the records alone.
+        results: The folder of the runs with translations, sentence statistics, attention and weights. Without it, the
+            page only shows the records.
         texts: The test sets whose source and reference the page may show.
-        command: The command that made the runs; by default those of the records.
-        method: How intervals and tests are made.
-        failures: The rules of `check` that fail, a line each.
+        command: The command that made the runs; by default the commands of the records.
+        method: The method of intervals and tests.
+        failures: A line for each failed rule of `check`.
 
     Raises:
-        ValueError: There are no records, or a stored file is damaged; the message names it.
+        ValueError: There are no records, or a stored file is damaged; the message names the file.
     """
     analysis = analyse_bench(records, results, method=method)
     tables = analysis.tables
     if not tables:
         raise ValueError("there are no run records to report; train something first: python -m harness bench")
-    shown = [record for judged in tables for record in judged.table.records]
+    records = [record for judged in tables for record in judged.table.records]
     warnings = [f"This record fails the check of this project: {line}" for line in failures]
     return Document(
         title="Bakeoff: small Transformers and a GRU compared",
         headline=bench_headline.headline(tables),
-        warnings=(*report_sections.corpus_warnings(shown), *warnings),
-        about=report_sections.about(shown),
+        warnings=(*report_sections.corpus_warnings(records), *warnings),
+        about=report_sections.about(records),
         blocks=(
             Links(
                 (
@@ -121,7 +124,7 @@ def document(
             *report_sections.translations(tables, results, texts or {}),
             *report_sections.attention(tables, results, texts or {}),
             *_learned_positions(tables, results),
-            *report_sections.method(shown, command, [_agreement(judged) for judged in tables if judged.leaderboards]),
+            *report_sections.method(records, command, [_agreement(judged) for judged in tables if judged.leaderboards]),
         ),
     )
 
@@ -147,36 +150,38 @@ def _leaderboards(tables: Sequence[TableAnalysis]) -> list[Block]:
 
 
 def leaderboard(judged: TableAnalysis) -> Table:
-    """Return a table's leaderboard, best row first by the first judged metric, missing columns left out."""
+    """Return the leaderboard of a table, best row first, without columns that have no values."""
     first = next(iter(judged.leaderboards.values()), None)
     order = first.ranking if first else []
     rows = sorted(
         zip(judged.labels, judged.table.rows, strict=True),
         key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order),
     )
-    known = [name for name in METRICS if any(row.summary(name).values for _, row in rows)]
-    names = [name for name in SHOWN if name in known]
-    others = [name for name in known if name not in names]
-    heads = ["variant", *(_title(name) for name in names), "seeds"]
-    troubled = any(row.completed < len(row.records) for _, row in rows)
-    heads += [*(["runs"] if troubled else []), *map(_title, others)]
-    lines = []
+    names = [name for name in METRICS if any(row.summary(name).values for _, row in rows)]
+    default = [name for name in DEFAULT_COLUMNS if name in names]
+    optional = [name for name in names if name not in default]
+    with_status = any(row.completed < len(row.records) for _, row in rows)
+    heads = ["variant", *map(_title, default), "seeds", *(["runs"] if with_status else []), *map(_title, optional)]
+    lines: list[tuple[str | Cell, ...]] = []
     for label, row in rows:
-        cells: list[str | Cell] = [Cell(label, detail=_rank(first, label), value=label)]
-        cells += [_cell(judged, label, row, name) for name in names]
-        cells.append(Cell(str(len(row.counted)), value=float(len(row.counted))))
-        cells += [row.status] if troubled else []
-        lines.append((*cells, *(_cell(judged, label, row, name) for name in others)))
-    fixed = len(heads) - len(others)
-    columns = ["l", *["r"] * len(names), "r", *(["l"] if troubled else []), *["r"] * len(others)]
+        cells = {name: _cell(judged, label, row, name) for name in names}
+        lines.append(
+            (
+                Cell(label, detail=_rank(first, label), value=label),
+                *(cells[name] for name in default),
+                Cell(str(len(row.counted)), value=float(len(row.counted))),
+                *([row.status] if with_status else []),
+                *(cells[name] for name in optional),
+            )
+        )
     return Table(
-        "".join(columns),
+        "l" + "r" * (len(default) + 1) + "l" * with_status + "r" * len(optional),
         tuple(heads),
         tuple(lines),
         kind="leaderboard",
-        optional=frozenset(range(fixed, len(heads))),
-        descending=frozenset(heads.index(_title(name)) for name in known if METRICS[name].direction == "higher"),
-        filters=tuple({"text": _searched(label, row)} for label, row in rows),
+        optional=frozenset(range(len(heads) - len(optional), len(heads))),
+        descending=frozenset(heads.index(_title(name)) for name in names if METRICS[name].direction == "higher"),
+        filters=tuple({"text": _search_text(label, row)} for label, row in rows),
     )
 
 
@@ -184,63 +189,63 @@ def _title(name: str) -> str:
     return TITLES.get(name, METRICS[name].heading)
 
 
-def _searched(label: str, row: TableRow) -> str:
+def _search_text(label: str, row: TableRow) -> str:
     spec = row.records[0].spec
     return short_line(f"{label} {spec.framework} {spec.device} {row.status}", longest=600)
 
 
 def _rank(metric: MetricLeaderboard | None, label: str) -> str:
-    """Return the ranks that a row may have by the first metric, such as "rank 1–3, tied with the best"."""
+    """Return the possible ranks of a row by the first metric, such as "rank 1–3, tied with the best"."""
     ranks = metric.rank_interval(label) if metric else None
     if metric is None or ranks is None:
         return ""
-    rank = f"rank {ranks[0]}" if ranks[0] == ranks[1] else f"rank {ranks[0]}–{ranks[1]}"
-    return f"{rank}, tied with the best" if metric.tied_with_best(label) else rank
+    rank = "–".join(map(str, sorted(set(ranks))))
+    return f"rank {rank}{', tied with the best' if metric.tied_with_best(label) else ''}"
 
 
 def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> str | Cell:
     metric, summary = METRICS[name], row.summary(name)
     if summary.mean is None:
         return MISSING
-    text, mark = metric.format(summary.mean), _vocabulary_mark(judged, row, name)
     board = judged.leaderboards.get(name)
-    if board is not None and (interval := board.intervals.get(label)) is not None and interval.mean is not None:
-        against = board.against_best(label)
-        best = len(board.ranking) > 1 and label == board.ranking[0]
+    interval = board.intervals.get(label) if board else None
+    if board is not None and interval is not None and interval.mean is not None:
+        conclusion = board.against_best(label)
         return Cell(
             metric.format(interval.mean),
-            mark=against.symbol if against else "",
+            mark=conclusion.symbol if conclusion else "",
             detail=between(interval, metric.digits),
             value=interval.mean,
-            tone="best" if best else "",
+            tone="best" if len(board.ranking) > 1 and label == board.ranking[0] else "",
         )
-    spread = summary.deviation
-    constant = spread is None or (spread == 0 and metric.digits == 0)
-    digits = metric.decimals(summary.mean / metric.divisor)
-    detail = "" if constant or spread is None else f"± {spread / metric.divisor:,.{digits}f}"
-    return Cell(text, mark=mark, detail=detail, value=summary.mean)
+    deviation, digits = summary.deviation, metric.decimals(summary.mean / metric.divisor)
+    constant = deviation is None or (deviation == 0 and metric.digits == 0)
+    detail = "" if constant or deviation is None else f"± {deviation / metric.divisor:,.{digits}f}"
+    mark = OTHER_VOCABULARY if _has_other_vocabulary(judged, row, name) else ""
+    return Cell(metric.format(summary.mean), mark=mark, detail=detail, value=summary.mean)
 
 
-def _vocabulary_mark(judged: TableAnalysis, row: TableRow, name: str) -> str:
-    """Return the mark of a figure that compares with no other row, because its run has another vocabulary."""
-    table = judged.table
-    other = other_vocabulary(table.records) if table.budget == "source" and METRICS[name].token_based else frozenset()
-    return MARK if any(record.id in other for record in row.records) else ""
+def _has_other_vocabulary(judged: TableAnalysis, row: TableRow, name: str) -> bool:
+    """Return whether the vocabulary of a run makes a metric incomparable with other rows."""
+    if judged.table.budget != "source" or not METRICS[name].token_based:
+        return False
+    ids = other_vocabulary(judged.table.records)
+    return any(record.id in ids for record in row.records)
 
 
 def _visible_notes(judged: TableAnalysis) -> list[str]:
-    """Return what a reader needs beside the table: its symbols, and which runs did not complete."""
+    """Return the notes below a table: its symbols, and the runs that did not complete."""
     rows, notes = judged.table.rows, []
     if any(len(board.ranking) > 1 for board in judged.leaderboards.values()):
         notes.append(f"Beside the best of each column: {SYMBOLS}")
-    if any(_vocabulary_mark(judged, row, name) for row in rows for name in METRICS):
-        notes.append(f"{MARK} another vocabulary than most rows: this figure compares with no other row.")
-    ended = endings(judged)
-    return notes + ([f"Did not complete: {'; '.join(ended)}."] if ended else [])
+    if any(_has_other_vocabulary(judged, row, name) for row in rows for name in METRICS):
+        notes.append(f"{OTHER_VOCABULARY} another vocabulary than most rows: this figure compares with no other row.")
+    incomplete = _incomplete_runs(judged)
+    return notes + ([f"Did not complete: {'; '.join(incomplete)}."] if incomplete else [])
 
 
 def _notes(judged: TableAnalysis) -> list[str]:
-    """Return what the intervals, ranks and tests of a table cover."""
+    """Return explanations of the intervals, ranks and tests of a table."""
     boards = [board for board in judged.leaderboards.values() if len(board.ranking) > 1]
     remarks = dict.fromkeys(line for board in boards for line in board.comparisons.remarks)
     notes = [short_line(line) for line in remarks]
@@ -252,8 +257,8 @@ def _notes(judged: TableAnalysis) -> list[str]:
     return notes
 
 
-def endings(judged: TableAnalysis) -> list[str]:
-    """Return for each run that did not complete how it ended."""
+def _incomplete_runs(judged: TableAnalysis) -> list[str]:
+    """Return the runs that did not complete, each with its status and reason."""
     return [
         f"{row.label}, seed {record.spec.seed}: {record.status}"
         + (f" after {count(len(record.curve), 'epoch')}" if record.curve else "")
@@ -265,12 +270,12 @@ def endings(judged: TableAnalysis) -> list[str]:
 
 
 def _agreement(judged: TableAnalysis) -> str:
-    """Return what all runs of a comparable table have in common."""
+    """Return the settings that all runs of a comparable table share."""
     table = judged.table
     text = f"{table.heading}: {AGREEMENTS[table.budget]}."
-    outside = [row.label for row in table.rows if any(record.spec.recipe is None for record in row.records)]
-    if outside and table.budget == "controlled":
-        text += f" Without a recipe, and so not compared in their initial weights: {', '.join(outside)}."
+    external = [row.label for row in table.rows if any(record.spec.recipe is None for record in row.records)]
+    if external and table.budget == "controlled":
+        text += f" Without a recipe, and so not compared in their initial weights: {', '.join(external)}."
     return short_line(text, longest=2_000)
 
 
@@ -282,33 +287,32 @@ def _scores(tables: Sequence[TableAnalysis]) -> list[Block]:
     blocks: list[Block] = []
     for judged, slug in zip(tables, report_sections.slugs(tables), strict=True):
         rows = judged.table.rows
-        names = [name for name in MATRICES if sum(bool(row.by_seed(name)) for row in rows) > 1]
-        if judged.mismatches or not names:
-            continue
-        titles = " and ".join(METRICS[name].title for name in names)
-        alt = short_line(f"Points, one per variant: {titles} of {', '.join(judged.labels)}", longest=600)
-        draw = partial(run_plots.scores, rows, judged.labels, names)
-        blocks.append(Figure(f"{slug}-scores", f"{judged.table.heading}. {titles} on the test set.", alt, draw))
+        names = [name for name in MAIN_METRICS if sum(bool(row.by_seed(name)) for row in rows) > 1]
+        if names and not judged.mismatches:
+            titles = " and ".join(METRICS[name].title for name in names)
+            alt = f"Points, one per variant: {titles} of {', '.join(judged.labels)}"
+            caption = f"{judged.table.heading}. {titles} on the test set."
+            draw = partial(run_plots.scores, rows, judged.labels, names)
+            blocks.append(Figure(f"{slug}-scores", caption, short_line(alt, longest=600), draw))
     return [Heading("Scores", slug="scores"), *blocks] if blocks else []
 
 
 def _speeds(tables: Sequence[TableAnalysis]) -> list[Block]:
+    """Return a chart of sacreBLEU against throughput for each table with measured throughput."""
     blocks: list[Block] = []
     for judged, slug in zip(tables, report_sections.slugs(tables), strict=True):
-        rows = judged.table.rows
-        names = [] if judged.mismatches else run_plots.speeds(rows)
-        if not names:
-            continue
-        alt = f"Points, one per variant: sacreBLEU against throughput, {', '.join(judged.labels)}"
-        caption = f"{judged.table.heading}. Throughput holds for the machine named under environment."
-        draw = partial(run_plots.quality_against_speed, rows, judged.labels, names)
-        blocks.append(Figure(f"{slug}-speed", caption, short_line(alt, longest=600), draw))
+        names = [] if judged.mismatches else run_plots.speeds(judged.table.rows)
+        if names:
+            alt = f"Points, one per variant: sacreBLEU against throughput, {', '.join(judged.labels)}"
+            caption = f"{judged.table.heading}. Throughput holds for the machine named under environment."
+            draw = partial(run_plots.quality_against_speed, judged.table.rows, judged.labels, names)
+            blocks.append(Figure(f"{slug}-speed", caption, short_line(alt, longest=600), draw))
     return [Heading("Quality against speed", slug="speed"), *blocks] if blocks else []
 
 
 def _learned_positions(tables: Sequence[TableAnalysis], results: Path | None) -> list[Block]:
-    found = run_files.learned_positions([judged.table for judged in tables], results) if results else []
-    if not found:
+    stored = run_files.learned_positions([judged.table for judged in tables], results) if results else []
+    if not stored:
         return []
     figures = tuple(
         Figure(
@@ -318,7 +322,7 @@ def _learned_positions(tables: Sequence[TableAnalysis], results: Path | None) ->
             partial(concept_plots.learned_positions, values),
             models_report.position_table(values),
         )
-        for number, (label, values) in enumerate(found, start=1)
+        for number, (label, values) in enumerate(stored, start=1)
     )
     return [Heading("Learned positions", slug="positions"), Disclosure("Position tables of the encoder", figures)]
 
@@ -330,13 +334,12 @@ def _significance(tables: Sequence[TableAnalysis]) -> list[Block]:
     """Return the matrix of differences of each table with at least two seeds and two rows, perplexity disclosed."""
     blocks: list[Block] = []
     for judged in tables:
-        boards = [judged.leaderboards[name] for name in MATRICES if name in judged.leaderboards]
-        for board in boards:
-            if len(board.ranking) < 2 or board.seeds < 2:
-                continue
-            title = f"{board.metric.title}, {judged.table.heading}"
-            table = matrix(title, board)
-            blocks.append(table if board.name == MATRICES[0] else Disclosure(title, (table,)))
+        for name in MAIN_METRICS:
+            board = judged.leaderboards.get(name)
+            if board is not None and len(board.ranking) > 1 and board.seeds > 1:
+                title = f"{board.metric.title}, {judged.table.heading}"
+                table = _matrix(title, board)
+                blocks.append(table if name == MAIN_METRICS[0] else Disclosure(title, (table,)))
     if not blocks:
         return []
     note = (
@@ -346,15 +349,14 @@ def _significance(tables: Sequence[TableAnalysis]) -> list[Block]:
     return [Heading("Significance", slug="significance"), Text(note, "aside"), *blocks]
 
 
-def matrix(title: str, board: MetricLeaderboard) -> Table:
-    """Return the differences of all pairs of rows in the order of their means; each pair stands there once."""
+def _matrix(title: str, board: MetricLeaderboard) -> Table:
+    """Return the differences of all pairs of rows in the order of their means; each pair occurs once."""
     names = board.ranking
-    rows = tuple(
-        (name, *(_difference(board, name, other) if index > column else "" for column, other in enumerate(names[:-1])))
-        for index, name in enumerate(names)
-        if index
-    )
-    return Table("l" + "r" * (len(names) - 1), ("row less column", *names[:-1]), rows, title, "matrix")
+    rows: list[tuple[str | Cell, ...]] = []
+    for index, name in enumerate(names[1:], start=1):
+        differences = [_difference(board, name, better) for better in names[:index]]
+        rows.append((name, *differences, *[""] * (len(names) - 1 - index)))
+    return Table("l" + "r" * (len(names) - 1), ("row less column", *names[:-1]), tuple(rows), title, "matrix")
 
 
 def _difference(board: MetricLeaderboard, first: str, second: str) -> Cell:
@@ -362,16 +364,15 @@ def _difference(board: MetricLeaderboard, first: str, second: str) -> Cell:
     if difference.mean is None:
         return Cell(MISSING, mark=Conclusion.NOT_TESTED.symbol)
     digits, conclusion = board.metric.digits, board.conclusion(difference)
-    chance = difference.better_on_new_seed(less_is_better=board.metric.less_is_better)
+    probability = difference.better_on_new_seed(less_is_better=board.metric.less_is_better)
     interval = bounds(difference, digits)
     details = [] if interval == MISSING else [interval]
     details += [] if difference.p_holm is None else [f"p {p_value(difference.p_holm)}"]
-    details += [] if chance is None else [f"new seed {percent(chance)}"]
-    tones: Mapping[Conclusion, str] = {Conclusion.BETTER: "better", Conclusion.WORSE: "worse"}
+    details += [] if probability is None else [f"new seed {percent(probability)}"]
     return Cell(
         signed(difference.mean, digits),
         mark=conclusion.symbol,
-        detail="; ".join(filter(None, details)),
+        detail="; ".join(details),
         value=difference.mean,
-        tone=tones.get(conclusion, ""),  # type: ignore[arg-type]
+        tone="better" if conclusion is Conclusion.BETTER else "worse" if conclusion is Conclusion.WORSE else "",
     )

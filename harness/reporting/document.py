@@ -1,17 +1,16 @@
 """A report as data: headings, text, tables, figures and interactive parts, which `render_*` turn into a format.
 
-Every string is plain text; the renderers escape it. `Disclosure` and `Widget` are for the HTML page: the other formats
-leave them out, or show the blocks that stand in for a widget.
+Every string is plain text; the renderers escape it. `Disclosure` and `Widget` are only shown in the HTML page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawn
+    from matplotlib.figure import Figure as Plot
 
 Tone = Literal["plain", "aside", "note", "warning"]
 TableKind = Literal["plain", "leaderboard", "matrix", "facts"]
@@ -28,7 +27,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; `tone` says how much it stands out."""
+    """A paragraph; `tone` sets its emphasis."""
 
     text: str
     tone: Tone = "plain"
@@ -43,7 +42,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Code:
-    """Lines that are shown as they are: commands, or a BibTeX entry."""
+    """Preformatted lines: commands, or a BibTeX entry."""
 
     text: str
     label: str = "Command"
@@ -51,7 +50,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Links:
-    """Titles with the relative address that each leads to. The terminal and LaTeX leave them out."""
+    """Titles with relative addresses. The terminal and LaTeX omit them."""
 
     targets: tuple[tuple[str, str], ...]
 
@@ -60,11 +59,11 @@ class Links:
 class Cell:
     """A cell with more than its text.
 
-    Args:
+    Attributes:
         mark: The symbol of a conclusion, right of the text.
         detail: An interval or a deviation, shown smaller.
-        value: What the column sorts by.
-        tone: How the cell is coloured: "better", "worse", or "best" for the best of a column.
+        value: The sort key of the cell.
+        tone: The colour of the cell: "better", "worse", or "best" for the best of a column.
     """
 
     text: str
@@ -74,7 +73,7 @@ class Cell:
     tone: Literal["", "better", "worse", "best"] = ""
 
     def __str__(self) -> str:
-        """Return everything on one line, as formats without markup show it."""
+        """Return text, mark and detail on one line, for formats without markup."""
         detail = self.detail if self.detail.startswith("±") or not self.detail else f"({self.detail})"
         return " ".join(filter(None, (self.text, self.mark, detail)))
 
@@ -83,14 +82,14 @@ class Cell:
 class Table:
     """Rows of cells under heads.
 
-    Args:
+    Attributes:
         columns: A letter for each column: l left, r right (numbers), p running text, c code.
         heads: The title of each column.
         rows: The cells; a plain string is a cell of that text.
-        title: What the table shows; empty where the heading above it says so.
+        title: The title; empty if the heading above the table is enough.
         kind: "leaderboard" sorts and filters in HTML, "matrix" colours its cells, "facts" has names and values.
-        optional: Columns that only the HTML page has, and shows on request.
-        descending: Columns whose first click sorts the largest value first.
+        optional: Columns that are only in the HTML page, hidden at first.
+        descending: Columns that sort the largest value first on the first click.
         filters: For each row, the values that a leaderboard's filters compare.
     """
 
@@ -105,33 +104,38 @@ class Table:
 
     def without_optional(self) -> Table:
         """Return the table without its optional columns."""
-        kept = [index for index in range(len(self.columns)) if index not in self.optional]
-        return Table(
-            "".join(self.columns[index] for index in kept),
-            tuple(self.heads[index] for index in kept),
-            tuple(tuple(row[index] for index in kept) for row in self.rows),
-            self.title,
+        indices = [index for index in range(len(self.columns)) if index not in self.optional]
+        rows = tuple(tuple(row[index] for index in indices) for row in self.rows)
+        columns, heads = (
+            "".join(self.columns[index] for index in indices),
+            tuple(self.heads[index] for index in indices),
         )
+        return Table(columns, heads, rows, self.title)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture: its file name without the ending, its caption, what can be seen in it, and how it is drawn.
+    """A plot with its caption.
 
-    `data` is the table behind it. `reading` makes the HTML page read the chart out point by point.
+    Attributes:
+        name: The file name without its ending.
+        alt: A description of the plot for readers who cannot see it.
+        draw: Draws the plot.
+        data: The plotted values.
+        reading: Returns the values with their positions in the plot, which the HTML page reads out point by point.
     """
 
     name: str
     caption: str
     alt: str
-    draw: Callable[[], Drawn]
+    draw: Callable[[], Plot]
     data: Table | None = None
-    reading: Callable[[Drawn], Mapping[str, Any]] | None = None
+    reading: Callable[[Plot], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
 class Disclosure:
-    """Blocks that the HTML page shows when asked."""
+    """Blocks that the HTML page shows on request."""
 
     summary: str
     blocks: tuple[Block, ...]
@@ -144,15 +148,15 @@ class Widget:
 
     name: str
     data: Any
-    instead: tuple[Block, ...] = ()
 
 
+Kind = TypeVar("Kind", bound="Block")
 Block = Heading | Text | Items | Code | Links | Table | Figure | Disclosure | Widget
 
 
 @dataclass(frozen=True)
 class Headline:
-    """What a report found, in a sentence with its number, and what limits it."""
+    """The main finding of a report in a sentence with its number, and the limits of it."""
 
     finding: str
     caveat: str = ""
@@ -160,16 +164,13 @@ class Headline:
 
 @dataclass(frozen=True)
 class Document:
-    """A report: its title, its headline, what must stand above everything else, and its blocks.
-
-    `made` says what the pages were made from, in their last line.
-    """
+    """A report: its title, headline, warnings and blocks. `origin`, the last line, names the data that it shows."""
 
     title: str
     headline: Headline
     blocks: tuple[Block, ...]
     about: str = ""
-    made: str = "Made by Bakeoff from the run records alone: the same records give the same bytes."
+    origin: str = "Made by Bakeoff from the run records alone: the same records give the same bytes."
     warnings: tuple[str, ...] = field(default=())
 
 
@@ -178,35 +179,25 @@ def facts(pairs: Sequence[tuple[str, str]], title: str = "") -> Table:
     return Table("lp", ("name", "value"), tuple(pairs), title, "facts")
 
 
-def figures(blocks: Sequence[Block]) -> Iterator[Figure]:
-    """Yield every figure, also of what is disclosed."""
+def find(blocks: Sequence[Block], kind: type[Kind]) -> Iterator[Kind]:
+    """Yield every block of a kind, including disclosed ones."""
     for block in blocks:
-        if isinstance(block, Figure):
+        if isinstance(block, kind):
             yield block
         elif isinstance(block, Disclosure):
-            yield from figures(block.blocks)
+            yield from find(block.blocks, kind)
 
 
-def tables(blocks: Sequence[Block]) -> Iterator[Table]:
-    """Yield every table, also of what is disclosed."""
-    for block in blocks:
-        if isinstance(block, Table):
-            yield block
-        elif isinstance(block, Disclosure):
-            yield from tables(block.blocks)
-
-
-def without_empty(shown: Sequence[tuple[Block, str]]) -> Iterator[str]:
-    """Yield rendered blocks, without headings that nothing rendered follows."""
-    for index, (block, rendered) in enumerate(shown):
-        if rendered and not (isinstance(block, Heading) and _is_empty(block, shown[index + 1 :])):
-            yield rendered
-
-
-def _is_empty(heading: Heading, following: Sequence[tuple[Block, str]]) -> bool:
-    for block, rendered in following:
-        if isinstance(block, Heading) and block.level <= heading.level:
-            return True
-        if rendered and not isinstance(block, Heading):
-            return False
-    return True
+def join_blocks(blocks: Sequence[Block], render: Callable[[Block], str]) -> str:
+    """Return blocks rendered as text, separated by empty lines, without headings that have no content."""
+    parts: list[str] = []
+    filled = 0  # headings of up to this level have content below them
+    for block in reversed(blocks):
+        text = render(block)
+        if isinstance(block, Heading):
+            parts += [text] if block.level <= filled else []
+            filled = min(filled, block.level - 1)
+        elif text:
+            parts.append(text)
+            filled = 6
+    return "\n\n".join(reversed(parts)) + "\n"

@@ -1,4 +1,4 @@
-"""How reports write numbers, intervals, p-values and missing values."""
+"""The format of numbers, intervals, p-values and missing values in reports."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ from typing import Protocol
 MISSING = "–"
 
 
-class Bounded(Protocol):
-    """An estimate with an interval."""
+class Estimate(Protocol):
+    """An estimate with the ends of its interval, None if unknown, and the values of single seeds."""
 
     @property
-    def low(self) -> float | None:
-        """The lower end; None if unknown."""
-
+    def low(self) -> float | None: ...
     @property
-    def high(self) -> float | None:
-        """The upper end; None if unknown."""
-
+    def high(self) -> float | None: ...
     @property
-    def values(self) -> tuple[float, ...]:
-        """The values of single seeds."""
+    def values(self) -> tuple[float, ...]: ...
 
 
 def number(value: float | None, digits: int) -> str:
@@ -31,7 +26,7 @@ def number(value: float | None, digits: int) -> str:
 
 
 def signed(value: float | None, digits: int) -> str:
-    """Return a difference with its sign; a value that rounds to 0 has none."""
+    """Return a difference with its sign; a value that rounds to 0 has no sign."""
     if value is None or not math.isfinite(value):
         return MISSING
     written = f"{abs(value):,.{digits}f}"
@@ -61,20 +56,20 @@ def p_value(p: float | None) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a probability, never as 0 or 100 %."""
+    """Return a probability in percent; small and large ones as "< 1 %" and "> 99 %"."""
     return "< 1 %" if share < 0.01 else "> 99 %" if share > 0.99 else f"{100 * share:.0f} %"
 
 
-def bounds(estimate: Bounded, digits: int, divisor: float = 1.0) -> str:
-    """Return the ends of an interval of a difference, or the values of two seeds; a dash where there is neither."""
+def bounds(estimate: Estimate, digits: int, divisor: float = 1.0) -> str:
+    """Return the ends of an interval of a difference, or the values of two seeds, or a dash."""
     if estimate.low is None or estimate.high is None:
         values = [signed(value / divisor, digits) for value in estimate.values]
         return f"seeds: {'; '.join(values)}" if len(values) == 2 else MISSING
     return f"{signed(estimate.low / divisor, digits)} to {signed(estimate.high / divisor, digits)}"
 
 
-def between(estimate: Bounded, digits: int) -> str:
-    """Return the ends of an interval of a mean, or the values of two seeds; empty where there is neither."""
+def between(estimate: Estimate, digits: int) -> str:
+    """Return the ends of an interval of a mean, or the values of two seeds, or an empty string."""
     if estimate.low is not None and estimate.high is not None:
         return f"{estimate.low:,.{digits}f} to {estimate.high:,.{digits}f}"
     return "; ".join(f"{value:,.{digits}f}" for value in estimate.values) if len(estimate.values) == 2 else ""

@@ -1,4 +1,4 @@
-"""A figure as SVG that stands in a page: its colours follow the theme, its ids are its own, its text is the page's."""
+"""A figure as inline SVG: colours follow the theme of the page, ids are unique, text has the font of the page."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from matplotlib.figure import Figure
 from harness.reporting.plot_style import EXTERNAL_COLOURS, FAINT, GRID, INK, STYLES, TIP, styled
 
 SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
+SERIES = 7
+"""The number of series colours in the style sheet; further styles have the same colour in both themes."""
+
 COLOURS = {
-    **{style.colour.lower(): f"var(--series-{number})" for number, style in enumerate(STYLES.values())},
+    **{style.colour.lower(): f"var(--series-{number})" for number, style in enumerate([*STYLES.values()][:SERIES])},
     **{colour.lower(): f"var(--outsider-{number})" for number, colour in enumerate(EXTERNAL_COLOURS)},
     INK.lower(): "currentColor",
     FAINT.lower(): "var(--faint)",
@@ -24,21 +27,21 @@ COLOURS = {
     "black": "currentColor",
     "white": "var(--paper)",
 }
-"""A drawn colour and the style sheet's name for it, which each theme fills; other colours stay."""
+"""Colours of plots and the variables of the style sheet that replace them; other colours stay."""
 
 
 @styled
-def inline(drawn: Figure, name: str, label: str) -> Markup:
+def inline(plot: Figure, name: str, label: str) -> Markup:
     """Return a figure as an `<svg>` element.
 
     Args:
-        drawn: The figure.
-        name: Begins every id in it, so that no two figures of a page share one.
-        label: What can be seen, for readers who cannot see it.
+        plot: The figure.
+        name: The prefix of all ids, which makes them unique in the page.
+        label: A description for readers who cannot see the figure.
     """
     buffer = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none"}):
-        drawn.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+        plot.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     root = tree.fromstring(buffer.getvalue())
     for parent in list(root.iter()):
         for child in list(parent):
@@ -56,7 +59,7 @@ def inline(drawn: Figure, name: str, label: str) -> Markup:
 
 
 def _adapt(element: tree.Element, name: str, used: set[str]) -> None:
-    """Give an element the page's colours, ids of its own and short numbers, and turn a tip into a `<title>`."""
+    """Replace colours and ids of an element, shorten its numbers, and turn a tip into a `<title>`."""
     element.tag = element.tag.removeprefix(SVG)
     if element.tag == "svg":
         element.attrib.pop("xmlns", None)
@@ -81,29 +84,28 @@ def _adapt(element: tree.Element, name: str, used: set[str]) -> None:
 
 
 def _style(value: str, name: str) -> str:
-    value = re.sub(r"(fill|stroke): ?(#\w+|black|white)", lambda match: f"{match[1]}:{_colour(match[2])}", value)
+    value = re.sub(r"(fill|stroke): ?(#\w+|black|white)", _colour, value)
     value = re.sub(r"font: (?:italic )?(?:(\d+) )?([\d.]+)px [^;]*", _font, value)
     return _rounded(value.replace("url(#", f"url(#{name}-"))
 
 
+def _colour(match: re.Match[str]) -> str:
+    return f"{match[1]}:{COLOURS.get(match[2].lower(), match[2])}"
+
+
 def _font(match: re.Match[str]) -> str:
-    weight = f";font-weight:{match[1]}" if match[1] else ""
-    return f"font-size:{match[2]}px{weight}"
-
-
-def _colour(colour: str) -> str:
-    return COLOURS.get(colour.lower(), colour)
+    return f"font-size:{match[2]}px" + (f";font-weight:{match[1]}" if match[1] else "")
 
 
 def _flatten(parent: tree.Element) -> None:
-    """Replace groups without attributes by what they hold, and leave out empty ones."""
-    kept: list[tree.Element] = []
+    """Replace groups without attributes by their children, and remove empty groups."""
+    children: list[tree.Element] = []
     for child in parent:
         _flatten(child)
         if child.tag in ("g", "defs") and not len(child):
             continue
-        kept.extend(child if child.tag == "g" and not child.attrib and child[0].tag != "title" else [child])
-    parent[:] = kept
+        children.extend(child if child.tag == "g" and not child.attrib and child[0].tag != "title" else [child])
+    parent[:] = children
 
 
 def _rounded(value: str) -> str:

@@ -30,7 +30,7 @@ def report() -> Document:
     return Document(
         title="Bakeoff: what the models are made of",
         headline=Headline("The parts in which the variants differ: positions, masks, activations and learning rates."),
-        made="Made by Bakeoff from the formulas that the models use.",
+        origin="Made by Bakeoff from the formulas that the models use.",
         blocks=(
             Links((("Runs report", "index.html"), ("Ablation", "ablation/index.html"), ("Speed", "speed/index.html"))),
             *_positions(),

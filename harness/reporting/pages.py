@@ -1,4 +1,4 @@
-"""Writes a document's files: HTML, Markdown, headline and pictures; the same document, the same bytes."""
+"""Writes the files of a document: HTML, Markdown, headline and plots. The same document gives the same bytes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from harness.reporting import plot_style, render_html, render_markdown
-from harness.reporting.document import Block, Document, Links, figures
+from harness.reporting.document import Block, Document, Figure, Links, find
 from harness.storage import files
 
 HEADLINE = "headline.json"
 
 
 def write(report: Document, folder: Path) -> Path:
-    """Write `folder`/index.html, index.md and headline.json, and the pictures under `folder`/figures.
+    """Write `folder`/index.html, index.md and headline.json, and the plots under `folder`/figures.
 
     Links to files that do not exist are left out.
 
@@ -24,19 +24,19 @@ def write(report: Document, folder: Path) -> Path:
     headline = {"title": report.title, **asdict(report.headline), "warnings": report.warnings}
     text = json.dumps(headline, indent=1, ensure_ascii=False) + "\n"
     files.write_bytes(folder / HEADLINE, text.encode("utf-8", "replace"))
-    path = write_html(report, folder / render_html.PAGE, pictures=folder / "figures")
+    path = write_html(report, folder / render_html.PAGE, plot_folder=folder / "figures")
     page = render_markdown.document(_linked(report, folder))
     files.write_bytes(folder / render_markdown.PAGE, page.encode("utf-8", "replace"))
     return path
 
 
-def write_html(report: Document, path: Path, *, pictures: Path | None = None) -> Path:
-    """Write a document as one HTML file, and its figures as SVG under `pictures`; return `path`."""
-    drawn = {figure.name: figure.draw() for figure in figures(report.blocks)}
-    page = render_html.document(_linked(report, path.parent), drawn)
-    if pictures is not None:
-        for name, picture in drawn.items():
-            plot_style.write(picture, pictures / f"{name}.svg")
+def write_html(report: Document, path: Path, *, plot_folder: Path | None = None) -> Path:
+    """Write a document as one HTML file, and its figures as SVG under `plot_folder`; return `path`."""
+    plots = {figure.name: figure.draw() for figure in find(report.blocks, Figure)}
+    page = render_html.document(_linked(report, path.parent), plots)
+    if plot_folder is not None:
+        for name, plot in plots.items():
+            plot_style.write(plot, plot_folder / f"{name}.svg")
     files.write_bytes(path, page.encode("utf-8", "replace"))
     return path
 
@@ -46,8 +46,8 @@ def _linked(report: Document, folder: Path) -> Document:
     blocks: list[Block] = []
     for block in report.blocks:
         if isinstance(block, Links):
-            kept = tuple((title, address) for title, address in block.targets if (folder / address).is_file())
-            blocks += [Links(kept)] if kept else []
+            targets = tuple((title, address) for title, address in block.targets if (folder / address).is_file())
+            blocks += [Links(targets)] if targets else []
         else:
             blocks.append(block)
     return replace(report, blocks=tuple(blocks))

@@ -1,4 +1,4 @@
-"""How every picture is drawn: one style a variant, no colliding labels, the same bytes each time."""
+"""The style of all plots: the same style for a variant everywhere, no overlapping labels, reproducible files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from harness.text import short_line
 
 INK, FAINT, GRID = "#222222", "#767676", "#DDDDDD"
 TIP = "tip: "
-"""How the id of a drawn element begins whose rest is its tooltip in the HTML page."""
+"""The prefix of the id of an element; the rest of the id is its tooltip in the HTML page."""
 
 SETTINGS: Any = {
     "axes.edgecolor": FAINT,
@@ -56,16 +56,16 @@ T = TypeVar("T")
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Run a drawing function under this module's settings alone, whatever the user's own matplotlib settings are."""
+    """Run a function with the settings of this module, independently of the user's matplotlib settings."""
 
     @functools.wraps(draw)
-    def drawn(*arguments: P.args, **named: P.kwargs) -> T:
+    def wrapper(*arguments: P.args, **keywords: P.kwargs) -> T:
         with mpl.rc_context():
             mpl.rcdefaults()
             mpl.rcParams.update(SETTINGS)
-            return draw(*arguments, **named)
+            return draw(*arguments, **keywords)
 
-    return drawn
+    return wrapper
 
 
 # Styles ---------------------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass(frozen=True)
 class Style:
-    """A variant's colour, marker and dashes, the same in every picture; hollow markers are its further rows."""
+    """The colour, marker and dashes of a variant in every plot. Further rows of a variant have hollow markers."""
 
     colour: str
     marker: str
@@ -86,7 +86,7 @@ class Style:
 
     @property
     def line(self) -> dict[str, Any]:
-        """What `Axes.plot` takes."""
+        """The keyword arguments of `Axes.plot`."""
         face = {"markerfacecolor": self.face, "markeredgecolor": self.colour}
         return {"color": self.colour, "marker": self.marker, "linestyle": self.dashes, **face}
 
@@ -109,7 +109,7 @@ EXTERNAL_DASHES = ((0, (8, 2, 2, 2)), (0, (1, 2)), (0, (5, 5)))
 
 
 def style(variant: str) -> Style:
-    """Return the fixed style of a built-in variant; an outsider's follows from its name."""
+    """Return the fixed style of a built-in variant; that of an external variant follows from its name."""
     if variant in STYLES:
         return STYLES[variant]
     number = zlib.crc32(variant.encode("utf-8", "replace"))
@@ -121,29 +121,28 @@ def style(variant: str) -> Style:
 
 
 def row_styles(rows: Sequence[TableRow]) -> list[Style]:
-    """Return a style for each row: its variant's; further rows of a variant take other colours and hollow markers.
+    """Return a style for each row: that of its variant, or for further rows another colour with a hollow marker.
 
-    No two rows share colour, marker and fill.
+    Two rows only share colour, marker and fill after all combinations have been used.
     """
     present = {row.variant for row in rows}
-    free = [own for name, own in STYLES.items() if name not in present] or list(STYLES.values())
-    spare = itertools.cycle(
-        Style(own.colour, marker, own.dashes, hollow=True)
-        for marker, own in itertools.product(("o", "s", "^", "D", "v", *EXTERNAL_MARKERS), free)
+    free = [unused for name, unused in STYLES.items() if name not in present] or list(STYLES.values())
+    spare = (
+        Style(unused.colour, marker, unused.dashes, hollow=True)
+        for marker, unused in itertools.product(("o", "s", "^", "D", "v", *EXTERNAL_MARKERS), free)
     )
     styles: list[Style] = []
-    used: set[tuple[str, str, bool]] = set()
+    used: set[tuple[str, str]] = set()
     for row in rows:
-        own = style(row.variant)
-        if (own.colour, own.marker, own.hollow) in used:
-            own = next((one for one in spare if (one.colour, one.marker, True) not in used or len(used) > 99), own)
-        used.add((own.colour, own.marker, own.hollow))
-        styles.append(own)
+        variant_style = style(row.variant)
+        mark = variant_style.colour, variant_style.marker
+        styles.append(next(spare, variant_style) if mark in used else variant_style)
+        used.add(mark)
     return styles
 
 
 def short(label: str, *, width: int = 24) -> str:
-    """Return a label on at most two lines; what is longer loses its middle."""
+    """Return a label on at most two lines; the middle of a longer label is cut."""
     line = short_line(label, longest=10_000)
     if len(line) > 2 * width:
         line = f"{line[: width - 1]}…{line[-width:]}"
@@ -151,9 +150,9 @@ def short(label: str, *, width: int = 24) -> str:
         return line
     fitting = range(max(len(line) - width * 5 // 4, 1), width + 1)
     for separators in (" ", ":,", "._(…"):
-        spots = [index for index in fitting if line[index - 1] in separators]
-        if spots:
-            return f"{line[: spots[-1]].rstrip()}\n{line[spots[-1] :].lstrip()}"
+        breaks = [index for index in fitting if line[index - 1] in separators]
+        if breaks:
+            return f"{line[: breaks[-1]].rstrip()}\n{line[breaks[-1] :].lstrip()}"
     return f"{line[:width]}\n{line[width:]}"
 
 
@@ -161,19 +160,19 @@ def short(label: str, *, width: int = 24) -> str:
 
 
 def figure(width: float, height: float, *, rows: int = 1, columns: int = 1, **shared: Any) -> tuple[Figure, Any]:
-    """Return a new figure of this size in inches, with a canvas of its own, and its axes as an array [rows,columns]."""
-    made = Figure(figsize=(width, height))
-    FigureCanvasAgg(made)
-    return made, made.subplots(rows, columns, squeeze=False, **shared)
+    """Return a new figure of this size in inches, with its own canvas, and its axes as an array [rows, columns]."""
+    plot = Figure(figsize=(width, height))
+    FigureCanvasAgg(plot)
+    return plot, plot.subplots(rows, columns, squeeze=False, **shared)
 
 
-def subtitle(picture: Figure, text: str) -> None:
+def subtitle(plot: Figure, text: str) -> None:
     """Write a line above all panels of a figure."""
-    picture.suptitle(text, x=0.01, ha="left", fontsize=9, color=FAINT)
+    plot.suptitle(text, x=0.01, ha="left", fontsize=9, color=FAINT)
 
 
 def logarithmic(axes: Axes, which: str) -> None:
-    """Make an axis logarithmic, with plain numbers at 1, 2, 5 and their tenfolds."""
+    """Make an axis logarithmic, with plain numbers at 1, 2 and 5 times powers of ten."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     low, high = sorted(axis.get_view_interval())
@@ -184,7 +183,7 @@ def logarithmic(axes: Axes, which: str) -> None:
 
 
 def say(axes: Axes, sentence: str) -> None:
-    """Write a sentence where a picture has nothing to show."""
+    """Write a sentence into axes without data."""
     axes.text(0.5, 0.5, textwrap.fill(sentence, 40), ha="center", va="center", color=FAINT, transform=axes.transAxes)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -193,74 +192,81 @@ def say(axes: Axes, sentence: str) -> None:
 # Labels ---------------------------------------------------------------------------------------------------------------
 
 
-def spread(wanted: Iterable[float], gaps: Sequence[float], low: float, high: float) -> list[float]:
-    """Return places near the `wanted` ones, in their order, each at least its gap above the one below, within bounds.
+def spread(positions: Iterable[float], gaps: Sequence[float], low: float, high: float) -> list[float]:
+    """Move labels apart so that they do not overlap.
 
-    Neighbours that are too close move together as a block around their mean. `gaps[i]` is the room that label i needs;
-    where all do not fit, they overlap evenly.
+    Neighbours that are too close move together as a block around their mean.
+
+    Args:
+        positions: The preferred centre of each label.
+        gaps: The size of each label.
+        low: The lower bound of all labels.
+        high: The upper bound of all labels.
+
+    Returns:
+        The new centres, in the same order from low to high. Without room for all labels, they overlap evenly.
     """
-    targets = list(wanted)
+    targets = list(positions)
     order = sorted(range(len(targets)), key=targets.__getitem__)
-    room = sum(gaps)
-    scale = min(1.0, (high - low) / room) if room else 1.0
-    offsets, reached = {}, 0.0
+    total = sum(gaps)
+    scale = min(1.0, (high - low) / total) if total else 1.0
+    offsets, end = {}, 0.0
     for index in order:
-        offsets[index] = reached + gaps[index] * scale / 2
-        reached += gaps[index] * scale
+        offsets[index] = end + gaps[index] * scale / 2
+        end += gaps[index] * scale
     blocks: list[list[float]] = []
     for index in order:
         blocks.append([targets[index] - offsets[index], 1.0])
         while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
             mean, count = blocks.pop()
-            blocks[-1] = [
-                (blocks[-1][0] * blocks[-1][1] + mean * count) / (blocks[-1][1] + count),
-                blocks[-1][1] + count,
-            ]
-    moved = [start for start, count in blocks for _ in range(int(count))]
-    found = [0.0] * len(targets)
-    for index, start in zip(order, moved, strict=True):
-        found[index] = min(max(start, low), high - reached) + offsets[index]
-    return found
+            total = blocks[-1][1] + count
+            blocks[-1] = [(blocks[-1][0] * blocks[-1][1] + mean * count) / total, total]
+    starts = [start for start, count in blocks for _ in range(int(count))]
+    centres = [0.0] * len(targets)
+    for index, start in zip(order, starts, strict=True):
+        centres[index] = min(max(start, low), high - end) + offsets[index]
+    return centres
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Style]], *, line: bool = True) -> None:
-    """Write each label right of the axes with its line and marker, joined to the point (x, y) by a grey hair line."""
+    """Write each label right of the axes with its line and marker, joined to the point (x, y) by a dotted line."""
     if not ends:
         return
     axes.get_figure().draw_without_rendering()  # type: ignore[union-attr]
     texts = [short(label) for _, _, label, _ in ends]
     to_axes = axes.transData + axes.transAxes.inverted()
     points = [to_axes.transform((x, y)) for x, y, _, _ in ends]
-    inch = axes.figure.dpi / axes.bbox.height, axes.figure.dpi / axes.bbox.width
-    gaps = [(13.5 * (1 + text.count("\n")) + 2.7) / 72 * inch[0] for text in texts]
-    places = spread([float(y) for _, y in points], gaps, -0.06, 1.06)
-    left, middle, right, words = (1 + across * inch[1] for across in (0.12, 0.32, 0.52, 0.6))
-    hair: dict[str, Any] = {"color": FAINT, "lw": 0.7, "ls": (0, (1, 2)), "clip_on": False, "zorder": 1}
-    for (x, y), place, text, (*_, own) in zip(points, places, texts, ends, strict=True):
-        across = axes.transAxes
-        axes.plot([x, left], [y, place], transform=across, **hair)
-        swatch = {**own.line, "markersize": 5.5} | ({} if line else {"linestyle": "none"})
-        axes.plot([left, middle, right], [place] * 3, transform=across, lw=1.6, clip_on=False, markevery=[1], **swatch)
-        axes.text(words, place, text, transform=across, va="center", ha="left", fontsize=9, linespacing=1.0)
+    vertical_inch, horizontal_inch = axes.figure.dpi / axes.bbox.height, axes.figure.dpi / axes.bbox.width
+    gaps = [(13.5 * (1 + text.count("\n")) + 2.7) / 72 * vertical_inch for text in texts]
+    heights = spread([float(y) for _, y in points], gaps, -0.06, 1.06)
+    swatch_x, text_x = [1 + inches * horizontal_inch for inches in (0.12, 0.32, 0.52)], 1 + 0.6 * horizontal_inch
+    dotted: dict[str, Any] = {"color": FAINT, "lw": 0.7, "ls": (0, (1, 2)), "clip_on": False, "zorder": 1}
+    for (x, y), height, text, (*_, line_style) in zip(points, heights, texts, ends, strict=True):
+        transform = axes.transAxes
+        axes.plot([x, swatch_x[0]], [y, height], transform=transform, **dotted)
+        swatch = {**line_style.line, "markersize": 5.5} | ({} if line else {"linestyle": "none"})
+        axes.plot(swatch_x, [height] * 3, transform=transform, lw=1.6, clip_on=False, markevery=[1], **swatch)
+        axes.text(text_x, height, text, transform=transform, va="center", ha="left", fontsize=9, linespacing=1.0)
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
 @styled
-def write(drawn: Figure, path: Path) -> None:
-    """Write a figure in the format that the path's ending names: png, svg or pdf.
+def write(plot: Figure, path: Path) -> None:
+    """Write a figure as png, svg or pdf, according to the ending of `path`.
 
-    Raises: ValueError for another ending.
+    Raises:
+        ValueError: The path has another ending.
     """
     kind = path.suffix.lower().removeprefix(".")
-    empty: dict[str, dict[str, Any]] = {
+    metadata: dict[str, dict[str, Any]] = {
         "png": {"Software": None},
         "svg": {"Date": None, "Creator": None},
         "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
     }
-    if kind not in empty:
+    if kind not in metadata:
         raise ValueError(f"picture {path.name!r} must end in .png, .svg or .pdf")
     buffer = io.BytesIO()
-    drawn.savefig(buffer, format=kind, metadata=empty[kind])
+    plot.savefig(buffer, format=kind, metadata=metadata[kind])
     files.write_bytes(path, buffer.getvalue())

@@ -1,4 +1,4 @@
-"""Renders a document as one HTML file that needs nothing else and loads nothing."""
+"""Renders a document as a self-contained HTML file that loads nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import jinja2
 from markupsafe import Markup
-from matplotlib.figure import Figure as Drawn
+from matplotlib.figure import Figure as Plot
 
 from harness.reporting.document import Block, Cell, Document, Heading
 from harness.reporting.inline_svg import inline
@@ -39,57 +39,57 @@ GLOSSARY = {
 """Tooltips of column titles."""
 
 
-def document(report: Document, drawn: Mapping[str, Drawn]) -> str:
-    """Return a page. `drawn` has each figure of the document by name.
+def document(report: Document, plots: Mapping[str, Plot]) -> str:
+    """Return a page; `plots` has each figure of the document by name.
 
-    All text is escaped, and the page's policy allows its own script alone.
+    All text is escaped, and the page's content security policy only allows its own script.
     """
-    environment = _environment(drawn)
-    style, script = (_squeezed(environment.get_template(f"report.{kind}").render()) for kind in ("css", "js"))
+    environment = _environment(plots)
+    # The policy has the hash of the script, so empty lines must be removed before.
+    style, script = (
+        _without_empty_lines(environment.get_template(f"report.{kind}").render()) for kind in ("css", "js")
+    )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     first, sections = _sections(report.blocks)
-    contents = [(section["slug"], section["title"]) for section in sections]
     page = environment.get_template("page.html.j2").render(
         report=report,
         first=first,
         sections=sections,
-        contents=contents,
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
         "base-uri 'none'; form-action 'none'",
         style=Markup(style),
         script=Markup(script),
     )
-    return re.sub(r"\n\s*\n+", "\n", page)
+    return _without_empty_lines(page)
 
 
-def _environment(drawn: Mapping[str, Drawn]) -> jinja2.Environment:
+def _environment(plots: Mapping[str, Plot]) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=True,
-        finalize=_shown,
+        finalize=_printable,
     )
     numbers = itertools.count(1)
     environment.globals["number"] = lambda: next(numbers)
     environment.filters["kind"] = lambda block: type(block).__name__
     environment.filters["cell"] = lambda cell: cell if isinstance(cell, Cell) else Cell(cell)
-    environment.filters["svg"] = lambda figure: inline(drawn[figure.name], figure.name, figure.alt)
-    environment.filters["reading"] = lambda figure: figure.reading(drawn[figure.name])
+    environment.filters["svg"] = lambda figure: inline(plots[figure.name], figure.name, figure.alt)
+    environment.filters["reading"] = lambda figure: figure.reading(plots[figure.name])
     environment.filters["tip"] = lambda head: GLOSSARY.get(head, "")
     environment.filters["value"] = sort_value
-    environment.filters["slug"] = slug
     return environment
 
 
-def _shown(value: Any) -> Any:
-    """Return text without characters that are invisible or change the direction of writing; markup as it is."""
+def _printable(value: Any) -> Any:
+    """Return text without invisible characters and changes of writing direction; other values unchanged."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def sort_value(cell: str | Cell) -> str:
-    """Return what a column sorts a cell by; empty for a missing value."""
+    """Return the sort key of a cell; empty for a missing value."""
     value = cell.value if isinstance(cell, Cell) else cell
     return "" if value is None else f"{value:.6g}" if isinstance(value, float | int) else value
 
@@ -111,6 +111,5 @@ def _sections(blocks: Sequence[Block]) -> tuple[list[Block], list[dict[str, Any]
     return first, [section for section in sections if section["blocks"]]
 
 
-def _squeezed(text: str) -> str:
-    """Return text as it stands in the page: the policy's hash is of it to the letter, so no empty lines to lose."""
+def _without_empty_lines(text: str) -> str:
     return re.sub(r"\n\s*\n+", "\n", text).strip()

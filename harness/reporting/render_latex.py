@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from harness.reporting.document import Block, Heading, Items, Table, Text
 from harness.text import short_line
 
 LONGEST = 4_000
-ESCAPES = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "[": "{[}",
-    "]": "{]}",
-    "*": "{*}",
-    "`": r"\textasciigrave{}",
-    "−": "$-$",
-    "–": "--",
-    "×": r"$\times$",
-    "·": r"$\cdot$",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "…": r"\ldots{}",
-}
-"""Replacements of letters that LaTeX reads as commands or lacks; a bracket or star after a row's end is an option."""
+ESCAPES = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\textquotedbl{}",
+        "[": "{[}",
+        "]": "{]}",
+        "*": "{*}",
+        "`": r"\textasciigrave{}",
+        "−": "$-$",
+        "–": "--",
+        "×": r"$\times$",
+        "·": r"$\cdot$",
+        "↑": r"$\uparrow$",
+        "↓": r"$\downarrow$",
+        "…": r"\ldots{}",
+    }
+)
+"""Replacements of characters that LaTeX lacks or interprets. A bracket or star after a row's end would be an option."""
 
 
 def blocks(content: Sequence[Block]) -> str:
     """Return each table as a `table` with the heading above it as caption and the sentences below it as notes.
 
-    The packages booktabs and, for quotation marks, textcomp with T1 fonts are needed.
+    This needs the package booktabs and, for quotation marks, textcomp with T1 fonts.
     """
     parts, heading = ["% Needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}."], ""
     for index, block in enumerate(content):
@@ -61,8 +62,8 @@ def _sentences(content: Sequence[Block]) -> tuple[str, ...]:
 
 
 def escape(text: str) -> str:
-    """Return text that LaTeX prints as it is."""
-    return re.sub(r".", lambda match: ESCAPES.get(match[0], match[0]), short_line(text, longest=LONGEST))
+    """Return text with the special characters of LaTeX escaped."""
+    return short_line(text, longest=LONGEST).translate(ESCAPES)
 
 
 def _table(table: Table, caption: str, notes: Sequence[str]) -> str:

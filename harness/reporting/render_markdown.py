@@ -1,4 +1,4 @@
-"""Renders a document as Markdown that shows any text as it is: no name or path becomes a link, a tag or a formula."""
+"""Renders a document as Markdown. All text is escaped: no name or path becomes a link, a tag or a formula."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from harness.reporting.document import (
     Links,
     Table,
     Text,
-    Widget,
-    without_empty,
+    join_blocks,
 )
 from harness.text import short_line
 
@@ -27,19 +26,19 @@ LONGEST = 4_000
 
 
 def document(report: Document) -> str:
-    """Return the page of a document: headline, figures, tables and links; what HTML discloses is named at the end."""
+    """Return the page of a document: headline, figures, tables and links, and a list of what only the HTML page has."""
     parts: list[Block] = [Heading(report.title, 1), Text(report.headline.finding)]
     parts += [Text(line, "warning") for line in report.warnings]
     parts += [Text(line) for line in (report.headline.caveat, report.about) if line]
     page = blocks([*parts, *report.blocks]).rstrip("\n")
-    disclosed = list(dict.fromkeys(_disclosed(report.blocks)))
+    disclosed = dict.fromkeys(block.summary.lower() for block in report.blocks if isinstance(block, Disclosure))
     more = f"\n\nMore in [the HTML page](index.html): {text(', '.join(disclosed))}." if disclosed else ""
     return f"{page}{more}\n"
 
 
 def blocks(content: Sequence[Block]) -> str:
-    """Return blocks as Markdown. A heading without anything below it is left out."""
-    return "\n\n".join(without_empty([(block, _block(block)) for block in content])) + "\n"
+    """Return blocks as Markdown, without headings that have no content."""
+    return join_blocks(content, _block)
 
 
 def _block(block: Block) -> str:
@@ -57,16 +56,12 @@ def _block(block: Block) -> str:
         return _table(block.without_optional() if block.optional else block)
     if isinstance(block, Figure):
         return f"![{text(block.alt)}](figures/{block.name}.svg)\n\n{text(block.caption)}"
-    if isinstance(block, Widget):
-        return blocks(block.instead).rstrip("\n") if block.instead else ""
     return ""
 
 
 def _table(table: Table) -> str:
-    rule = ["---:" if kind == "r" else "---" for kind in table.columns]
-    rows = [list(map(text, table.heads)), rule]
-    for row in table.rows:
-        rows.append([_cell(cell, kind) for cell, kind in zip(row, table.columns, strict=True)])
+    rows = [list(map(text, table.heads)), ["---:" if kind == "r" else "---" for kind in table.columns]]
+    rows += [[_cell(cell, kind) for cell, kind in zip(row, table.columns, strict=True)] for row in table.rows]
     title = f"**{text(table.title)}**\n\n" if table.title else ""
     return title + "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -75,13 +70,8 @@ def _cell(cell: str | Cell, kind: str) -> str:
     return code(str(cell), in_table=True) if kind == "c" and str(cell) else text(str(cell))
 
 
-def _disclosed(content: Sequence[Block]) -> list[str]:
-    """Return the titles of what the HTML page alone shows: disclosures, and sections that hold only such parts."""
-    return [block.summary.lower() for block in content if isinstance(block, Disclosure)]
-
-
 def text(value: object) -> str:
-    """Return `value` as running text. Special letters become entities, so GitHub's formulas and links stay off too."""
+    """Return `value` as running text. Special characters become entities, also for GitHub's formulas and links."""
     line = short_line(str(value), longest=LONGEST)
     escaped = re.sub(r"[&<>$@|`*~\[\]\\#]|(?<![^\W_])_|_(?![^\W_])", lambda match: f"&#{ord(match[0])};", line)
     escaped = re.sub(r"(?i)(?<=\b)(https?|ftp|www)(?=[:.])", lambda match: f"{match[0]}&#8203;", escaped)
@@ -89,7 +79,7 @@ def text(value: object) -> str:
 
 
 def code(value: object, *, in_table: bool = False) -> str:
-    """Return `value` as a code span; in a table its bars are escaped, as GitHub's tables require."""
+    """Return `value` as a code span; in a table, bars are escaped, as GitHub's tables require."""
     line = short_line(str(value), longest=2_000) or " "
     longest = max((len(run) for run in re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)

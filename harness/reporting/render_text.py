@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.reporting.document import Block, Code, Document, Heading, Items, Table, Text, Widget, without_empty
+from harness.reporting.document import Block, Code, Document, Heading, Items, Table, Text, join_blocks
 from harness.text import short_line
 
 LONGEST = 4_000
 LINE = 104
-"""Letters a terminal's line should hold: a wider table of numbers is printed in several parts."""
+"""The width in characters above which a table of numbers is printed in several parts."""
 
 
 def document(report: Document) -> str:
-    """Return a document as text, its headline last, where a terminal shows it."""
+    """Return a document as text, with the headline at the end, where it stays visible in a terminal."""
     lines = [*report.warnings, report.headline.finding, report.headline.caveat]
-    parts = [blocks([Heading(report.title)]), blocks(report.blocks, width=LINE)]
-    return "\n".join([*parts, blocks([Text(line) for line in lines if line])])
+    headline = [Text(line) for line in lines if line]
+    return f"\n{blocks(report.blocks, width=LINE)}\n{blocks(headline)}"
 
 
 def blocks(content: Sequence[Block], *, width: int = 0) -> str:
     """Return blocks as text without control characters; tables wider than `width` are split, 0 allows any width."""
-    return "\n\n".join(without_empty([(block, _block(block, width)) for block in content])) + "\n"
+    return join_blocks(content, lambda block: _block(block, width))
 
 
 def _block(block: Block, width: int) -> str:
@@ -36,23 +36,20 @@ def _block(block: Block, width: int) -> str:
         return "\n".join(f"    {short_line(line, longest=LONGEST)}" for line in block.text.split("\n"))
     if isinstance(block, Table):
         return _table(block.without_optional() if block.optional else block, width)
-    if isinstance(block, Widget) and block.instead:
-        return blocks(block.instead, width=width).rstrip("\n")
     return ""
 
 
 def _table(table: Table, width: int) -> str:
     rows = [tuple(short_line(str(cell), longest=LONGEST) for cell in row) for row in (table.heads, *table.rows)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(table.columns))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rules = [
-        "─" * (len(rows[0][column]) if kind == "p" else widths[column]) for column, kind in enumerate(table.columns)
+        "─" * (len(head) if kind == "p" else wide)
+        for head, kind, wide in zip(rows[0], table.columns, widths, strict=True)
     ]
     rows.insert(1, tuple(rules))
-    title = [f"{short_line(table.title)}:\n"] if table.title else []
-    parts = _parts(table, widths, width)
-    return "\n".join(
-        [*title, "\n\n".join("\n".join(_line(table, row, widths, part) for row in rows) for part in parts)]
-    )
+    parts = ["\n".join(_line(table, row, widths, part) for row in rows) for part in _parts(table, widths, width)]
+    title = f"{short_line(table.title)}:\n\n" if table.title else ""
+    return title + "\n\n".join(parts)
 
 
 def _line(table: Table, row: Sequence[str], widths: Sequence[int], columns: Sequence[int]) -> str:
@@ -62,16 +59,13 @@ def _line(table: Table, row: Sequence[str], widths: Sequence[int], columns: Sequ
 
 def _parts(table: Table, widths: Sequence[int], limit: int) -> list[list[int]]:
     """Return the columns of each part of a table; every part begins with the columns left of the first number."""
-    everything = list(range(len(table.columns)))
+    indices = list(range(len(table.columns)))
     if not limit or "p" in table.columns or sum(widths) + 2 * len(widths) <= limit:
-        return [everything]
-    names = [column for column in everything if "r" not in table.columns[: column + 1]]
-    parts, room = [list(names)], limit - sum(widths[column] + 2 for column in names)
-    left = room
-    for column in everything[len(names) :]:
-        if widths[column] + 2 > left and len(parts[-1]) > len(names):
+        return [indices]
+    names = [column for column in indices if "r" not in table.columns[: column + 1]]
+    parts = [list(names)]
+    for column in indices[len(names) :]:
+        if sum(widths[index] + 2 for index in (*parts[-1], column)) > limit and len(parts[-1]) > len(names):
             parts.append(list(names))
-            left = room
         parts[-1].append(column)
-        left -= widths[column] + 2
     return parts

@@ -1,4 +1,4 @@
-"""What a speed document says in words: the headline, what is unknown, and how each figure is counted."""
+"""The text of a speed report: headline, findings, warnings, limits, and how each quantity is measured."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from harness.reporting.speed_tables import (
     DECODINGS,
     decoding_name,
     exponent,
+    measure_name,
     quartiles,
     same_variant,
     work_name,
 )
-from harness.speed.speed_document import SpeedDocument, SpeedRatio, TimedModel
+from harness.speed.speed_document import SpeedDocument, SpeedRatio
+from harness.speed.timed_model import TimedModel
 from harness.speed.timing import Samples
 from harness.text import count, short_line
 
 FEW_ROUNDS = 5
 BUSY_LOAD = 0.5
-"""A load average from which on other programs are reported as running."""
+"""The load average above which other programs are reported as running."""
 
 IDLE_SHARE = 0.01
-"""A share of CPU time, taken while others were timed, from which on it is reported."""
+"""The share of CPU time, used while other models were timed, above which it is reported."""
 
 
 # The headline ---------------------------------------------------------------------------------------------------------
 
 
 def headline(document: SpeedDocument) -> Headline:
-    """Return how fast the followed variant trains and decodes beside its baselines, and what limits that."""
-    subject = chosen(document)
-    parts = [_compared(document, subject, work) for work in ("training", *DECODINGS)]
-    sentences = [part for part in parts if part][:2]
-    finding = ". ".join(sentences) + "." if sentences else _alone(document, subject)
+    """Return how fast the main variant trains and decodes compared with its baselines, and the limits of this."""
+    subject = main_subject(document)
+    sentences = [sentence for work in ("training", *DECODINGS) if (sentence := _compared(document, subject, work))]
+    finding = ". ".join(sentences[:2]) + "." if sentences else _absolute(subject)
     settings, machine = document.settings, document.machine
     caveat = (
         f"One measurement on {machine.gpu or machine.processor or 'an unknown processor'} with "
@@ -49,24 +50,24 @@ def headline(document: SpeedDocument) -> Headline:
     return Headline(finding, short_line(caveat, longest=1_000))
 
 
-def chosen(document: SpeedDocument) -> TimedModel:
-    """Return the subject that the page begins with: a measured one of the followed variant, else any measured one."""
+def main_subject(document: SpeedDocument) -> TimedModel:
+    """Return the subject of the headline: a measured one of the variant used for scaling, else any measured one."""
     measured = [subject for subject in document.subjects if subject.measured] or list(document.subjects)
     variants = [subject for subject in measured if subject.kind == "variant"] or measured
     return next((subject for subject in variants if subject.variant == document.settings.scaling_variant), variants[0])
 
 
 def _compared(document: SpeedDocument, subject: TimedModel, work: str) -> str:
-    """Return a sentence on one kind of work; empty where no baseline of the same variant did the same."""
+    """Return a sentence on one kind of work; empty if no baseline of the same variant did the same work."""
     ratios = [
         ratio
         for ratio in document.comparisons
         if (ratio.subject, ratio.what, ratio.baseline_what) == (subject.name, work, work)
         and same_variant(document, ratio)
     ]
-    faster = [ratio for ratio in ratios if not undecided(ratio.ratio) and ratio.ratio.median > 1]
-    slower = [ratio for ratio in ratios if not undecided(ratio.ratio) and ratio.ratio.median < 1]
     equal = [ratio for ratio in ratios if undecided(ratio.ratio)]
+    faster = [ratio for ratio in ratios if ratio not in equal and ratio.ratio.median > 1]
+    slower = [ratio for ratio in ratios if ratio not in equal and ratio.ratio.median < 1]
     parts = []
     if faster:
         parts.append(f"{_range([ratio.ratio.median for ratio in faster])}× faster than {_names(faster)}")
@@ -76,9 +77,8 @@ def _compared(document: SpeedDocument, subject: TimedModel, work: str) -> str:
         parts.append(f"not distinguishable from {_names(equal)}")
     if not parts:
         return ""
-    name = short_line(subject.name)
-    what = f"Training {name}" if work == "training" else f"Its decoding ({work_name(document, subject.name, work)})"
-    return f"{what} is {listed(parts)}"
+    decoding = f"Its decoding ({work_name(document, subject.name, work)})"
+    return f"{f'Training {short_line(subject.name)}' if work == 'training' else decoding} is {listed(parts)}"
 
 
 def _range(ratios: Sequence[float]) -> str:
@@ -90,20 +90,20 @@ def _names(ratios: Sequence[SpeedRatio]) -> str:
     return listed([short_line(ratio.baseline) for ratio in ratios])
 
 
-def _alone(document: SpeedDocument, subject: TimedModel) -> str:
+def _absolute(subject: TimedModel) -> str:
+    """Return the finding without a baseline to compare with."""
     name = short_line(subject.name)
     if subject.training is not None:
         rate = significant_digits(subject.training.target_per_second)
         return f"{name} trains on {rate} target tokens per second; no baseline of its variant was measured with it."
     if subject.decoding:
-        first = subject.decoding[0]
-        seconds = significant_digits(first.thousand_seconds)
-        return f"{name} translates 1,000 sentences ({decoding_name(first)}) in {seconds} s."
-    return "No subject was timed as a whole: only what stands below is known."
+        seconds = significant_digits(subject.decoding[0].thousand_seconds)
+        return f"{name} translates 1,000 sentences ({decoding_name(subject.decoding[0])}) in {seconds} s."
+    return "No subject was trained or decoded; this report has only the measurements below."
 
 
 def undecided(ratio: Samples) -> bool:
-    """Whether Student's 95 % interval of the mean logarithm of a ratio holds 0; with one round it always does."""
+    """Return whether Student's 95 % interval of the mean log ratio contains 0; with one round it always does."""
     if len(ratio) < 2:
         return True
     logarithms = np.log(ratio.values)
@@ -116,8 +116,8 @@ def undecided(ratio: Samples) -> bool:
 
 def findings(document: SpeedDocument) -> list[str]:
     """Return further findings: seconds with quartiles, ratios that do not differ from 1, MFU, loop overhead, growth."""
-    subject = chosen(document)
-    lines = [*_seconds(document, subject), _not_told_apart(document, subject), _utilisation(document)]
+    subject = main_subject(document)
+    lines = [*_seconds(document, subject), _undistinguished(document, subject), _utilisation(document)]
     return [line for line in (*lines, _loop(document), _growth(document)) if line]
 
 
@@ -141,48 +141,40 @@ def _spread(samples: Samples, scale: float, unit: str) -> str:
     return middle if len(samples) == 1 else f"{middle} (quartiles {quartiles(samples, scale)})"
 
 
-def _not_told_apart(document: SpeedDocument, subject: TimedModel) -> str:
+def _undistinguished(document: SpeedDocument, subject: TimedModel) -> str:
     ratios = [ratio for ratio in document.comparisons if ratio.subject == subject.name and undecided(ratio.ratio)]
-    if not ratios:
-        return ""
-    named = [
+    parts = [
         f"{short_line(ratio.baseline)}, {work_name(document, ratio.baseline, ratio.baseline_what)} "
         f"({quartiles(ratio.ratio) if len(ratio.ratio) > 1 else 'one round'})"
         for ratio in ratios
     ]
-    return f"Not distinguishable, because the 95 % interval of the ratio holds 1: {listed(named)}."
+    return f"Not distinguishable, because the 95 % interval of the ratio holds 1: {listed(parts)}." if parts else ""
 
 
 def _utilisation(document: SpeedDocument) -> str:
-    known = [
+    shares = [
         (subject.training.limit_share.median, short_line(subject.name))
         for subject in document.subjects
         if subject.kind == "variant" and subject.training is not None and subject.training.limit_share is not None
     ]
-    if len(known) < 2:
+    if len(shares) < 2:
         return ""
-    (low, least), (high, most) = min(known), max(known)
+    (low, least), (high, most) = min(shares), max(shares)
     return (
-        f"MFU of the {len(known)} variants ranges from {significant_digits(100 * low)} % ({least}) to "
+        f"MFU of the {len(shares)} variants ranges from {significant_digits(100 * low)} % ({least}) to "
         f"{significant_digits(100 * high)} % ({most})."
     )
 
 
 def _loop(document: SpeedDocument) -> str:
-    known = [
-        (subject.training.loop_ratio, subject)
-        for subject in document.subjects
-        if subject.training is not None and subject.training.loop_ratio is not None
-    ]
-    if not known:
+    timed = [(subject.name, subject.training) for subject in document.subjects if subject.training is not None]
+    ratios = [(times.loop_ratio, short_line(name)) for name, times in timed if times.loop_ratio is not None]
+    if not ratios:
         return ""
-    ratio, subject = max(known, key=lambda pair: pair[0].median)
-    spread = "" if len(ratio) == 1 else f" (quartiles {quartiles(ratio)})"
-    among = "" if len(known) == 1 else f", the most of {len(known)} subjects"
-    return (
-        f"The training loop with its data, checks and logging takes {significant_digits(ratio.median)} times as long "
-        f"as the bare updates for {short_line(subject.name)}{spread}{among}."
-    )
+    ratio, name = max(ratios, key=lambda pair: pair[0].median)
+    among = "" if len(ratios) == 1 else f", the most of {len(ratios)} subjects"
+    unit = f"times as long as the bare updates for {name}"
+    return f"The training loop with its data, checks and logging takes {_spread(ratio, 1.0, unit)}{among}."
 
 
 def _growth(document: SpeedDocument) -> str:
@@ -190,11 +182,11 @@ def _growth(document: SpeedDocument) -> str:
     return f"Time grows with a power of size; the fitted exponents: {', '.join(fits)}." if fits else ""
 
 
-# What is unknown ------------------------------------------------------------------------------------------------------
+# Warnings and limits --------------------------------------------------------------------------------------------------
 
 
 def warnings(document: SpeedDocument) -> list[str]:
-    """Return what must stand on top: that it is incomplete, of toy size, of captions, or of a busy machine."""
+    """Return warnings: an incomplete measurement, the toy size, the captions corpus, or a busy machine."""
     lines = []
     if document.status == "incomplete":
         reason = short_line(document.reason) or "no reason is given"
@@ -212,15 +204,18 @@ def warnings(document: SpeedDocument) -> list[str]:
     return lines
 
 
-def unknown(document: SpeedDocument) -> list[str]:
-    """Return what this document does not say: what is missing, failed, left out, or of too few samples."""
-    lines = [*_parts(document), *_subjects(document), *_left_out(document)]
+def limits(document: SpeedDocument) -> list[str]:
+    """Return what this document does not tell: what is missing, failed, left out, or has too few samples."""
+    lines = [*_missing_parts(document), *_incomplete_subjects(document), *_left_out(document)]
     if not document.rates:
-        why = short_line(document.reason) if document.status == "complete" else ""
-        lines.append(f"The matmul peak of the machine is unknown{f' ({why})' if why else ''}, and so is the MFU.")
-    lines += _equal(document)
-    rounds = _rounds(document)
-    if rounds and min(rounds) < FEW_ROUNDS:
+        reason = short_line(document.reason) if document.status == "complete" else ""
+        lines.append(f"The matmul peak of the machine is unknown{f' ({reason})' if reason else ''}, and so is the MFU.")
+    lines += _translations(document)
+    times = [
+        part for model in document.subjects for part in (model.training, model.evaluation, *model.decoding) if part
+    ]
+    rounds = sorted({len(part.seconds) for part in times})
+    if rounds and rounds[0] < FEW_ROUNDS:
         some = str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
         lines.append(f"Samples are few ({some} each), so quartiles say little.")
     busy = [
@@ -236,32 +231,22 @@ def unknown(document: SpeedDocument) -> list[str]:
     return lines
 
 
-def _rounds(document: SpeedDocument) -> list[int]:
-    counts = set()
-    for subject in document.subjects:
-        for part in (subject.training, subject.evaluation, *subject.decoding):
-            counts |= {len(part.seconds)} if part else set()
-    return sorted(counts)
-
-
-def _parts(document: SpeedDocument) -> list[str]:
+def _missing_parts(document: SpeedDocument) -> list[str]:
     """Return which parts were not requested, and which were requested and are missing."""
     requested = document.settings.parts
     present = {
-        "training": any(subject.training for subject in document.subjects),
-        "evaluation": any(subject.evaluation for subject in document.subjects),
-        "decoding": any(subject.decoding for subject in document.subjects),
-        "breakdown": any(subject.breakdown for subject in document.subjects),
-        "scaling": any(line.points for line in document.scaling),
+        name: any(getattr(subject, name) for subject in document.subjects)
+        for name in ("training", "evaluation", "decoding", "breakdown")
     }
-    never = [name for name in present if name not in requested]
-    lost = [name for name, known in present.items() if name in requested and not known]
-    lines = [f"Not requested, and so not measured: {', '.join(never)}."] if never else []
+    present["scaling"] = any(line.points for line in document.scaling)
+    not_requested = [name for name in present if name not in requested]
+    lost = [name for name, measured in present.items() if name in requested and not measured]
+    lines = [f"Not requested, and so not measured: {', '.join(not_requested)}."] if not_requested else []
     return lines + ([f"Requested and missing: {', '.join(lost)}."] if lost else [])
 
 
-def _subjects(document: SpeedDocument) -> list[str]:
-    """Return which subjects failed, are missing, or were started and have no figure."""
+def _incomplete_subjects(document: SpeedDocument) -> list[str]:
+    """Return which subjects failed, are missing, or were started without being measured."""
     lines = [
         f"{short_line(subject.name)}: {subject.ending}" + (f": {short_line(subject.reason)}" if subject.reason else "")
         for subject in document.subjects
@@ -275,17 +260,17 @@ def _subjects(document: SpeedDocument) -> list[str]:
 
 
 def _left_out(document: SpeedDocument) -> list[str]:
-    """Return for each reason what is not measured of which subject."""
+    """Return for each reason which measures of which subjects are missing."""
     parts: dict[str, list[str]] = {}
     for subject in document.subjects:
         for measure, reason in subject.left_out.items():
-            name = DECODINGS.get(measure, measure).replace("{beam}", str(document.settings.beam))
-            parts.setdefault(short_line(reason), []).append(f"{short_line(name)} of {short_line(subject.name)}")
-    return [f"Left out: {', '.join(what)}: {reason}" for reason, what in parts.items()]
+            name = measure_name(measure, document.settings.beam)
+            parts.setdefault(short_line(reason), []).append(f"{name} of {short_line(subject.name)}")
+    return [f"Left out: {', '.join(names)}: {reason}" for reason, names in parts.items()]
 
 
-def _equal(document: SpeedDocument) -> list[str]:
-    """Return where translations of equal weights differ, and where they mostly have no end of their own."""
+def _translations(document: SpeedDocument) -> list[str]:
+    """Return which translations of equal weights differ, and whether most translations reach the token limit."""
     pairs = [(subject, times) for subject in document.subjects for times in subject.decoding]
     lines = [
         f"{short_line(subject.name)}, {decoding_name(times)}: {times.sentences - times.equal:,} of {times.sentences:,} "
@@ -293,65 +278,66 @@ def _equal(document: SpeedDocument) -> list[str]:
         for subject, times in pairs
         if times.equal is not None and times.equal < times.sentences
     ]
-    endless = [times for _, times in pairs if times.unfinished > times.sentences / 2]
+    endless = sum(times.unfinished > times.sentences / 2 for _, times in pairs)
     if endless:
         lines.append(
-            f"{len(endless)} of {len(pairs)} series of translations mostly reach {document.settings.max_tokens} tokens "
+            f"{endless} of {len(pairs)} series of translations mostly reach {document.settings.max_tokens} tokens "
             "without an end, as a barely trained model does: a trained one ends sooner and is faster."
         )
     return lines
 
 
-# How it is counted ----------------------------------------------------------------------------------------------------
+# How quantities are measured ------------------------------------------------------------------------------------------
 
 
 def counting(document: SpeedDocument) -> list[str]:
-    """Return how each figure that is present is counted, a note each."""
+    """Return a note for each kind of quantity in the report: how it is measured and counted."""
+    subjects = document.subjects
+    trained = any(subject.training for subject in subjects)
     lines = [
         "Figures are medians over rounds, with quartiles. Each subject has a process of its own; subjects take turns, "
         "round by round, each round begun by another, and the device is synchronised on both sides of the clock."
     ]
-    trained = any(subject.training for subject in document.subjects)
-    if trained or any(subject.evaluation for subject in document.subjects):
-        lines += [*(_of_training(document) if trained else ()), *OPERATIONS]
-    if any(subject.decoding for subject in document.subjects):
+    if trained:
+        lines += _of_training(document)
+    if trained or any(subject.evaluation for subject in subjects):
+        lines += [
+            "GFLOP/s are multiplications and additions per second, counted by formula: a forward pass has two for each "
+            "number of a kernel and each real token that it is applied to; an update is three such passes. Padding, "
+            "embedding look-ups, norms, softmax, dropout and the optimiser count nothing; attention counts visible "
+            "pairs of real tokens.",
+            "MFU (model FLOPs utilisation) is that rate over the matmul peak: what this machine reaches at the same "
+            "kernels' products, forward and both gradients, measured in the same rounds. Attention's own products are "
+            "among the model's operations and not among the peak's.",
+        ]
+    if any(subject.decoding for subject in subjects):
         lines.append(_of_decoding(document))
-    lines += COMPARED if document.comparisons else ()
+    if document.comparisons:
+        lines.append(
+            "Times as fast is the baseline's seconds over the subject's, of the same round: of an update, or of a "
+            "sentence where the two do not translate as many."
+        )
     lines.append("Peak memory is that of the whole process until the end of the warm-up, libraries included.")
-    lines += BROKEN_DOWN if any(subject.breakdown for subject in document.subjects) else ()
-    return [*lines, *(GROWN if document.scaling else ())]
-
-
-OPERATIONS = (
-    "GFLOP/s are multiplications and additions per second, counted by formula: a forward pass has two for each number "
-    "of a kernel and each real token that it is applied to; an update is three such passes. Padding, embedding "
-    "look-ups, norms, softmax, dropout and the optimiser count nothing; attention counts visible pairs of real tokens.",
-    "MFU (model FLOPs utilisation) is that rate over the matmul peak: what this machine reaches at the same kernels' "
-    "products, forward and both gradients, measured in the same rounds. Attention's own products are among the model's "
-    "operations and not among the peak's.",
-)
-COMPARED = (
-    "Times as fast is the baseline's seconds over the subject's, of the same round: of an update, or of a sentence "
-    "where the two do not translate as many.",
-)
-BROKEN_DOWN = (
-    "The breakdown's shares of operators are of profiled time, which overstates what is called often. Data is making "
-    "the batches, harness what the training loop takes beyond data and bare updates; both are timed without the "
-    "profiler. Where a framework shows no operators, all of the update is compute.",
-)
-GROWN = (
-    "The exponent is the slope of a log–log fit through the medians, ± its standard error: 1 means linear cost, 0 "
-    "constant. Updates are of random words without padding.",
-)
+    if any(subject.breakdown for subject in subjects):
+        lines.append(
+            "The breakdown's shares of operators are of profiled time, which overstates what is called often. Data is "
+            "making the batches, harness what the training loop takes beyond data and bare updates; both are timed "
+            "without the profiler. Where a framework shows no operators, all of the update is compute."
+        )
+    if document.scaling:
+        lines.append(
+            "The exponent is the slope of a log–log fit through the medians, ± its standard error: 1 means linear "
+            "cost, 0 constant. Updates are of random words without padding."
+        )
+    return lines
 
 
 def _of_training(document: SpeedDocument) -> list[str]:
     settings, data = document.settings, document.data
-    padding = f"{100 * data.padding_share:.1f} %" if data.positions else "an unknown share"
     return [
         f"A round of training is {count(settings.updates, 'update')} over the same {data.batches} batches: "
-        f"{data.sentences:,} sentences, {data.source:,} source and {data.target:,} target tokens. Padding is {padding} "
-        "of their positions.",
+        f"{data.sentences:,} sentences, {data.source:,} source and {data.target:,} target tokens. Padding is "
+        f"{100 * data.padding_share:.1f} % of their positions.",
         f"Seconds per epoch are those of the epoch's {data.epoch_tokens:,} tokens ({data.epoch_target:,} of them "
         f"target tokens, {data.epoch_updates:,} updates) at the round's tokens per second. The first update, which "
         "compiles and allocates, is in no median.",

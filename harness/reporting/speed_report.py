@@ -1,31 +1,49 @@
-"""The report of a speed document: ratios first, then training and decoding, everything else disclosed."""
+"""The report of a speed document: ratios first, then training and decoding; everything else is disclosed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure as Drawn
+from matplotlib.figure import Figure as Plot
 
 from harness.experiments.specs import number_format
-from harness.reporting import pages, speed_checks, speed_findings, speed_plots, speed_tables
-from harness.reporting.document import (
-    Block,
-    Code,
-    Disclosure,
-    Document,
-    Figure,
-    Heading,
-    Items,
-    Links,
-    Table,
-    facts,
-)
+from harness.reporting import pages, render_text, speed_findings, speed_plots, speed_tables
+from harness.reporting.document import Block, Code, Disclosure, Document, Figure, Heading, Items, Links, facts
 from harness.speed.speed_document import SpeedDocument
 from harness.text import count, short_line
 
 FOLDER = "speed"
 LINKS = (("Runs report", "../index.html"), ("Ablation", "../ablation/index.html"), ("Models", "../models.html"))
+FIGURES: dict[str, tuple[Callable[[SpeedDocument], Plot | None], str, str]] = {
+    "ratios": (
+        speed_plots.ratios,
+        "Times as fast as baselines of the same variant, with quartiles over rounds. Right of the line the variant is "
+        "faster.",
+        "Points with lines for quartiles, one per comparison: how many times as fast a variant is as a baseline",
+    ),
+    "training": (
+        speed_plots.training,
+        "Training speed and MFU: arithmetic per second over the measured matmul peak. Blue: variants; grey: baselines.",
+        "Points with lines for quartiles, one per subject: target tokens per second and MFU",
+    ),
+    "decoding": (
+        speed_plots.decoding,
+        "Seconds for 1,000 translations, lower is better.",
+        "Points, one per subject, in a panel for each way of decoding: seconds that 1,000 translations take",
+    ),
+    "breakdown": (
+        speed_plots.breakdown,
+        "An update's time by group of operators, in percent.",
+        "Stacked bars, one per subject: the percentage of an update's time that each group of operators takes",
+    ),
+    "scaling": (
+        speed_plots.scaling,
+        "Milliseconds against size, both logarithmic; lines at the points are quartiles, dashed is the fitted power.",
+        "Points on logarithmic axes with a fitted line, a panel for each size that grows: milliseconds against size",
+    ),
+}
+"""The function that draws each figure, its caption and its description."""
 
 
 def write(document: SpeedDocument, folder: Path) -> Path:
@@ -35,37 +53,52 @@ def write(document: SpeedDocument, folder: Path) -> Path:
         The path of the HTML page.
 
     Raises:
-        ValueError: No round is complete, or a ratio of the document is not that of its samples.
+        ValueError: No round is complete.
     """
     measured = any(subject.measured or subject.breakdown for subject in document.subjects)
     if not measured and not any(line.points for line in document.scaling):
         raise ValueError(f"{document.id} has no complete round, so there is nothing to show")
-    speed_checks.check(document)
     return pages.write(report(document), folder)
 
 
 def report(document: SpeedDocument) -> Document:
-    """Return the report of a document whose ratios were checked."""
-    table = speed_tables.at_a_glance(document)
-    overview: list[Block] = [Heading("At a glance", slug="overview"), table] if table else []
+    """Return the report of a speed document."""
+    ratios = _disclosure("Every ratio", speed_tables.comparisons(document))
+    training = _disclosure("Training in numbers", speed_tables.training(document))
+    peak = [*speed_tables.evaluation(document), *speed_tables.matmul_peak(document)]
+    training += _disclosure("Evaluation and matmul peak", peak)
+    decoding = _disclosure("Decoding in numbers", speed_tables.decoding(document))
     return Document(
         title="Bakeoff: training and decoding speed",
         headline=speed_findings.headline(document),
         warnings=tuple(speed_findings.warnings(document)),
         about=_about(document),
-        made="Made by Bakeoff from one stored document alone: the same document gives the same bytes.",
+        origin="Made by Bakeoff from one stored document alone: the same document gives the same bytes.",
         blocks=(
             Links(LINKS),
-            *_ratios(document),
-            *overview,
-            *_training(document),
-            *_decoding(document),
-            *_cost(document),
+            *_section("Compared with baselines", "comparisons", _figure(document, "ratios"), ratios),
+            *_section("At a glance", "overview", (), speed_tables.at_a_glance(document)),
+            *_section("Training", "training", _figure(document, "training"), training),
+            *_section("Decoding", "decoding", _figure(document, "decoding"), decoding),
+            *_section("Where the time goes", "cost", (), _cost(document)),
             Heading("Limits", slug="limits"),
-            Items(tuple(speed_findings.unknown(document))),
+            Items(tuple(speed_findings.limits(document))),
             *_method(document),
         ),
     )
+
+
+def terminal(document: SpeedDocument) -> str:
+    """Return the most important tables, the findings and the limits as plain text."""
+    headline = speed_findings.headline(document)
+    lines = [headline.finding, *speed_findings.findings(document), *speed_findings.limits(document)]
+    tables: list[Block] = [
+        *speed_tables.at_a_glance(document),
+        *speed_tables.training(document),
+        *speed_tables.breakdown(document),
+        *speed_tables.matmul_peak(document)[:1],
+    ]
+    return render_text.blocks([*tables, Items(tuple(lines))], width=render_text.LINE)
 
 
 def _about(document: SpeedDocument) -> str:
@@ -81,94 +114,30 @@ def _about(document: SpeedDocument) -> str:
     )
 
 
-def _figure(
-    document: SpeedDocument, name: str, draw: Callable[[SpeedDocument], Drawn | None], caption: str, alt: str
-) -> list[Block]:
-    """Return a figure, or nothing where the document has nothing to draw."""
-    drawn = draw(document)
-    return [] if drawn is None else [Figure(name, caption, alt, lambda: drawn)]
+def _section(title: str, slug: str, figures: Sequence[Block], content: Sequence[Block]) -> list[Block]:
+    """Return a section, or no blocks if it has no content."""
+    return [Heading(title, slug=slug), *figures, *content] if content else []
 
 
-def _disclosed(summary: str, tables: list[Table]) -> list[Block]:
-    return [Disclosure(summary, tuple(tables))] if tables else []
+def _figure(document: SpeedDocument, name: str) -> list[Block]:
+    """Return a figure, or no blocks if the document has no data for it."""
+    draw, caption, alt = FIGURES[name]
+    plot = draw(document)
+    return [] if plot is None else [Figure(name, caption, alt, lambda: plot)]
 
 
-def _ratios(document: SpeedDocument) -> list[Block]:
-    if not document.comparisons:
-        return []
-    return [
-        Heading("Compared with baselines", slug="comparisons"),
-        *_figure(
-            document,
-            "ratios",
-            speed_plots.ratios,
-            "Times as fast as baselines of the same variant, with quartiles over rounds. Right of the line the variant "
-            "is faster.",
-            "Points with lines for quartiles, one per comparison: how many times as fast a variant is as a baseline",
-        ),
-        *_disclosed("Every ratio", speed_tables.comparisons(document)),
-    ]
-
-
-def _training(document: SpeedDocument) -> list[Block]:
-    tables = speed_tables.training(document)
-    others = [*speed_tables.evaluation(document), *speed_tables.matmul_peak(document)]
-    if not tables and not others:
-        return []
-    return [
-        Heading("Training", slug="training"),
-        *_figure(
-            document,
-            "training",
-            speed_plots.training,
-            "Training speed and MFU: arithmetic per second over the measured matmul peak. Blue: variants; grey: "
-            "baselines.",
-            "Points with lines for quartiles, one per subject: target tokens per second and MFU",
-        ),
-        *_disclosed("Training in numbers", tables),
-        *_disclosed("Evaluation and matmul peak", others),
-    ]
-
-
-def _decoding(document: SpeedDocument) -> list[Block]:
-    tables = speed_tables.decoding(document)
-    if not tables:
-        return []
-    return [
-        Heading("Decoding", slug="decoding"),
-        *_figure(
-            document,
-            "decoding",
-            speed_plots.decoding,
-            "Seconds for 1,000 translations, lower is better.",
-            "Points, one per subject, in a panel for each way of decoding: seconds that 1,000 translations take",
-        ),
-        *_disclosed("Decoding in numbers", tables),
-    ]
+def _disclosure(summary: str, blocks: Sequence[Block], slug: str = "") -> list[Block]:
+    return [Disclosure(summary, tuple(blocks), slug)] if blocks else []
 
 
 def _cost(document: SpeedDocument) -> list[Block]:
-    """Return what an update is spent on and how its cost grows, both disclosed."""
-    breakdown = _figure(
-        document,
-        "breakdown",
-        speed_plots.breakdown,
-        "An update's time by group of operators, in percent.",
-        "Stacked bars, one per subject: the percentage of an update's time that each group of operators takes",
-    )
-    scaling = _figure(
-        document,
-        "scaling",
-        speed_plots.scaling,
-        "Milliseconds against size, both logarithmic; lines at the points are quartiles, dashed is the fitted power.",
-        "Points on logarithmic axes with a fitted line, a panel for each size that grows: milliseconds against size",
-    )
+    """Return how an update spends its time and how its cost grows, both disclosed."""
     blocks: list[Block] = []
     if tables := speed_tables.breakdown(document):
-        blocks.append(Disclosure("What an update is spent on", (*breakdown, *tables), "breakdown"))
+        blocks += _disclosure("What an update is spent on", [*_figure(document, "breakdown"), *tables], "breakdown")
     if tables := speed_tables.scaling(document):
-        blocks.append(Disclosure("How the cost grows", (*scaling, *tables), "scaling"))
-    return [Heading("Where the time goes", slug="cost"), *blocks] if blocks else []
+        blocks += _disclosure("How the cost grows", [*_figure(document, "scaling"), *tables], "scaling")
+    return blocks
 
 
 def _method(document: SpeedDocument) -> list[Block]:
@@ -176,9 +145,9 @@ def _method(document: SpeedDocument) -> list[Block]:
     command = short_line(document.command, longest=2_000) or "(the command is unknown)"
     return [
         Heading("Method and data", slug="method"),
-        *([Disclosure("Seconds and exponents in words", (Items(tuple(lines)),))] if lines else []),
+        *_disclosure("Seconds and exponents in words", [Items(tuple(lines))] if lines else []),
         Disclosure("How it is counted", (Items(tuple(speed_findings.counting(document))),), "counting"),
-        Disclosure("Subjects", (speed_tables.subjects(document),), "subjects"),
+        Disclosure("Subjects", tuple(speed_tables.subjects(document)), "subjects"),
         Disclosure("Machine", (facts(speed_tables.machine(document)),), "machine"),
         Disclosure("Reproducing this", (Code(command), facts(_provenance(document))), "reproducing"),
     ]
@@ -186,18 +155,17 @@ def _method(document: SpeedDocument) -> list[Block]:
 
 def _provenance(document: SpeedDocument) -> list[tuple[str, str]]:
     data = document.data
-    pairs = [
+    return [
         ("document", f"{document.id}.json"),
         ("make the page again", f"python -m harness speed --from FOLDER/{document.id}.json"),
         ("tokenised text (SHA-256)", short_line(data.tokenised)),
         ("timed batches (SHA-256)", short_line(data.stream)),
         ("vocabularies", f"{data.source_words:,} source and {data.target_words:,} target tokens"),
         ("tokenizer", f"{data.spec.tokenizer}, {data.spec.case}"),
-        *speed_tables.environments(document.subjects),
+        *speed_tables.environments(document),
+        *(
+            (f"{short_line(subject.name)}, {speed_tables.decoding_name(times)} (SHA-256)", short_line(times.digest))
+            for subject in document.subjects
+            for times in subject.decoding
+        ),
     ]
-    digests = [
-        (f"{short_line(subject.name)}, {speed_tables.decoding_name(times)} (SHA-256)", short_line(times.digest))
-        for subject in document.subjects
-        for times in subject.decoding
-    ]
-    return pairs + digests

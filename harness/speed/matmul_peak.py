@@ -5,10 +5,12 @@ MFU (model FLOPs utilisation) is the rate of a model's updates over this peak.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,9 @@ class Products:
         device: The device of torch.
         precision: The number format of torch.
         matmul_precision: The precision in which torch multiplies float32 matrices.
+
+    Attributes:
+        operations: The multiplications and additions of all products.
     """
 
     def __init__(
@@ -50,10 +55,9 @@ class Products:
         counts = [count_tokens([batch]) for batch in batches]
         self.operations = PASSES * sum(product.operations(count) for count in counts for product in self.products)
         self._work: list[Multiply] = []
-        multiplications = _with_torch if library() == "torch" else _with_numpy
         for product in self.products:
             rows = [count.rows(product.rows) for count in counts]
-            self._work += multiplications(product, rows, device, precision)
+            self._work += _multiplications(product, rows, device, precision)
         if device.startswith("cuda") and library() == "torch":
             with self._precision():
                 self._work = [_captured(self._work, device)]
@@ -61,8 +65,7 @@ class Products:
     def multiply(self) -> None:
         """Compute every product once."""
         with self._precision():
-            for multiply in self._work:
-                multiply()
+            _run(self._work)
 
     def _precision(self) -> AbstractContextManager[None]:
         if library() != "torch":
@@ -90,64 +93,48 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def _numbers(*shape: int) -> Any:
-    return np.random.default_rng(shape).standard_normal(shape, dtype=np.float32)
+def _multiplications(product: Product, rows: Sequence[int], device: str, precision: Precision) -> list[Multiply]:
+    """Return a function for each number of rows that computes y = x w, dx = dy wᵀ and dw = xᵀ dy."""
+    shapes = (max(rows), product.inputs), (max(rows), product.outputs), (product.outputs, product.inputs)
+    arrays: Any = (np.random.default_rng(shape).standard_normal(shape, dtype=np.float32) for shape in shapes)
+    matmul: Any = np.matmul
+    empty_like: Any = np.empty_like
+    no_gradients: Any = contextlib.nullcontext
+    if library() == "torch":
+        import torch
 
-
-def _with_torch(product: Product, rows: Sequence[int], device: str, precision: Precision) -> list[Multiply]:
-    import torch
-
-    most = max(rows)
-    x, dy, w = (
-        torch.from_numpy(_numbers(*shape)).to(device, getattr(torch, precision))
-        for shape in ((most, product.inputs), (most, product.outputs), (product.outputs, product.inputs))
-    )
-    y, dx, dw = torch.empty_like(dy), torch.empty_like(x), torch.empty_like(w)
+        arrays = (torch.from_numpy(array).to(device, getattr(torch, precision)) for array in arrays)
+        matmul, empty_like, no_gradients = torch.mm, torch.empty_like, torch.inference_mode
+    x, dy, w = arrays
+    y, dx, dw = empty_like(dy), empty_like(x), empty_like(w)
 
     def multiply(count: int) -> None:
-        with torch.inference_mode():
+        with no_gradients():
             for _ in range(product.count):
-                torch.mm(x[:count], w.t(), out=y[:count])
-                torch.mm(dy[:count], w, out=dx[:count])
-                torch.mm(dy[:count].t(), x[:count], out=dw)
+                matmul(x[:count], w.T, out=y[:count])
+                matmul(dy[:count], w, out=dx[:count])
+                matmul(dy[:count].T, x[:count], out=dw)
 
-    return [lambda count=count: multiply(count) for count in rows]  # type: ignore[misc]
+    return [partial(multiply, count) for count in rows]
 
 
 def _captured(work: Sequence[Multiply], device: str) -> Multiply:
     """Return a function that replays all products as one CUDA graph: launching each takes longer than running it."""
     from torch import cuda
 
-    def everything() -> None:
-        for multiply in work:
-            multiply()
-
     with cuda.device(device):
         stream = cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(cuda.current_stream())
         with cuda.stream(stream):
-            everything()
+            _run(work)
         cuda.current_stream().wait_stream(stream)
         graph = cuda.CUDAGraph()
         with cuda.graph(graph):
-            everything()
+            _run(work)
     replay: Multiply = graph.replay
     return replay
 
 
-def _with_numpy(product: Product, rows: Sequence[int], device: str, precision: Precision) -> list[Multiply]:
-    most = max(rows)
-    x, dy, w = (
-        _numbers(most, product.inputs),
-        _numbers(most, product.outputs),
-        _numbers(product.outputs, product.inputs),
-    )
-    y, dx, dw = np.empty_like(dy), np.empty_like(x), np.empty_like(w)
-
-    def multiply(count: int) -> None:
-        for _ in range(product.count):
-            np.matmul(x[:count], w.T, out=y[:count])
-            np.matmul(dy[:count], w, out=dx[:count])
-            np.matmul(dy[:count].T, x[:count], out=dw)
-
-    return [lambda count=count: multiply(count) for count in rows]  # type: ignore[misc]
+def _run(work: Sequence[Multiply]) -> None:
+    for multiply in work:
+        multiply()

@@ -1,9 +1,9 @@
-"""Carries out a plan, part by part, and keeps what has been measured so far."""
+"""Carries out a plan part by part and keeps the measurements so far."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,52 +11,24 @@ from typing import Any
 from harness.data.dataset import Dataset
 from harness.processes import machine
 from harness.speed import scaling
-from harness.speed.plan import ONE_BY_ONE, SINGLE, USING_WEIGHTS, WAYS, Amounts, ModelJob, Part, same_weights
+from harness.speed.plan import (
+    DECODING_GROUPS,
+    SINGLE,
+    USING_WEIGHTS,
+    WITHOUT_BATCHES,
+    MeasurementPlan,
+    ModelJob,
+    Part,
+    weights_key,
+)
 from harness.speed.scheduler import RoundRobin, TimedTask
 from harness.speed.speed_document import Scaling
 from harness.storage import tensors
-from impls.contract import Arrays, Recipe
+from impls.contract import Recipe
 from impls.flops import Product, products
 
 PRODUCTS = "matrix products"
 """The name of the process that multiplies matrices to measure the matmul peak."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unavailable:
-    """A model that cannot be measured on this machine, and why."""
-
-    name: str
-    variant: str
-    framework: str
-    reason: str
-    is_baseline: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasurementPlan:
-    """What is measured.
-
-    Attributes:
-        rounds: Samples of every measure but decodings, of which there are `decoding_rounds`.
-        jobs: The models, variants before baselines.
-        absent: The models that cannot be measured.
-        given: Trained weights and their origin, by the key of the models that they fit (`same_weights`).
-        base: The job whose cost is measured along the axes of scaling.
-        timeout_seconds: The most that one answer of a process may take; None for no limit.
-    """
-
-    size: Amounts
-    rounds: int
-    decoding_rounds: int
-    parts: tuple[Part, ...]
-    jobs: tuple[ModelJob, ...]
-    absent: tuple[Unavailable, ...]
-    given: dict[Recipe | str, tuple[Arrays, str]]
-    base: ModelJob
-    command: str
-    note: str
-    timeout_seconds: float | None
 
 
 class Measurement:
@@ -67,7 +39,7 @@ class Measurement:
         dataset: The prepared corpus of the plan.
         folder: A folder for logs and weights.
         say: Shows a line.
-        check: Called while an answer is awaited; may raise, as for a signal.
+        check: Called while waiting for an answer; may raise an exception, such as for a signal.
     """
 
     def __init__(
@@ -125,26 +97,26 @@ class Measurement:
             self.scheduler.start(replace(self.plan.jobs[0], name=PRODUCTS, baseline="", weights="", products=specs))
 
     def _provide_weights(self) -> None:
-        """Give every model trained weights: the same to all models that compute the same function."""
+        """Load trained weights into every model: the same into all models that compute the same function."""
+        origins: dict[Recipe | str, str] = {}
         for job in self.plan.jobs:
-            key = same_weights(job.spec.recipe, job.spec.variant)
+            key = weights_key(job.spec)
             if key not in self.weights:
                 path = self._folder / f"weights-{len(self.weights)}.safetensors"
                 origin = self._write_weights(job, key, path)
                 if origin is None:
                     continue
-                self.weights[key] = path
-                self.weights_from[str(path)] = origin
+                self.weights[key], origins[key] = path, origin
             if self.scheduler.request(job.name, "load", path=str(self.weights[key])) is not None:
-                self.weights_from[job.name] = self.weights_from[str(self.weights[key])]
+                self.weights_from[job.name] = origins[key]
 
     def _write_weights(self, job: ModelJob, key: Recipe | str, path: Path) -> str | None:
         """Write trained weights for a job and return their origin: a run, or a number of updates of the job's model."""
-        if key in self.plan.given:
-            arrays, origin = self.plan.given[key]
+        if key in self.plan.trained:
+            arrays, origin = self.plan.trained[key]
             tensors.write(path, arrays)
             return origin
-        updates = self.plan.size.learning_updates
+        updates = self.plan.amounts.learning_updates
         if job.baseline or job.name not in self.scheduler.facts:
             return None
         self.say(f"{job.name} trains for {updates} updates, so that its translations are as long as a model's")
@@ -153,7 +125,7 @@ class Measurement:
         return f"{updates} updates of {job.name}"
 
     def _can(self, job: ModelJob, ability: str) -> bool:
-        return bool(self.scheduler.facts.get(job.name, {}).get("can", {}).get(ability))
+        return ability in self.scheduler.facts.get(job.name, {}).get("abilities", ())
 
     def _measure_training(self) -> None:
         tasks: list[TimedTask] = []
@@ -163,23 +135,22 @@ class Measurement:
             if not job.baseline:
                 tasks.append(TimedTask(job.name, "loop"))
         tasks += [TimedTask(PRODUCTS, "products", index) for index in range(len(self.products))]
-        self.scheduler.run("training", tasks, self.plan.rounds)
+        self.scheduler.run("training", tasks, self.plan.amounts.rounds)
         self.scheduler.close(PRODUCTS)
 
     def _measure_evaluation(self) -> None:
         tasks = [TimedTask(job.name, "evaluation") for job in self.plan.jobs if self._can(job, "evaluate")]
-        self.scheduler.run("evaluation", tasks, self.plan.rounds)
+        self.scheduler.run("evaluation", tasks, self.plan.amounts.rounds)
 
     def _measure_decoding(self) -> None:
-        # A baseline that only translates one sentence at a time is compared with batches, so both share their rounds.
-        for ways in WAYS:
+        for measures in DECODING_GROUPS:
             tasks = [
                 TimedTask(job.name, measure)
-                for measure in ways
+                for measure in measures
                 for job in self.plan.jobs
-                if self._can(job, "translate") and (job.baseline not in ONE_BY_ONE or measure in SINGLE)
+                if self._can(job, "translate") and (job.baseline not in WITHOUT_BATCHES or measure in SINGLE)
             ]
-            self.scheduler.run("decoding", tasks, self.plan.decoding_rounds)
+            self.scheduler.run("decoding", tasks, self.plan.amounts.decoding_rounds)
 
     def _measure_breakdown(self) -> None:
         for job in self.plan.jobs:
@@ -192,8 +163,8 @@ class Measurement:
     def _measure_scaling(self) -> None:
         self.scheduler.close()
         base = self.plan.base
-        path = self.weights.get(same_weights(base.spec.recipe, base.spec.variant))
-        for axis in scaling.axes(base, self.plan.size.name, "" if path is None else str(path)):
+        path = self.weights.get(weights_key(base.spec))
+        for axis in scaling.axes(base, self.plan.amounts.name, "" if path is None else str(path)):
             folder = self._folder / axis.axis
             folder.mkdir()
             scheduler = RoundRobin(
@@ -205,7 +176,7 @@ class Measurement:
 def _by_products(
     jobs: Sequence[ModelJob], words: tuple[int, int]
 ) -> tuple[tuple[tuple[Product, ...], list[ModelJob]], ...]:
-    """Return the different sets of matrix products, each with the jobs whose recipes have them."""
+    """Return the different sets of matrix products, each with the jobs of the recipes that contain them."""
     jobs_of: dict[tuple[Product, ...], list[ModelJob]] = {}
     for job in jobs:
         if job.spec.recipe is not None:

@@ -1,4 +1,4 @@
-"""The peak memory of one piece of work, apart from what the process used before it."""
+"""The peak memory of one piece of work, without earlier peaks of the process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ RESET_PEAK = "5"
 
 
 def reset_peak() -> bool:
-    """Reset the peak of this process's resident memory; return False on systems that cannot.
+    """Reset the peak of this process's resident memory; return False on systems without this.
 
-    Memory that the allocator keeps for later is returned to the system first, otherwise it would count as used.
+    Memory that the allocator keeps for later is first returned to the system; otherwise it would count as used.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

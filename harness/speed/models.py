@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from harness.data.dataset import Dataset
 from harness.evaluation import search
@@ -23,28 +23,23 @@ from harness.training.schedules import learning_rate
 from harness.training.train import build_model
 from impls import registry
 from impls.baselines.protocol import Decodes, Trains
-from impls.contract import Arrays, Batch, Compiling, Ids, Seq2SeqModel, Training
+from impls.contract import Arrays, Batch, Compiling, Ids, Seq2SeqModel
 from impls.weights import initial
 
 
-@dataclass(frozen=True)
-class TimedTranslations:
-    """TimedTranslations as ids without special tokens, and how many of them reached the token limit without an end."""
+class ReusableModel:
+    """A model whose weights are restored after timed training has changed them.
 
-    tokens: list[list[int]]
-    unfinished: int
+    Attributes:
+        model: A `Seq2SeqModel` or a baseline.
+        abilities: "train", "translate" and "evaluate", as far as the model can do them.
+    """
 
+    model: Any
+    abilities: frozenset[str]
 
-class OwnModel:
-    """A `Seq2SeqModel`, built and trained by this package."""
-
-    can_train = can_translate = can_evaluate = True
-
-    def __init__(self, job: ModelJob, dataset: Dataset) -> None:
-        self.job, self._dataset = job, dataset
-        self.model: Seq2SeqModel = build_model(job.spec, dataset)
-        self._weights = self.model.weights()
-        self._trained = False
+    def __init__(self, job: ModelJob, weights: Arrays) -> None:
+        self.job, self._weights, self._trained = job, weights, False
 
     @property
     def parameters(self) -> int:
@@ -61,6 +56,45 @@ class OwnModel:
         self._weights, self._trained = weights, True
         self.restore_weights()
 
+    def restore_weights(self) -> None:
+        """Undo the effect of timed training on the weights."""
+        if self._trained:
+            self._set_weights()
+            self._trained = False
+
+    def _set_weights(self) -> None:
+        raise NotImplementedError
+
+    def bare_updates(self, batches: Sequence[Batch]) -> Callable[[], object]:
+        """Return a function that trains on prepared batches and does nothing else."""
+        self._trained = True
+        rates = [learning_rate(self.job.spec.training, update) for update in range(1, len(batches) + 1)]
+        model = self.model
+
+        def train() -> None:
+            for batch, rate in zip(batches, rates, strict=True):
+                model.train_step(batch, rate)
+
+        return train
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished all enqueued work."""
+        self.model.synchronize()
+
+
+class VariantModel(ReusableModel):
+    """A `Seq2SeqModel`, built and trained by this package."""
+
+    model: Seq2SeqModel
+    abilities = frozenset(("train", "translate", "evaluate"))
+
+    def __init__(self, job: ModelJob, dataset: Dataset) -> None:
+        self.model, self._dataset = build_model(job.spec, dataset), dataset
+        super().__init__(job, self.model.weights())
+
+    def _set_weights(self) -> None:
+        self.model.set_weights(self._weights)
+
     def train(self, batches: Sequence[Batch]) -> Arrays:
         """Train on these batches, use the resulting weights from now on, and return them."""
         self.bare_updates(batches)()
@@ -68,23 +102,12 @@ class OwnModel:
         self.use_weights(self.model.weights())
         return self._weights
 
-    def restore_weights(self) -> None:
-        """Undo the effect of timed training on the weights."""
-        if self._trained:
-            self.model.set_weights(self._weights)
-            self._trained = False
-
-    def bare_updates(self, batches: Sequence[Batch]) -> Callable[[], object]:
-        """Return a function that does the updates and nothing else."""
-        self._trained = True
-        return bare_updates(self.model, batches, self.job.spec.training)
-
     def full_updates(self, count: int) -> Callable[[], object]:
-        """Return a function that does the first `count` updates of an epoch with the harness's own training loop.
+        """Return a function that makes the first `count` updates of an epoch with the harness's own training loop.
 
         This includes data loading, digests and progress events, but no checkpoint.
         """
-        assert self.job.synthetic is None, "the training loop is not timed on synthetic batches"
+        assert self.job.synthetic_length is None, "the training loop is not timed on synthetic batches"
         self._trained = True
         self.model.take_totals()
         loop = TrainingLoop(
@@ -109,74 +132,40 @@ class OwnModel:
         """Return the mean nats per target token."""
         return float(evaluate(self.model, batches).loss)
 
-    def translate(self, sources: Sequence[Ids], spec: DecodingSpec) -> TimedTranslations:
-        """Translate with the search that is used for test sets."""
+    def translate(self, sources: Sequence[Ids], spec: DecodingSpec) -> tuple[list[list[int]], int]:
+        """Return translations by the search for test sets, and the number of them that reached the token limit."""
         decoded = search.translate(self.model, sources, spec)
-        return TimedTranslations([list(translation.tokens) for translation in decoded.translations], decoded.unfinished)
-
-    def synchronize(self) -> None:
-        """Wait until the device has finished all enqueued work."""
-        self.model.synchronize()
+        return [list(translation.tokens) for translation in decoded.translations], decoded.unfinished
 
 
-def bare_updates(model: Seq2SeqModel | Trains, batches: Sequence[Batch], training: Training) -> Callable[[], object]:
-    """Return a function that trains a model on prepared batches and does nothing else."""
-    rates = [learning_rate(training, update) for update in range(1, len(batches) + 1)]
+class BaselineModel(ReusableModel):
+    """A baseline of `impls.baselines`. It is built anew to restore its weights."""
 
-    def train() -> None:
-        for batch, rate in zip(batches, rates, strict=True):
-            model.train_step(batch, rate)
-
-    return train
-
-
-class BaselineModel:
-    """A baseline of `impls.baselines`, built anew with the given weights after training has changed them."""
-
-    can_evaluate = False
-    compilation_seconds = None
+    model: Trains | Decodes
 
     def __init__(self, job: ModelJob, dataset: Dataset) -> None:
-        spec, recipe = job.spec, job.spec.recipe
+        recipe, words = job.spec.recipe, (len(dataset.source_words), len(dataset.target_words))
         assert recipe is not None, "a baseline has the recipe of a built-in variant"
-        words = len(dataset.source_words), len(dataset.target_words)
-        self._weights = tensors.read(Path(job.weights)) if job.weights else initial(recipe, *words, spec.seed)
+        self._recipe, self._words = recipe, words
+        weights = tensors.read(Path(job.weights)) if job.weights else initial(recipe, *words, job.spec.seed)
+        super().__init__(job, weights)
+        self._set_weights()
+        abilities = {"train": isinstance(self.model, Trains), "translate": isinstance(self.model, Decodes)}
+        self.abilities = frozenset(name for name, able in abilities.items() if able)
 
-        def build() -> Trains | Decodes:
-            baseline: Trains | Decodes = registry.build_baseline(
-                job.baseline, recipe, *words, training=spec.training, weights=self._weights, device=spec.device
-            )
-            return baseline
+    def _set_weights(self) -> None:
+        spec = self.job.spec
+        self.model = registry.build_baseline(
+            self.job.baseline,
+            self._recipe,
+            *self._words,
+            training=spec.training,
+            weights=self._weights,
+            device=spec.device,
+        )
 
-        self._build = build
-        self.job, self.model, self._trained = job, self._build(), False
-        self.can_train = isinstance(self.model, Trains)
-        self.can_translate = isinstance(self.model, Decodes)
-
-    @property
-    def parameters(self) -> int:
-        """The number of parameters."""
-        return sum(weight.size for weight in self._weights.values())
-
-    def use_weights(self, weights: Arrays) -> None:
-        """Use these weights from now on."""
-        self._weights, self._trained = weights, True
-        self.restore_weights()
-
-    def restore_weights(self) -> None:
-        """Undo the effect of timed training on the weights."""
-        if self._trained:
-            self.model = self._build()
-            self._trained = False
-
-    def bare_updates(self, batches: Sequence[Batch]) -> Callable[[], object]:
-        """Return a function that does the updates and nothing else."""
-        assert isinstance(self.model, Trains)
-        self._trained = True
-        return bare_updates(self.model, batches, self.job.spec.training)
-
-    def translate(self, sources: Sequence[Ids], spec: DecodingSpec) -> TimedTranslations:
-        """Translate with the baseline's own search."""
+    def translate(self, sources: Sequence[Ids], spec: DecodingSpec) -> tuple[list[list[int]], int]:
+        """Return translations by the baseline's own search, and the number of them that reached the token limit."""
         assert isinstance(self.model, Decodes)
         tokens = self.model.translate(
             sources,
@@ -185,8 +174,4 @@ class BaselineModel:
             max_tokens=spec.max_tokens,
             suppressed=search.suppressed(spec),
         )
-        return TimedTranslations(tokens, sum(len(translation) >= spec.max_tokens for translation in tokens))
-
-    def synchronize(self) -> None:
-        """Wait until the device has finished all enqueued work."""
-        self.model.synchronize()
+        return tokens, sum(len(translation) >= spec.max_tokens for translation in tokens)

@@ -13,8 +13,8 @@ from typing import Any
 from harness.data.batches import training_batches, updates_per_epoch
 from harness.data.dataset import Dataset
 from harness.speed import timing
-from harness.speed.models import OwnModel
-from harness.speed.speed_document import Group
+from harness.speed.models import VariantModel
+from harness.speed.timed_model import Group
 from impls.contract import Batch
 
 RANGE = "speed::"
@@ -22,108 +22,73 @@ RANGE = "speed::"
 
 UPDATE = f"{RANGE}update"
 TURNS = 3
-"""How often the bare updates and the harness's training loop take turns."""
+"""The number of times that the bare updates and the harness's training loop are timed in turns."""
 
 BACKWARD = "autograd::engine::evaluate_function: "
 
+MATRIX_PRODUCTS = """
+    mm addmm addmm_ _addmm_activation matmul linear addmv addbmm mkldnn_convolution convolution_backward
+    _slow_conv2d_forward _slow_conv2d_backward mkldnn_rnn_layer
+"""
+ATTENTION = "bmm baddbmm _softmax _softmax_backward_data"
 EXACT: dict[str, Group] = {
-    **dict.fromkeys(
-        (
-            "aten::mm",
-            "aten::addmm",
-            "aten::addmm_",
-            "aten::_addmm_activation",
-            "aten::matmul",
-            "aten::linear",
-            "aten::addmv",
-            "aten::addbmm",
-            "aten::mkldnn_convolution",
-            "aten::convolution_backward",
-            "aten::_slow_conv2d_forward",
-            "aten::_slow_conv2d_backward",
-            "aten::mkldnn_rnn_layer",
-        ),
-        "matrix products",
-    ),
-    **dict.fromkeys(("aten::bmm", "aten::baddbmm", "aten::_softmax", "aten::_softmax_backward_data"), "attention"),
+    **{f"aten::{name}": "matrix products" for name in MATRIX_PRODUCTS.split()},
+    **{f"aten::{name}": "attention" for name in ATTENTION.split()},
 }
 """The group of operators with these names."""
 
-WORDS: tuple[tuple[str, Group], ...] = (
-    ("dropout", "dropout"),
-    ("bernoulli", "dropout"),
-    ("log_softmax", "softmax and loss"),
-    ("logsoftmax", "softmax and loss"),
-    ("nll_loss", "softmax and loss"),
-    ("nllloss", "softmax and loss"),
-    ("cross_entropy", "softmax and loss"),
-    ("crossentropy", "softmax and loss"),
-    ("logsumexp", "softmax and loss"),
-    ("outputloss", "softmax and loss"),
-    ("adam", "optimiser"),
-    ("optimizer", "optimiser"),
-    ("_foreach_norm", "clipping"),
-    ("_foreach_mul", "clipping"),
-    ("linalg_vector_norm", "clipping"),
-    ("attention", "attention"),
-    ("scaled_dot_product", "attention"),
-    ("norm", "norm and activation"),
-    ("relu", "norm and activation"),
-    ("gelu", "norm and activation"),
-    ("silu", "norm and activation"),
-    ("tanh", "norm and activation"),
-    ("sigmoid", "norm and activation"),
-    ("threshold", "norm and activation"),
-    ("embed", "embedding"),
-    ("position", "embedding"),
-    ("sinusoid", "embedding"),
-)
-"""The group of operators whose name, or the name of an enclosing range, contains a word; the first match counts."""
+WORDS: dict[Group, str] = {
+    "dropout": "dropout bernoulli",
+    "softmax and loss": "log_softmax logsoftmax nll_loss nllloss cross_entropy crossentropy logsumexp outputloss",
+    "optimiser": "adam optimizer",
+    "clipping": "_foreach_norm _foreach_mul linalg_vector_norm",
+    "attention": "attention scaled_dot_product",
+    "norm and activation": "norm relu gelu silu tanh sigmoid threshold",
+    "embedding": "embed position sinusoid",
+}
+"""The group of operators if their name, or the name of an enclosing range, contains a word; the first match counts."""
 
 
-def breakdown(model: OwnModel, batches: Sequence[Batch], prepared: Dataset) -> dict[str, Any]:
+def breakdown(model: VariantModel, batches: Sequence[Batch], dataset: Dataset) -> dict[str, Any]:
     """Return the seconds of an update: of its operators by group (torch only), of data loading, and of the harness.
 
-    An operator whose name has no group, such as a sum, belongs to the nearest enclosing module or autograd node that
-    has one. An operator of the backward pass belongs to the group of its forward twin.
+    An operator without a group of its own, such as a sum, belongs to the nearest enclosing module or autograd node that
+    has one. An operator of the backward pass belongs to the group of the operator whose gradient it computes.
     """
     count = len(batches)
     synchronize = model.synchronize
     timing.seconds(model.bare_updates(batches), synchronize)
-    turns = [
-        (
-            timing.seconds(model.bare_updates(batches), synchronize),
-            timing.seconds(model.full_updates(count), synchronize),
-        )
-        for _ in range(TURNS)
-    ]
-    bare, overhead = median(bare for bare, _ in turns), median(full - bare for bare, full in turns)
+    turns = []
+    for _ in range(TURNS):
+        seconds = timing.seconds(model.bare_updates(batches), synchronize)
+        turns.append((seconds, timing.seconds(model.full_updates(count), synchronize) - seconds))
+    bare, overhead = map(median, zip(*turns, strict=True))
     training, seed = model.job.spec.training, model.job.spec.seed
 
-    def batches_of_an_epoch() -> Iterator[Batch]:
-        return training_batches(prepared.train, training, seed=seed, epoch=0)
+    def load(updates: int | None) -> None:
+        list(islice(training_batches(dataset.train, training, seed=seed, epoch=0), updates))
 
-    loading = timing.seconds(lambda: list(islice(batches_of_an_epoch(), count)), lambda: None)
-    epoch = timing.seconds(lambda: list(batches_of_an_epoch()), lambda: None)
+    loading = timing.seconds(lambda: load(count), lambda: None)
+    epoch = timing.seconds(lambda: load(None), lambda: None)
     result: dict[str, Any] = {
         "updates": count,
         "bare_seconds": bare / count,
-        "data_seconds": epoch / updates_per_epoch(prepared.train, training),
+        "data_seconds": epoch / updates_per_epoch(dataset.train, training),
         "harness_seconds": max(0.0, overhead - loading) / count,
     }
     module = getattr(model.model, "module", None)
     captured = model.job.spec.cuda_graphs == "on"  # one graph launch, without operators
     if model.job.spec.framework != "torch" or captured or not hasattr(module, "modules"):
         return result
-    profiled, seconds, calls = _profiled(module, model.bare_updates(batches), synchronize)
-    groups = {group: [total / count, calls[group]] for group, total in seconds.items()}
+    profiled, totals, calls = _profiled(module, model.bare_updates(batches), synchronize)
+    groups = {group: [total / count, calls[group]] for group, total in totals.items()}
     return {**result, "profiled_seconds": profiled / count, "groups": groups}
 
 
 def _profiled(
     module: Any, work: Callable[[], object], synchronize: Callable[[], object]
 ) -> tuple[float, dict[Group, float], dict[Group, int]]:
-    """Return the wall-clock seconds of profiled work, and the operators' own seconds and number by group."""
+    """Return the wall-clock seconds of profiled work, and the operators' self time in seconds and number by group."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
     on_gpu = any(parameter.is_cuda for parameter in module.parameters())
@@ -168,41 +133,39 @@ def _ranges(module: Any) -> Iterator[None]:
 def grouped(
     events: Sequence[Any], time_field: str = "self_cpu_time_total"
 ) -> tuple[dict[Group, float], dict[Group, int]]:
-    """Return the own seconds and the number of profiled operators by group.
+    """Return the self time in seconds and the number of profiled operators by group.
 
-    The own time of a range is that of the interpreter and in no group. Dropout is an exception, because random numbers
-    may not be drawn by an operator of torch.
+    The self time of a range is spent in the interpreter and belongs to no group. Dropout is an exception, because its
+    random numbers may come from outside torch.
 
     Args:
-        events: Those of torch's profiler: `name`, `cpu_parent`, `sequence_nr`, and the own time in microseconds.
-        time_field: The attribute with the own time: that of the CPU, or of the kernels that were launched on a GPU.
+        events: The events of torch's profiler: `name`, `cpu_parent`, `sequence_nr`, and the self time in microseconds.
+        time_field: The attribute with the self time of the CPU, or of the kernels launched on a GPU.
     """
-    twins: dict[int, Group] = {}
+    forward: dict[int, Group] = {}
     for event in events:
         group = _group_by_name(event)
         if group is not None and event.sequence_nr >= 0 and not _is_backward(event):
-            twins.setdefault(event.sequence_nr, group)
+            forward.setdefault(event.sequence_nr, group)
     seconds: dict[Group, float] = defaultdict(float)
     calls: dict[Group, int] = defaultdict(int)
     for event in events:
         if event.name.startswith(RANGE) and _group_of(event.name) != "dropout":
             continue
-        group = _group_by_name(event) or _group_of_twin(event, twins) or "copies and other"
+        group = _group_by_name(event) or _group_of_forward(event, forward) or "copies and other"
         seconds[group] += getattr(event, time_field) / 1e6
         calls[group] += event.name.startswith("aten::")
     return seconds, calls
 
 
 def _group_of(name: str) -> Group | None:
-    """Return the group of a name."""
-    if name in EXACT:
-        return EXACT[name]
     lowercase = name.lower()
-    return next((group for word, group in WORDS if word in lowercase), None)
+    by_word = (group for group, words in WORDS.items() if any(word in lowercase for word in words.split()))
+    return EXACT[name] if name in EXACT else next(by_word, None)
 
 
 def _enclosing(event: Any) -> Iterator[Any]:
-    """Yield an event and all that enclose it, the innermost first."""
+    """Yield an event and all enclosing events, the innermost first."""
     while event is not None:
         yield event
         event = event.cpu_parent
@@ -217,6 +180,6 @@ def _is_backward(event: Any) -> bool:
     return any(outer.name.startswith(BACKWARD) for outer in _enclosing(event))
 
 
-def _group_of_twin(event: Any, twins: dict[int, Group]) -> Group | None:
+def _group_of_forward(event: Any, forward: dict[int, Group]) -> Group | None:
     """Return the group of the operator of the forward pass whose gradient an event computes."""
-    return next((twins[outer.sequence_nr] for outer in _enclosing(event) if outer.sequence_nr in twins), None)
+    return next((forward[outer.sequence_nr] for outer in _enclosing(event) if outer.sequence_nr in forward), None)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from harness.experiments.specs import RunSpec
 from harness.experiments.suites import reduced
 from harness.processes import machine
-from harness.speed import timing
-from harness.speed.plan import Measure, ModelJob, Synthetic
+from harness.speed.plan import Measure, ModelJob
 from harness.speed.scheduler import RoundRobin, TimedTask
 from harness.speed.speed_document import Axis, Point, Scaling
 from harness.speed.timing import Samples
@@ -23,22 +20,22 @@ SIZES: dict[str, dict[Axis, tuple[int, ...]]] = {
     "tutorial": {
         "batch_size": (16, 32, 64, 128, 256),
         "length": (8, 16, 32, 64),
-        "width": (64, 128, 256, 512),
         "threads": (1, 2, 4, 8, 16),
+        "width": (64, 128, 256, 512),
         "decoding_batch_size": (1, 4, 16, 64, 256),
     },
     "quick": {
         "batch_size": (16, 64, 256),
         "length": (8, 24, 72),
-        "width": (64, 256),
         "threads": (1, 2, 4),
+        "width": (64, 256),
         "decoding_batch_size": (1, 8, 64),
     },
     "toy": {
         "batch_size": (4, 16),
         "length": (4, 12),
-        "width": (16, 64),
         "threads": (1, 2),
+        "width": (16, 64),
         "decoding_batch_size": (1, 4),
     },
 }
@@ -50,16 +47,7 @@ DECODED = {"tutorial": 256, "quick": 64, "toy": 8}
 
 @dataclass(frozen=True)
 class ScalingAxis:
-    """One axis: a job for each size, and the settings that stay fixed.
-
-    Attributes:
-        axis: What varies.
-        measure: What is timed.
-        jobs: The sizes and their jobs.
-        fixed: The other settings.
-        base: The name of the model.
-        reason: Why there are no jobs.
-    """
+    """One axis: a job for each size, the settings that stay fixed, and why there are no jobs."""
 
     axis: Axis
     measure: Measure
@@ -71,86 +59,61 @@ class ScalingAxis:
 
 def axes(base: ModelJob, size: str, weights: str) -> list[ScalingAxis]:
     """Return all axes for a job; `weights` is a file of trained weights to translate with, or empty."""
-    spec, sizes = base.spec, SIZES[size]
-    updates = UPDATES if size != "toy" else 1
-
-    def at(spec: RunSpec, *, rows: int = BATCH, length: int = LENGTH) -> ModelJob:
-        spec = replace(spec, training=replace(spec.training, batch_size=rows))
-        synthetic = Synthetic(length=length)
-        return replace(base, name=f"{base.name} {spec.threads} {rows} {length}", spec=spec, updates=updates,
-                       weights="", synthetic=synthetic)  # fmt: skip
-
-    fixed = {"batch_size": float(BATCH), "length": float(LENGTH), "threads": float(spec.threads)}
-    jobs_of: dict[Axis, Callable[[int], ModelJob]] = {
-        "batch_size": lambda value: at(spec, rows=value),
-        "length": lambda value: at(spec, length=value),
-        "threads": lambda value: at(replace(spec, threads=value)),
-    }
-    recipe = spec.recipe
+    recipe, threads = base.spec.recipe, float(base.spec.threads)
+    training = {"batch_size": float(BATCH), "length": float(LENGTH), "threads": threads}
     if recipe is not None:
-        fixed["width"] = float(recipe.width)
-        jobs_of["width"] = lambda value: at(replace(spec, recipe=reduced(recipe, value)))
-    longest = getattr(recipe, "max_length", 10**9)
-    result = []
-    for axis, job_of in jobs_of.items():
-        values = [value for value in sizes[axis] if _possible(axis, value, longest)]
-        jobs = tuple((value, replace(job_of(value), name=f"{axis} {value}")) for value in values)
-        others = {name: value for name, value in fixed.items() if name != axis}
-        result.append(ScalingAxis(axis, "training", jobs, others, base.name))
-    return [*result, _decoding(base, size, weights)]
+        training["width"] = float(recipe.width)
+    decoding = {"beam": 1.0, "sentences": float(DECODED[size]), "threads": threads}
+    largest = {"threads": machine.cores(), "length": getattr(recipe, "max_length", None)}
+    lines = []
+    for axis, values in SIZES[size].items():
+        measure: Measure = "greedy" if axis == "decoding_batch_size" else "training"
+        if measure == "training" and axis not in training:
+            continue
+        reason = "" if measure == "training" or weights else "there are no trained weights to translate with"
+        possible = [value for value in values if value <= (largest.get(axis) or value) and not reason]
+        jobs = tuple((value, _job(base, axis, value, size, weights)) for value in possible)
+        fixed = decoding if measure == "greedy" else {name: value for name, value in training.items() if name != axis}
+        lines.append(ScalingAxis(axis, measure, jobs, fixed, base.name, reason))
+    return lines
 
 
-def _possible(axis: Axis, value: int, longest: int) -> bool:
-    return value <= {"threads": machine.cores(), "length": longest}.get(axis, value)
-
-
-def _decoding(base: ModelJob, size: str, weights: str) -> ScalingAxis:
-    count = DECODED[size]
-    jobs = tuple(
-        (
-            rows,
-            replace(
-                base,
-                name=f"decoding_batch_size {rows}",
-                spec=replace(base.spec, decoding=replace(base.spec.decoding, batch_size=rows)),
-                weights=weights,
-                sentences=count,
-            ),
-        )
-        for rows in SIZES[size]["decoding_batch_size"]
-    )
-    fixed = {"beam": 1.0, "sentences": float(count), "threads": float(base.spec.threads)}
-    reason = "" if weights else "there are no trained weights to translate with"
-    return ScalingAxis("decoding_batch_size", "greedy", jobs if weights else (), fixed, base.name, reason)
+def _job(base: ModelJob, axis: Axis, value: int, size: str, weights: str) -> ModelJob:
+    """Return the job of one size: updates on synthetic batches, or translation with trained weights."""
+    spec = base.spec
+    if axis == "decoding_batch_size":
+        spec = replace(spec, decoding=replace(spec.decoding, batch_size=value))
+        amounts = replace(base.amounts, sentences=DECODED[size])
+        return replace(base, name=f"{axis} {value}", spec=spec, amounts=amounts, weights=weights)
+    spec = replace(spec, training=replace(spec.training, batch_size=value if axis == "batch_size" else BATCH))
+    if axis == "threads":
+        spec = replace(spec, threads=value)
+    if axis == "width" and spec.recipe is not None:
+        spec = replace(spec, recipe=reduced(spec.recipe, value))
+    amounts = replace(base.amounts, updates=UPDATES if size != "toy" else 1)
+    length = value if axis == "length" else LENGTH
+    return replace(base, name=f"{axis} {value}", spec=spec, amounts=amounts, weights="", synthetic_length=length)
 
 
 def measure_axis(axis: ScalingAxis, scheduler: RoundRobin) -> Scaling:
     """Time every size of an axis in turns, end the processes, and fit the exponent of the cost."""
+    tasks = [TimedTask(job.name, axis.measure) for _, job in axis.jobs]
     try:
         for _, job in axis.jobs:
             scheduler.start(job)
-        scheduler.run(
-            f"scaling with {axis.axis.replace('_', ' ')}",
-            [TimedTask(job.name, axis.measure) for _, job in axis.jobs],
-            ROUNDS,
-        )
+        scheduler.run(f"scaling with {axis.axis.replace('_', ' ')}", tasks, ROUNDS)
     finally:
         scheduler.close()
     points = []
-    for size, job in axis.jobs:
+    for (size, job), task in zip(axis.jobs, tasks, strict=True):
         values = scheduler.samples(job.name, axis.measure)
-        if not values:
-            continue
-        facts = scheduler.series[TimedTask(job.name, axis.measure)].facts
-        updates = 1 if axis.measure == "greedy" else job.updates
-        length = job.synthetic.length if job.synthetic else 0
-        tokens = facts.get("words") or 2 * length * job.spec.training.batch_size
-        points.append(
-            Point(size=float(size), seconds=Samples.of([seconds / updates for seconds in values]), tokens=tokens)
-        )
-    reason = axis.reason or "; ".join(f"{name}: {why}" for name, why in scheduler.lost.items())
-    measured = Scaling(axis=axis.axis, subject=axis.base, fixed=axis.fixed, points=tuple(points), reason=reason)
-    if len(points) < 2:
-        return replace(measured, reason=reason or f"{len(points)} sizes are possible on this machine; a fit needs two")
-    fit = timing.growth([point.size for point in points], [point.seconds.median for point in points])
-    return replace(measured, exponent=fit.exponent, standard_error=fit.standard_error)
+        if values:
+            updates = 1 if axis.measure == "greedy" else job.amounts.updates
+            synthetic_tokens = 2 * (job.synthetic_length or 0) * job.spec.training.batch_size
+            tokens = scheduler.series[task].facts.get("words") or synthetic_tokens
+            samples = Samples.of([seconds / updates for seconds in values])
+            points.append(Point(size=float(size), seconds=samples, tokens=tokens))
+    reason = axis.reason or "; ".join(f"{name}: {error}" for name, error in scheduler.lost.items())
+    if len(points) < 2 and not reason:
+        reason = f"{len(points)} sizes are possible on this machine; a fit needs two"
+    return Scaling(axis=axis.axis, subject=axis.base, fixed=axis.fixed, points=tuple(points), reason=reason)

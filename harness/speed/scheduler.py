@@ -1,4 +1,4 @@
-"""Runs the timed models in turns: warms each one up, then times all of them round by round, and keeps the samples."""
+"""Runs the timed models in turns: warms each model up, then times all of them round by round, and keeps the samples."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from harness.experiments.serialization import to_json
 from harness.processes.environment_variables import worker_environment
 from harness.processes.json_process import JsonProcess, ProcessFailed, RequestRefused
-from harness.speed import timing
 from harness.speed.plan import Measure, ModelJob
+from harness.speed.timing import rotations
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class RoundRobin:
     Args:
         folder: Where the processes write their logs.
         say: Shows a line.
-        check: Called while an answer is awaited; may raise, as for a signal.
-        timeout_seconds: The most that one answer may take; None for no limit.
+        check: Called while waiting for an answer; may raise an exception, such as for a signal.
+        timeout_seconds: The longest time for one answer; None for no limit.
 
     Attributes:
         processes: By name of the model, also those that have ended.
@@ -82,43 +82,38 @@ class RoundRobin:
         log = self._folder / f"{len(self.processes) + len(self.lost) + len(self.declined)}.log"
         began = time.perf_counter()
         try:
-            process = JsonProcess(
+            self.processes[job.name] = JsonProcess(
                 "harness.speed.worker",
                 environment=worker_environment(job.spec),
                 log=log,
                 check=self.check,
                 timeout_seconds=self._timeout,
             )
-            self.processes[job.name] = process
-            facts = process.request("start", job=to_json(job))
-        except RequestRefused as error:
-            self.processes.pop(job.name).close()
-            if not job.baseline:
+            facts = self.processes[job.name].request("start", job=to_json(job))
+        except (RequestRefused, ProcessFailed) as error:
+            if isinstance(error, RequestRefused) and job.baseline:
+                self.processes.pop(job.name).close()
+                self.declined[job.name] = str(error)
+                self.say(f"{job.name} is left out: {error}")
+            else:
                 self._lose(job.name, error)
-                return False
-            self.declined[job.name] = str(error)
-            self.say(f"{job.name} is left out: {error}")
-            return False
-        except ProcessFailed as error:
-            self._lose(job.name, error)
             return False
         self.facts[job.name] = {**facts, "start_seconds": time.perf_counter() - began}
         return True
 
     def request(self, model: str, command: str, **arguments: Any) -> dict[str, Any] | None:
-        """Return the answer of a model's process, or None if the model is lost. A loss is shown."""
+        """Return the answer of a model's process, or None if the process has failed, which is shown once."""
         process = self.processes.get(model)
         if process is None or model in self.lost:
             return None
         try:
-            answer: dict[str, Any] = process.request(command, **arguments)
+            return dict(process.request(command, **arguments))
         except (ProcessFailed, RequestRefused) as error:
             self._lose(model, error)
             return None
-        return answer
 
     def _warm_up(self, title: str, task: TimedTask) -> None:
-        """Warm a task up. A task that is refused is left out, and the model goes on with others."""
+        """Warm a task up. A refused task is left out, and the model continues with its other tasks."""
         self.say(f"{title}: {task.model} warms up ({task.label})")
         process = self.processes.get(task.model)
         if process is None or task.model in self.lost:
@@ -141,20 +136,15 @@ class RoundRobin:
         for task in tasks:
             self._warm_up(title, task)
         warm = [task for task in tasks if task in self.series]
-        shown: list[str] = []
-        for number, task in timing.interleaved(warm, rounds):
-            answer = self.request(task.model, "time", measure=task.measure, index=task.index)
-            if answer is not None:
-                self.series[task].values.append(answer["seconds"])
-                shown.append(f"{task.model} {task.label} {answer['seconds']:.3g} s")
-            if task == self._last(warm, number):
-                self.say(f"{title}: round {number + 1} of {rounds}: {', '.join(shown)}")
-                shown = []
-
-    @staticmethod
-    def _last(tasks: Sequence[TimedTask], number: int) -> TimedTask:
-        """Return the last task of a round: each round starts with another one."""
-        return tasks[number % len(tasks) - 1]
+        for number, turn in enumerate(rotations(warm, rounds), start=1):
+            lines = []
+            for task in turn:
+                answer = self.request(task.model, "time", measure=task.measure, index=task.index)
+                if answer is not None:
+                    self.series[task].values.append(answer["seconds"])
+                    lines.append(f"{task.model} {task.label} {answer['seconds']:.3g} s")
+            if turn:
+                self.say(f"{title}: round {number} of {rounds}: {', '.join(lines)}")
 
     def samples(self, model: str, measure: Measure, index: int = 0) -> list[float]:
         """Return the seconds of a task so far; empty if it was never timed."""

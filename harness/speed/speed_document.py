@@ -1,118 +1,111 @@
 """The result of a speed measurement: `SpeedDocument` and its parts, frozen dataclasses that are stored as JSON.
 
-Every figure follows from the samples and is checked. Absolute figures hold for one machine and day; report ratios.
+A document lies in RESULTS/speed-DATE-DIGEST.json. Every value that follows from the samples is checked against them.
+Absolute values hold for one machine and day; report ratios.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
-from harness.experiments.serialization import canonical_json, to_json
+from annotated_types import Gt
+
+from harness.experiments.serialization import canonical_json, from_json, to_json
 from harness.experiments.specs import CudaGraphs, DataSpec, MatmulPrecision, Unknown
-from harness.speed.checked import DERIVED, Validated
-from harness.speed.timing import Samples
+from harness.speed.timed_model import Count, Number, Positive, String, TimedModel, TrainingTimes
+from harness.speed.timing import DERIVED, Derived, Samples, growth, is_close, ratio
+from harness.storage import files
 from harness.text import brief
 
 SCHEMA = 1
 KIND = "speed"
-Kind = Literal["variant", "peer"]
-Ending = Literal["completed", "failed", "missing"]
 Status = Literal["complete", "incomplete"]
 Axis = Literal["batch_size", "length", "width", "threads", "decoding_batch_size"]
-Group = Literal[
-    "matrix products",
-    "attention",
-    "softmax and loss",
-    "norm and activation",
-    "dropout",
-    "optimiser",
-    "clipping",
-    "embedding",
-    "copies and other",
-    "interpreter",
-    "data",
-    "harness",
-    "compute",
-]
-"""Parts of the time of an update; "compute" replaces those up to "interpreter" if the framework shows no operators."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Validated):
+class Settings(Derived):
     """The settings of a measurement.
 
-    `size` is the name of the amounts; every round has `updates` updates on the same batches. `sentences` are translated
-    in batches of `decoding_batch_size`, `single_sentences` one at a time; both are spread over the whole test set.
-    `learning_updates` gave the weights to translate with, unless a run did.
+    Attributes:
+        size: The name of the amounts.
+        updates: Updates of a round, always on the same batches.
+        sentences: Test sentences that are translated in batches of `decoding_batch_size`.
+        single_sentences: Test sentences that are translated one at a time.
+        learning_updates: Updates that gave the weights to translate with, unless a run did.
     """
 
-    size: str
-    parts: tuple[str, ...]
-    rounds: int
-    decoding_rounds: int
-    updates: int
-    threads: int
-    device: str
-    precision: str
+    size: String
+    parts: tuple[String, ...]
+    rounds: Count
+    decoding_rounds: Count
+    updates: Count
+    threads: Count
+    device: String
+    precision: String
     matmul_precision: MatmulPrecision = "highest"
     cuda_graphs: CudaGraphs = "off"
-    sentences: int
-    single_sentences: int
-    batch_size: int
-    decoding_batch_size: int
-    beam: int
-    length_penalty: float
-    max_tokens: int
+    sentences: Count
+    single_sentences: Count
+    batch_size: Count
+    decoding_batch_size: Count
+    beam: Count
+    length_penalty: Number
+    max_tokens: Count
     unknown: Unknown = "allowed"
-    learning_updates: int
-    scaling_variant: str
+    learning_updates: Count
+    scaling_variant: String
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine(Validated):
-    """The machine. A fact that is not available is None.
+class Machine(Derived):
+    """The machine; None for a fact that is not available.
 
-    `load_before` and `load_after` are the load averages of the last minute; the first is due to other programs only.
+    `load_before` and `load_after` are load averages of one minute; the first is due to other programs only.
     """
 
-    processor: str | None
-    cores: int
-    memory_bytes: int | None
-    gpu: str | None
-    system: str
-    python: str
+    processor: String | None
+    cores: Count
+    memory_bytes: Count | None
+    gpu: String | None
+    system: String
+    python: String
     versions: dict[str, str]
-    commit: str | None
+    commit: String | None
     dirty: bool | None
-    load_before: float | None
-    load_after: float | None
+    load_before: Number | None
+    load_after: Number | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data(Validated):
+class Data(Derived):
     """The corpus: its digests, the size of an epoch, and the contents of the timed batches.
 
-    `epoch_target` counts target tokens, `epoch_tokens` target and source tokens, both without padding. `source` and
-    `target` count the tokens of the batches of a round, `positions` includes padding, and `stream` is their SHA-256.
+    Attributes:
+        stream: The SHA-256 of the batches.
+        epoch_target: Target tokens of an epoch without padding; `epoch_tokens` are source and target tokens.
+        source: Source tokens of the batches of a round without padding; `target` are the target tokens.
+        positions: All positions of the batches, padding included.
     """
 
     spec: DataSpec
-    tokenised: str
-    stream: str
-    source_words: int
-    target_words: int
-    epoch_updates: int
-    epoch_target: int
-    epoch_tokens: int
-    batches: int
-    sentences: int
-    source: int
-    target: int
-    positions: int
+    tokenised: String
+    stream: String
+    source_words: Count
+    target_words: Count
+    epoch_updates: Count
+    epoch_target: Count
+    epoch_tokens: Count
+    batches: Count
+    sentences: Count
+    source: Count
+    target: Count
+    positions: Positive
 
     @property
     def padding_share(self) -> float:
@@ -121,203 +114,60 @@ class Data(Validated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingTimes(Validated):
-    """Training times: `seconds` has one sample for each round of updates; the figures after it are at its median.
-
-    `first_update_seconds` is the time of the first update, compilation included, and `warmup_seconds` that of a round
-    before the samples. `operations` are the multiplications and additions for the real tokens of the batches, by
-    formula. `epoch_seconds` follows from `epoch_tokens` and the tokens per second. `limit_share` is the MFU of each
-    round: operations / seconds over the measured matmul peak. `harness_seconds` is the time of the same updates with
-    the harness's training loop, and `loop_ratio` that over the bare updates. Peak memory is that of the warm-up.
-    """
-
-    updates: int
-    target: int
-    tokens: int
-    operations: int
-    first_update_seconds: float
-    warmup_seconds: float
-    seconds: Samples
-    epoch_tokens: int
-    update_seconds: float = DERIVED
-    target_per_second: float = DERIVED
-    tokens_per_second: float = DERIVED
-    epoch_seconds: float = DERIVED
-    operations_per_second: float = DERIVED
-    limit_share: Samples | None = None
-    harness_seconds: Samples | None = None
-    loop_ratio: Samples | None = None
-    peak_memory_bytes: int | None = None
-    device_memory_bytes: int | None = None
-
-    def derived(self) -> dict[str, float]:
-        median = self.seconds.median
-        return {
-            "update_seconds": median / self.updates,
-            "target_per_second": self.target / median,
-            "tokens_per_second": self.tokens / median,
-            "epoch_seconds": median / self.tokens * self.epoch_tokens,
-            "operations_per_second": self.operations / median,
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationTimes(Validated):
-    """Evaluation times: the loss of `target` tokens in `batches`, forward pass only, and the result."""
-
-    batches: int
-    target: int
-    operations: int
-    nats_per_token: float
-    seconds: Samples
-    target_per_second: float = DERIVED
-    operations_per_second: float = DERIVED
-    peak_memory_bytes: int | None = None
-    device_memory_bytes: int | None = None
-
-    def derived(self) -> dict[str, float]:
-        median = self.seconds.median
-        return {"target_per_second": self.target / median, "operations_per_second": self.operations / median}
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecodingTimes(Validated):
-    """Translation times: `seconds` for all `sentences`, in batches of `batch_size`.
-
-    `thousand_seconds` is the time for 1,000 sentences. `words` counts the tokens of all translations without `<eos>`,
-    and `unfinished` the translations without `<eos>`; those of an untrained model all are. `digest` is the SHA-256 of
-    the translations. `compared_with` is the model with the same weights that translated the same sentences, and
-    `equal` the number of identical translations.
-    """
-
-    name: str
-    beam: int
-    batch_size: int
-    sentences: int
-    words: int
-    unfinished: int
-    digest: str
-    warmup_seconds: float
-    seconds: Samples
-    sentences_per_second: float = DERIVED
-    thousand_seconds: float = DERIVED
-    compared_with: str | None = None
-    equal: int | None = None
-    peak_memory_bytes: int | None = None
-    device_memory_bytes: int | None = None
-
-    def derived(self) -> dict[str, float]:
-        each = self.seconds.median / self.sentences
-        return {"sentences_per_second": 1 / each, "thousand_seconds": 1_000 * each}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Share(Validated):
-    """The share of an update's time that a group of operators takes, from 0 to 1, and the number of calls."""
-
-    group: Group
-    share: float
-    calls: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Breakdown(Validated):
-    """How an update spends its time. The shares add up to 1.
-
-    "data" is loading the batches, "harness" the other overhead of the training loop; neither is profiled. Groups with
-    many calls appear somewhat too large: `overhead_ratio` is profiled over unprofiled seconds.
-    """
-
-    profiled_updates: int
-    overhead_ratio: float | None
-    shares: tuple[Share, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimedModel(Validated):
-    """The measurements of one model: a variant in a framework, or a baseline.
-
-    `name` is unique in the document. `variant` is the variant whose recipe, weights and batches it has. `idle_share` is
-    the CPU time of its process over the time that it waited for others; the figures of others are valid only if it is
-    close to 0. `reason` says why a model is missing or failed, `left_out` why a measure is missing, by its name.
-    """
-
-    name: str
-    kind: Kind
-    variant: str
-    framework: str
-    backend: str | None = None
-    ending: Ending = "completed"
-    reason: str = ""
-    parameters: int | None = None
-    weights_from: str = ""
-    start_seconds: float | None = None
-    compilation_seconds: float | None = None
-    idle_share: float | None = None
-    environment: dict[str, str] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-    training: TrainingTimes | None = None
-    evaluation: EvaluationTimes | None = None
-    decoding: tuple[DecodingTimes, ...] = ()
-    breakdown: Breakdown | None = None
-
-    @property
-    def measured(self) -> bool:
-        """Whether anything has been measured."""
-        return bool(self.training or self.evaluation or self.decoding)
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelProduct(Validated):
+class KernelProduct(Derived):
     """`count` equal matrix products, with a row for each of `rows`, that are part of a matmul peak."""
 
-    name: str
-    rows: str
-    inputs: int
-    outputs: int
-    count: int
+    name: String
+    rows: String
+    inputs: Count
+    outputs: Count
+    count: Count
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatrixRate(Validated):
+class MatrixRate(Derived):
     """The measured matmul peak for the kernels of some variants: forward and both gradients.
 
     Each product has one row for each real token of a batch. `operations` is their total, and `seconds` has one sample
     for each round, in turns with the models. The products inside attention are not included.
     """
 
-    variants: tuple[str, ...]
-    library: str
+    variants: tuple[String, ...]
+    library: String
     products: tuple[KernelProduct, ...]
-    operations: int
+    operations: Positive
     seconds: Samples
     operations_per_second: float = DERIVED
 
     def derived(self) -> dict[str, float]:
         return {"operations_per_second": self.operations / self.seconds.median}
 
+    def utilisation(self, operations: int, seconds: Sequence[float]) -> Samples | None:
+        """Return the MFU of each round: operations per second over the matmul peak of the same round."""
+        return ratio([peak * operations / self.operations for peak in self.seconds.values], seconds)
+
 
 @dataclass(frozen=True, kw_only=True)
-class SpeedRatio(Validated):
+class SpeedRatio(Derived):
     """How many times as fast `subject` is as `baseline` in each round: the baseline's seconds over the subject's.
 
     `what` and `baseline_what` are "training" (per update) or the name of a decoding (per sentence).
     """
 
-    subject: str
-    baseline: str
-    what: str
-    baseline_what: str
+    subject: String
+    baseline: String
+    what: String
+    baseline_what: String
     ratio: Samples
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point(Validated):
+class Point(Derived):
     """The seconds of an update or a translation at one size, and the number of tokens."""
 
-    size: float
+    size: Annotated[float, Gt(0)]
     seconds: Samples
-    tokens: int
+    tokens: Count
 
     @property
     def tokens_per_second(self) -> float:
@@ -326,37 +176,37 @@ class Point(Validated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaling(Validated):
+class Scaling(Derived):
     """How the cost grows along one axis while the settings in `fixed` do not change: cost = c · size ** exponent.
 
     `exponent` and its standard error are a log-log fit to the medians of the points; None with too few points.
     """
 
     axis: Axis
-    subject: str
-    fixed: dict[str, float]
+    subject: String
+    fixed: dict[str, Number]
     points: tuple[Point, ...]
     exponent: float | None = None
     standard_error: float | None = None
-    reason: str = ""
+    reason: String = ""
 
-    @classmethod
-    def least(cls, name: str) -> float:
-        return -math.inf if name == "exponent" else 0.0
+    def derived(self) -> dict[str, float | None]:
+        fit = growth([point.size for point in self.points], [point.seconds.median for point in self.points])
+        return dict(zip(("exponent", "standard_error"), fit, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeedDocument(Validated):
+class SpeedDocument(Derived):
     """One measurement on one machine. `reason` says why it is incomplete, or why there is no matmul peak."""
 
     schema: ClassVar[int] = SCHEMA
 
-    started: str
-    ended: str
-    command: str
-    note: str
+    started: String
+    ended: String
+    command: String
+    note: String
     status: Status
-    reason: str
+    reason: String
     settings: Settings
     machine: Machine
     data: Data
@@ -374,16 +224,28 @@ class SpeedDocument(Validated):
         names = [subject.name for subject in self.subjects]
         if len(set(names)) < len(names):
             raise ValueError(f"subjects: {max(names, key=names.count)!r} is there twice")
-        for pair in self.comparisons:
-            if not {pair.subject, pair.baseline} <= set(names):
-                raise ValueError(f"comparisons: {pair.subject!r} or {pair.baseline!r} is no subject of the document")
+        self._check_comparisons()
         for subject in self.subjects:
-            total = math.fsum(part.share for part in subject.breakdown.shares) if subject.breakdown else 1.0
-            if not math.isclose(total, 1, abs_tol=1e-6):
-                raise ValueError(f"subjects: the breakdown of {subject.name!r} adds up to {total!r}, not to 1")
+            self._check_utilisation(subject.variant, subject.training)
+
+    def _check_comparisons(self) -> None:
+        """Raise ValueError for a ratio that is not the ratio of the samples of two subjects."""
+        expected = {_key(pair): pair.ratio for pair in comparisons(self.subjects)}
+        for pair in self.comparisons:
+            path = f"comparisons: {pair.subject!r} to {pair.baseline!r}, {pair.what}"
+            if _key(pair) not in expected:
+                raise ValueError(f"{path}: expected a variant and a baseline that were both timed at this")
+            _check_series(f"{path}: ratio", pair.ratio, [expected[_key(pair)]])
+
+    def _check_utilisation(self, variant: str, training: TrainingTimes | None) -> None:
+        """Raise ValueError for an MFU that does not follow from a matmul peak of the document."""
+        if training is not None and training.limit_share is not None:
+            peaks = [rate for rate in self.rates if variant in rate.variants]
+            series = [rate.utilisation(training.operations, training.seconds.values) for rate in peaks]
+            _check_series(f"subjects: limit_share of {variant}", training.limit_share, series)
 
     def subject(self, name: str) -> TimedModel:
-        """Return the subject of that name. Raises: ValueError if there is none."""
+        """Return the subject of that name. Raises: ValueError if the document has no such subject."""
         subjects = {subject.name: subject for subject in self.subjects}
         if name not in subjects:
             raise ValueError(f"subject {brief(name)}: expected one of {', '.join(subjects)}")
@@ -398,3 +260,74 @@ class SpeedDocument(Validated):
                 del value["settings"][name]  # so that the ids of older documents do not change
         digest = hashlib.sha256(canonical_json(value).encode()).hexdigest()
         return f"{KIND}-{self.started[:10]}-{digest[:10]}"
+
+
+def comparisons(subjects: Sequence[TimedModel]) -> list[SpeedRatio]:
+    """Return how many times as fast each variant is as each baseline, in everything that both do.
+
+    Seconds per sentence of a baseline that translates one sentence at a time are also compared with batches.
+    """
+    ratios = []
+    variants = [subject for subject in subjects if subject.kind == "variant"]
+    baselines = [subject for subject in subjects if subject.kind == "peer"]
+    for variant in variants:
+        for baseline in baselines:
+            costs, baseline_costs = variant.costs, baseline.costs
+            pairs = [(name, name) for name in costs if name in baseline_costs]
+            pairs += [(name, f"single_{name}") for name in costs if name not in baseline_costs]
+            for name, baseline_name in pairs:
+                values = ratio(baseline_costs.get(baseline_name, ()), costs[name])
+                if values is not None:
+                    settings = {"subject": variant.name, "baseline": baseline.name}
+                    ratios.append(SpeedRatio(**settings, what=name, baseline_what=baseline_name, ratio=values))
+    return ratios
+
+
+def _key(pair: SpeedRatio) -> tuple[str, ...]:
+    return pair.subject, pair.baseline, pair.what, pair.baseline_what
+
+
+def _check_series(path: str, series: Samples, expected: Sequence[Samples | None]) -> None:
+    if not any(is_close(series, candidate) for candidate in expected):
+        medians = ", ".join(f"{candidate.median:.6g}" for candidate in expected if candidate) or "none"
+        raise ValueError(f"{path}={series.median:.6g}: expected the value that the samples give, {medians}")
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def save(results: Path, document: SpeedDocument) -> Path:
+    """Write a document atomically under its own name, with its seal, and return its path."""
+    path = results / f"{document.id}.json"
+    files.write_sealed(path, {"kind": KIND, "schema": SCHEMA, **to_json(document)})
+    return path
+
+
+def load(path: Path) -> SpeedDocument:
+    """Read a document, which may come from someone else.
+
+    Raises:
+        ValueError: The file is too large, not sealed as it was written, or of another kind or schema; or a field is
+            unknown, missing, of the wrong type, or does not follow from the samples. The message names file and field.
+    """
+    value = files.read_sealed(path)
+    kind, schema = value.pop("kind", None), value.pop("schema", None)
+    if (kind, schema) != (KIND, SCHEMA):
+        raise ValueError(f"{path}: kind={brief(kind)}, schema={brief(schema)}: expected {KIND!r} and {SCHEMA}")
+    try:
+        document: SpeedDocument = from_json(SpeedDocument, value, "document")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    return document
+
+
+def documents(results: Path, *, complain: Callable[[str], None] | None = None) -> list[tuple[Path, SpeedDocument]]:
+    """Return all documents in `results`, oldest first. `complain` receives a line for each that cannot be read."""
+    stored: list[tuple[Path, SpeedDocument]] = []
+    for path in sorted(results.glob(f"{KIND}-*.json")):
+        try:
+            stored.append((path, load(path)))
+        except ValueError as error:
+            if complain is not None:
+                complain(str(error))
+    return sorted(stored, key=lambda pair: (pair[1].started, pair[0].name))

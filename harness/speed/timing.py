@@ -1,4 +1,4 @@
-"""Timing: what one sample is, the order in which samples are taken, and how a series of samples is summarised.
+"""Timing: how one sample is taken, in which order samples are taken, and how a series of samples is summarised.
 
 Each model is timed in its own process, after a warm-up, with the device synchronised before and after. The models take
 turns in every round, so that other load on the machine affects all of them. All samples are kept. A series is described
@@ -12,66 +12,122 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from harness.experiments.serialization import check_fields
+
 Item = TypeVar("Item")
+
+DERIVED = math.nan
+"""The default of a number that follows from other fields."""
+
+
+class Derived:
+    """A frozen dataclass in which some fields follow from others: computed where missing, and checked where given.
+
+    Raises:
+        ValueError: A field does not have the type or range of its annotation, or differs from its derived value.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        try:
+            derived = self.derived()
+        except ArithmeticError as error:
+            raise ValueError(f"{type(self).__name__}: {error}") from error
+        for name, expected in derived.items():
+            value = getattr(self, name)
+            if value is None or value != value:
+                object.__setattr__(self, name, expected)
+            elif not is_close(value, expected):
+                raise ValueError(f"{name}={_brief(value)}: expected {_brief(expected)}, which follows from the samples")
+
+    def derived(self) -> dict[str, Any]:
+        """Return the derived fields: numbers, samples, or None for what cannot be computed."""
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples:
+class Samples(Derived):
     """The samples of a series in the order of its rounds, with their median and quartiles.
 
     Quartiles are interpolated linearly between samples. A single sample is its own median and quartiles.
 
     Raises:
-        ValueError: There is no sample, a sample is not finite, or the median or a quartile is wrong.
+        ValueError: There is no sample, a sample is not finite and above 0, or the median or a quartile is wrong.
     """
 
     values: tuple[float, ...]
-    median: float
-    lower: float
-    upper: float
+    median: float = DERIVED
+    lower: float = DERIVED
+    upper: float = DERIVED
 
-    def __post_init__(self) -> None:
+    def derived(self) -> dict[str, float]:
         if not self.values:
             raise ValueError("values=(): at least one sample is required")
         for value in self.values:
-            if not math.isfinite(value):
-                raise ValueError(f"values: a sample is {value!r}, which is not finite")
-        for name, expected in zip(("lower", "median", "upper"), _quartiles(self.values), strict=True):
-            given = getattr(self, name)
-            if not math.isclose(given, expected, rel_tol=1e-9, abs_tol=1e-300):
-                raise ValueError(f"{name}={given!r} does not follow from the samples, which give {expected!r}")
+            if not 0 < value < math.inf:
+                raise ValueError(f"values: a sample is {value!r}; samples must be finite and above 0")
+        quartiles = map(float, np.quantile(np.asarray(self.values, np.float64), (0.25, 0.5, 0.75)))
+        return dict(zip(("lower", "median", "upper"), quartiles, strict=True))
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Samples:
-        """Return a series with its median and quartiles. Raises: as the class."""
-        valid = values and all(map(math.isfinite, values))
-        lower, median, upper = _quartiles(values) if valid else (math.nan,) * 3
-        return cls(values=tuple(map(float, values)), median=median, lower=lower, upper=upper)
+        """Return a series with its median and quartiles."""
+        return cls(values=tuple(map(float, values)))
 
     def __len__(self) -> int:
         return len(self.values)
 
 
-def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    lower, median, upper = (float(value) for value in np.quantile(np.asarray(values, np.float64), (0.25, 0.5, 0.75)))
-    return lower, median, upper
+def is_close(value: Any, expected: Any) -> bool:
+    """Return whether two numbers, two series, or None and None are equal except for rounding."""
+    if isinstance(value, Samples) and isinstance(expected, Samples):
+        return len(value) == len(expected) and all(map(is_close, value.values, expected.values))
+    if isinstance(value, float | int) and isinstance(expected, float | int):
+        return math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-12)
+    return value is expected
 
 
-def ratio(first: Samples, second: Samples) -> Samples:
-    """Return first / second of each round. What slows the machine down in a round affects both and cancels.
+def _brief(value: Any) -> str:
+    return repr(value.values) if isinstance(value, Samples) else repr(value)
+
+
+def ratio(dividends: Sequence[float], divisors: Sequence[float]) -> Samples | None:
+    """Return the ratio of two series in each round that both have, or None if there is no such round.
+
+    What slows the machine down in a round affects both series and cancels.
+    """
+    pairs = list(zip(dividends, divisors, strict=False))
+    return Samples.of([dividend / divisor for dividend, divisor in pairs]) if pairs else None
+
+
+def growth(sizes: Sequence[float], costs: Sequence[float]) -> tuple[float | None, float | None]:
+    """Fit cost = c · size ** exponent, by least squares on logarithms.
+
+    Formula: slope of log cost on log size; standard error sqrt(residual sum of squares / (n - 2) / sum of (x - mean)²).
+
+    Returns:
+        The exponent, None with fewer than two different sizes; and its standard error, None with fewer than three
+        points, because any line fits two.
 
     Raises:
-        ValueError: The series have different numbers of rounds, or `second` has a sample that is not above 0.
+        ValueError: A size or a cost is not above 0.
     """
-    if len(first) != len(second):
-        raise ValueError(f"{len(first)} and {len(second)} samples: a ratio needs two series of the same rounds")
-    if min(second.values) <= 0:
-        raise ValueError(f"a sample is {min(second.values)!r}: the divisor of a ratio must be above 0")
-    return Samples.of([dividend / divisor for dividend, divisor in zip(first.values, second.values, strict=True)])
+    smallest = min((*sizes, *costs), default=math.inf)
+    if smallest <= 0:
+        raise ValueError(f"{smallest!r}: sizes and costs must be above 0")
+    if len(set(sizes)) < 2:
+        return None, None
+    x, y = np.log(np.asarray(sizes, np.float64)), np.log(np.asarray(costs, np.float64))
+    x, y = x - x.mean(), y - y.mean()
+    exponent = float(x @ y / (x @ x))
+    if len(x) == 2:
+        return exponent, None
+    residuals = y - exponent * x
+    return exponent, math.sqrt(float(residuals @ residuals / (x @ x)) / (len(x) - 2))
 
 
 def seconds(work: Callable[[], object], synchronize: Callable[[], object]) -> float:
@@ -93,43 +149,8 @@ def seconds(work: Callable[[], object], synchronize: Callable[[], object]) -> fl
             gc.enable()
 
 
-def interleaved(items: Sequence[Item], rounds: int) -> Iterator[tuple[int, Item]]:
-    """Yield (round, item) for every round and item. Each round starts with the next item."""
+def rotations(items: Sequence[Item], rounds: int) -> Iterator[list[Item]]:
+    """Yield the items in the order of each round. Each round starts with the next item."""
     for number in range(rounds):
         first = number % len(items) if items else 0
-        for item in (*items[first:], *items[:first]):
-            yield number, item
-
-
-@dataclass(frozen=True, kw_only=True)
-class Growth:
-    """How a cost grows: cost = c · size ** exponent, a log–log fit by least squares.
-
-    `standard_error` is that of the exponent; None with two points, which any line fits.
-    """
-
-    exponent: float
-    standard_error: float | None
-
-
-def growth(sizes: Sequence[float], costs: Sequence[float]) -> Growth:
-    """Fit the exponent of a cost.
-
-    Formula: slope of log cost on log size; standard error sqrt(residual sum of squares / (n - 2) / sum of (x - mean)²).
-
-    Raises:
-        ValueError: There are fewer than two different sizes, or a number is not above 0.
-    """
-    if len(sizes) != len(costs) or len(set(sizes)) < 2:
-        raise ValueError(
-            f"{len(set(sizes))} sizes and {len(costs)} costs: a fit needs two different sizes and a cost for each"
-        )
-    if min(*sizes, *costs) <= 0:
-        raise ValueError(f"{min(*sizes, *costs)!r}: sizes and costs must be above 0")
-    x, y = np.log(np.asarray(sizes, np.float64)), np.log(np.asarray(costs, np.float64))
-    spread = float(((x - x.mean()) ** 2).sum())
-    exponent = float(((x - x.mean()) * (y - y.mean())).sum()) / spread
-    residuals = y - y.mean() - exponent * (x - x.mean())
-    if len(x) == 2:
-        return Growth(exponent=exponent, standard_error=None)
-    return Growth(exponent=exponent, standard_error=math.sqrt(float((residuals**2).sum()) / (len(x) - 2) / spread))
+        yield [*items[first:], *items[:first]]

@@ -1,13 +1,13 @@
 """The process of one timed model: answers the requests of `harness.speed.scheduler`.
 
     start    job              prepare the data and build the model; returns facts about it
-    train    updates, path    train for that many updates and store the weights
+    train    updates, path    train for this number of updates and store the weights
     load     path             use stored weights
-    warm_up  measure, index   do a task once, not timed; returns peak memory, and what was computed
+    warm_up  measure, index   do a task once without timing it; returns peak memory and results
     time     measure, index   do a task once, timed
-    profile                   how an update spends its time
+    profile                   measure how an update spends its time
 
-Between two requests the process waits and computes nothing, so that it does not disturb the model that is timed then.
+Between two requests the process waits without computing anything, so that it does not disturb the model being timed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 from harness.data.batches import training_batches
 from harness.data.dataset import prepare
 from harness.experiments.serialization import canonical_json, from_json
-from harness.experiments.specs import DecodingSpec, RunSpec, number_format
+from harness.experiments.specs import RunSpec, number_format
 from harness.processes import machine
 from harness.processes.json_process import serve
 from harness.speed import memory, timing
 from harness.speed.matmul_peak import Products, library_description, synchronize
-from harness.speed.models import BaselineModel, OwnModel
+from harness.speed.models import BaselineModel, VariantModel
 from harness.speed.plan import BEAM, DECODINGS, SINGLE, Measure, ModelJob
 from harness.speed.workload import build_workload
 from harness.storage import tensors
@@ -44,10 +44,10 @@ class Bench:
         self.workload = build_workload(job, self.dataset)
         self._products: dict[int, Products] = {}
         self._first_seconds: float | None = None
-        self.model: OwnModel | BaselineModel | None = None
+        self.model: VariantModel | BaselineModel | None = None
         if not job.products:
-            self.model = BaselineModel(job, self.dataset) if job.baseline else OwnModel(job, self.dataset)
-            if job.weights and isinstance(self.model, OwnModel):
+            self.model = BaselineModel(job, self.dataset) if job.baseline else VariantModel(job, self.dataset)
+            if job.weights and isinstance(self.model, VariantModel):
                 self.model.use_weights(tensors.read(Path(job.weights)))
 
     def facts(self) -> dict[str, Any]:
@@ -56,25 +56,20 @@ class Bench:
         if self.model is None:
             library = library_description(self.job.spec.device, number_format(self.job.spec))
             return {**environment, "library": library}
-        can = {
-            "train": self.model.can_train,
-            "translate": self.model.can_translate,
-            "evaluate": self.model.can_evaluate,
-        }
-        return {**environment, "parameters": self.model.parameters, "can": can}
+        return {**environment, "parameters": self.model.parameters, "abilities": sorted(self.model.abilities)}
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
     def train(self, updates: int, path: str) -> dict[str, Any]:
         """Train on the first batches of the first epochs and store the weights."""
-        assert isinstance(self.model, OwnModel)
+        assert isinstance(self.model, VariantModel)
         self._first_update()
         self.model.restore_weights()
         spec, epoch = self.job.spec, 0
         batches: list[Batch] = []
         while len(batches) < updates:
-            more = training_batches(self.dataset.train, spec.training, seed=spec.seed, epoch=epoch)
-            batches += islice(more, updates - len(batches))
+            epoch_batches = training_batches(self.dataset.train, spec.training, seed=spec.seed, epoch=epoch)
+            batches += islice(epoch_batches, updates - len(batches))
             epoch += 1
         return {"sha256": tensors.write(Path(path), self.model.train(batches))}
 
@@ -113,10 +108,10 @@ class Bench:
         """Return how an update spends its time."""
         from harness.speed.profile import breakdown
 
-        assert isinstance(self.model, OwnModel)
-        return breakdown(self.model, self.workload.training[: self.job.profiled_updates], self.dataset)
+        assert isinstance(self.model, VariantModel)
+        return breakdown(self.model, self.workload.training[: self.job.amounts.profiled_updates], self.dataset)
 
-    # ------------------------------------------------------------------------------------------------------------------
+    # Work -------------------------------------------------------------------------------------------------------------
 
     def _make_ready(self, measure: Measure) -> None:
         if self.model is not None and measure not in ("training", "loop"):
@@ -129,7 +124,7 @@ class Bench:
             self.model.synchronize()
 
     def _first_update(self) -> float:
-        """Return the seconds of the first update of this process, which is done now if there was none yet."""
+        """Return the seconds of the first update of this process; make it now if it has not been made yet."""
         assert self.model is not None
         if self._first_seconds is None:
             first = self.model.bare_updates(self.workload.training[:1])
@@ -137,7 +132,7 @@ class Bench:
         return self._first_seconds
 
     def _work(self, measure: Measure, index: int) -> Callable[[], object]:
-        """Return the function that is timed. What it returns is reported after the warm-up only."""
+        """Return the function that is timed. Its results are only reported after the warm-up."""
         model, workload = self.model, self.workload
         if measure == "products":
             return self._products_of(index).multiply
@@ -147,7 +142,7 @@ class Bench:
         if measure in DECODINGS:
             sources = workload.single if measure in SINGLE else workload.sentences
             return lambda: self._translate(measure, sources)
-        assert isinstance(model, OwnModel)
+        assert isinstance(model, VariantModel)
         if measure == "loop":
             return model.full_updates(len(workload.training))
         assert measure == "evaluation", measure
@@ -155,13 +150,13 @@ class Bench:
 
     def _translate(self, measure: Measure, sources: Sequence[Ids]) -> dict[str, Any]:
         assert self.model is not None
-        translations = self.model.translate(sources, decoding_spec(self.job, measure))
-        return {
-            "words": sum(map(len, translations.tokens)),
-            "unfinished": translations.unfinished,
-            "digest": hashlib.sha256(canonical_json(translations.tokens).encode()).hexdigest(),
-            "translations": translations.tokens,
-        }
+        job = self.job
+        batch_size = 1 if measure in SINGLE else job.spec.decoding.batch_size
+        spec = replace(job.spec.decoding, beam=job.beam if measure in BEAM else 1, batch_size=batch_size)
+        translations, unfinished = self.model.translate(sources, spec)
+        digest = hashlib.sha256(canonical_json(translations).encode()).hexdigest()
+        words = sum(map(len, translations))
+        return {"words": words, "unfinished": unfinished, "digest": digest, "translations": translations}
 
     def _products_of(self, index: int) -> Products:
         if index not in self._products:
@@ -172,15 +167,6 @@ class Bench:
             products = Products(spec.recipe, words, self.workload.training, spec.device, *precisions)
             self._products = {index: products}
         return self._products[index]
-
-
-def decoding_spec(job: ModelJob, measure: Measure) -> DecodingSpec:
-    """Return how a measure translates."""
-    return replace(
-        job.spec.decoding,
-        beam=job.beam if measure in BEAM else 1,
-        batch_size=1 if measure in SINGLE else job.spec.decoding.batch_size,
-    )
 
 
 def _set_matmul_precision(spec: RunSpec) -> None:

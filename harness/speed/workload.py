@@ -31,17 +31,17 @@ def build_workload(job: ModelJob, dataset: Dataset) -> Workload:
 
     The training batches are the first of epoch 0 of the run's seed. The sentences are spread evenly over the test set.
     """
-    if job.synthetic is None:
+    if job.synthetic_length is None:
         batches = training_batches(dataset.train, job.spec.training, seed=job.spec.seed, epoch=0)
-        training = tuple(islice(batches, job.updates))
+        training = tuple(islice(batches, job.amounts.updates))
     else:
         training = synthetic_batches(job, len(dataset.source_words), len(dataset.target_words))
-    validation = islice(evaluation_batches(dataset.validation), job.validation_batches)
+    validation = islice(evaluation_batches(dataset.validation), job.amounts.validation_batches)
     return Workload(
         training=training,
         validation=tuple(batch for batch, _ in validation),
-        sentences=spread_sentences(dataset.test, job.sentences),
-        single=spread_sentences(dataset.test, job.single_sentences),
+        sentences=spread_sentences(dataset.test, job.amounts.sentences),
+        single=spread_sentences(dataset.test, job.amounts.single_sentences),
     )
 
 
@@ -53,9 +53,9 @@ def spread_sentences(split: Split, count: int | None) -> tuple[Ids, ...]:
 
 
 def synthetic_batches(job: ModelJob, source_vocabulary: int, target_vocabulary: int) -> tuple[Batch, ...]:
-    """Return batches of random tokens, all sentences of the job's length. The same job gives the same batches."""
-    assert job.synthetic is not None
-    rows, length = job.spec.training.batch_size, job.synthetic.length
+    """Return batches of random tokens without padding. The same job gives the same batches."""
+    assert job.synthetic_length is not None
+    rows, length = job.spec.training.batch_size, job.synthetic_length
     random = np.random.default_rng([length, rows])
     return tuple(
         Batch(
@@ -63,7 +63,7 @@ def synthetic_batches(job: ModelJob, source_vocabulary: int, target_vocabulary: 
             target_in=(target := _sentences(random, rows, length + 1, target_vocabulary))[:, :-1],
             target_out=target[:, 1:],
         )
-        for _ in range(job.updates)
+        for _ in range(job.amounts.updates)
     )
 
 

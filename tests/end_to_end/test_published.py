@@ -18,7 +18,7 @@ from harness.cli import ablate, bench, run
 from harness.cli.main import main, parser
 from harness.evaluation.rescoring import NOTE
 from harness.experiments.specs import ADDED_FIELDS
-from harness.speed import document_store
+from harness.speed import speed_document
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 
@@ -137,7 +137,7 @@ def test_readme_table_follows_from_the_records() -> None:
 
 
 def test_results_page_repeats_the_speed_document() -> None:
-    document = document_store.load(*SPEED)
+    document = speed_document.load(*SPEED)
     ours = document.subject("learned_positions/torch")
     seconds = {way.name: way.thousand_seconds for way in ours.decoding}
     expected = [f"{1e3 * ours.training.update_seconds:.0f} ms", f"{100 * ours.training.limit_share.median:.0f} %"]

@@ -1,17 +1,18 @@
-"""The HTML report in a browser: it draws, sorts, filters and explores; loads nothing; and runs nothing that is text."""
+"""The HTML reports in a browser: they are drawn, sort, filter and explore; load nothing; and run no hostile text."""
 
 from __future__ import annotations
 
-import os
-import shutil
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pages_factory
 import pytest
 import speed_factory
+from browser_view import SIZES, View, launched, open_view
 from hostile_text import HOSTILE
 from record_factory import record
 
@@ -22,26 +23,15 @@ from harness.storage import run_store
 from harness.storage.records import RunRecord
 
 pytestmark = pytest.mark.browser
-playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install '.[browser]'")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe: pip install '.[browser]'")
+for package in ("playwright", "axe_playwright_python"):
+    pytest.importorskip(package, reason=f"needs {package}: pip install '.[browser]'")
 
 QUICK = Method(resamples=50, trials=50)
+Open = Callable[..., View]
 VARIANTS = ("learned_positions", "conv_ffn", "bahdanau_gru")
 COUNT = 40
-SIZES = {"desk": (1440, 900), "phone": (320, 640)}
-ALL = (
-    "verdict",
-    "leaderboard",
-    "curves",
-    "scores",
-    "speed",
-    "ablation",
-    "significance",
-    "translations",
-    "attention",
-    "positions",
-    "method",
-)
+SECTIONS = ["verdict", "leaderboard", "curves", "scores", "speed", "ablation"]
+SECTIONS += ["significance", "translations", "attention", "positions", "method"]
 
 
 def write(records: list[RunRecord], folder: Path, **options: Any) -> Path:
@@ -49,67 +39,23 @@ def write(records: list[RunRecord], folder: Path, **options: Any) -> Path:
     return bench_report.write(bench_report.document(records, method=QUICK, **options), records, folder)
 
 
-def executable() -> str:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = os.environ.get("BAKEOFF_CHROMIUM") or next((path for name in names if (path := shutil.which(name))), None)
-    if not found:
-        pytest.skip(f"needs a browser: none of {', '.join(names)} is installed, and BAKEOFF_CHROMIUM is not set")
-    return found
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    path = executable()
-    with playwright.sync_playwright() as tool:
-        opened = tool.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-@dataclass
-class Seen:
-    """A page that is open, and what it did: requests beside its own file, messages, errors and dialogs."""
-
-    page: Any
-    requests: list[str] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)
-
-    def all(self, selector: str) -> list[str]:
-        """Return the text of every element that can be seen."""
-        return [one.inner_text() for one in self.page.locator(selector).all() if one.is_visible()]
-
-
-Open = Callable[..., Seen]
+    with launched() as chromium:
+        yield chromium
 
 
 @pytest.fixture
-def opened(browser: Any) -> Iterator[Open]:
-    contexts = []
-
-    def open_page(path: Path, *, size: str = "desk", theme: str = "light", scripts: bool = True) -> Seen:
-        width, height = SIZES[size]
-        context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=theme, java_script_enabled=scripts
-        )
-        contexts.append(context)
-        seen = Seen(context.new_page())
-        seen.page.set_default_timeout(60_000)
-        address = path.as_uri()
-        seen.page.on("request", lambda one: seen.requests.append(one.url) if one.url != address else None)
-        seen.page.on("console", lambda one: seen.messages.append(one.text))
-        seen.page.on("pageerror", lambda one: seen.messages.append(str(one)))
-        seen.page.on("dialog", lambda one: (seen.messages.append(f"dialog {one.message}"), one.dismiss()))
-        seen.page.goto(address)
-        return seen
-
-    yield open_page
+def open_page(browser: Any) -> Iterator[Open]:
+    contexts: list[Any] = []
+    yield partial(open_view, browser, contexts)
     for context in contexts:
         context.close()
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a page with everything in it: two budgets, a run that diverged, an ablation, attention and corpus text."""
+    """Return a page with every section: two budgets, a diverged run, an ablation, attention and corpus text."""
     results = tmp_path_factory.mktemp("results")
     records = pages_factory.folder(results, VARIANTS, seeds=3, count=COUNT, weights=True)
     records += pages_factory.folder(results, VARIANTS[:2], seeds=1, count=COUNT, budget="source")
@@ -119,43 +65,43 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed in range(3):
             changed = replace(base, positions=positions)  # type: ignore[call-arg]
             records.append(record("learned_positions", seed, recipe=changed))
-    place, lost = next(
-        (place, one) for place, one in enumerate(records) if (one.spec.variant, one.spec.seed) == ("conv_ffn", 2)
-    )
-    records[place] = replace(lost, status="diverged", reason="loss is nan", scores={}, curve=lost.curve[:2])
+    runs = [(run.spec.variant, run.spec.seed) for run in records]
+    index = runs.index(("conv_ffn", 2))
+    lost = records[index]
+    records[index] = replace(lost, status="diverged", reason="loss is nan", scores={}, curve=lost.curve[:2])
     return write(records, tmp_path_factory.mktemp("report"), results=results, texts=pages_factory.texts(COUNT))
 
 
-# It works -------------------------------------------------------------------------------------------------------------
+# Interaction ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_section_is_drawn(report: Path, opened: Open) -> None:
-    seen = opened(report)
-    assert [one.get_attribute("id") for one in seen.page.locator("main > section").all()] == list(ALL)
-    for name in ALL:
-        box = seen.page.locator(f"#{name}").bounding_box()
+def test_every_section_is_drawn(report: Path, open_page: Open) -> None:
+    view = open_page(report)
+    assert [section.get_attribute("id") for section in view.page.locator("main > section").all()] == SECTIONS
+    for name in SECTIONS:
+        box = view.page.locator(f"#{name}").bounding_box()
         assert box["height"] > 40, name
     for name in ("curves", "scores", "speed", "ablation"):
-        for drawn in seen.page.locator(f"#{name} svg.drawn").all():
-            assert drawn.bounding_box()["height"] > 80
-    assert seen.page.locator("#curves svg.drawn path").count() > 40
-    height = seen.page.evaluate("document.documentElement.scrollHeight")
+        for plot in view.page.locator(f"#{name} svg.drawn").all():
+            assert plot.bounding_box()["height"] > 80
+    assert view.page.locator("#curves svg.drawn path").count() > 40
+    height = view.page.evaluate("document.documentElement.scrollHeight")
     assert height <= 9 * SIZES["desk"][1]
-    assert (seen.requests, seen.messages) == ([], [])
+    assert (view.requests, view.messages) == ([], [])
 
 
-def test_without_scripts_the_page_can_be_read(report: Path, opened: Open) -> None:
-    seen = opened(report, scripts=False)
-    assert seen.all("#verdict p")
-    assert len(seen.all("#translations article")) == 5
-    assert not seen.all(".controls")
-    seen.page.locator("#attention details").evaluate("one => { one.open = true; }")
-    assert seen.all("#attention td")
+def test_without_scripts_the_page_can_be_read(report: Path, open_page: Open) -> None:
+    view = open_page(report, scripts=False)
+    assert view.visible_texts("#verdict p")
+    assert len(view.visible_texts("#translations article")) == 5
+    assert not view.visible_texts(".controls")
+    view.open_details("#attention details")
+    assert view.visible_texts("#attention td")
 
 
-def test_leaderboard_sorts_every_column_best_first(report: Path, opened: Open) -> None:
-    seen = opened(report)
-    table = seen.page.locator("table.board").first
+def test_leaderboard_sorts_every_column_best_first(report: Path, open_page: Open) -> None:
+    view = open_page(report)
+    table = view.page.locator("table.board").first
     heads = [head for head in table.locator("thead th").all() if head.is_visible()]
     assert len(heads) in (7, 8)
     for column, head in enumerate(heads):
@@ -167,73 +113,66 @@ def test_leaderboard_sorts_every_column_best_first(report: Path, opened: Open) -
             values = table.evaluate(
                 "(table, column) => [...table.tBodies[0].rows].map((row) => row.cells[column].dataset.value)", column
             )
-            orders[direction] = [one for one in values if one]
-        numbers = all(_number(one) is not None for one in orders["ascending"])
-        keys = {name: [float(one) if numbers else one.lower() for one in order] for name, order in orders.items()}
+            orders[direction] = [value for value in values if value]
+        key = float if all(re.fullmatch(r"[-+.e\d]+", value) for value in orders["ascending"]) else str.lower
+        keys = {name: list(map(key, order)) for name, order in orders.items()}
         assert keys["ascending"] == sorted(keys["ascending"])
         assert keys["descending"] == sorted(keys["descending"], reverse=True)
     assert table.locator("th[aria-sort]").count() == 1
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def test_leaderboard_columns_sort_and_theme_are_kept_in_the_address(report: Path, opened: Open) -> None:
-    seen = opened(report)
-    controls, table = seen.page.locator(".board-controls").first, seen.page.locator("table.board").first
+def test_leaderboard_columns_sort_and_theme_are_kept_in_the_address(report: Path, open_page: Open) -> None:
+    view = open_page(report)
+    controls, table = view.page.locator(".board-controls").first, view.page.locator("table.board").first
     assert not table.locator("thead th", has_text="chrF").is_visible()
     controls.locator("summary").click()
     controls.locator("label", has_text="chrF").first.locator("input").check()
     assert table.locator("thead th", has_text="chrF").is_visible()
     table.locator("thead th", has_text="parameters").locator("button").click()
-    seen.page.click("#theme")
-    address = seen.page.url
-    again = opened(report)
-    again.page.goto("about:blank")
-    again.page.goto(address)
-    table = again.page.locator("table.board").first
+    view.page.click("#theme")
+    address = view.page.url
+    reopened = open_page(report)
+    reopened.page.goto("about:blank")
+    reopened.page.goto(address)
+    table = reopened.page.locator("table.board").first
     assert table.locator("thead th", has_text="chrF").is_visible()
     assert table.locator("thead th", has_text="parameters").get_attribute("aria-sort") == "ascending"
-    assert again.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert reopened.page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_leaderboard_columns_can_be_reached_and_the_first_stays(report: Path, opened: Open, size: str) -> None:
-    seen = opened(report, size=size)
-    region = seen.page.locator("#leaderboard .scroll").first
-    wide = region.evaluate("one => [one.scrollWidth, one.clientWidth]")
+def test_leaderboard_columns_can_be_reached_and_the_first_stays(report: Path, open_page: Open, size: str) -> None:
+    view = open_page(report, size=size)
+    region = view.page.locator("#leaderboard .scroll").first
+    content_width, width = region.evaluate("region => [region.scrollWidth, region.clientWidth]")
     if size == "desk":
-        assert wide[0] <= wide[1], "all default columns are visible"
-    region.evaluate("one => { one.scrollLeft = one.scrollWidth; }")
-    left = region.bounding_box()["x"]
-    assert abs(region.locator("tbody th").first.bounding_box()["x"] - left) < 2
+        assert content_width <= width, "all default columns are visible"
+    region.evaluate("region => { region.scrollLeft = region.scrollWidth; }")
+    x = region.bounding_box()["x"]
+    assert abs(region.locator("tbody th").first.bounding_box()["x"] - x) < 2
 
 
-def test_curves_can_be_read_by_pointer_and_by_keyboard(report: Path, opened: Open) -> None:
-    seen = opened(report)
-    figure = seen.page.locator("figure.readable").first
+def test_curves_can_be_read_by_pointer_and_by_keyboard(report: Path, open_page: Open) -> None:
+    view = open_page(report)
+    figure = view.page.locator("figure.readable").first
     chart = figure.locator(".chart")
     assert figure.locator(".at").inner_text() == "epoch 10"
     chart.focus()
-    seen.page.keyboard.press("Home")
+    view.page.keyboard.press("Home")
     assert figure.locator(".at").inner_text() == "epoch 1"
-    seen.page.keyboard.press("ArrowRight")
+    view.page.keyboard.press("ArrowRight")
     assert chart.get_attribute("aria-valuenow") == "2"
     assert chart.get_attribute("aria-valuetext").startswith("epoch 2: learned_positions")
     box = chart.locator("svg").bounding_box()
-    seen.page.mouse.move(box["x"] + 0.12 * box["width"], box["y"] + 0.5 * box["height"])
+    view.page.mouse.move(box["x"] + 0.12 * box["width"], box["y"] + 0.5 * box["height"])
     near = int(figure.locator(".at").inner_text().split()[1])
-    seen.page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.5 * box["height"])
+    view.page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.5 * box["height"])
     assert int(figure.locator(".at").inner_text().split()[1]) > near
 
 
-def test_the_explorer_searches_filters_pages_and_marks(report: Path, opened: Open) -> None:
-    seen = opened(report)
-    part = seen.page.locator(".explorer[data-ready]").first
+def test_the_explorer_searches_filters_pages_and_marks(report: Path, open_page: Open) -> None:
+    view = open_page(report)
+    part = view.page.locator(".explorer[data-ready]").first
     part.wait_for()
 
     def control(name: str) -> Any:
@@ -246,7 +185,7 @@ def test_the_explorer_searches_filters_pages_and_marks(report: Path, opened: Ope
     part.locator('[data-turn="1"]').click()
     assert count() == f"6 to 10 of {COUNT} sentences"
     control("search").fill("#7")
-    assert [one.split(",")[0] for one in seen.all(".explorer h4")] == ["Sentence 7"]
+    assert [title.split(",")[0] for title in view.visible_texts(".explorer h4")] == ["Sentence 7"]
     assert pages_factory.SOURCE in part.locator(".sentences").inner_text()
     control("search").fill("no such word")
     assert count() == "0 to 0 of 0 sentences"
@@ -269,29 +208,29 @@ def test_the_explorer_searches_filters_pages_and_marks(report: Path, opened: Ope
     assert part.locator("h4").first.inner_text().startswith("Sentence 0,")
 
 
-def test_a_sentence_has_an_address_of_its_own(report: Path, opened: Open) -> None:
-    seen = opened(report)
-    seen.page.goto("about:blank")
-    seen.page.goto(f"{report.as_uri()}#s=7")
-    part = seen.page.locator(".explorer[data-ready]").first
+def test_a_sentence_has_an_address_of_its_own(report: Path, open_page: Open) -> None:
+    view = open_page(report)
+    view.page.goto("about:blank")
+    view.page.goto(f"{report.as_uri()}#s=7")
+    part = view.page.locator(".explorer[data-ready]").first
     part.wait_for()
-    assert [one.split(",")[0] for one in seen.all(".explorer h4")] == ["Sentence 7"]
+    assert [title.split(",")[0] for title in view.visible_texts(".explorer h4")] == ["Sentence 7"]
 
 
-def test_a_translation_is_the_stored_one(report: Path, opened: Open) -> None:
-    seen = opened(report)
-    part = seen.page.locator(".explorer[data-ready]").first
+def test_a_translation_is_the_stored_one(report: Path, open_page: Open) -> None:
+    view = open_page(report)
+    part = view.page.locator(".explorer[data-ready]").first
     part.wait_for()
     part.locator('[data-control="against"]').select_option("")
     part.locator('[data-control="search"]').fill("#11")
-    found = part.locator(".sentences dd").all_inner_texts()
-    assert pages_factory.translations(VARIANTS[0], 0, COUNT)[11].text in found
+    texts = part.locator(".sentences dd").all_inner_texts()
+    assert pages_factory.translations(VARIANTS[0], 0, COUNT)[11].text in texts
 
 
-def test_attention_follows_its_controls(report: Path, opened: Open) -> None:
-    seen = opened(report)
-    seen.page.locator("#attention details").evaluate("one => { one.open = true; }")
-    part = seen.page.locator(".attention")
+def test_attention_follows_its_controls(report: Path, open_page: Open) -> None:
+    view = open_page(report)
+    view.open_details("#attention details")
+    part = view.page.locator(".attention")
     before = part.locator("td").all_inner_texts()
     part.locator('[data-control="layer"]').select_option("2")
     after = part.locator("td").all_inner_texts()
@@ -301,11 +240,11 @@ def test_attention_follows_its_controls(report: Path, opened: Open) -> None:
     assert part.locator("caption").inner_text().startswith("conv_ffn")
 
 
-def test_the_theme_follows_the_system_until_it_is_chosen(report: Path, opened: Open) -> None:
-    def colour(seen: Seen) -> str:
-        return str(seen.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+def test_the_theme_follows_the_system_until_it_is_chosen(report: Path, open_page: Open) -> None:
+    def colour(view: View) -> str:
+        return str(view.page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
-    light, dark = opened(report), opened(report, theme="dark")
+    light, dark = open_page(report), open_page(report, theme="dark")
     assert colour(light) == "rgb(255, 255, 255)"
     assert colour(dark) != colour(light)
     light.page.click("#theme")
@@ -313,61 +252,53 @@ def test_the_theme_follows_the_system_until_it_is_chosen(report: Path, opened: O
     assert light.page.inner_text("#theme") == "Light theme"
 
 
-def test_the_keyboard_reaches_everything_in_the_order_of_the_page(report: Path, opened: Open) -> None:
-    seen = opened(report)
-    places = []
+def test_the_keyboard_reaches_everything_in_the_order_of_the_page(report: Path, open_page: Open) -> None:
+    view = open_page(report)
+    stops = []
     for _ in range(40):
-        seen.page.keyboard.press("Tab")
-        found = seen.page.evaluate(
-            "() => { const at = document.activeElement; const style = getComputedStyle(at); "
-            "return [[...document.querySelectorAll('*')].indexOf(at), at.className || at.id || at.tagName, "
-            "style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2]; }"
+        view.page.keyboard.press("Tab")
+        stops.append(
+            view.page.evaluate(
+                "() => { const element = document.activeElement; const style = getComputedStyle(element); "
+                "return [[...document.querySelectorAll('*')].indexOf(element), element.id, element.className, "
+                "style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2]; }"
+            )
         )
-        places.append(found)
-    assert places[0][1] == "skip"
-    assert [one[0] for one in places] == sorted(one[0] for one in places)
-    assert all(seen_focus for *_, seen_focus in places)
-    assert {"theme", "scroll"} <= {str(name) for _, name, _ in places} | {
-        str(seen.page.evaluate("place => document.querySelectorAll('*')[place].id", place)) for place, *_ in places
-    }
+    positions = [position for position, *_ in stops]
+    assert positions == sorted(positions)
+    assert all(has_focus_ring for *_, has_focus_ring in stops)
+    assert stops[0][2] == "skip"
+    assert {"theme", "scroll"} <= {name for _, identifier, classes, _ in stops for name in (identifier, classes)}
 
 
-# It is kept -----------------------------------------------------------------------------------------------------------
+# Safety ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-def test_nothing_is_loaded_said_cut_off_or_out_of_reach(report: Path, opened: Open, size: str, theme: str) -> None:
-    seen = opened(report, size=size, theme=theme)
-    for one in seen.page.locator("details").all():
-        one.evaluate("one => { one.open = true; }")
-    wide = seen.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-    assert wide[0] <= wide[1]
-    found = axe.Axe().run(seen.page).response["violations"]
-    assert [(one["id"], [node["target"] for node in one["nodes"]][:3]) for one in found] == []
-    assert (seen.requests, seen.messages) == ([], [])
+def test_page_fits_is_accessible_and_loads_nothing(report: Path, open_page: Open, size: str, theme: str) -> None:
+    view = open_page(report, size=size, theme=theme)
+    view.open_details()
+    view.check()
 
 
 def hostile_records(results: Path) -> list[RunRecord]:
-    """Return runs with a hostile text in every free field, each of the texts in each kind of field."""
-    made = []
-    for place, text in enumerate(HOSTILE):
-        others = [HOSTILE[(place + shift) % len(HOSTILE)] for shift in range(1, 8)]
-        one = record(f"mine:{text}", place % 2)
-        one = replace(
-            one,
-            note=others[0],
-            command=others[1],
-            started=others[2],
-            environment={"commit": others[3], others[4]: text, "versions": {"torch": others[5]}},
-            signatures={**one.signatures, "chrf": one.signatures["chrf"]},
+    """Return runs with a hostile text in every free field, each text in each kind of field."""
+    records = []
+    for number, text in enumerate(HOSTILE):
+        texts = [HOSTILE[(number + shift) % len(HOSTILE)] for shift in range(1, 8)]
+        run = record(f"mine:{text}", number % 2)
+        run = replace(
+            run,
+            note=texts[0],
+            command=texts[1],
+            started=texts[2],
+            environment={"commit": texts[3], texts[4]: text, "versions": {"torch": texts[5]}},
         )
-        tokens = (text, *others[:3])
-        hypotheses = [run_store.Hypothesis(number, tokens, " ".join(tokens)) for number in range(2)]
-        made.append(pages_factory.save_run(results, one, hypotheses))
-    failed = record("paper")
-    made.append(replace(failed, status="failed", reason=HOSTILE[0], scores={}, curve=()))
-    return made
+        tokens = (text, *texts[:3])
+        hypotheses = [run_store.Hypothesis(sentence, tokens, " ".join(tokens)) for sentence in range(2)]
+        records.append(pages_factory.save_run(results, run, hypotheses))
+    return [*records, replace(record("paper"), status="failed", reason=HOSTILE[0], scores={}, curve=())]
 
 
 @pytest.fixture(scope="module")
@@ -383,26 +314,25 @@ def hostile_texts() -> Any:
     return {data: text}
 
 
-def test_hostile_text_shows_as_text_and_runs_nothing(hostile: Path, opened: Open) -> None:
-    seen = opened(hostile)
-    part = seen.page.locator(".explorer[data-ready]").first
+def test_hostile_text_shows_as_text_and_runs_nothing(hostile: Path, open_page: Open) -> None:
+    view = open_page(hostile)
+    part = view.page.locator(".explorer[data-ready]").first
     part.wait_for()
     part.locator('[data-control="order"]').select_option("number")
     part.locator('[data-control="against"]').select_option("")
-    words = part.locator(".sentences").inner_text() + seen.page.locator("#leaderboard").inner_text()
+    words = part.locator(".sentences").inner_text() + view.page.locator("#leaderboard").inner_text()
     for text in HOSTILE:
-        shown = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-        assert shown in words.replace("\xa0", " "), text
-    for one in seen.page.locator("details").all():
-        one.evaluate("one => { one.open = true; }")
-    assert seen.page.evaluate("typeof window.ran") == "undefined"
-    assert seen.page.locator("script").count() == seen.page.locator('script[type="application/json"]').count() + 1
-    assert seen.page.locator("iframe, base, img, form, math").count() == 0
-    assert seen.page.locator("meta[http-equiv=refresh]").count() == 0
-    assert (seen.requests, seen.messages) == ([], [])
+        printable = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+        assert printable in words.replace("\xa0", " "), text
+    view.open_details()
+    assert view.page.evaluate("typeof window.ran") == "undefined"
+    assert view.page.locator("script").count() == view.page.locator('script[type="application/json"]').count() + 1
+    assert view.page.locator("iframe, base, img, form, math").count() == 0
+    assert view.page.locator("meta[http-equiv=refresh]").count() == 0
+    assert (view.requests, view.messages) == ([], [])
 
 
-# The page of speed ----------------------------------------------------------------------------------------------------
+# The speed report ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -412,22 +342,15 @@ def speed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", list(SIZES))
-def test_the_page_of_speed_is_drawn_loads_nothing_and_can_be_reached(
-    speed: Path, opened: Open, size: str, theme: str
-) -> None:
-    seen = opened(speed, size=size, theme=theme)
-    for one in seen.page.locator("details").all():
-        one.evaluate("one => { one.open = true; }")
-    pictures = seen.page.locator("svg.drawn").all()
-    assert len(pictures) == 5
-    for drawn in pictures:
-        assert drawn.bounding_box()["height"] > 40
-    wide = seen.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-    assert wide[0] <= wide[1]
-    found = axe.Axe().run(seen.page).response["violations"]
-    assert [(one["id"], [node["html"][:120] for node in one["nodes"]][:3]) for one in found] == []
+def test_speed_page_fits_is_accessible_and_loads_nothing(speed: Path, open_page: Open, size: str, theme: str) -> None:
+    view = open_page(speed, size=size, theme=theme)
+    view.open_details()
+    plots = view.page.locator("svg.drawn").all()
+    assert len(plots) == 5
+    assert all(plot.bounding_box()["height"] > 40 for plot in plots)
+    view.check()
     colour = "getComputedStyle(document.body).backgroundColor"
-    before = seen.page.evaluate(colour)
-    seen.page.locator("#theme").click()
-    assert seen.page.evaluate(colour) != before
-    assert (seen.requests, seen.messages) == ([], [])
+    before = view.page.evaluate(colour)
+    view.page.locator("#theme").click()
+    assert view.page.evaluate(colour) != before
+    assert (view.requests, view.messages) == ([], [])

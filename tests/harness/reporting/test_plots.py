@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,12 @@ def test_a_variant_looks_the_same_everywhere_and_no_two_look_alike() -> None:
     assert len({(style.colour, style.marker, style.hollow) for style in plot_style.row_styles(table)}) == len(table)
     assert plot_style.row_styles(rows(MANY[3:4]))[0] == plot_style.row_styles(rows(MANY))[3]
     assert plot_style.style("pkg.mod:NAME") == plot_style.style("pkg.mod:NAME")
+
+
+def test_row_styles_repeat_after_all_combinations_are_used() -> None:
+    table: Any = [SimpleNamespace(variant="paper")] * 200
+    styles = {(style.colour, style.marker, style.hollow) for style in plot_style.row_styles(table)}
+    assert len(styles) == 1 + 10 * (len(plot_style.STYLES) - 1)
 
 
 def test_hostile_labels_are_no_formulas() -> None:

@@ -25,7 +25,7 @@ from harness.analysis.effects import Method
 from harness.analysis.leaderboard import analyse_bench
 from harness.cli.main import main
 from harness.experiments.suites import FULL_VARIANTS
-from harness.reporting import bench_headline, bench_report
+from harness.reporting import bench_headline, bench_report, inline_svg, render_html
 from harness.reporting.translation_explorer import TranslationColumn, explorer, marked
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -44,7 +44,7 @@ def write(records: list[RunRecord], folder: Path, **options: Any) -> Path:
 
 
 class Outline(HTMLParser):
-    """Collects what a page is made of."""
+    """Collects the tags, attributes, ids and references of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -75,24 +75,22 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[RunReco
 def page(stored: tuple[Path, list[RunRecord]], tmp_path_factory: pytest.TempPathFactory) -> str:
     results, records = stored
     folder = tmp_path_factory.mktemp("report")
-    made = write(records, folder, results=results, texts=pages_factory.texts(30))
-    return made.read_text(encoding="utf-8")
+    path = write(records, folder, results=results, texts=pages_factory.texts(30))
+    return path.read_text(encoding="utf-8")
 
 
 def data(page: str, kind: str) -> list[Any]:
-    """Return the JSON that stands in a page for its script."""
-    return [
-        json.loads(one) for one in re.findall(rf'<script type="application/json" class="{kind}">(.*?)</script>', page)
-    ]
+    """Return the JSON data of a page's script."""
+    return list(map(json.loads, re.findall(rf'<script type="application/json" class="{kind}">(.*?)</script>', page)))
 
 
 def translations(page: str) -> list[Any]:
     """Return the data of each translation explorer."""
     packed = re.findall(r'<script type="application/octet-stream" class="packed">(.*?)</script>', page)
-    return [json.loads(gzip.decompress(base64.b64decode(one))) for one in packed]
+    return [json.loads(gzip.decompress(base64.b64decode(text))) for text in packed]
 
 
-# What the page is -----------------------------------------------------------------------------------------------------
+# The page -------------------------------------------------------------------------------------------------------------
 
 
 def test_every_section_is_there_in_order_and_in_the_contents(page: str) -> None:
@@ -102,24 +100,24 @@ def test_every_section_is_there_in_order_and_in_the_contents(page: str) -> None:
 
 def test_without_run_folders_there_are_no_empty_sections(tmp_path: Path) -> None:
     page = write([record()], tmp_path).read_text(encoding="utf-8")
-    found = re.findall(r'<section id="(\w+)"', page)
-    assert found == ["verdict", "leaderboard", "curves", "method"]
-    assert found[1:] == re.findall(r'<li><a href="#(\w+)">', page)
+    sections = re.findall(r'<section id="(\w+)"', page)
+    assert sections == ["verdict", "leaderboard", "curves", "method"]
+    assert sections[1:] == re.findall(r'<li><a href="#(\w+)">', page)
 
 
 def test_ids_are_each_once_and_every_reference_meets_one(page: str) -> None:
-    found = Outline(page)
-    assert len(found.ids) == len(set(found.ids))
-    wanted = {re.sub(r"^(?:url\()?#|\)$", "", one) for one in found.references if "#" in one}
-    assert len(wanted) > 30
-    assert wanted <= set(found.ids)
+    outline = Outline(page)
+    assert len(outline.ids) == len(set(outline.ids))
+    targets = {re.sub(r"^(?:url\()?#|\)$", "", reference) for reference in outline.references if "#" in reference}
+    assert len(targets) > 30
+    assert targets <= set(outline.ids)
 
 
 def test_page_loads_nothing_and_its_policy_allows_its_own_script_alone(page: str) -> None:
-    found = Outline(page)
-    assert not {"iframe", "object", "embed", "img", "base", "form"} & set(found.tags)
-    assert found.tags.count("link") == 1, "the icon, which is in the page"
-    assert not [(tag, name) for tag, name in found.attributes if name.startswith("on") or name == "src"]
+    outline = Outline(page)
+    assert not {"iframe", "object", "embed", "img", "base", "form"} & set(outline.tags)
+    assert outline.tags.count("link") == 1, "the icon, which is in the page"
+    assert not [(tag, name) for tag, name in outline.attributes if name.startswith("on") or name == "src"]
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="(.*?)"', page)
     allowed = dict(part.split(" ", 1) for part in escaping.unescape(policy).split("; "))
     assert (allowed["default-src"], allowed["img-src"]) == ("'none'", "data:")
@@ -128,36 +126,40 @@ def test_page_loads_nothing_and_its_policy_allows_its_own_script_alone(page: str
     assert allowed["script-src"] == f"'sha256-{digest}'"
 
 
+def test_style_sheet_defines_every_colour_of_the_plots() -> None:
+    style_sheet = (render_html.TEMPLATES / "report.css").read_text(encoding="utf-8")
+    variables = {colour for colour in inline_svg.COLOURS.values() if colour.startswith("var(")}
+    assert {variable for variable in variables if f"{variable[4:-1]}:" not in style_sheet} == set()
+
+
 def test_a_page_of_eight_variants_three_seeds_and_a_thousand_sentences_is_under_2_MB(tmp_path: Path) -> None:
     variants = (*FULL_VARIANTS, "mine:ROTARY")
     assert len(variants) == 8
     records = pages_factory.folder(tmp_path, variants, seeds=3, count=1_000)
-    made = write(records, tmp_path, results=tmp_path, texts=pages_factory.texts(1_000))
-    assert 300_000 < made.stat().st_size < 2_000_000
-    (found,) = translations(made.read_text(encoding="utf-8"))
-    assert len(found["sides"]) == 24
-    assert len(found["numbers"]) == 1_000
+    path = write(records, tmp_path, results=tmp_path, texts=pages_factory.texts(1_000))
+    assert 300_000 < path.stat().st_size < 2_000_000
+    (explorer_data,) = translations(path.read_text(encoding="utf-8"))
+    assert len(explorer_data["sides"]) == 24
+    assert len(explorer_data["numbers"]) == 1_000
 
 
-# What stands in it ----------------------------------------------------------------------------------------------------
+# Content -------------------------------------------------------------------------------------------------------------
 
 
-def test_translations_source_and_reference_come_out_as_they_went_in(
+def test_explorer_holds_the_stored_translations_source_and_reference(
     page: str, stored: tuple[Path, list[RunRecord]]
 ) -> None:
     results, records = stored
-    (found,) = translations(page)
-    for one in records:
-        (side,) = (
-            each for each in found["sides"] if (each["label"], each["seed"]) == (one.spec.variant, one.spec.seed)
-        )
-        hypotheses = run_store.load_hypotheses(results, one.id)
-        assert side["text"] == [each.text for each in hypotheses]
-    assert found["source"][3] == f"{pages_factory.SOURCE} nummer 3"
-    assert found["reference"][3] == f"{pages_factory.REFERENCE} number 3"
+    (explorer_data,) = translations(page)
+    columns = {(column["label"], column["seed"]): column["text"] for column in explorer_data["sides"]}
+    for run in records:
+        hypotheses = run_store.load_hypotheses(results, run.id)
+        assert columns[run.spec.variant, run.spec.seed] == [hypothesis.text for hypothesis in hypotheses]
+    assert explorer_data["source"][3] == f"{pages_factory.SOURCE} nummer 3"
+    assert explorer_data["reference"][3] == f"{pages_factory.REFERENCE} number 3"
 
 
-def test_no_text_of_the_corpus_stands_in_a_page_that_is_to_be_without(
+def test_page_without_texts_has_no_text_of_the_corpus(
     stored: tuple[Path, list[RunRecord]], page: str, tmp_path: Path
 ) -> None:
     results, records = stored
@@ -167,38 +169,38 @@ def test_no_text_of_the_corpus_stands_in_a_page_that_is_to_be_without(
         assert word not in without
         assert word not in json.dumps(translations(without))
     assert "this page holds no text of the corpus" in without
-    (found,) = data(without, "data")
-    assert found[0]["sentences"][0]["source"] == ["1", "2", "3", "4", "5", "6"]
+    (attention,) = data(without, "data")
+    assert attention[0]["sentences"][0]["source"] == ["1", "2", "3", "4", "5", "6"]
 
 
-def test_the_command_leaves_the_corpus_out_where_told_and_of_published_records(
+def test_report_leaves_the_corpus_out_with_the_option_and_for_published_records(
     stored: tuple[Path, list[RunRecord]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results, _ = stored
     published = tmp_path / "published"
     shutil.copytree(results, published)
     monkeypatch.setattr("harness.cli.report_options.test_sets", lambda records: pages_factory.texts(30))
-    calls = {"shown": [results], "told": [results, "--without-corpus-text"], "published": [published]}
-    found = {}
+    calls = {"default": [results], "option": [results, "--without-corpus-text"], "published": [published]}
+    has_text = {}
     for name, (folder, *options) in calls.items():
         assert (
             main(["report", "--results", str(folder), "--reports", str(tmp_path / name / "page"), *map(str, options)])
             == 1  # these records are made up, which the check says
         )
         content = (tmp_path / name / "page" / "index.html").read_text(encoding="utf-8")
-        found[name] = pages_factory.REFERENCE in content
-    assert found == {"shown": True, "told": False, "published": False}
+        has_text[name] = pages_factory.REFERENCE in content
+    assert has_text == {"default": True, "option": False, "published": False}
 
 
 def test_attention_is_the_stored_one_in_percent(stored: tuple[Path, list[RunRecord]], page: str) -> None:
     results, records = stored
-    (found,) = data(page, "data")
-    assert found[0]["label"] == "learned_positions, seed 0"
-    first = found[0]["sentences"][1]
+    (attention,) = data(page, "data")
+    assert attention[0]["label"] == "learned_positions, seed 0"
+    first = attention[0]["sentences"][1]
     weights = run_store.load_attention(results, records[0].id)[1]
     digits = first["layers"][2]
-    shares = [int(digits[place : place + 2]) for place in range(0, len(digits), 2)]
-    assert shares == [min(99, round(100 * float(one))) for one in weights[2].ravel()]
+    shares = [int(digits[index : index + 2]) for index in range(0, len(digits), 2)]
+    assert shares == [min(99, round(100 * float(weight))) for weight in weights[2].ravel()]
     assert first["source"][1] == pages_factory.SOURCE
     assert first["target"][-1] == "<eos>"
 
@@ -214,46 +216,46 @@ def test_figures_of_the_leaderboard_are_the_records(page: str, stored: tuple[Pat
     board = re.search(r'<table class="board">(.*?)</table>', page, re.DOTALL)
     assert board
     for variant in TWO:
-        mean = sum(one.scores["bleu_sacre"] or 0 for one in records if one.spec.variant == variant) / 2
+        mean = sum(run.scores["bleu_sacre"] or 0 for run in records if run.spec.variant == variant) / 2
         (row,) = re.findall(rf'<tr [^>]*data-text="{variant} [^>]*>(.*?)</tr>', board[1], re.DOTALL)
         assert f'data-value="{mean:.6g}"' in row
         assert f">{mean:.2f}<" in row
 
 
-# Parts ----------------------------------------------------------------------------------------------------------------
+# Widgets --------------------------------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_is_left_out_and_told() -> None:
-    sides = [
+def test_explorer_leaves_out_seeds_and_sentences_that_do_not_fit() -> None:
+    columns = [
         TranslationColumn(f"{name}", seed, {number: f"{name}{seed} word{number} b" for number in range(100)})
         for name in ("x", "y")
         for seed in range(3)
     ]
-    found = explorer(sides, room_bytes=ROOM[0])
-    assert found is not None
-    assert found.seeds_left_out == [2]
-    assert found.sentences_left_out == 0
-    smaller = explorer(sides, room_bytes=ROOM[1])
-    assert smaller is not None
-    assert smaller.seeds_left_out == [1, 2]
-    assert 0 < smaller.sentences_left_out < 100
-    assert len(smaller.data["numbers"]) == 100 - smaller.sentences_left_out
-    assert explorer(sides[:3]) is None
+    large = explorer(columns, room_bytes=ROOM[0])
+    assert large is not None
+    assert large.seeds_left_out == [2]
+    assert large.sentences_left_out == 0
+    small = explorer(columns, room_bytes=ROOM[1])
+    assert small is not None
+    assert small.seeds_left_out == [1, 2]
+    assert 0 < small.sentences_left_out < 100
+    assert len(small.data["numbers"]) == 100 - small.sentences_left_out
+    assert explorer(columns[:3]) is None
 
 
 def test_disagreement_is_the_share_of_words_not_in_common() -> None:
-    sides = [
+    columns = [
         TranslationColumn("x", 0, {0: "a b c d", 1: "same", 2: "a"}),
         TranslationColumn("y", 0, {0: "a b x y", 1: "same", 2: "b"}),
     ]
-    found = explorer(sides)
-    assert found is not None
-    assert found.data["disagreement"] == [[50, 0, 100]]
-    assert [one.number for one in found.examples] == [2, 0, 1]
+    parts = explorer(columns)
+    assert parts is not None
+    assert parts.data["disagreement"] == [[50, 0, 100]]
+    assert [example.number for example in parts.examples] == [2, 0, 1]
 
 
 def test_word_differences_are_marked_both_ways() -> None:
-    pieces = [(one.kind, one.words) for one in marked("a man in a red shirt", "a woman in a shirt now")]
+    pieces = [(piece.kind, piece.words) for piece in marked("a man in a red shirt", "a woman in a shirt now")]
     assert pieces == [
         ("same", "a"),
         ("removed", "man"),
@@ -265,10 +267,9 @@ def test_word_differences_are_marked_both_ways() -> None:
     ]
 
 
-def test_case_counts_only_where_models_saw_it() -> None:
-    assert [one.kind for one in marked("A Dog", "a dog", case="lower")] == ["same"]
-    assert [one.words for one in marked("A Dog", "a dog", case="lower")] == ["a dog"]
-    assert [one.kind for one in marked("A Dog", "a dog")] == ["removed", "added"]
+def test_case_counts_only_if_models_saw_it() -> None:
+    assert [(piece.kind, piece.words) for piece in marked("A Dog", "a dog", case="lower")] == [("same", "a dog")]
+    assert [piece.kind for piece in marked("A Dog", "a dog")] == ["removed", "added"]
 
 
 def finding(records: list[RunRecord]) -> str:
@@ -277,10 +278,10 @@ def finding(records: list[RunRecord]) -> str:
 
 
 def test_headline_claims_no_more_than_its_seeds_allow() -> None:
-    alone = finding([record(name) for name in TWO])
-    assert alone.startswith("After 10 epochs learned_positions reaches ")
-    assert "(1 seed)" in alone
-    assert "no variant can be called better" in alone
+    single = finding([record(name) for name in TWO])
+    assert single.startswith("After 10 epochs learned_positions reaches ")
+    assert "(1 seed)" in single
+    assert "no variant can be called better" in single
     few = finding([record(name, seed) for name in TWO for seed in range(4)])
     assert "4 seeds are too few for a claim" in few
     assert "significant" not in few
@@ -332,20 +333,17 @@ def test_the_same_records_give_the_same_bytes_whatever_the_order_and_the_hash_se
         "from harness.reporting import bench_report\n"
         "from harness.analysis.effects import Method\n"
         "results = pathlib.Path(sys.argv[1])\n"
-        "records = sorted(run_store.records(results), key=lambda one: hash(one.id))\n"
+        "records = sorted(run_store.records(results), key=lambda run: hash(run.id))\n"
         "report = bench_report.document(records, results=results, texts=pages_factory.texts(30),\n"
         "                               method=Method(resamples=50, trials=50))\n"
         "bench_report.write(report, records, pathlib.Path(sys.argv[2]))\n"
         "print(sorted({'torch', 'tensorflow', 'keras', 'jax', 'matplotlib.pyplot'} & set(sys.modules)))\n"
     )
-    here = FIXTURES
-    written = []
+    pages = []
     for seed in ("1", "2"):
-        folder = tmp_path / seed
-        arguments = [sys.executable, "-c", program, str(results), str(folder), str(here), str(ROOT)]
-        done = subprocess.run(
-            arguments, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
-        )
-        assert done.stdout.strip() == "[]"
-        written.append((folder / "index.html").read_bytes())
-    assert written[0] == written[1]
+        folder, environment = tmp_path / seed, {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
+        arguments = [sys.executable, "-c", program, str(results), str(folder), str(FIXTURES), str(ROOT)]
+        process = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment)
+        assert process.stdout.strip() == "[]"
+        pages.append((folder / "index.html").read_bytes())
+    assert pages[0] == pages[1]

@@ -13,11 +13,11 @@ from impls.contract import PAD, SOS, Batch, TransformerRecipe
 
 
 def batch(*lengths: tuple[int, int]) -> Batch:
-    """Return sentences of so many source tokens and target words, padded."""
-    source = np.full((len(lengths), max(one for one, _ in lengths) + 2), PAD, np.int32)
-    target = np.full((len(lengths), max(one for _, one in lengths) + 1), PAD, np.int32)
-    for row, (first, second) in enumerate(lengths):
-        source[row, :first], target[row, :second] = 5, 5
+    """Return padded sentences with these numbers of source tokens and target words."""
+    source = np.full((len(lengths), max(source for source, _ in lengths) + 2), PAD, np.int32)
+    target = np.full((len(lengths), max(target for _, target in lengths) + 1), PAD, np.int32)
+    for row, (source_length, target_length) in enumerate(lengths):
+        source[row, :source_length], target[row, :target_length] = 5, 5
     target_in = target.copy()
     target_in[:, 0] = SOS
     target[:, -1] = PAD
@@ -29,24 +29,26 @@ def test_products_timed_are_those_counted(library: str, monkeypatch: pytest.Monk
     """Every product multiplies real rows, forward and for both gradients, and writes to the given output."""
     import torch
 
-    done = 0
+    operations = 0
 
-    def counting(real: Any) -> Any:
+    def counted(function: Any) -> Any:
         def multiply(first: Any, second: Any, *, out: Any) -> Any:
-            nonlocal done
-            done += 2 * first.shape[0] * first.shape[1] * second.shape[1]
+            nonlocal operations
+            operations += 2 * first.shape[0] * first.shape[1] * second.shape[1]
             assert tuple(out.shape) == (first.shape[0], second.shape[1])
-            return real(first, second, out=out)
+            return function(first, second, out=out)
 
         return multiply
 
-    monkeypatch.setattr(torch, "mm", counting(torch.mm))
-    monkeypatch.setattr(np, "matmul", counting(np.matmul))
+    monkeypatch.setattr(torch, "mm", counted(torch.mm))
+    monkeypatch.setattr(np, "matmul", counted(np.matmul))
     monkeypatch.setattr(matmul_peak, "library", lambda: library)
     recipe, batches = (
         TransformerRecipe(width=8, layers=2, heads=2, ffn_width=12),
         [batch((3, 2)), batch((1, 4), (2, 2))],
     )
-    found = matmul_peak.Products(recipe, (7, 11), batches, "cpu", "float32")
-    found.multiply()
-    assert done == found.operations == 3 * flops.kernel_operations(recipe, (7, 11), flops.count_tokens(batches))
+    products = matmul_peak.Products(recipe, (7, 11), batches, "cpu", "float32")
+    products.multiply()
+    assert (
+        operations == products.operations == 3 * flops.kernel_operations(recipe, (7, 11), flops.count_tokens(batches))
+    )

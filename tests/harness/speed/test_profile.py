@@ -40,7 +40,7 @@ def test_grouped_assigns_operators_by_name_parent_or_forward_twin() -> None:
             event("aten::embedding_dense_backward", 2048, update),
         ]
     )
-    assert {name: round(1e6 * one) for name, one in seconds.items() if one} == {
+    assert {group: round(1e6 * total) for group, total in seconds.items() if total} == {
         "matrix products": 1,
         "attention": 2 + 4,
         "dropout": 7 + 8 + 16,
@@ -56,12 +56,12 @@ def test_grouped_assigns_operators_by_name_parent_or_forward_twin() -> None:
 
 @pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_breakdown_shares_add_up_to_one(framework: str) -> None:
-    told = {"updates": 2, "bare_seconds": 0.6, "data_seconds": 0.3, "harness_seconds": 0.1}
+    profiled = {"updates": 2, "bare_seconds": 0.6, "data_seconds": 0.3, "harness_seconds": 0.1}
     if framework == "torch":
-        told |= {"profiled_seconds": 0.9, "groups": {"attention": [0.2, 5], "interpreter": [0.7, 0]}}
-    found = assemble._breakdown(told)
-    assert found is not None
-    shares = {one.group: one.share for one in found.shares}
+        profiled |= {"profiled_seconds": 0.9, "groups": {"attention": [0.2, 5], "interpreter": [0.7, 0]}}
+    breakdown = assemble.breakdown(profiled)
+    assert breakdown is not None
+    shares = {part.group: part.share for part in breakdown.shares}
     inside = {"attention": 0.6 * 2 / 9, "interpreter": 0.6 * 7 / 9} if framework == "torch" else {"compute": 0.6}
     assert shares == pytest.approx({**inside, "data": 0.3, "harness": 0.1})
-    assert found.overhead_ratio == (pytest.approx(1.5) if framework == "torch" else None)
+    assert breakdown.overhead_ratio == (pytest.approx(1.5) if framework == "torch" else None)

@@ -15,39 +15,39 @@ from harness.speed.scheduler import TaskSamples, TimedTask
 
 
 def test_run_with_a_dying_process_continues_with_the_others(tmp_path: Path) -> None:
-    found, said = scheduler_of(
+    robin, lines = scheduler_of(
         tmp_path, first=Planted({"training": [1.0]}, dies_after=1), second=Planted({"training": [2.0, 3.0, 4.0]})
     )
-    found.run("training", [TimedTask("first", "training"), TimedTask("second", "training")], 3)
-    assert found.samples("first", "training") == [1.0]
-    assert found.samples("second", "training") == [2.0, 3.0, 4.0]
-    assert found.lost == {"first": "its process ended with code -9: it wrote nothing"}
-    assert found.processes["first"].closed  # type: ignore[attr-defined]
-    assert sum("code -9" in line for line in said) == 1
-    assert [line.partition(" of 3")[0] for line in said if "round" in line] == [
+    robin.run("training", [TimedTask("first", "training"), TimedTask("second", "training")], 3)
+    assert robin.samples("first", "training") == [1.0]
+    assert robin.samples("second", "training") == [2.0, 3.0, 4.0]
+    assert robin.lost == {"first": "its process ended with code -9: it wrote nothing"}
+    assert robin.processes["first"].closed  # type: ignore[attr-defined]
+    assert sum("code -9" in line for line in lines) == 1
+    assert [line.partition(" of 3")[0] for line in lines if "round" in line] == [
         f"training: round {n}" for n in (1, 2, 3)
     ]
 
 
 def test_run_with_a_refused_task_keeps_the_other_tasks(tmp_path: Path) -> None:
-    found, _ = scheduler_of(tmp_path, peer=Planted({"greedy": [1.0]}, refuses="beam"))
+    robin, _ = scheduler_of(tmp_path, peer=Planted({"greedy": [1.0]}, refuses="beam"))
     for measure in ("beam", "greedy"):
-        found.run("decoding", [TimedTask("peer", measure)], 1)  # type: ignore[arg-type]
-    assert found.refused == {TimedTask("peer", "beam"): "it has no beam"}
-    assert (found.samples("peer", "greedy"), found.lost) == ([1.0], {})
+        robin.run("decoding", [TimedTask("peer", measure)], 1)  # type: ignore[arg-type]
+    assert robin.refused == {TimedTask("peer", "beam"): "it has no beam"}
+    assert (robin.samples("peer", "greedy"), robin.lost) == ([1.0], {})
 
 
 def test_idle_share_is_cpu_seconds_over_seconds(tmp_path: Path) -> None:
-    found, _ = scheduler_of(tmp_path, one=Planted({}))
-    assert found.idle_share("one") == 0.05
-    assert found.idle_share("another") is None
+    robin, _ = scheduler_of(tmp_path, model=Planted({}))
+    assert robin.idle_share("model") == 0.05
+    assert robin.idle_share("another") is None
 
 
 def test_samples_before_timing_are_empty(tmp_path: Path) -> None:
-    found, _ = scheduler_of(tmp_path)
-    assert found.samples("nobody", "training") == []
-    found.series[TimedTask("somebody", "training")] = TaskSamples({})
-    assert found.samples("somebody", "training") == []
+    robin, _ = scheduler_of(tmp_path)
+    assert robin.samples("nobody", "training") == []
+    robin.series[TimedTask("somebody", "training")] = TaskSamples({})
+    assert robin.samples("somebody", "training") == []
 
 
 @pytest.mark.parametrize(("baseline", "declined"), [("plain", True), ("", False)])
@@ -65,7 +65,7 @@ def test_start_refused_declines_a_baseline_and_loses_a_variant(
             self.closed = True
 
     monkeypatch.setattr(scheduler, "JsonProcess", Refusing)
-    found, _ = scheduler_of(tmp_path)
-    assert not found.start(replace(job("model"), baseline=baseline))
+    robin, _ = scheduler_of(tmp_path)
+    assert not robin.start(replace(job("model"), baseline=baseline))
     reasons = {"model": "recipe.norm='rms' is not available"}
-    assert (found.declined, found.lost) == ((reasons, {}) if declined else ({}, reasons))
+    assert (robin.declined, robin.lost) == ((reasons, {}) if declined else ({}, reasons))

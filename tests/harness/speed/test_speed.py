@@ -1,4 +1,4 @@
-"""The command `speed` from end to end at toy size: its document, its interruption and its refusals; no times."""
+"""The command `speed` from end to end at toy size: its document, its interruption and its errors."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+import speed_factory
 from places import ROOT
 
 from harness.cli import speed
 from harness.cli.main import main, parser
 from harness.processes import machine
-from harness.speed import document_store
+from harness.reporting.formatting import significant_digits
+from harness.speed import speed_document
 from harness.speed.measurement import Measurement
 from harness.speed.speed_document import SpeedDocument
-from harness.speed.timing import Samples
 from harness.speed.worker import Bench
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -34,7 +35,7 @@ TOY = ["speed", "--size", "toy", *TINY]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -42,48 +43,32 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def only(results: Path) -> SpeedDocument:
-    """Return the one document in a folder, as it is read back."""
-    ((_, found),) = document_store.documents(results, complain=pytest.fail)
-    return found
-
-
-def all_samples(value: Any) -> Iterator[Samples]:
-    """Yield every series in a document."""
-    if isinstance(value, Samples):
-        yield value
-    elif isinstance(value, tuple):
-        for one in value:
-            yield from all_samples(one)
-    elif hasattr(value, "__dataclass_fields__"):
-        for name in value.__dataclass_fields__:
-            yield from all_samples(getattr(value, name))
+    """Return the only document in a folder."""
+    (path,) = results.glob("speed-*.json")
+    return speed_document.load(path)
 
 
 def check(document: SpeedDocument, parts: set[str]) -> None:
-    """Hold a complete document against itself."""
+    """Check a complete document for consistency."""
     settings, data = document.settings, document.data
     assert (document.status, set(settings.parts)) == ("complete", parts)
     assert (data.batches, data.sentences) == (settings.updates, settings.updates * settings.batch_size)
-    assert all(value > 0 for series in all_samples(document) for value in series.values)
-    for series in all_samples(document):
-        assert series == Samples.of(series.values)
-    for one in document.subjects:
-        assert one.ending == "completed", f"{one.name}: {one.reason}"
-        assert one.parameters
-        assert one.idle_share is not None
-        if one.training is not None:
-            assert len(one.training.seconds) == settings.rounds
-            assert min(one.training.first_update_seconds, one.training.warmup_seconds) > 0
-            assert one.training.limit_share is not None
-            assert 0 < one.training.limit_share.median < 1
-            assert one.training.epoch_seconds == pytest.approx(data.epoch_tokens / one.training.tokens_per_second)
-        for decoding in one.decoding:
+    for subject in document.subjects:
+        assert subject.ending == "completed", f"{subject.name}: {subject.reason}"
+        assert subject.parameters
+        assert subject.idle_share is not None
+        training = subject.training
+        if training is not None:
+            assert len(training.seconds) == settings.rounds
+            assert min(training.first_update_seconds, training.warmup_seconds) > 0
+            assert training.limit_share is not None
+            assert 0 < training.limit_share.median < 1
+            assert training.epoch_seconds == pytest.approx(data.epoch_tokens / training.tokens_per_second)
+        for decoding in subject.decoding:
             assert len(decoding.seconds) == settings.decoding_rounds
             expected = settings.single_sentences if decoding.batch_size == 1 else settings.sentences
             assert decoding.sentences == expected
             assert decoding.peak_memory_bytes is None or decoding.peak_memory_bytes > 10e6
-        if one.breakdown is not None:
-            assert math.fsum(share.share for share in one.breakdown.shares) == pytest.approx(1)
 
 
 def test_speed_measures_a_variant_and_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +85,7 @@ def test_speed_measures_a_variant_and_a_baseline(tmp_path: Path, capsys: pytest.
 
     recipe = TransformerRecipe(width=32, ffn_width=64, layers=1)
     words = document.data.source_words, document.data.target_words
-    kernels = {one.name: one for one in document.rates[0].products}
+    kernels = {product.name: product for product in document.rates[0].products}
     inner = kernels["encoder.0.feed_forward.inner.kernel"]
     assert (inner.inputs, inner.outputs, inner.count) == (32, 64, 1 + 1), "the cross keys and values are as large"
     counted = flops.Tokens(source=document.data.source, target=document.data.target)
@@ -119,21 +104,22 @@ def test_speed_measures_a_variant_and_a_baseline(tmp_path: Path, capsys: pytest.
     assert plain.evaluation is None
     assert 0 < ours.evaluation.nats_per_token < 2 * math.log(words[1])
     assert ours.breakdown is not None
-    groups = {one.group for one in ours.breakdown.shares if one.share > 0}
+    groups = {part.group for part in ours.breakdown.shares if part.share > 0}
     assert {"matrix products", "attention", "softmax and loss", "dropout", "optimiser", "data"} <= groups
-    assert [one.name for one in ours.decoding] == ["greedy", "beam", "single_greedy", "single_beam"]
-    same = {one.name: one for one in plain.decoding}["single_greedy"]
-    assert (same.compared_with, same.equal) == ("learned_positions/torch", same.sentences)
-    assert same.digest == {one.name: one for one in ours.decoding}["single_greedy"].digest
+    decodings = {times.name: times for times in ours.decoding}
+    assert list(decodings) == ["greedy", "beam", "single_greedy", "single_beam"]
+    single = {times.name: times for times in plain.decoding}["single_greedy"]
+    assert (single.compared_with, single.equal) == ("learned_positions/torch", single.sentences)
+    assert single.digest == decodings["single_greedy"].digest
     assert ours.weights_from == plain.weights_from == "3 updates of learned_positions/torch"
-    pairs = {(one.what, one.baseline_what) for one in document.comparisons}
+    pairs = {(pair.what, pair.baseline_what) for pair in document.comparisons}
     assert {("training", "training"), ("greedy", "single_greedy"), ("single_beam", "single_beam")} <= pairs
 
-    shown = capsys.readouterr().out
-    assert f"{1_000 * ours.training.update_seconds:.1f}" in shown
-    assert "GFLOP/s" in shown
+    output = capsys.readouterr().out
+    assert significant_digits(1_000 * ours.training.update_seconds) in output
+    assert "GFLOP/s" in output
     page = tmp_path / "reports" / "speed" / "index.html"
-    assert f"The page: {page} " in shown
+    assert f"The page: {page} " in output
     assert f"{document.id}.json" in page.read_text(encoding="utf-8")
 
 
@@ -157,9 +143,9 @@ def test_speed_interrupted_keeps_complete_rounds(tmp_path: Path) -> None:
             break
     assert len(with_environment(str(tmp_path))) == 2
     process.send_signal(signal.SIGINT)
-    told = process.stderr.read()
+    errors = process.stderr.read()
     assert process.wait() == 128 + signal.SIGINT
-    assert "interrupted by SIGINT; its processes are ended; what was measured so far: " in told
+    assert "interrupted by SIGINT; its processes are ended; what was measured so far: " in errors
     assert with_environment(str(tmp_path)) == []
     document = only(tmp_path / "kept")
     assert (document.status, document.reason) == ("incomplete", "interrupted by SIGINT")
@@ -170,13 +156,13 @@ def test_speed_interrupted_keeps_complete_rounds(tmp_path: Path) -> None:
 
 
 def with_environment(text: str) -> list[Path]:
-    """Return the processes that were started with this in their environment."""
-    found = []
+    """Return the processes with this text in their environment."""
+    paths = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if text.encode() in path.read_bytes():
-                found.append(path)
-    return found
+                paths.append(path)
+    return paths
 
 
 BAD = {
@@ -202,10 +188,36 @@ def test_speed_with_bad_input_prints_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(line.split()) == 2
-    told = capsys.readouterr().err
-    assert BAD[line] in told
-    assert told.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert BAD[line] in errors
+    assert errors.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "option", [["--rounds", "3"], ["--size", "toy"], ["--variant", "paper"], ["--corpus", "captions"], ["--note", "x"],
+               ["--set", "recipe.dropout=0"], ["--weights", "x"], ["--train-source", "x"], ["--results", "x"]]
+)  # fmt: skip
+def test_an_option_of_a_measurement_with_a_stored_document_is_rejected(
+    option: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["speed", "--from", "x.json", *option]) == 2
+    errors = capsys.readouterr().err
+    assert f"{option[0]} with --from: --from measures nothing, so give one or the other" in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_document_that_is_not_there_or_edited_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = speed_document.save(tmp_path, speed_factory.document())
+    path.write_text(path.read_text(encoding="utf-8").replace("Ditto(R)", "Faster(R)"), encoding="utf-8")
+    for name, message in ((path, "seal"), (tmp_path / "nothing.json", "cannot be read")):
+        assert main(["speed", "--from", str(name), "--reports", str(tmp_path / "reports")]) == 2
+        errors = capsys.readouterr().err
+        assert message in errors
+        assert str(name) in errors
+        assert errors.count("\n") == 1
+    assert not (tmp_path / "reports").exists()
 
 
 # One process ----------------------------------------------------------------------------------------------------------
@@ -226,7 +238,7 @@ def test_plan_in_bfloat16_leaves_baselines_out() -> None:
     words = [*TOY, "--variant", "learned_positions", "--baseline", "plain", "--precision", "bfloat16"]
     plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
     assert [job.name for job in plan.jobs] == ["learned_positions/torch"]
-    assert [(one.name, one.reason) for one in plan.absent] == [
+    assert [(model.name, model.reason) for model in plan.absent] == [
         ("plain", "it computes in float32, and this is bfloat16")
     ]
 
@@ -260,8 +272,8 @@ def test_speed_with_two_runs_of_one_recipe_is_refused(
 ) -> None:
     words = [*TOY, "--variant", "paper", "--baseline", "none"]
     plan, prepared = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
-    known = {"spec": plan.jobs[0].spec, "status": "completed", "fingerprints": prepared.digests}
-    monkeypatch.setattr(run_store, "find", lambda _, name: RunRecord(id=name, **known))
+    fields = {"spec": plan.jobs[0].spec, "status": "completed", "fingerprints": prepared.digests}
+    monkeypatch.setattr(run_store, "find", lambda _, name: RunRecord(id=name, **fields))
     monkeypatch.setattr(run_store, "load_weights", lambda *_: {})
     assert main([*words, "--weights", "first", "--weights", "second", "--results", str(tmp_path)]) == 2
     error = capsys.readouterr().err
@@ -272,13 +284,15 @@ def test_speed_with_two_runs_of_one_recipe_is_refused(
 def test_measurement_compared_decodings_share_their_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     words = [*TOY, "--variant", "learned_positions", "--baseline", "plain"]
     plan, prepared = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
-    found = Measurement(plan, prepared, tmp_path, say=lambda line: None, check=lambda: None)
-    monkeypatch.setattr(found, "_can", lambda job, what: True)
+    measurement = Measurement(plan, prepared, tmp_path, say=lambda line: None, check=lambda: None)
+    monkeypatch.setattr(measurement, "_can", lambda job, ability: True)
     runs: list[set[tuple[str, str]]] = []
     monkeypatch.setattr(
-        found.scheduler, "run", lambda title, turns, rounds: runs.append({(t.model, t.measure) for t in turns})
+        measurement.scheduler,
+        "run",
+        lambda title, tasks, rounds: runs.append({(task.model, task.measure) for task in tasks}),
     )
-    found._measure_decoding()
+    measurement._measure_decoding()
     for way in ("greedy", "beam"):
         assert any({("learned_positions/torch", way), ("plain", f"single_{way}")} <= run for run in runs)
     assert not any(("plain", way) in run for run in runs for way in ("greedy", "beam"))
@@ -303,16 +317,17 @@ def test_speed_measures_every_part(framework: str, tmp_path: Path) -> None:
     chosen = ["--variant", "learned_positions", "--variant", "bahdanau_gru", "--framework", framework]
     assert main([*TOY, *chosen, "--results", str(tmp_path), "--reports", str(tmp_path / "reports")]) == 0
     document = only(tmp_path)
-    missing = {one.name for one in document.subjects if one.ending == "missing"}
+    missing = {subject.name for subject in document.subjects if subject.ending == "missing"}
     assert missing == {name for name in registry.baseline_names() if registry.missing_baseline(name)}
-    check(
-        SpeedDocument(**{**vars(document), "subjects": tuple(o for o in document.subjects if o.ending != "missing")}),
-        {"training", "evaluation", "decoding", "breakdown", "scaling"},
-    )
-    assert {one.axis for one in document.scaling} == {"batch_size", "length", "threads", "width", "decoding_batch_size"}
-    for one in document.scaling:
-        assert all(len(point.seconds) == 3 for point in one.points)
-        assert (one.exponent is None) == (len(one.points) < 2)
-    greedy = {one.name: found for one in document.subjects for found in one.decoding if found.name == "greedy"}
+    subjects = tuple(subject for subject in document.subjects if subject.ending != "missing")
+    check(replace(document, subjects=subjects), {"training", "evaluation", "decoding", "breakdown", "scaling"})
+    axes = {line.axis for line in document.scaling}
+    assert axes == {"batch_size", "length", "threads", "width", "decoding_batch_size"}
+    for line in document.scaling:
+        assert all(len(point.seconds) == 3 for point in line.points)
+        assert (line.exponent is None) == (len(line.points) < 2)
+    greedy = {
+        subject.name: times for subject in document.subjects for times in subject.decoding if times.name == "greedy"
+    }
     for name in {"ctranslate2", "marian"} & greedy.keys():
         assert greedy[name].equal == greedy[name].sentences

@@ -1,4 +1,4 @@
-"""The document of a measurement: figures follow from samples; damaged and foreign documents are refused."""
+"""The document of a measurement: values follow from samples; damaged and foreign documents are rejected."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import speed_factory
 
-from harness.experiments.specs import DataSpec
-from harness.speed import assemble, document_store, speed_document
+from harness.speed import speed_document
+from harness.speed.speed_document import SpeedDocument
+from harness.speed.timed_model import DecodingTimes, TimedModel, TrainingTimes
 from harness.speed.timing import Samples
 from harness.storage import files
 
+OURS = speed_factory.OURS
 
-def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> speed_document.TimedModel:
-    training = speed_document.TrainingTimes(
+
+def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> TimedModel:
+    """Return a model with training and two decodings, all with the same seconds."""
+    training = TrainingTimes(
         updates=2,
         target=30,
         tokens=70,
@@ -27,157 +32,89 @@ def subject(name: str, seconds: tuple[float, ...], **changes: Any) -> speed_docu
         seconds=Samples.of(seconds),
     )
     decodings = tuple(
-        speed_document.DecodingTimes(
-            name=one,
+        DecodingTimes(
+            name=decoding,
             beam=1,
             batch_size=8,
-            sentences=count,
+            sentences=sentences,
             words=50,
             unfinished=0,
             digest="ab",
             warmup_seconds=1.0,
             seconds=Samples.of(seconds),
         )
-        for one, count in (("greedy", 10), ("single_greedy", 2))
+        for decoding, sentences in (("greedy", 10), ("single_greedy", 2))
     )
     settings: dict[str, Any] = {"kind": "variant", "variant": "learned_positions", "framework": "torch"}
-    return speed_document.TimedModel(name=name, **{**settings, "training": training, "decoding": decodings, **changes})
+    return TimedModel(name=name, **{**settings, "training": training, "decoding": decodings, **changes})
 
 
-def made() -> speed_document.SpeedDocument:
-    """Return a small document."""
-    subjects = (subject("ours", (1.0, 3.0, 2.0)), subject("plain", (4.0, 6.0, 4.0), kind="peer"))
-    settings = speed_document.Settings(
-        size="toy",
-        parts=("training",),
-        rounds=3,
-        decoding_rounds=3,
-        updates=2,
-        threads=1,
-        device="cpu",
-        precision="float32",
-        sentences=10,
-        single_sentences=2,
-        batch_size=8,
-        decoding_batch_size=8,
-        beam=5,
-        length_penalty=0.6,
-        max_tokens=5,
-        learning_updates=1,
-        scaling_variant="learned_positions",
-    )
-    machine = speed_document.Machine(
-        processor="a processor",
-        cores=2,
-        memory_bytes=None,
-        gpu=None,
-        system="Linux",
-        python="3.11",
-        versions={"numpy": "2"},
-        commit=None,
-        dirty=None,
-        load_before=0.5,
-        load_after=None,
-    )
-    data = speed_document.Data(
-        spec=DataSpec(corpus="captions"),
-        tokenised="ab",
-        stream="cd",
-        source_words=7,
-        target_words=11,
-        epoch_updates=20,
-        epoch_target=300,
-        epoch_tokens=700,
-        batches=2,
-        sentences=16,
-        source=40,
-        target=30,
-        positions=100,
-    )
-    shares = (
-        speed_document.Share(group="attention", share=0.75, calls=3),
-        speed_document.Share(group="data", share=0.25, calls=0),
-    )
-    return speed_document.SpeedDocument(
-        started="2026-01-02T03:04:05+00:00",
-        ended="2026-01-02T03:05:05+00:00",
-        command="python -m harness speed",
-        note="",
-        status="complete",
-        reason="",
-        settings=settings,
-        machine=machine,
-        data=data,
-        subjects=(
-            dataclasses.replace(
-                subjects[0], breakdown=speed_document.Breakdown(profiled_updates=2, overhead_ratio=1.2, shares=shares)
-            ),
-            subjects[1],
-        ),
-        comparisons=tuple(assemble.comparisons(subjects)),
-    )
+SUBJECTS = subject("ours", (1.0, 3.0, 2.0)), subject("plain", (4.0, 6.0, 4.0), kind="peer")
 
 
-def test_document_figures_follow_from_samples() -> None:
-    training = made().subject("ours").training
+def test_times_follow_from_samples() -> None:
+    training = SUBJECTS[0].training
     assert training is not None
     assert training.update_seconds == 1.0
     assert (training.target_per_second, training.tokens_per_second) == (15.0, 35.0)
     assert (training.epoch_seconds, training.operations_per_second) == (20.0, 500.0)
-    greedy = made().subject("ours").decoding[0]
+    greedy = SUBJECTS[0].decoding[0]
     assert (greedy.sentences_per_second, greedy.thousand_seconds) == (5.0, 200.0)
-    assert made().data.padding_share == pytest.approx(0.3)
+    assert dataclasses.replace(
+        speed_factory.data(), source=40, target=30, positions=100
+    ).padding_share == pytest.approx(0.3)
 
 
 def test_comparisons_pair_variants_and_baselines_by_round() -> None:
-    found = {(one.subject, one.baseline, one.what): one for one in made().comparisons}
-    assert found["ours", "plain", "training"].ratio.values == (4.0, 2.0, 2.0)
-    assert found["ours", "plain", "greedy"].baseline_what == "greedy"
-    assert not any(one.subject == "plain" for one in made().comparisons)
+    ratios = {(pair.subject, pair.baseline, pair.what): pair for pair in speed_document.comparisons(SUBJECTS)}
+    assert ratios["ours", "plain", "training"].ratio.values == (4.0, 2.0, 2.0)
+    assert ratios["ours", "plain", "greedy"].baseline_what == "greedy"
+    assert {subject for subject, _, _ in ratios} == {"ours"}
 
 
 def test_comparisons_of_a_single_sentence_baseline_are_per_sentence() -> None:
-    ours, peer = made().subject("ours"), made().subject("plain")
-    alone = dataclasses.replace(peer, training=None, decoding=peer.decoding[1:])
-    found = {(one.what, one.baseline_what): one.ratio.values for one in assemble.comparisons([ours, alone])}
-    assert found["greedy", "single_greedy"] == pytest.approx(
-        ((4 / 2) / (1 / 10), (6 / 2) / (3 / 10), (4 / 2) / (2 / 10))
-    )
+    ours, plain = SUBJECTS
+    single = dataclasses.replace(plain, training=None, decoding=plain.decoding[1:])
+    ratios = {(pair.what, pair.baseline_what): pair.ratio.values for pair in speed_document.comparisons([ours, single])}
+    expected = ((4 / 2) / (1 / 10), (6 / 2) / (3 / 10), (4 / 2) / (2 / 10))
+    assert ratios["greedy", "single_greedy"] == pytest.approx(expected)
 
 
 def test_document_saved_is_loaded_unchanged(tmp_path: Path) -> None:
-    path = document_store.save(tmp_path, made())
-    assert path.name == f"{made().id}.json"
+    document = speed_factory.document()
+    path = speed_document.save(tmp_path, document)
+    assert path.name == f"{document.id}.json"
     assert path.name.startswith("speed-2026-01-02-")
-    assert document_store.load(path) == made()
-    assert document_store.documents(tmp_path) == [(path, made())]
+    assert speed_document.load(path) == document
 
 
-def _change(value: dict[str, Any], place: str, new: Any) -> dict[str, Any]:
-    *outer, last = place.split(".")
-    found = value
-    for name in outer:
-        found = found[int(name)] if isinstance(found, list) else found[name]  # type: ignore[call-overload]
-    found[last] = new
-    return value
+def _set(value: Any, path: str, new: Any) -> None:
+    """Set the item at a dotted path in JSON."""
+    *parents, last = path.split(".")
+    for name in parents:
+        value = value[int(name)] if isinstance(value, list) else value[name]
+    value[last] = new
 
 
 HOSTILE = {
     "subjects.0.training.seconds.median": (2.5, "median=2.5"),
     "subjects.0.training.seconds.values": ([], "at least one sample"),
     "subjects.0.training.update_seconds": (0.9, "update_seconds=0.9"),
-    "subjects.0.training.updates": (0, "division by zero"),
-    "subjects.0.training.target": (-30, "target"),
-    "subjects.0.training.tokens": (True, "document.subjects\\[0\\].training.tokens"),
+    "subjects.0.training.updates": (0, r"document.subjects\[0\].training.updates=0: expected more than 0"),
+    "subjects.0.training.target": (-30, r"document.subjects\[0\].training.target=-30: expected more than 0"),
+    "subjects.0.training.tokens": (True, r"document.subjects\[0\].training.tokens"),
+    "subjects.0.training.operations": (10**400, "training.operations=1000.*: expected less than"),
     "subjects.0.decoding.0.sentences_per_second": (6.0, "sentences_per_second=6.0"),
-    "subjects.0.breakdown.shares.0.share": (0.5, "adds up to 0.75"),
+    "subjects.0.breakdown.shares.0.share": (0.5, "add up to 0.875"),
     "subjects.0.breakdown.shares.0.group": ("lunch", "group='lunch': expected 'matrix products'"),
-    "subjects.1.name": ("ours", "'ours' is there twice"),
+    "subjects.1.name": (OURS, f"'{OURS}' is there twice"),
     "subjects.0.kind": ("friend", "kind='friend': expected 'variant' or 'peer'"),
     "comparisons.0.baseline": ("nobody", "'nobody'"),
+    "data.positions": (0, "document.data.positions=0: expected more than 0"),
     "machine.cores": ("many", "document.machine.cores='many'"),
-    "machine.system": ("x" * 5_000, "longer than 4,000 characters"),
+    "machine.system": ("x" * 5_000, "document.machine.system=.* at most 4,000 characters"),
     "data.spec.corpus": ("web", "corpus='web'"),
+    "started": ("$(reboot)", r"started='\$\(reboot\)': expected a date"),
     "status": ("splendid", "status='splendid'"),
     "schema": (2, "schema=2: expected 'speed' and 1"),
     "kind": ("run", "kind='run'"),
@@ -185,22 +122,49 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("place", HOSTILE)
-def test_document_with_a_wrong_field_is_refused_by_name(place: str, tmp_path: Path) -> None:
-    new, message = HOSTILE[place]
-    path = document_store.save(tmp_path, made())
-    value = _change(json.loads(path.read_text(encoding="utf-8")), place, new)
+@pytest.mark.parametrize("field", HOSTILE)
+def test_document_with_a_wrong_field_is_rejected_by_name(field: str, tmp_path: Path) -> None:
+    new, message = HOSTILE[field]
+    path = speed_document.save(tmp_path, speed_factory.document())
+    value = json.loads(path.read_text(encoding="utf-8"))
+    _set(value, field, new)
     files.write_sealed(path, value)
     with pytest.raises(ValueError, match=message) as error:
-        document_store.load(path)
+        speed_document.load(path)
     assert str(path) in str(error.value)
-    told: list[str] = []
-    assert document_store.documents(tmp_path, complain=told.append) == []
-    assert told == [str(error.value)]
 
 
-def test_document_edited_is_refused(tmp_path: Path) -> None:
-    path = document_store.save(tmp_path, made())
-    path.write_text(path.read_text(encoding="utf-8").replace('"a processor"', '"a faster one"'), encoding="utf-8")
+def _with_wrong_ratio(document: SpeedDocument, field: str) -> SpeedDocument:
+    """Return the document with one ratio that does not follow from its samples."""
+    ours, paper, plain, *_ = document.subjects
+    first, *rest = document.comparisons
+    wrong = Samples.of([0.99] * speed_factory.ROUNDS)
+    assert ours.training is not None
+    changes: dict[str, Any]
+    if field == "comparisons":
+        changes = {"comparisons": (dataclasses.replace(first, ratio=wrong), *rest)}
+    elif field == "a comparison of nothing":
+        changes = {"comparisons": (dataclasses.replace(first, subject=paper.name, what="greedy"),)}
+    elif field == "rates":
+        changes = {"rates": ()}
+    elif field == "exponent":
+        changes = {"scaling": (dataclasses.replace(document.scaling[0], exponent=1.0),)}
+    else:
+        training = dataclasses.replace(ours.training, **{field: wrong})
+        changes = {"subjects": (dataclasses.replace(ours, training=training), paper, plain)}
+    return dataclasses.replace(document, **changes)
+
+
+@pytest.mark.parametrize(
+    "field", ["comparisons", "a comparison of nothing", "rates", "exponent", "limit_share", "loop_ratio"]
+)
+def test_document_with_a_ratio_that_its_samples_do_not_give_is_rejected(field: str) -> None:
+    with pytest.raises(ValueError, match="expected "):
+        _with_wrong_ratio(speed_factory.document(), field)
+
+
+def test_document_edited_is_rejected(tmp_path: Path) -> None:
+    path = speed_document.save(tmp_path, speed_factory.document())
+    path.write_text(path.read_text(encoding="utf-8").replace("Ditto(R)", "Faster(R)"), encoding="utf-8")
     with pytest.raises(ValueError, match="seal"):
-        document_store.load(path)
+        speed_document.load(path)

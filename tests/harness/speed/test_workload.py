@@ -12,5 +12,5 @@ from impls.contract import EOS, SOS, Ids
 def test_spread_sentences_cover_the_whole_split() -> None:
     ids: list[Ids] = [np.array([SOS, number, EOS], np.int32) for number in range(10, 20)]
     split = Split(ids, ids)
-    assert [int(one[1]) for one in spread_sentences(split, 3)] == [10, 13, 16]
+    assert [int(sentence[1]) for sentence in spread_sentences(split, 3)] == [10, 13, 16]
     assert len(spread_sentences(split, None)) == len(spread_sentences(split, 99)) == 10

@@ -1,0 +1,208 @@
+"""The measurements of one model, as stored in a speed document: training, evaluation, decoding and breakdown."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Lt, MaxLen
+
+from harness.speed.timing import DERIVED, Derived, Samples, ratio
+
+Count = Annotated[int, Ge(0), Lt(2**63)]
+Positive = Annotated[int, Gt(0), Lt(2**63)]
+Number = Annotated[float, Ge(0)]
+String = Annotated[str, MaxLen(4_000)]
+
+Kind = Literal["variant", "peer"]
+Ending = Literal["completed", "failed", "missing"]
+Group = Literal[
+    "matrix products",
+    "attention",
+    "softmax and loss",
+    "norm and activation",
+    "dropout",
+    "optimiser",
+    "clipping",
+    "embedding",
+    "copies and other",
+    "interpreter",
+    "data",
+    "harness",
+    "compute",
+]
+"""Parts of the time of an update; "compute" replaces those up to "interpreter" if the framework shows no operators."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times(Derived):
+    """The seconds of each round, and the peak memory of the process and of the device during the warm-up."""
+
+    seconds: Samples
+    peak_memory_bytes: Count | None = None
+    device_memory_bytes: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingTimes(Times):
+    """Times of training: a round has `updates` updates. Rates are those of the median round.
+
+    Attributes:
+        target: Target tokens of the batches, without padding; `tokens` are source and target tokens.
+        epoch_tokens: The tokens of an epoch, of which `epoch_seconds` follows.
+        operations: Multiplications and additions for the real tokens of the batches, by formula.
+        first_update_seconds: The time of the first update, compilation included.
+        warmup_seconds: The time of a round before the samples.
+        limit_share: The MFU of each round: operations per second over the measured matmul peak.
+        harness_seconds: The time of the same updates with the harness's training loop.
+        loop_ratio: `harness_seconds` over `seconds`.
+    """
+
+    updates: Positive
+    target: Positive
+    tokens: Positive
+    operations: Count
+    first_update_seconds: Number
+    warmup_seconds: Number
+    epoch_tokens: Count
+    update_seconds: float = DERIVED
+    target_per_second: float = DERIVED
+    tokens_per_second: float = DERIVED
+    epoch_seconds: float = DERIVED
+    operations_per_second: float = DERIVED
+    limit_share: Samples | None = None
+    harness_seconds: Samples | None = None
+    loop_ratio: Samples | None = None
+
+    def derived(self) -> dict[str, Any]:
+        median, loop = self.seconds.median, self.harness_seconds
+        return {
+            "update_seconds": median / self.updates,
+            "target_per_second": self.target / median,
+            "tokens_per_second": self.tokens / median,
+            "epoch_seconds": median / self.tokens * self.epoch_tokens,
+            "operations_per_second": self.operations / median,
+            "loop_ratio": None if loop is None else ratio(loop.values, self.seconds.values),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationTimes(Times):
+    """Times of evaluation: the loss of `target` tokens in `batches`, forward pass only, and the result."""
+
+    batches: Count
+    target: Positive
+    operations: Count
+    nats_per_token: Number
+    target_per_second: float = DERIVED
+    operations_per_second: float = DERIVED
+
+    def derived(self) -> dict[str, float]:
+        median = self.seconds.median
+        return {"target_per_second": self.target / median, "operations_per_second": self.operations / median}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingTimes(Times):
+    """Times of translating all `sentences` in batches of `batch_size`.
+
+    Attributes:
+        words: The tokens of all translations without `<eos>`.
+        unfinished: Translations without `<eos>`; an untrained model finishes none.
+        digest: The SHA-256 of the translations.
+        thousand_seconds: The time for 1,000 sentences.
+        compared_with: The model with the same weights that translated the same sentences.
+        equal: The number of translations that are identical with those of `compared_with`.
+    """
+
+    name: String
+    beam: Positive
+    batch_size: Positive
+    sentences: Positive
+    words: Count
+    unfinished: Count
+    digest: String
+    warmup_seconds: Number
+    sentences_per_second: float = DERIVED
+    thousand_seconds: float = DERIVED
+    compared_with: String | None = None
+    equal: Count | None = None
+
+    def derived(self) -> dict[str, float]:
+        sentence_seconds = self.seconds.median / self.sentences
+        return {"sentences_per_second": 1 / sentence_seconds, "thousand_seconds": 1_000 * sentence_seconds}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share(Derived):
+    """The share of an update's time that a group of operators takes, from 0 to 1, and the number of calls."""
+
+    group: Group
+    share: Number
+    calls: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breakdown(Derived):
+    """How an update spends its time. The shares add up to 1.
+
+    "data" is loading the batches, "harness" the other overhead of the training loop; neither is profiled. Profiling
+    overstates groups with many calls: `overhead_ratio` is profiled over unprofiled seconds.
+    """
+
+    profiled_updates: Count
+    overhead_ratio: Number | None
+    shares: tuple[Share, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        total = math.fsum(part.share for part in self.shares)
+        if not math.isclose(total, 1, abs_tol=1e-6):
+            raise ValueError(f"breakdown.shares: they add up to {total!r}, not to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedModel(Derived):
+    """The measurements of one model: a variant in a framework, or a baseline.
+
+    Attributes:
+        name: A unique name in the document.
+        variant: The variant whose recipe, weights and batches the model has.
+        reason: Why the model failed or is missing.
+        idle_share: The CPU time of its process over the time that it waited for other models. Unless it is close to 0,
+            the process disturbed their measurements.
+        left_out: Why a measure is missing, by its name.
+    """
+
+    name: String
+    kind: Kind
+    variant: String
+    framework: String
+    backend: String | None = None
+    ending: Ending = "completed"
+    reason: String = ""
+    parameters: Count | None = None
+    weights_from: String = ""
+    start_seconds: Number | None = None
+    compilation_seconds: Number | None = None
+    idle_share: Number | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    training: TrainingTimes | None = None
+    evaluation: EvaluationTimes | None = None
+    decoding: tuple[DecodingTimes, ...] = ()
+    breakdown: Breakdown | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything has been measured."""
+        return bool(self.training or self.evaluation or self.decoding)
+
+    @property
+    def costs(self) -> dict[str, list[float]]:
+        """The seconds of each round: per update ("training") and per sentence (by name of the decoding)."""
+        costs = {times.name: [value / times.sentences for value in times.seconds.values] for times in self.decoding}
+        if self.training is not None:
+            costs["training"] = [value / self.training.updates for value in self.training.seconds.values]
+        return costs

@@ -1,0 +1,128 @@
+"""Runs are only compared if they agree in everything except what the table compares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from record_factory import broken, runs, with_digests
+
+from harness.analysis.effects import Method
+from harness.analysis.fairness import fairness, unfair
+from harness.analysis.grouping import groups
+from harness.reporting import bench_report, render_text
+from harness.storage.records import RunRecord
+from impls.recipes import RECIPES
+
+
+def test_identical_runs_are_fair() -> None:
+    assert fairness(runs(*RECIPES)) == []
+
+
+def spec_change(**changes: Any) -> Callable[[RunRecord], RunRecord]:
+    return lambda run: replace(run, spec=replace(run.spec, **changes), id=run.id + "-changed")
+
+
+def data_change(**changes: Any) -> Callable[[RunRecord], RunRecord]:
+    return lambda run: spec_change(data=replace(run.spec.data, **changes))(run)
+
+
+def training_change(**changes: Any) -> Callable[[RunRecord], RunRecord]:
+    return lambda run: spec_change(training=replace(run.spec.training, **changes))(run)
+
+
+def digest_change(**changes: Any) -> Callable[[RunRecord], RunRecord]:
+    return lambda run: with_digests(run, **changes)
+
+
+def tensor_change(digest: str) -> Callable[[RunRecord], RunRecord]:
+    return lambda run: with_digests(run, weights={**run.fingerprints["weights"], "encoder.0.self.query.kernel": digest})
+
+
+def file_change(**files: str) -> Callable[[RunRecord], RunRecord]:
+    return lambda run: with_digests(run, files={"train.de": run.fingerprints["files"]["train.de"], **files})
+
+
+DIFFERENCES: dict[str, tuple[Callable[[RunRecord], RunRecord], str]] = {
+    "a data file": (file_change(**{"train.en": "0" * 64}), "train.en"),
+    "a missing file": (file_change(), "train.en"),
+    "source words": (digest_change(source_vocabulary="1" * 64), "source vocabulary"),
+    "target words": (digest_change(target_vocabulary="1" * 64), "target vocabulary"),
+    "ids": (digest_change(tokenised="1" * 64), "tokenised"),
+    "the stream": (digest_change(stream="1" * 64), "stream of batches, seed 1"),
+    "no stream": (digest_change(stream=None), "stream of batches, seed 1: .*missing"),
+    "a tensor": (tensor_change("256x256:" + "0" * 64), "initial weights, seed 1: encoder.0.self.query.kernel"),
+    "no tensors": (digest_change(weights={}), "initial weights, seed 1: missing"),
+    "a signature": (
+        lambda run: replace(run, signatures={**run.signatures, "bleu_sacre": "tok:intl"}),
+        "signature of bleu_sacre",
+    ),
+    "no signature": (lambda run: replace(run, signatures={}), "signature of chrf"),
+    "updates": (lambda run: replace(run, curve=run.curve[:-1]), "updates: 2270 in .*2043"),
+    "the test split": (data_change(test_split="test_2017_flickr"), "data.test_split"),
+    "the tokenizer": (data_change(tokenizer="moses"), "data.tokenizer"),
+    "the rate": (training_change(peak_rate=1e-3), "training.peak_rate"),
+    "smoothing": (training_change(label_smoothing=0.1), "training.label_smoothing"),
+    "the update limit": (spec_change(updates=200), "update limit"),
+    "the seed": (spec_change(seed=7), "seeds"),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_each_difference_is_named_and_the_runs_are_not_compared(name: str) -> None:
+    change, expected = DIFFERENCES[name]
+    records = runs("learned_positions", "sinusoidal_handmade", "paper")
+    changed = [*records[:-1], change(records[-1])]
+    lines = fairness(changed)
+    assert any(re.search(expected, line) for line in lines), lines
+    if len(groups(changed)) == 1:
+        output = render_text.document(bench_report.document(changed, method=Method(resamples=50, trials=50)))
+        assert "not comparable" in output
+        assert "training tokens/s" not in output
+
+
+def test_a_single_difference_gives_a_single_line() -> None:
+    records = runs(*RECIPES)
+    lines = fairness([*records[:-1], with_digests(records[-1], source_vocabulary="1" * 64)])
+    assert len(lines) == 1
+    assert "torch_reference" in lines[0]
+
+
+def test_tensors_of_other_shapes_and_other_draws_are_not_compared() -> None:
+    records = runs("learned_positions", "sinusoidal_handmade")
+    assert fairness([*records[:-1], tensor_change("128x256:" + "0" * 64)(records[-1])]) == []
+    names = [run.fingerprints["weights"]["source.embedding"] for run in records]
+    assert names[0] != names[2], "a normal and a Xavier embedding differ by design"
+
+
+def test_teacher_forcing_matters_to_recurrent_decoders_only() -> None:
+    records = runs("learned_positions", "paper")
+    assert fairness([*records[:2], *map(training_change(teacher_forcing=0.5), records[2:])]) == []
+
+
+def test_runs_that_did_not_complete_are_checked_as_far_as_they_got() -> None:
+    records = runs()
+    assert fairness([*records[:-1], replace(broken(records[-1]), fingerprints={})]) == []
+    assert fairness([*records[:-1], with_digests(broken(records[-1]), tokenised="1" * 64)]) != []
+
+
+def test_many_tensors_are_one_line() -> None:
+    names = {f"encoder.{layer}.self.query.kernel": "256x256:" + "a" * 64 for layer in range(30)}
+    records = [with_digests(run, weights=names) for run in runs("learned_positions", "paper", seeds=1)]
+    changed = {name: digest.replace("a", "b") for name, digest in names.items()}
+    lines = fairness([records[0], with_digests(records[1], weights=changed)])
+    assert len(lines) == 1
+    assert "and 22 more" in lines[0]
+
+
+def test_source_budgets_may_differ_in_training_but_not_in_data_or_signatures() -> None:
+    records = runs(*RECIPES, seeds=1, budget="source")
+    assert unfair(records, "source") == []
+    assert fairness(records) == [], "the check of controlled runs leaves them alone"
+    assert unfair([*records[:-1], with_digests(records[-1], files={"train.de": "0" * 64})], "source")
+    assert unfair([*records[:-1], replace(records[-1], signatures={"bleu_sacre": "tok:intl"})], "source")
+    subwords = replace(records[-1], signatures={**records[-1].signatures, "bleu_tutorial": "tok:subwords"})
+    assert unfair([*records[:-1], with_digests(subwords, target_vocabulary="1" * 64)], "source") == []
