@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from record_factory import record
+from record_factory import broken, record
 
 from harness.analysis.grouping import rows
 from harness.reporting import bench_report, concept_plots, csv_export, plot_style, run_plots
@@ -38,11 +38,6 @@ def is_drawn(image: Any) -> bool:
 
 
 HOSTILE = "evil.mod:$\\frac{x}_y$_a_|<b>`t`|[l](http://x.y)"
-
-
-def broken(record: RunRecord, status: Any = "failed", **fields: Any) -> RunRecord:
-    empty: dict[str, Any] = {"curve": (), "scores": {}, "speed": {}, "sizes": {}, "signatures": {}}
-    return replace(record, status=status, reason="out of memory", **{**empty, **fields})
 
 
 MANY = [record(variant) for variant in RECIPES]
