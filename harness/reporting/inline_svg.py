@@ -13,11 +13,8 @@ from matplotlib.figure import Figure
 from harness.reporting.plot_style import EXTERNAL_COLOURS, FAINT, GRID, INK, STYLES, TIP, styled
 
 SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
-SERIES = 7
-"""The number of series colours in the style sheet; further styles have the same colour in both themes."""
-
 COLOURS = {
-    **{style.colour.lower(): f"var(--series-{number})" for number, style in enumerate([*STYLES.values()][:SERIES])},
+    **{style.colour.lower(): f"var(--series-{number})" for number, style in enumerate(STYLES.values())},
     **{colour.lower(): f"var(--outsider-{number})" for number, colour in enumerate(EXTERNAL_COLOURS)},
     INK.lower(): "currentColor",
     FAINT.lower(): "var(--faint)",

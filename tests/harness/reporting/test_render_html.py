@@ -25,7 +25,7 @@ from harness.analysis.effects import Method
 from harness.analysis.leaderboard import analyse_bench
 from harness.cli.main import main
 from harness.experiments.suites import FULL_VARIANTS
-from harness.reporting import bench_headline, bench_report, inline_svg, render_html
+from harness.reporting import bench_headline, bench_report
 from harness.reporting.translation_explorer import TranslationColumn, explorer, marked
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -124,12 +124,6 @@ def test_page_loads_nothing_and_its_policy_allows_its_own_script_alone(page: str
     (content,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
     assert allowed["script-src"] == f"'sha256-{digest}'"
-
-
-def test_style_sheet_defines_every_colour_of_the_plots() -> None:
-    style_sheet = (render_html.TEMPLATES / "report.css").read_text(encoding="utf-8")
-    variables = {colour for colour in inline_svg.COLOURS.values() if colour.startswith("var(")}
-    assert {variable for variable in variables if f"{variable[4:-1]}:" not in style_sheet} == set()
 
 
 def test_a_page_of_eight_variants_three_seeds_and_a_thousand_sentences_is_under_2_MB(tmp_path: Path) -> None:
