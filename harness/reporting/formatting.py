@@ -9,7 +9,7 @@ from typing import Protocol
 MISSING = "–"
 
 
-class Estimate(Protocol):
+class HasInterval(Protocol):
     """An estimate with the ends of its interval, None if unknown, and the values of single seeds."""
 
     @property
@@ -60,7 +60,7 @@ def percent(share: float) -> str:
     return "< 1 %" if share < 0.01 else "> 99 %" if share > 0.99 else f"{100 * share:.0f} %"
 
 
-def bounds(estimate: Estimate, digits: int, divisor: float = 1.0) -> str:
+def bounds(estimate: HasInterval, digits: int, divisor: float = 1.0) -> str:
     """Return the ends of an interval of a difference, or the values of two seeds, or a dash."""
     if estimate.low is None or estimate.high is None:
         values = [signed(value / divisor, digits) for value in estimate.values]
@@ -68,7 +68,7 @@ def bounds(estimate: Estimate, digits: int, divisor: float = 1.0) -> str:
     return f"{signed(estimate.low / divisor, digits)} to {signed(estimate.high / divisor, digits)}"
 
 
-def between(estimate: Estimate, digits: int) -> str:
+def between(estimate: HasInterval, digits: int) -> str:
     """Return the ends of an interval of a mean, or the values of two seeds, or an empty string."""
     if estimate.low is not None and estimate.high is not None:
         return f"{estimate.low:,.{digits}f} to {estimate.high:,.{digits}f}"

@@ -17,8 +17,7 @@ from matplotlib.image import imread
 from record_factory import broken, record
 
 from harness.analysis.grouping import rows
-from harness.reporting import bench_report, concept_plots, csv_export, plot_style, run_plots
-from harness.reporting.document import figures
+from harness.reporting import bench_report, concept_plots, csv_export, document, plot_style, run_plots
 from harness.reporting.run_plots import BLEU, LOSSES
 from harness.storage.records import RunRecord
 from impls import formulas
@@ -124,7 +123,9 @@ def test_validation_bleu_follows_the_losses_and_is_absent_without_scores(tmp_pat
     names = {}
     for folder, records in (("plain", plain), ("scored", runs)):
         blocks = bench_report.document(records).blocks
-        names[folder] = [block.name for block in figures(blocks) if block.name.endswith(("-loss", "-bleu"))]
+        names[folder] = [
+            block.name for block in document.find(blocks, document.Figure) if block.name.endswith(("-loss", "-bleu"))
+        ]
         csv_export.save(records, tmp_path / folder)
     assert names == {"plain": ["controlled-loss"], "scored": ["controlled-loss", "controlled-bleu"]}
     assert "validation_bleu" not in pd.read_csv(tmp_path / "plain" / csv_export.CURVES)
