@@ -228,7 +228,7 @@ def test_score_command_checks_the_sentences(older: Path, trained: tuple[Path, Ru
         run_store.add_fingerprint(results, RUN.id, "sentences", run_store.save_sentences(results, RUN.id, wrong))
         assert score(results) == 1
         output = capsys.readouterr().out
-        assert f"not those of {'test_perplexity' if name == 'nats' else name}\n" in output
+        assert f"wrong for {'test_perplexity' if name == 'nats' else name}\n" in output
         assert "1 scores differ" in output
     run_store.save_sentences(results, RUN.id, arrays)
     assert score(results) == 2
