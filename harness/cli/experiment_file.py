@@ -65,7 +65,8 @@ def arguments_of(path: Path, parser: argparse.ArgumentParser) -> list[str]:
         parser: The parser of the command that the file is for.
 
     Raises:
-        ValueError: The file cannot be read, or a key or value is not accepted; the message names both.
+        OSError: The file cannot be read.
+        ValueError: The file is not TOML, or a key or value is not accepted; the message names both.
     """
     try:
         if path.stat().st_size > LARGEST_BYTES:

@@ -16,8 +16,6 @@ from places import ROOT
 
 from harness.cli import ablate, bench, run
 from harness.cli.main import main, parser
-from harness.evaluation.rescoring import NOTE
-from harness.experiments.specs import ADDED_FIELDS
 from harness.speed import speed_document
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -29,8 +27,6 @@ RECORDS = run_store.records(PUBLISHED)
 ABLATION = PUBLISHED / "ablation"
 FOLDERS = {PUBLISHED: RECORDS, ABLATION: run_store.records(ABLATION)}
 SPEED = sorted(PUBLISHED.glob("speed-*.json"))
-EARLIER = [f"--set={part}.{name}={value}" for (part, name), value in ADDED_FIELDS.items() if value is not None]
-"""The settings that the commands of records that were scored again implied when they were run."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -54,7 +50,7 @@ def test_published_runs_are_a_fair_comparison(folder: Path, capsys: pytest.Captu
 def words_of(record: RunRecord) -> list[str]:
     words = shlex.split(record.command)
     assert words[:3] == ["python", "-m", "harness"]
-    return [*words[3:], *(EARLIER if NOTE in record.note else [])]
+    return words[3:]
 
 
 PAGES = ("index.html", "models.html", "ablation/index.html", "speed/index.html")

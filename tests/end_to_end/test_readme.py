@@ -28,13 +28,19 @@ def commands(text: str) -> list[str]:
     return lines + re.findall(r"`((?:python -m harness|tox) [^`]+)`", text)
 
 
+FILES = [file for text in PAGES.values() for file in re.findall(r"```toml\n(# (\S+\.toml)\n.*?)```", text, re.DOTALL)]
+"""The experiment files that the commands read: text and name."""
+
 COMMANDS = sorted({command for text in PAGES.values() for command in commands(text)})
 
 
 @pytest.mark.parametrize(
     "command", [c for c in COMMANDS if "python -m harness" in c and "COMMAND" not in c and "--help" not in c]
 )
-def test_harness_command_in_the_docs_parses(command: str) -> None:
+def test_harness_command_in_the_docs_parses(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for file in FILES:
+        (tmp_path / file[1]).write_text(file[0], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     parser().parse_args(shlex.split(command.split("python -m harness")[1]))
 
 

@@ -30,7 +30,7 @@ def test_import_and_load_need_no_framework_and_no_plots() -> None:
     code = (
         "import sys, harness\n"
         f"runs = harness.load({str(PUBLISHED)!r})\n"
-        "assert len(runs) == 3\n"
+        f"assert len(runs) == {len(list(PUBLISHED.glob('*/record.json')))}\n"
         "print(sorted({'torch', 'keras', 'tensorflow', 'jax', 'matplotlib', 'pandas', 'spacy'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -91,7 +91,7 @@ def test_filter_by_an_unknown_or_ambiguous_setting_names_it(ablation: api.Runs) 
 
 
 def test_leaderboard_has_intervals_and_html() -> None:
-    runs = harness.load(PUBLISHED)
+    runs = harness.load(PUBLISHED).filter(budget="source")
     board = runs.leaderboard()
     assert list(board["variant"]) == ["learned_positions"]
     row = board.iloc[0]

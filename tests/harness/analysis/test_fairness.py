@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,15 +11,20 @@ import pytest
 from record_factory import broken, runs, with_digests
 
 from harness.analysis.effects import Method
-from harness.analysis.fairness import fairness, unfair
+from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups
+from harness.experiments.specs import Budget
 from harness.reporting import bench_report, render_text
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES
 
 
+def mismatches(records: Sequence[RunRecord], budget: Budget = "controlled") -> list[str]:
+    return [str(mismatch) for mismatch in find_mismatches(records, budget)]
+
+
 def test_identical_runs_are_fair() -> None:
-    assert fairness(runs(*RECIPES)) == []
+    assert mismatches(runs(*RECIPES)) == []
 
 
 def spec_change(**changes: Any) -> Callable[[RunRecord], RunRecord]:
@@ -76,7 +81,7 @@ def test_each_difference_is_named_and_the_runs_are_not_compared(name: str) -> No
     change, expected = DIFFERENCES[name]
     records = runs("learned_positions", "sinusoidal_handmade", "paper")
     changed = [*records[:-1], change(records[-1])]
-    lines = fairness(changed)
+    lines = mismatches(changed)
     assert any(re.search(expected, line) for line in lines), lines
     if len(groups(changed)) == 1:
         output = render_text.document(bench_report.document(changed, method=Method(resamples=50, trials=50)))
@@ -86,43 +91,43 @@ def test_each_difference_is_named_and_the_runs_are_not_compared(name: str) -> No
 
 def test_a_single_difference_gives_a_single_line() -> None:
     records = runs(*RECIPES)
-    lines = fairness([*records[:-1], with_digests(records[-1], source_vocabulary="1" * 64)])
+    lines = mismatches([*records[:-1], with_digests(records[-1], source_vocabulary="1" * 64)])
     assert len(lines) == 1
     assert "torch_reference" in lines[0]
 
 
 def test_tensors_of_other_shapes_and_other_draws_are_not_compared() -> None:
     records = runs("learned_positions", "sinusoidal_handmade")
-    assert fairness([*records[:-1], tensor_change("128x256:" + "0" * 64)(records[-1])]) == []
+    assert mismatches([*records[:-1], tensor_change("128x256:" + "0" * 64)(records[-1])]) == []
     names = [run.fingerprints["weights"]["source.embedding"] for run in records]
     assert names[0] != names[2], "a normal and a Xavier embedding differ by design"
 
 
 def test_teacher_forcing_matters_to_recurrent_decoders_only() -> None:
     records = runs("learned_positions", "paper")
-    assert fairness([*records[:2], *map(training_change(teacher_forcing=0.5), records[2:])]) == []
+    assert mismatches([*records[:2], *map(training_change(teacher_forcing=0.5), records[2:])]) == []
 
 
 def test_runs_that_did_not_complete_are_checked_as_far_as_they_got() -> None:
     records = runs()
-    assert fairness([*records[:-1], replace(broken(records[-1]), fingerprints={})]) == []
-    assert fairness([*records[:-1], with_digests(broken(records[-1]), tokenised="1" * 64)]) != []
+    assert mismatches([*records[:-1], replace(broken(records[-1]), fingerprints={})]) == []
+    assert mismatches([*records[:-1], with_digests(broken(records[-1]), tokenised="1" * 64)]) != []
 
 
 def test_many_tensors_are_one_line() -> None:
     names = {f"encoder.{layer}.self.query.kernel": "256x256:" + "a" * 64 for layer in range(30)}
     records = [with_digests(run, weights=names) for run in runs("learned_positions", "paper", seeds=1)]
     changed = {name: digest.replace("a", "b") for name, digest in names.items()}
-    lines = fairness([records[0], with_digests(records[1], weights=changed)])
+    lines = mismatches([records[0], with_digests(records[1], weights=changed)])
     assert len(lines) == 1
     assert "and 22 more" in lines[0]
 
 
 def test_source_budgets_may_differ_in_training_but_not_in_data_or_signatures() -> None:
     records = runs(*RECIPES, seeds=1, budget="source")
-    assert unfair(records, "source") == []
-    assert fairness(records) == [], "the check of controlled runs leaves them alone"
-    assert unfair([*records[:-1], with_digests(records[-1], files={"train.de": "0" * 64})], "source")
-    assert unfair([*records[:-1], replace(records[-1], signatures={"bleu_sacre": "tok:intl"})], "source")
+    assert mismatches(records, "source") == []
+    assert mismatches(records) == [], "the check of controlled runs leaves them alone"
+    assert mismatches([*records[:-1], with_digests(records[-1], files={"train.de": "0" * 64})], "source")
+    assert mismatches([*records[:-1], replace(records[-1], signatures={"bleu_sacre": "tok:intl"})], "source")
     subwords = replace(records[-1], signatures={**records[-1].signatures, "bleu_tutorial": "tok:subwords"})
-    assert unfair([*records[:-1], with_digests(subwords, target_vocabulary="1" * 64)], "source") == []
+    assert mismatches([*records[:-1], with_digests(subwords, target_vocabulary="1" * 64)], "source") == []

@@ -28,7 +28,7 @@ from impls.contract import Training
 
 RATES = (5e-4, 1e-3, 2e-3)
 LINE = ["ablate", *tiny_options("--epochs", "1", pairs=100), "--field", "norm_order", "--seed", "0"]
-LINE += ["--tune-rate", "2e-2,5e-4,1e-2"]
+LINE += ["--tune-rate", "2e-2,1e-3,1e-2"]
 COUNTS = {"pilot": 2 * 3, "controlled": 2, "tuned": 2}
 """The runs of this line: two recipes, three rates, one seed."""
 
@@ -157,8 +157,8 @@ def test_every_recipe_is_tuned_and_finished_runs_are_not_repeated(
 ) -> None:
     assert main(LINE) == 0
     output = capsys.readouterr().out
-    assert "Learning rates 0.0005, 0.01, 0.02: 6 pilots of 1 epoch with seed 1000" in output
-    assert "2 runs at a chosen learning rate other than 0.0005." in output
+    assert "Learning rates 0.001, 0.01, 0.02: 6 pilots of 1 epoch with seed 1000" in output
+    assert "2 runs at a chosen learning rate other than 0.001." in output
     assert "Validation loss of the pilots by learning rate" in output
     assert "validation loss, tuned" in output
     records = stored()

@@ -85,7 +85,7 @@ def test_changed_files_are_refused_by_every_training_command(
         return [planned]
 
     monkeypatch.setattr("harness.cli.options.available", plan)
-    monkeypatch.setattr("harness.cli.run._pin", lambda spec, is_program: None)
+    monkeypatch.setattr("harness.cli.run._set_environment", lambda spec, is_program: None)
     monkeypatch.setattr(sweep, "prepare", lambda *_: None)
     monkeypatch.setattr("harness.processes.machine.gpus", list)
     words = {"run": ["learned_positions"]}.get(command, [])
