@@ -119,9 +119,6 @@ def _store(measurement: Measurement, results: Path, reason: str) -> tuple[SpeedD
 
 def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
     """Return the plan of the measurement and its corpus."""
-    from harness.data.dataset import prepare, remark
-    from impls import weights
-
     size = SIZES[arguments.size]
     if arguments.rounds:
         size = replace(size, rounds=arguments.rounds, decoding_rounds=arguments.rounds)
@@ -129,13 +126,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
     _chosen_baselines(arguments)
     subjects = _subjects(arguments, size, unavailable)
     specs = options.available(arguments, lambda data: [_spec(arguments, size, data, subject) for subject in subjects])
-    dataset = prepare(specs[0].data)
-    say(remark(specs[0].data, dataset.figures))
-    for spec in specs:
-        if spec.recipe is not None:
-            registry.find_builder(spec.recipe.family, spec.framework, spec.backend)
-            weights.shapes(spec.recipe, len(dataset.source_words), len(dataset.target_words))
-    sweep.check_devices(specs)
+    dataset = sweep.prepare(specs)[specs[0].data]
     jobs = [
         _job(arguments, size, spec, subject.name, spec.framework) for subject, spec in zip(subjects, specs, strict=True)
     ]

@@ -114,14 +114,13 @@ def _finds_gpu(framework: str) -> bool:
 
 
 def _datasets(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
-    """Return the prepared corpora of some runs."""
     from harness.data.dataset import prepare
 
     return {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
 
 
-def prepare(specs: list[RunSpec], engine: str = "local") -> None:
-    """Prepare every corpus, and check that each model and device is available.
+def prepare(specs: list[RunSpec], engine: str = "local") -> dict[DataSpec, Dataset]:
+    """Prepare and return every corpus, and check that each model and device is available.
 
     Raises:
         ValueError: A model, its backend or the device is not available.
@@ -138,12 +137,13 @@ def prepare(specs: list[RunSpec], engine: str = "local") -> None:
             dataset = datasets[spec.data]
             weights.shapes(spec.recipe, len(dataset.source_words), len(dataset.target_words))
     if engine == "local":
-        check_devices(specs)
+        _check_devices(specs)
     else:
         engine_options.check_devices(specs, engine)
+    return datasets
 
 
-def check_devices(specs: list[RunSpec]) -> None:
+def _check_devices(specs: list[RunSpec]) -> None:
     """Raise ValueError if the device of a run is not available here, or does not have its precision of products."""
     for device, computes in dict.fromkeys((spec.device, spec.computes) for spec in specs):
         if device != "cpu" and not (device.startswith("cuda") and machine.gpu_usable(computes)):
@@ -233,7 +233,7 @@ def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
 def jobs_and_gpus(specs: list[RunSpec], arguments: argparse.Namespace) -> tuple[int, list[str]]:
     """Return how many runs to execute at once, and the GPUs to distribute them over."""
     gpus = machine.gpus() if all(spec.device == "cuda" for spec in specs) else []
-    return arguments.jobs or jobs_at_once(specs, gpus), gpus
+    return arguments.jobs or _jobs_at_once(specs, gpus), gpus
 
 
 def dry_run(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace) -> int:
@@ -272,7 +272,7 @@ def disk_bytes(specs: list[RunSpec]) -> dict[str, int]:
     return sizes
 
 
-def jobs_at_once(specs: list[RunSpec], gpus: list[str]) -> int:
+def _jobs_at_once(specs: list[RunSpec], gpus: list[str]) -> int:
     """Return the default number of simultaneous runs."""
     if any(not spec.device.startswith("cpu") for spec in specs):
         return max(1, len(gpus))
