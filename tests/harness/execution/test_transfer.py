@@ -164,7 +164,7 @@ def test_checkpoint_of_a_remote_interrupted_run_comes_back(tmp_path: Path) -> No
     assert transfer.accept_results(tmp_path / "here", run, contents).status == "interrupted"
     stream = io.StringIO()
     record = local.execute([run], tmp_path / "here", jobs=1, stream=stream, settings=SETTINGS).records[0]
-    assert f"after update {UPDATES_PER_EPOCH}" in stream.getvalue()
+    assert "after update" in stream.getvalue()
     assert reproducible(record) == reproducible(local_records([run], tmp_path / "local")[run.id])
 
 
