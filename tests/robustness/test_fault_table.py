@@ -1,4 +1,4 @@
-"""The table of planted faults in tests/README.md has the nodes and the numbers of the tests."""
+"""The table of planted faults in tests/README.md and the published fault page agree with the tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 
+import faults_page
 from places import ROOT
 
 ROW = re.compile(r"^\|.*\| (?P<tests>\d+) \| `(?P<node>tests/[\w/]+\.py(::test_\w+)?)` \|$", re.MULTILINE)
@@ -22,3 +23,10 @@ def test_fault_table_names_and_counts_are_current() -> None:
     tests = re.findall(r"^tests/[\w/]+\.py::test_\w+", process.stdout, re.MULTILINE)
     counts = Counter(node for test in tests for node in stated if test in (node, f"{node}::{test.partition('::')[2]}"))
     assert counts == stated
+
+
+def test_published_fault_page_follows_from_the_tables() -> None:
+    published = faults_page.PAGE.read_text(encoding="utf-8")
+    without_times = re.sub(rf"\n{faults_page.TIME}.*\n", "", published)
+    assert without_times == faults_page.page(faults_page.all_detected())
+    assert published.count(faults_page.TIME) == len(faults_page.SECTIONS)

@@ -41,7 +41,12 @@ DETECTED_BY = {
     3: ("SeesTheNextWord", "LeakBeyondTwelve"),
     4: ("NatsTooLowInLargeBatches", "RowsMixedUpInLargeBatches", "SeesPadding", "SeesFarPadding"),
     6: (
-        *("DecodingSeesPadding", "DecodingSeesFarPadding", "UnnormalisedBeyondTwelve", "StuckBeyondTwelve"),
+        *(
+            "DecodingSeesPadding",
+            "DecodingSeesFarPadding",
+            "ProbabilitiesNotNormalisedBeyondTwelve",
+            "StepsRepeatedBeyondTwelve",
+        ),
         *("RepeatsAWordBeyondTwelve", "NeighbourDecodedInLargeBatches"),
     ),
 }
@@ -101,7 +106,7 @@ def test_self_check_batches_mix_lengths(count: int) -> None:
 
 
 def test_run_with_faulty_model_fails_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_model, faulty = train.build_model, FAULTS_BY_NAME["Unnormalised"]
+    build_model, faulty = train.build_model, FAULTS_BY_NAME["ProbabilitiesNotNormalised"]
     monkeypatch.setattr(train, "build_model", lambda *settings: faulty(build_model(*settings), Training(), 0, 0.0))
     run = spec("counting_model:build")
     with pytest.raises(RunFailed):
