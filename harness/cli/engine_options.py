@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import typing
+from pathlib import Path
 
 from harness.execution import launcher
 from harness.execution.launcher import Outcome, RunSettings
@@ -26,6 +27,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="for --engine ray: address of the cluster (default RAY_ADDRESS, otherwise a local one)",
     )
     group.add_argument(
+        "--checkpoint-folder",
+        type=Path,
+        metavar="PATH",
+        help="for --engine ray: folder that all nodes share, from which runs of a lost node resume (default: none, "
+        "they begin anew)",
+    )
+    group.add_argument(
         "--slurm",
         action="append",
         metavar="KEY=VALUE",
@@ -36,7 +44,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def check(arguments: argparse.Namespace) -> None:
     """Raise ValueError for options that do not fit the engine, or if its library is missing."""
     engine = arguments.engine
-    for option, value, its_engine in (("address", arguments.address, "ray"), ("slurm", arguments.slurm, "slurm")):
+    engine_of = {"address": "ray", "checkpoint-folder": "ray", "slurm": "slurm"}
+    for option, its_engine in engine_of.items():
+        value = getattr(arguments, option.replace("-", "_"))
         if value is not None and engine != its_engine:
             raise ValueError(f"--{option} requires --engine {its_engine}")
     if engine == "local":
@@ -64,8 +74,14 @@ def execute(specs: list[RunSpec], arguments: argparse.Namespace, settings: RunSe
     if arguments.engine == "ray":
         from harness.execution import ray_launcher
 
-        address = arguments.address or "auto"
-        return ray_launcher.execute(specs, results, address=address, stream=stream, settings=settings)
+        return ray_launcher.execute(
+            specs,
+            results,
+            address=arguments.address or "auto",
+            stream=stream,
+            settings=settings,
+            checkpoint_folder=arguments.checkpoint_folder,
+        )
     from harness.execution import slurm_launcher
 
     parameters = _parameters(arguments)

@@ -7,6 +7,7 @@ import io
 import os
 import shlex
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -54,7 +55,7 @@ COMMANDS = {
 """The commands by name. Their module docstrings are the descriptions in their help."""
 BROKEN_PIPE_CODE = 141
 """The exit code of a program that SIGPIPE ends: its output is closed before everything is written."""
-FOLDER_OPTIONS = ("--results", "--reports")
+FOLDER_OPTIONS = ("--results", "--reports", "--checkpoint-folder")
 """Options with paths of this machine, which records do not contain."""
 VALUE_OPTIONS = ("--variant", "--base", "--run")
 """Options whose values users tend to give without the option: variants, and ids of runs."""
@@ -129,10 +130,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         _reopen_closed_streams()
         _escape_unencodable_output()
-    code = _run(arguments)
-    if arguments is None:
-        _flush_output()
+    if arguments is not None:
+        return _run(arguments)
+    try:
+        code = _run(None)
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    _flush_output()
+    _end_despite_threads(code)
     return code
+
+
+def _end_despite_threads(code: int) -> None:
+    """End this process if a thread that a model has left running would keep it alive."""
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        os._exit(code)
 
 
 def _reopen_closed_streams() -> None:

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
@@ -34,11 +34,19 @@ QUIET = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": 
 STARTED = "started on "
 
 
-def execute(specs: Sequence[RunSpec], results: Path, *, address: str, stream: TextIO, settings: RunSettings) -> Outcome:
+def execute(
+    specs: Sequence[RunSpec],
+    results: Path,
+    *,
+    address: str,
+    stream: TextIO,
+    settings: RunSettings,
+    checkpoint_folder: Path | None = None,
+) -> Outcome:
     """Execute each run as a Ray task; see `Launcher.execute`.
 
-    The code of this package, external variants and the prepared corpora are sent to the nodes; nothing is read from
-    their disks.
+    The code of this package, external variants and the prepared corpora are sent to the nodes; apart from
+    `checkpoint_folder`, nothing is read from their disks.
 
     Args:
         specs: The runs.
@@ -46,6 +54,8 @@ def execute(specs: Sequence[RunSpec], results: Path, *, address: str, stream: Te
         address: "HOST:PORT", or "auto" for RAY_ADDRESS or else the cluster that this machine is part of.
         stream: Where progress is shown.
         settings: How runs are executed.
+        checkpoint_folder: A folder that all nodes share, from which the runs of a lost node resume. Without it they
+            begin anew.
 
     Raises:
         ValueError: Ray is not installed, no cluster answers, or the file system of `results` has no locks.
@@ -59,7 +69,13 @@ def execute(specs: Sequence[RunSpec], results: Path, *, address: str, stream: Te
     with contextlib.redirect_stdout(stream), _connected(ray, address, _code(specs)):
         references = {data: ray.put(corpus) for data, corpus in corpora.items()}
         launcher = RayLauncher(
-            specs=specs, results=results, stream=stream, settings=settings, ray=ray, corpora=references
+            specs=specs,
+            results=results,
+            stream=stream,
+            settings=settings,
+            ray=ray,
+            corpora=references,
+            checkpoint_folder="" if checkpoint_folder is None else str(checkpoint_folder.absolute()),
         )
         return launcher.execute()
 
@@ -79,10 +95,12 @@ class RayLauncher(Launcher[RayTask]):
     Attributes:
         ray: The module, connected to a cluster.
         corpora: References to the prepared corpora in Ray's object store.
+        checkpoint_folder: A folder that all nodes share, for checkpoints; empty for none.
     """
 
     ray: Any
     corpora: Mapping[DataSpec, Any]
+    checkpoint_folder: str = ""
     holds_locks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -100,6 +118,7 @@ class RayLauncher(Launcher[RayTask]):
             retry_exceptions=False,
         )
         remote_run = transfer.remote_run(spec, self.results, self.settings)
+        remote_run = replace(remote_run, checkpoint_folder=self.checkpoint_folder)
         return RayTask(spec=spec, reference=task.remote(remote_run, self.corpora[spec.data], self._mailbox))
 
     def poll(self) -> list[RayTask]:

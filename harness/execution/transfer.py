@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -54,6 +55,7 @@ class RemoteRun:
         settings: How it is executed.
         commit: The commit of the code, as JSON; empty if it is unknown.
         checkpoint: The files of the checkpoint from which the run resumes.
+        checkpoint_folder: A folder that all machines share, for the checkpoints of lost machines; empty for none.
     """
 
     run: str
@@ -61,6 +63,7 @@ class RemoteRun:
     settings: RunSettings
     commit: str = ""
     checkpoint: Contents = field(default_factory=dict)
+    checkpoint_folder: str = ""
 
 
 def remote_run(spec: RunSpec, results: Path, settings: RunSettings) -> RemoteRun:
@@ -73,9 +76,10 @@ def remote_run(spec: RunSpec, results: Path, settings: RunSettings) -> RemoteRun
 
 
 def execute_remote(remote: RemoteRun, corpus: PackedCorpus, say: Callable[[str], None]) -> Contents:
-    """Execute a run in a temporary folder of this machine, and return its files.
+    """Execute a run in a temporary folder of this machine or in its `checkpoint_folder`, and return its files.
 
-    Ctrl-C interrupts the run; its files then include a checkpoint.
+    Ctrl-C interrupts the run; its files then include a checkpoint. A `checkpoint_folder` may have a checkpoint of a
+    machine that was lost, from which the run resumes; the folder of the run in it is removed at the end.
 
     Args:
         remote: The run.
@@ -84,13 +88,16 @@ def execute_remote(remote: RemoteRun, corpus: PackedCorpus, say: Callable[[str],
     """
     spec = spec_from_json(json.loads(remote.spec))
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as name:
-        results = Path(name, "results")
-        folder = run_store.run_folder(results, spec.id)
-        _write(folder, remote.checkpoint)
+        results = Path(remote.checkpoint_folder or Path(name, "results"))
+        folder = run_store.own_folder(results, spec.id)
+        if not checkpoint_files.exists(results, spec.id):
+            _write(folder, remote.checkpoint)
         with environment_variables(BAKEOFF_CACHE=str(Path(name, "cache")), **{machine.COMMIT: remote.commit}):
             portable_corpus.unpack(spec.data, corpus)
             local.execute([spec], results, jobs=1, stream=_LineStream(say), settings=remote.settings)
-        return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if _is_allowed(path.name)}
+        contents = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if _is_allowed(path.name)}
+        shutil.rmtree(folder, ignore_errors=True)
+        return contents
 
 
 def accept_results(results: Path, spec: RunSpec, contents: Contents) -> RunRecord:

@@ -6,9 +6,12 @@ import contextlib
 import os
 import signal
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
+
+import psutil
 
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import RunSpec
@@ -21,6 +24,9 @@ LINE_LETTERS = 100_000
 """The longest line that is read as an event."""
 
 READER_SECONDS = 5.0
+
+MARK = "BAKEOFF_RUN_PROCESS"
+"""The environment variable that marks every process that a run starts, also those that leave its session."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +90,8 @@ class Worker:
         gpu: str | None = None,
     ) -> None:
         self.run, self._report = spec.id, report
-        environment = worker_environment(spec)
+        self._mark = uuid.uuid4().hex
+        environment = {**worker_environment(spec), MARK: self._mark}
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         arguments = ("run", "--spec", "-", "--results", str(results))
@@ -136,8 +143,17 @@ class Worker:
         with self._alive:
             kill_group(self._process)
             code = self._process.wait()
+        _kill_marked(self._mark)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        self._reader.join(READER_SECONDS)  # a child that left the session may keep the pipe open
+        self._reader.join(READER_SECONDS)  # a child that could not be found may keep the pipe open
         self._report(Ended(self.run, code))
+
+
+def _kill_marked(mark: str) -> None:
+    """Kill the processes that a run has started and that outlived it, in any session."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError, ValueError):
+            if process.environ().get(MARK) == mark:
+                process.kill()

@@ -96,14 +96,17 @@ def write_json(path: Path, value: Any) -> None:
     """Write indented JSON atomically.
 
     Raises:
-        OSError, ValueError: As `replacing`; also a ValueError for NaN and infinity.
+        OSError, ValueError: As `replacing`; also a ValueError for NaN, infinity, and files too large to be read again.
     """
-    write_bytes(path, _indented(value))
+    content = _indented(value)
+    if len(content) > JSON_BYTES:
+        raise ValueError(f"{path}: cannot be written: {len(content):,} bytes of JSON: expected at most {JSON_BYTES:,}")
+    write_bytes(path, content)
 
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
     """Write a JSON object with its seal. Raises: as `write_json`."""
-    write_bytes(path, sealed_bytes(value))
+    write_json(path, {**value, SEAL: seal(value)})
 
 
 def sealed_bytes(value: dict[str, Any]) -> bytes:

@@ -48,7 +48,8 @@ def hold(results: Path, run_id: str) -> Iterator[None]:
     Raises:
         Locked: Another process holds the lock.
         NoLocks: The file system has no locks.
-        OSError, ValueError: The lock file cannot be written.
+        OSError: The lock file cannot be created or locked; the error names it.
+        ValueError: The folder of the run is a link.
     """
     path = run_store.own_folder(results, run_id) / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +60,7 @@ def hold(results: Path, run_id: str) -> Iterator[None]:
         raise Locked(f"{run_id}: is being run by {owner(results, run_id)}") from None
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
-            raise
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise NoLocks(
             f"{path}: cannot be locked ({error.strerror}): expected a folder of results on a file system with locks"
         ) from error
@@ -69,7 +70,8 @@ def hold(results: Path, run_id: str) -> Iterator[None]:
     finally:
         if os.name == "posix":
             # Removed before release: a process that has already opened the file sees that it is gone and gives up.
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a remaining file blocks nobody
+                path.unlink()
         lock.release()
 
 
@@ -102,11 +104,11 @@ def owner(results: Path, run_id: str) -> str:
 
 
 def _sign(path: Path) -> None:
-    """Write the name of this process into a lock file, where the system permits that for locked files."""
+    """Write the name of this process into a lock file, if possible: some systems forbid it, and disks may be full."""
     signature = {
         "process": os.getpid(),
         "host": socket.gethostname(),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    with contextlib.suppress(PermissionError):
+    with contextlib.suppress(OSError):
         path.write_text(json.dumps(signature) + "\n", encoding="utf-8")

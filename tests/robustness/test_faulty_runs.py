@@ -32,6 +32,7 @@ HANGING = RunSettings(silence_seconds=6.0, grace_seconds=0.5)
     ("kind", "reason"),
     [
         ("raising", "RuntimeError: the planted fault; its log ends: File "),
+        ("raising_beside_a_thread", "RuntimeError: the planted fault; its log ends: File "),
         ("out_of_memory", "MemoryError: Unable to allocate 8.00 PiB"),
         pytest.param("aborting", "killed by SIGABRT; abort() was called; its log ends: ", marks=pytest.mark.sample),
         ("segfaulting", "killed by SIGSEGV; a fault in compiled code; its log ends: epoch 1/3"),
@@ -43,7 +44,7 @@ def test_run_ending_badly_fails_with_its_reason(runs: FaultyRuns, kind: str, rea
     record = runs.record_of(kind)
     assert record.status == "failed"
     assert record.reason.startswith(reason)
-    assert len(record.curve) == (kind == "raising")
+    assert len(record.curve) == kind.startswith("raising")
     assert "\x1b" not in record.reason + runs.output
     assert runs.starts()[f"{kind}-0"] == 1
     assert LOST_PROCESSES not in record.environment
@@ -55,9 +56,9 @@ def test_run_failing_again_does_not_keep_its_earlier_reason(runs: FaultyRuns) ->
     assert runs.record_of("exiting").reason.startswith("its process ended with code 0")
 
 
-@pytest.mark.sample
-def test_run_leaving_a_child_ends_it(runs: FaultyRuns) -> None:
-    assert runs.record_of("leaving_a_child").reason.startswith("its process ended with code 3; ")
+@pytest.mark.parametrize("kind", ["leaving_a_child", pytest.param("leaving_a_session", marks=pytest.mark.sample)])
+def test_run_leaving_a_child_ends_it(runs: FaultyRuns, kind: str) -> None:
+    assert runs.record_of(kind).reason.startswith("its process ended with code 3; ")
     (child,) = runs.processes("children")
     assert all_end([child])
 
