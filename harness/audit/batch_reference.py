@@ -29,7 +29,7 @@ class Expected:
     Attributes:
         marks: The chained digest of the batches so far by number of updates.
         tokens: The target tokens so far by number of updates.
-        flat: The digest of the same bytes without a chain, which records of schema 1 have.
+        flat: The digest of the same bytes without a chain, which records before digests of batches have.
         updates_per_epoch: The number of batches in the first epoch.
         statistics: Those of `harness.data.batch_digest.ConsumedBatches`.
     """

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.audit.messages import ROUNDING, equal, first_few, unequal
-from harness.audit.metric_rules import is_current
 from harness.audit.record_rules import kept_digest, tensor_shapes, unlike_tensors
 from harness.audit.run_folder import Skipped, StoredRun, skip_unless
 from harness.data.batch_digest import weights_digest
@@ -23,7 +22,6 @@ from harness.evaluation.metrics import (
     unknown_tokens,
 )
 from harness.storage import run_store
-from impls.contract import SPECIAL_TOKENS, UNK
 
 OTHER_MACHINE = 1e-4
 """Relative tolerance of perplexities of sentences that may have been evaluated later, on another machine."""
@@ -158,7 +156,7 @@ def attention(stored: StoredRun) -> Iterator[str]:
 def text(stored: StoredRun) -> Iterator[str]:
     """The text of each translation is that of its detokenised tokens."""
     from harness.data import text_files
-    from harness.data.tokenizers import UNKNOWN_TEXT, tokenizer
+    from harness.data.tokenizers import tokenizer
 
     data = stored.completed.spec.data
     try:
@@ -169,10 +167,8 @@ def text(stored: StoredRun) -> Iterator[str]:
         for words in (hypothesis.text, " ".join(hypothesis.tokens)):
             text_files.check_words(words, f"sentence {hypothesis.sentence}")
     tool = tokenizer(data.tokenizer, data.target_language, case=data.case)
-    # Records of version 1 have `<unk>` in the text.
-    unknown = UNKNOWN_TEXT if is_current(stored) else SPECIAL_TOKENS[UNK]
     try:
-        texts = [tool.detokenise(hypothesis.tokens).replace(UNKNOWN_TEXT, unknown) for hypothesis in hypotheses]
+        texts = [tool.detokenise(hypothesis.tokens) for hypothesis in hypotheses]
     except ValueError as error:
         raise Skipped(str(error)) from error
     wrong = [pair for pair in zip(hypotheses, texts, strict=True) if pair[0].text != pair[1]]

@@ -9,7 +9,7 @@ from harness.audit.messages import first_few, unequal
 from harness.audit.record_rules import LOSSES, updates_per_epoch
 from harness.audit.run_folder import NO_EPOCH, StoredRun, skip_unless
 from harness.evaluation.metrics import ORDERS, perplexity
-from harness.storage.records import RECORD_SCHEMA, RunRecord
+from harness.storage.records import RunRecord
 from harness.training.schedules import learning_rate, stopping_epoch
 
 BLEU_ORDERS = tuple(f"bleu_{order}_{kind}" for order in ORDERS for kind in ("cumulative", "individual"))
@@ -24,7 +24,6 @@ COUNTED_IN = {
     "chrf": ("nc:6", "nw:0"),
 }
 """Items of the signature of a score, besides the number of references, case, version and unknown tokens."""
-RESCORE = "add it with: python -m harness score --rescore"
 
 
 def curve(stored: StoredRun) -> Iterator[str]:
@@ -122,8 +121,8 @@ def bleu(stored: StoredRun) -> Iterator[str]:
             yield f"{name}={value}, expected a number from 0 to {most}"
     for name in sorted(scores.keys() - {*SCORES, *OPTIONAL, *PERPLEXITIES}):
         yield f"{name} is not a score of this version"
-    if "brevity_penalty" not in scores and is_current(stored):
-        yield f"brevity_penalty is missing; {RESCORE}"
+    if "brevity_penalty" not in scores:
+        yield "brevity_penalty is missing"
     individual = [scores.get(f"bleu_{order}_individual") or 0.0 for order in ORDERS]
     for order in ORDERS:
         mean = math.prod(max(0.0, score) for score in individual[:order]) ** (1 / order)
@@ -143,7 +142,7 @@ def signatures(stored: StoredRun) -> Iterator[str]:
     for name, signature in sorted(record.signatures.items()):
         items = signature.split("|")
         missing = [item for item in _signature_items(record, name) if item not in items]
-        if missing and (is_current(stored) or missing != ["unk:allowed"]):
+        if missing:
             yield f"signature of {name}: {signature}, expected {', '.join(missing)} in it"
 
 
@@ -164,14 +163,9 @@ def _signature_items(record: RunRecord, name: str) -> list[str]:
 def decoding(stored: StoredRun) -> Iterator[str]:
     """Ties, unfinished translations and unknown tokens are counts within their limits."""
     record = stored.completed
-    for name in ("ties", "unfinished", *["unknown_tokens"] * is_current(stored)):
+    for name in ("ties", "unfinished", "unknown_tokens"):
         if record.decode.get(name, -1) < 0:
             yield f"{name}={record.decode.get(name)}, expected a number of at least 0"
     pairs = record.sizes.get("test_pairs", math.inf)
     if record.decode.get("unfinished", 0) > pairs:
         yield f"unfinished={record.decode['unfinished']}, expected at most {pairs:,.0f} (test_pairs)"
-
-
-def is_current(stored: StoredRun) -> bool:
-    """Return whether a record has the current schema; earlier ones have fewer metrics."""
-    return bool(stored.raw.get("schema") == RECORD_SCHEMA)

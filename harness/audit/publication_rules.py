@@ -22,7 +22,7 @@ def publishable(stored: StoredRun) -> Iterator[str]:
     record = stored.record
     skip_unless(stored.context.published, NOT_PUBLISHED)
     if SEAL not in stored.raw:
-        yield "no seal: published records of every schema must have one"
+        yield "no seal: published records must have one"
     commit = record.environment.get("commit") or {}
     if not commit:
         yield "commit unknown: publish runs made from a checkout of the repository"

@@ -13,11 +13,9 @@ from harness.analysis.fairness import initialiser
 from harness.audit.batch_reference import Expected, expected
 from harness.audit.file_rules import BATCH, unequal_tutorial
 from harness.audit.messages import first_few, unequal
-from harness.audit.metric_rules import is_current
 from harness.audit.record_rules import Shapes, before_digests, tensor_shapes
 from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, Skipped, StoredRun, skip_unless
 from harness.data.batch_digest import STATISTICS
-from harness.evaluation.metrics import as_version_1
 from harness.experiments.serialization import canonical_json
 from harness.processes import machine
 from harness.storage import run_store
@@ -165,8 +163,6 @@ def scores(stored: StoredRun) -> Iterator[str]:
     except ValueError as error:
         raise Skipped(str(error)) from error
     recomputed = test_scores(prepared, hypotheses, record.spec.decoding.unknown)
-    if not is_current(stored):
-        recomputed = as_version_1(recomputed)
     versions = _other_versions(record, SCORING)
     tolerance = OTHER_VERSION_TOLERANCE if versions else SCORE_TOLERANCE
     for name, value in recomputed.values.items():

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from harness.audit.messages import first_few, unequal
-from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, SEAL, UNREADABLE, Skipped, StoredRun, skip_unless
+from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, SEAL, UNREADABLE, StoredRun, skip_unless
 from harness.data.batch_digest import MARKS, STATISTICS, WEIGHTS_MARK
 from harness.experiments.serialization import to_json
 from harness.experiments.specs import ADDED_FIELDS
@@ -17,11 +17,8 @@ from harness.storage.records import RunRecord
 from harness.text import brief
 from impls.weights import count, shapes
 
-SEALED_SCHEMA = 2
-"""Records from this schema on must have a seal; many of schema 1 were written before seals existed."""
-
 TRAINING_DIGESTS = ("batches", "weights_after")
-"""Fingerprints that are taken during training, from schema 2 on."""
+"""Fingerprints that are taken during training."""
 
 DIGESTS = ("source_vocabulary", "target_vocabulary", "tokenised")
 SIZES = ("parameters", "source_words", "target_words", "train_pairs", "validation_pairs", "test_pairs")
@@ -42,7 +39,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def readable(stored: StoredRun) -> Iterator[str]:
-    """`record.json` is a record of a supported schema."""
+    """`record.json` is a record of the current schema."""
     if stored.unreadable:
         yield stored.unreadable
 
@@ -51,11 +48,6 @@ def fields(stored: StoredRun) -> Iterator[str]:
     """Every field of the record is known, present and of the right type."""
     skip_unless(not stored.unreadable, UNREADABLE)
     yield from stored.misfits
-    if stored.parsed is not None and stored.raw["schema"] == 1:
-        spec, fingerprints = stored.raw["spec"], stored.parsed.fingerprints
-        later = [f"spec.{part}.{name}" for part, name in ADDED_FIELDS if name in (spec.get(part) or {})]
-        later += [f"fingerprints.{name}" for name in TRAINING_DIGESTS if name in fingerprints]
-        yield from (f"{name}: not a field of schema 1" for name in later)
 
 
 def own_id(stored: StoredRun) -> Iterator[str]:
@@ -71,13 +63,10 @@ def folder(stored: StoredRun) -> Iterator[str]:
 def seal(stored: StoredRun) -> Iterator[str]:
     """The record is unchanged since it was written: its digest equals its seal."""
     skip_unless(not stored.unreadable, UNREADABLE)
-    if SEAL in stored.raw:
-        if files.seal(stored.raw) != stored.raw[SEAL]:
-            yield "edited after it was written: its digest is not its seal"
-    elif stored.raw["schema"] >= SEALED_SCHEMA:
-        yield f"no seal: records of schema {stored.raw['schema']} are sealed when they are written"
-    else:
-        raise Skipped("not sealed: made by an older version")
+    if SEAL not in stored.raw:
+        yield "no seal: records are sealed when they are written"
+    elif files.seal(stored.raw) != stored.raw[SEAL]:
+        yield "edited after it was written: its digest is not its seal"
 
 
 def ended(stored: StoredRun) -> Iterator[str]:
@@ -235,7 +224,7 @@ def training_digests(stored: StoredRun) -> Iterator[str]:
 
 
 def before_digests(record: RunRecord) -> bool:
-    """Return whether a run was trained before digests were recorded: schema 1, or scored again since.
+    """Return whether a run was trained before digests were recorded.
 
     Such runs have the default settings of that time, so no newer run can pass for one.
     """

@@ -79,7 +79,7 @@ def batches(rerun: Rerun) -> Iterator[str]:
     """Training again consumes batches with the digests in the record."""
     recorded = rerun.record.fingerprints.get("batches")
     if recorded is None:
-        raise Skipped("schema 1 has no digests of batches")
+        raise Skipped("the record has no digests of batches")
     for update, digest in rerun.answer["batches"].items():
         if recorded.get(update, digest) != digest:
             yield f"the batches up to update {int(update):,} have another digest"

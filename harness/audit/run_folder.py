@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harness.storage import checkpoint_files, files, run_store
-from harness.storage.records import LATER_FIELDS, RECORD_SCHEMAS, RunRecord, misfits, record_from_json
+from harness.storage.records import LATER_FIELDS, RECORD_SCHEMA, RunRecord, misfits, record_from_json
 from harness.storage.run_store import Hypothesis
 from harness.text import brief
 from impls.contract import Arrays
@@ -57,7 +57,7 @@ class StoredRun:
         context: What the rules share.
         raw: The JSON of the record.
         parsed: The record, or None if it cannot be used.
-        unreadable: Why the file is not a record of a supported schema; empty if it is.
+        unreadable: Why the file is not a record of the current schema; empty if it is.
         misfits: The fields with values that are not accepted.
     """
 
@@ -146,9 +146,8 @@ def read(results: Path, name: str, context: AuditContext) -> StoredRun:
     except ValueError as error:
         return replace(stored, unreadable=str(error).removeprefix(f"{path}: "))
     schema = raw.get("schema") if isinstance(raw, dict) else None
-    if schema not in RECORD_SCHEMAS:
-        expected = ", ".join(map(str, RECORD_SCHEMAS))
-        return replace(stored, raw=raw, unreadable=f"schema={brief(schema)}: expected one of {expected}")
+    if schema != RECORD_SCHEMA:
+        return replace(stored, raw=raw, unreadable=f"schema={brief(schema)}: expected {RECORD_SCHEMA}")
     try:
         record = record_from_json({name: value for name, value in raw.items() if name != SEAL})
     except (ValueError, TypeError) as error:

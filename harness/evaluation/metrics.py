@@ -222,14 +222,6 @@ def without_unknown(signature: str) -> str:
     return "|".join(item for item in signature.split("|") if not item.startswith("unk:"))
 
 
-def as_version_1(scores: Scores) -> Scores:
-    """Return scores as in records of version 1: no brevity penalty, and signatures without `unk`."""
-    signatures = {
-        name: without_unknown(signature) for name, signature in scores.signatures.items() if name != "brevity_penalty"
-    }
-    return replace(scores, values={name: scores.values[name] for name in signatures}, signatures=signatures)
-
-
 def unknown_tokens(hypotheses: _Sentences) -> int:
     """Return the number of `<unk>` tokens in the translations."""
     return sum(list(tokens).count(SPECIAL_TOKENS[UNK]) for tokens in hypotheses)

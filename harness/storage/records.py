@@ -1,4 +1,4 @@
-"""The result of a run (`RunRecord`) and its learning curve (`EpochRecord`), read from JSON of two schema versions."""
+"""The result of a run (`RunRecord`) and its learning curve (`EpochRecord`), as JSON."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from harness.experiments.serialization import from_json, json_schema
-from harness.experiments.specs import ADDED_FIELDS, RunSpec
+from harness.experiments.specs import RunSpec
 from harness.text import brief
-from impls.contract import TransformerRecipe
 
 RECORD_SCHEMA = 2
-"""The version of run records; records of version 1 can be read too."""
-RECORD_SCHEMAS = (1, 2)
+"""The version of run records. Version 1 was never part of a release."""
 LATER_FIELDS = ("stopped_epoch",)
 """Fields of `RunRecord` that earlier records of the current version lack."""
 
@@ -81,7 +79,7 @@ class RunRecord:
             `tokenised` (all ids of all splits); `batches` (by number of updates, the chained digest of the batches up
             to there, see `harness.data.batch_digest`); `stream` (the last of these); `weights_after` (by number of
             updates, the weights); `weights` (by canonical name, the initial tensors); `hypotheses`, `trained_weights`,
-            `sentences` and `attention` (the stored files; early records lack the last two).
+            `sentences` and `attention` (the stored files).
         environment: Versions, commit, machine, threads and backend.
         sizes: Parameters, vocabulary sizes, pairs, cut and left-out sentences, unknown-word rates.
         chosen_epochs: The epochs whose weights were kept; several are averaged.
@@ -120,24 +118,10 @@ def record_from_json(value: Any) -> RunRecord:
         ValueError: The schema is not supported, or a field is unknown, missing or not accepted.
     """
     schema = value.get("schema") if isinstance(value, dict) else None
-    if schema not in RECORD_SCHEMAS:
-        raise ValueError(f"schema={brief(schema)}: expected one of {', '.join(map(str, RECORD_SCHEMAS))}")
-    value = {name: part for name, part in value.items() if name != "schema"}
-    record: RunRecord = from_json(RunRecord, _completed(value) if schema == 1 else value, "record")
+    if schema != RECORD_SCHEMA:
+        raise ValueError(f"schema={brief(schema)}: expected {RECORD_SCHEMA}")
+    record: RunRecord = from_json(RunRecord, {name: part for name, part in value.items() if name != "schema"}, "record")
     return record
-
-
-def _completed(value: dict[str, Any]) -> dict[str, Any]:
-    """Add the fields that later versions added to specs to the JSON of a record of version 1."""
-    spec = value.get("spec")
-    if not isinstance(spec, dict):
-        return value
-    spec = dict(spec)
-    for (part, name), earlier in ADDED_FIELDS.items():
-        settings = spec.get(part)
-        if isinstance(settings, dict) and (part != "recipe" or settings.get("family") == TransformerRecipe.family):
-            spec[part] = {name: earlier, **settings}
-    return {**value, "spec": spec}
 
 
 def misfits(record: RunRecord) -> Iterator[str]:

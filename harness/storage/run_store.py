@@ -99,24 +99,6 @@ def save_record(results: Path, record: RunRecord) -> Path:
     return path
 
 
-def update_record(results: Path, record: RunRecord) -> None:
-    """Write the changed fields of a stored record in the current schema, and seal it."""
-    path = own_folder(results, record.id) / RECORD
-    _read_record(path)
-    stored, new = files.read_json(path), finite(to_json(record))
-    files.write_sealed(path, stored | {name: value for name, value in new.items() if stored.get(name) != value})
-
-
-def add_fingerprint(results: Path, run_id: str, name: str, digest: str) -> None:
-    """Add a digest to the fingerprints of a stored record, and renew its seal if it has one."""
-    path = own_folder(results, run_id) / RECORD
-    _read_record(path)
-    value = files.read_json(path)
-    value["fingerprints"] = {**value.get("fingerprints", {}), name: digest}
-    write = files.write_sealed if SEAL in value else files.write_json
-    write(path, value)
-
-
 def load_record(results: Path, run_id: str) -> RunRecord | None:
     """Return a stored record, or None if there is none."""
     path = run_folder(results, run_id) / RECORD

@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from check_attempts import ATTEMPTS, UNDETECTABLE, Attempt, Base
 from forgeries import publish
-from record_edits import FIRST, read, write
-from record_folders import SCHEDULE, folder_spec, multi30k_prepared, write_run, write_set
+from record_edits import FIRST
+from record_folders import folder_spec, multi30k_prepared, write_run, write_set
 
 from harness.audit.rules import AuditReport, check
 from harness.data import multi30k
-from harness.experiments.specs import ADDED_FIELDS, DataSpec, DecodingSpec
+from harness.experiments.specs import DataSpec
 from harness.processes.machine import REPOSITORY
 from harness.storage import files, run_store
 
-UNSEALED = ("no seal", "no seal in an old schema")
+UNSEALED = ("no seal", "no seal in a published record")
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[Base, Path]:
     folder = tmp_path_factory.mktemp("bases")
     write_set(folder / "captions")
-    return {"captions": folder / "captions", "multi30k": _multi30k(folder), "schema 1": _schema_1(folder)}
+    return {"captions": folder / "captions", "multi30k": _multi30k(folder)}
 
 
 def _multi30k(folder: Path) -> Path:
@@ -38,21 +37,6 @@ def _multi30k(folder: Path) -> Path:
     write_run(folder / "multi30k", spec, multi30k_prepared(spec.data), right=0.45)
     (folder / "multi30k" / spec.id).rename(folder / "multi30k" / FIRST)
     return folder / "multi30k"
-
-
-def _schema_1(folder: Path) -> Path:
-    """Write a run as versions did before the fields and digests of schema 2."""
-    training = replace(SCHEDULE, batching=ADDED_FIELDS["training", "batching"])
-    decoding = DecodingSpec(max_tokens=40, unknown=ADDED_FIELDS["decoding", "unknown"])
-    record = write_run(folder / "schema 1", folder_spec("learned_positions", 0, training=training, decoding=decoding))
-    value = read(folder / "schema 1", record.id)
-    for part, name in ADDED_FIELDS:
-        del value["spec"][part][name]
-    for name in ("batches", "weights_after"):
-        del value["fingerprints"][name]
-    write(folder / "schema 1", record.id, {**value, "schema": 1})
-    (folder / "schema 1" / record.id).rename(folder / "schema 1" / FIRST)
-    return folder / "schema 1"
 
 
 def reported(report: AuditReport) -> set[str]:

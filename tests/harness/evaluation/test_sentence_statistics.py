@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,20 +52,6 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
     results = tmp_path_factory.mktemp("results")
     return results, train.run(RUN, results)
-
-
-@pytest.fixture
-def older(trained: tuple[Path, RunRecord], tmp_path: Path) -> Path:
-    """Return the folder of a copy of the run without the statistics of its sentences."""
-    source, folder = trained[0] / RUN.id, tmp_path / RUN.id
-    folder.mkdir()
-    for path in source.iterdir():
-        if path.name != run_store.SENTENCES:
-            (folder / path.name).write_bytes(path.read_bytes())
-    value = json.loads((folder / run_store.RECORD).read_text())
-    del value["fingerprints"]["sentences"], value[run_store.SEAL]
-    files.write_json(folder / run_store.RECORD, value)
-    return folder
 
 
 def score(results: Path, *options: str) -> int:
@@ -217,88 +204,21 @@ def test_run_stores_the_statistics_of_its_scores(trained: tuple[Path, RunRecord]
 # The command ----------------------------------------------------------------------------------------------------------
 
 
-def test_score_command_checks_the_sentences(older: Path, trained: tuple[Path, RunRecord], capsys: Any) -> None:
-    results = older.parent
-    assert score(results) == 0
-    assert f"none stored: --sentences --run {RUN.id} writes them" in capsys.readouterr().out
-    arrays = run_store.load_sentences(trained[0], RUN.id)
+def test_score_command_checks_the_sentences(trained: tuple[Path, RunRecord], tmp_path: Path, capsys: Any) -> None:
+    shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
+    record = trained[1]
+    assert score(tmp_path) == 0
+    arrays = run_store.load_sentences(tmp_path, RUN.id)
     for name in ("bleu_sacre", "nats"):
         wrong = {key: array.copy() for key, array in arrays.items()}
         wrong[name][:2] += np.array(50, wrong[name].dtype)
-        run_store.add_fingerprint(results, RUN.id, "sentences", run_store.save_sentences(results, RUN.id, wrong))
-        assert score(results) == 1
+        digest = run_store.save_sentences(tmp_path, RUN.id, wrong)
+        run_store.save_record(tmp_path, replace(record, fingerprints={**record.fingerprints, "sentences": digest}))
+        capsys.readouterr()
+        assert score(tmp_path) == 1
         output = capsys.readouterr().out
         assert f"wrong for {'test_perplexity' if name == 'nats' else name}\n" in output
         assert "1 scores differ" in output
-    run_store.save_sentences(results, RUN.id, arrays)
-    assert score(results) == 2
+    run_store.save_sentences(tmp_path, RUN.id, arrays)
+    assert score(tmp_path) == 2
     assert "damaged" in capsys.readouterr().err
-
-
-def test_score_command_adds_sentences_to_an_older_run(
-    older: Path, trained: tuple[Path, RunRecord], capsys: Any
-) -> None:
-    before = (older / run_store.RECORD).read_text()
-    assert score(older.parent, "--sentences") == 0
-    assert "sentences.safetensors is written" in capsys.readouterr().out
-    digest = files.file_digest(older / run_store.SENTENCES)
-    after = (older / run_store.RECORD).read_text()
-    assert after.replace(f',\n  "sentences": "{digest}"', "") == before
-    expected = run_store.load_sentences(trained[0], RUN.id)
-    loaded = run_store.load_sentences(older.parent, RUN.id, digest)
-    for name, array in expected.items():
-        np.testing.assert_allclose(loaded[name], array, rtol=1e-5, strict=True)
-    assert score(older.parent, "--sentences") == 0
-    assert "sentences.safetensors is there already" in capsys.readouterr().out
-    assert (older / run_store.RECORD).read_text() == after
-
-
-def test_score_command_seals_again_unless_edited(trained: tuple[Path, RunRecord], tmp_path: Path) -> None:
-    path = run_store.save_record(tmp_path, trained[1])
-    sealed = json.loads(path.read_text())
-    run_store.add_fingerprint(tmp_path, RUN.id, "sentences", "0" * 64)
-    value = json.loads(path.read_text())
-    assert value == {**sealed, "fingerprints": {**sealed["fingerprints"], "sentences": "0" * 64}, "seal": value["seal"]}
-    assert value["seal"] == files.seal(value) != sealed["seal"]
-    edited = {**value, "note": "edited"}
-    files.write_json(path, edited)
-    with pytest.raises(ValueError, match=r"record\.json: its seal is not that of its content"):
-        run_store.add_fingerprint(tmp_path, RUN.id, "sentences", "1" * 64)
-    assert json.loads(path.read_text()) == edited
-
-
-def without_weights(folder: Path) -> None:
-    (folder / "weights.json").unlink()
-
-
-def with_other_weights(folder: Path) -> None:
-    weights = run_store.load_weights(folder.parent, RUN.id)
-    digest = run_store.save_weights(
-        folder.parent, RUN.id, {name: array * np.float32(1.01) for name, array in weights.items()}
-    )
-    run_store.add_fingerprint(folder.parent, RUN.id, "trained_weights", digest)
-
-
-def with_other_scores(folder: Path) -> None:
-    value = json.loads((folder / run_store.RECORD).read_text())
-    files.write_json(folder / run_store.RECORD, {**value, "scores": {**value["scores"], "chrf": 99.0}})
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (without_weights, "needs its model with the stored weights: "),
-        (with_other_weights, "its weights give test_perplexity="),
-        (with_other_scores, "needs a run whose scores agree"),
-    ],
-)
-def test_score_command_with_foreign_files_is_refused(
-    older: Path, change: Callable[[Path], None], message: str, capsys: Any
-) -> None:
-    change(older)
-    before = {path.name: path.read_bytes() for path in older.iterdir()}
-    assert score(older.parent, "--sentences") == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert message in error
-    assert {path.name: path.read_bytes() for path in older.iterdir()} == before
