@@ -55,17 +55,13 @@ def _kept_epoch(record: RunRecord) -> EpochRecord | None:
 
 @dataclass(frozen=True)
 class Summary:
-    """The mean over seeds and, with two values or more, the standard deviation (n − 1)."""
+    """The values of a metric over seeds, and their mean."""
 
     values: tuple[float, ...]
 
     @property
     def mean(self) -> float | None:
         return statistics.fmean(self.values) if self.values else None
-
-    @property
-    def deviation(self) -> float | None:
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
 
 
 @dataclass(frozen=True)

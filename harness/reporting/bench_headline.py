@@ -8,7 +8,7 @@ from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
 from harness.analysis.leaderboard import MetricLeaderboard, TableAnalysis
 from harness.analysis.metric_registry import MAIN
 from harness.reporting.document import Headline
-from harness.reporting.formatting import listed
+from harness.reporting.formatting import interval_words, listed
 from harness.reporting.report_sections import budget_title
 from harness.text import count
 
@@ -33,11 +33,11 @@ def _finding(judged: TableAnalysis) -> str:
     row = table.rows[judged.labels.index(best)]
     summary = row.summary(MAIN)
     assert summary.mean is not None
-    spread = "" if summary.deviation is None else f" ± {summary.deviation:.1f}"
-    seeds = count(len(summary.values), "seed")
+    interval = interval_words(board.intervals[best], 1)
+    seeds = count(len(summary.values), "seed") + (f", {interval}" if interval else "")
     epochs = max(len(record.curve) for record in row.records)
     after = f"After {count(epochs, 'epoch')} " if epochs else ""
-    finding = f"{after}{best} reaches {summary.mean:.1f}{spread} sacreBLEU ({seeds}) on {where}"
+    finding = f"{after}{best} reaches {summary.mean:.1f} sacreBLEU ({seeds}) on {where}"
     return f"{finding}{_lead(board, rest)}."
 
 

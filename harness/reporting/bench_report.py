@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from harness.analysis import statistics
 from harness.analysis.effects import METHOD, Conclusion, Difference, Method
+from harness.analysis.evidence import Evidence
 from harness.analysis.fairness import other_vocabulary
 from harness.analysis.grouping import TableRow
 from harness.analysis.inference import LEAST_SEEDS
@@ -218,9 +220,10 @@ def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> str | 
             value=interval.mean,
             tone="best" if len(board.ranking) > 1 and label == board.ranking[0] else "",
         )
-    deviation, digits = summary.deviation, metric.decimals(summary.mean / metric.divisor)
-    constant = deviation is None or (deviation == 0 and metric.digits == 0)
-    detail = "" if constant or deviation is None else f"± {deviation / metric.divisor:,.{digits}f}"
+    seeds, values = zip(*row.by_seed(name).items(), strict=True)
+    estimate = statistics.interval(Evidence(label, seeds, values), scale=metric.scale)
+    digits = metric.decimals(summary.mean / metric.divisor)
+    detail = between(estimate, digits, metric.divisor) if len(set(values)) > 1 else ""
     mark = OTHER_VOCABULARY if _has_other_vocabulary(judged, row, name) else ""
     return Cell(metric.format(summary.mean), mark=mark, detail=detail, value=summary.mean)
 
@@ -253,7 +256,7 @@ def _notes(judged: TableAnalysis) -> list[str]:
         notes.append("A rank lies between the significantly better and the significantly worse variants.")
         notes += [line for board in boards for line in board.notes]
     if any(len(row.counted) > 2 for row in judged.table.rows):
-        notes.append("Ranges are 95 % intervals, ± the standard deviation over seeds.")
+        notes.append("Ranges are 95 % intervals.")
     return notes
 
 

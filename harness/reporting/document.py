@@ -61,7 +61,7 @@ class Cell:
 
     Attributes:
         mark: The symbol of a conclusion, right of the text.
-        detail: An interval or a deviation, shown smaller.
+        detail: An interval, shown smaller.
         value: The sort key of the cell.
         tone: The colour of the cell: "better", "worse", or "best" for the best of a column.
     """
@@ -74,7 +74,7 @@ class Cell:
 
     def __str__(self) -> str:
         """Return text, mark and detail on one line, for formats without markup."""
-        detail = self.detail if self.detail.startswith("±") or not self.detail else f"({self.detail})"
+        detail = f"({self.detail})" if self.detail else ""
         return " ".join(filter(None, (self.text, self.mark, detail)))
 
 

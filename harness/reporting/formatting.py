@@ -68,11 +68,20 @@ def bounds(estimate: HasInterval, digits: int, divisor: float = 1.0) -> str:
     return f"{signed(estimate.low / divisor, digits)} to {signed(estimate.high / divisor, digits)}"
 
 
-def between(estimate: HasInterval, digits: int) -> str:
+def between(estimate: HasInterval, digits: int, divisor: float = 1.0) -> str:
     """Return the ends of an interval of a mean, or the values of two seeds, or an empty string."""
     if estimate.low is not None and estimate.high is not None:
-        return f"{estimate.low:,.{digits}f} to {estimate.high:,.{digits}f}"
-    return "; ".join(f"{value:,.{digits}f}" for value in estimate.values) if len(estimate.values) == 2 else ""
+        return f"{estimate.low / divisor:,.{digits}f} to {estimate.high / divisor:,.{digits}f}"
+    values = [f"{value / divisor:,.{digits}f}" for value in estimate.values]
+    return "; ".join(values) if len(values) == 2 else ""
+
+
+def interval_words(estimate: HasInterval, digits: int) -> str:
+    """Return the interval of a mean in words, such as "95 % interval 33.7 to 36.5", or an empty string."""
+    if estimate.low is not None:
+        over = " over test sentences" if len(estimate.values) == 1 else ""
+        return f"95 % interval{over} {between(estimate, digits)}"
+    return between(estimate, digits).replace("; ", " and ")
 
 
 def mebibytes(size: float | None) -> str:

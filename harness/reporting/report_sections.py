@@ -57,7 +57,8 @@ DEFINITIONS = (
     "With one seed the test is paired approximate randomisation over the test sentences, as in sacreBLEU: it says "
     "nothing about other seeds. With two seeds both values are shown and nothing is tested. Below 6 seeds every test "
     "assumes normally distributed seed noise.",
-    "Numbers are means over the seeds that completed; ± is the standard deviation over them (n − 1).",
+    "Numbers are means over the seeds that completed, ranges 95 % intervals over seeds and, for scores whose sentence "
+    "statistics are stored, test sentences; with one seed over test sentences alone. Two seeds have no interval.",
 )
 
 

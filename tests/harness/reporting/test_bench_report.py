@@ -89,9 +89,32 @@ def test_leaderboard_says_which_rows_are_tied_with_the_best() -> None:
     ]
 
 
-def test_one_seed_has_no_deviation_and_says_so() -> None:
+def test_one_seed_says_that_its_noise_is_unknown() -> None:
     assert "seed noise is unknown" in terminal(runs(seeds=1))
-    assert "±" not in terminal(runs(seeds=1))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"),
+    [
+        (1, "reaches 35.0 sacreBLEU (1 seed) on"),
+        (2, "reaches 35.5 sacreBLEU (2 seeds, 35.0 and 36.0) on"),
+        (3, "reaches 36.0 sacreBLEU (3 seeds, 95 % interval 33.6 to 38.5) on"),
+    ],
+)
+def test_headline_names_the_interval_of_the_table(seeds: int, expected: str) -> None:
+    records = [replace(run, scores={"bleu_sacre": 35.0 + run.spec.seed}) for run in runs("paper", seeds=seeds)]
+    assert expected in bench_report.document(records, method=QUICK).headline.finding
+
+
+def test_leaderboard_costs_have_intervals_too() -> None:
+    records = [
+        replace(run, speed={"training_tokens_per_second": 4000.0 + 10 * run.spec.seed})
+        for run in runs("paper", seeds=3)
+    ]
+    (judged,) = analyse_bench(records, method=QUICK).tables
+    table = bench_report.leaderboard(judged)
+    cell = table.rows[0][table.heads.index("training tokens/s")]
+    assert str(cell) == "4,010 (3,985 to 4,035)"
 
 
 def test_unlike_runs_never_share_a_table() -> None:
