@@ -295,7 +295,8 @@ def _scores(tables: Sequence[TableAnalysis]) -> list[Block]:
             titles = " and ".join(METRICS[name].title for name in names)
             alt = f"Points, one per variant: {titles} of {', '.join(judged.labels)}"
             caption = f"{judged.table.heading}. {titles} on the test set."
-            draw = partial(run_plots.scores, rows, judged.labels, names)
+            intervals = {name: judged.leaderboards[name].intervals for name in names if name in judged.leaderboards}
+            draw = partial(run_plots.scores, rows, judged.labels, names, intervals)
             blocks.append(Figure(f"{slug}-scores", caption, short_line(alt, longest=600), draw))
     return [Heading("Scores", slug="scores"), *blocks] if blocks else []
 

@@ -70,7 +70,7 @@ def learning_rates(trainings: Mapping[str, Training]) -> Figure:
         axes.plot(points, rates, color=line.colour, linestyle=line.dashes, lw=1.8)
         axes.plot(points[-1:], rates[-1:], **{**line.line, "linestyle": "none"})
         ends.append((float(points[-1]), rates[-1], ", ".join(names), line))
-    axes.set_title("Learning rate, as each source trains its variant; the marker is the end of its training")
+    subtitle(picture, "The marker is the end of a training")
     axes.set_xlabel(f"update ({TRAINING_PAIRS:,} training pairs)")
     axes.set_ylabel("learning rate")
     axes.set_xlim(0, None)

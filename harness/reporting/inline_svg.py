@@ -10,7 +10,7 @@ import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from harness.reporting.plot_style import EXTERNAL_COLOURS, FAINT, GRID, INK, STYLES, TIP, styled
+from harness.reporting.plot_style import EXTERNAL_COLOURS, FAINT, GRID, INK, SERIES, STYLES, TIP, styled
 
 SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 COLOURS = {
@@ -56,17 +56,21 @@ def inline(plot: Figure, name: str, label: str) -> Markup:
 
 
 def _adapt(element: tree.Element, name: str, used: set[str]) -> None:
-    """Replace colours and ids of an element, shorten its numbers, and turn a tip into a `<title>`."""
+    """Replace colours and ids of an element, shorten its numbers, and name its series and tooltip."""
     element.tag = element.tag.removeprefix(SVG)
     if element.tag == "svg":
         element.attrib.pop("xmlns", None)
     for key in [key for key in element.attrib if key.startswith(XLINK)]:
         element.attrib[key.removeprefix(XLINK)] = element.attrib.pop(key)
     identifier = element.attrib.pop("id", "")
-    if identifier.startswith(TIP):
-        title = tree.Element("title")
-        title.text = identifier.removeprefix(TIP)
-        element.insert(0, title)
+    if identifier.startswith(SERIES):
+        label, _, tip = identifier.removeprefix(SERIES).partition(TIP)
+        if label:
+            element.attrib["data-series"] = label
+        if tip:
+            title = tree.Element("title")
+            title.text = tip
+            element.insert(0, title)
     if identifier in used:
         element.attrib["id"] = f"{name}-{identifier}"
     for key, value in element.attrib.items():

@@ -112,7 +112,7 @@ def _learning_rates() -> list[Block]:
     heads = ("variant", *(f"update {update:,}" for update in updates))
     return [
         Heading("Learning rates", slug="learning-rates"),
-        Text("With the budget `source` each variant is trained as its source trains it."),
+        Text("With the budget “source” each variant is trained as its source trains it."),
         Figure(
             "learning-rates",
             "Learning rate against updates, as each source trains its variant.",

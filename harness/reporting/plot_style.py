@@ -24,8 +24,8 @@ from harness.storage import files
 from harness.text import short_line
 
 INK, FAINT, GRID = "#222222", "#767676", "#DDDDDD"
-TIP = "tip: "
-"""The prefix of the id of an element; the rest of the id is its tooltip in the HTML page."""
+SERIES, TIP = "series: ", "\u2028"
+"""The prefix of the id of an element that names its series, and the separator before its tooltip."""
 
 SETTINGS: Any = {
     "axes.edgecolor": FAINT,
@@ -187,6 +187,11 @@ def say(axes: Axes, sentence: str) -> None:
     axes.text(0.5, 0.5, textwrap.fill(sentence, 40), ha="center", va="center", color=FAINT, transform=axes.transAxes)
     axes.set_xticks([])
     axes.set_yticks([])
+
+
+def series(label: str, tip: str = "") -> str:
+    """Return the id of an element that the HTML page highlights and switches off with its series."""
+    return f"{SERIES}{short_line(label)}{TIP}{short_line(tip)}"
 
 
 # Labels ---------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from harness.analysis.effects import Interval
 from harness.analysis.grouping import TableRow
 from harness.analysis.metric_registry import MAIN, METRICS, Metric
 from harness.analysis.scales import Reals, Scale
@@ -20,12 +22,12 @@ from harness.reporting.document import Table
 from harness.reporting.formatting import MISSING, significant_digits
 from harness.reporting.plot_style import (
     FAINT,
-    TIP,
     Style,
     figure,
     label_ends,
     logarithmic,
     row_styles,
+    series,
     short,
     styled,
     subtitle,
@@ -33,6 +35,8 @@ from harness.reporting.plot_style import (
 
 SPEEDS = ("training_tokens_per_second", "decoding_sentences_per_second")
 PANELS_PER_ROW = 4
+Intervals = Mapping[str, Mapping[str, Interval]]
+"""Intervals by metric and label."""
 
 
 # Learning curves ------------------------------------------------------------------------------------------------------
@@ -138,6 +142,7 @@ def learning_curves(rows: Sequence[TableRow], labels: Sequence[str], chart: Curv
         if index:
             _line(axes, panels[0].curves[first_field], color="#BBBBBB", lw=1.2, zorder=1)
         _draw(axes, panel, chart)
+        axes.set_gid(series(panel.label))
         axes.set_title(short(panel.label, width=30), fontsize=9.5)
         axes.tick_params(labelbottom=index + columns >= len(panels))
         if index + columns >= len(panels):
@@ -145,7 +150,7 @@ def learning_curves(rows: Sequence[TableRow], labels: Sequence[str], chart: Curv
         if index % columns == 0:
             axes.set_ylabel(chart.unit)
     grid[0, 0].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
-    reference = "; grey: validation of the first panel" if chart is LOSSES and len(panels) > 1 else ""
+    reference = f"; grey: {chart.lines[first_field][0]} of the first panel" if len(panels) > 1 else ""
     subtitle(picture, f"{chart.heading}{reference}")
     picture.draw_without_rendering()
     picture.set_layout_engine("none")
@@ -219,25 +224,36 @@ def _reading(curve: Reals, epoch: int, digits: int) -> str:
 
 
 @styled
-def scores(rows: Sequence[TableRow], labels: Sequence[str], names: Sequence[str]) -> Figure:
-    """Draw scores of the test set, one panel each: every seed as a ring, the mean as the variant's marker."""
+def scores(
+    rows: Sequence[TableRow], labels: Sequence[str], names: Sequence[str], intervals: Intervals = MappingProxyType({})
+) -> Figure:
+    """Draw scores of the test set, one panel each: seeds as rings, means as markers, intervals by label as lines."""
     picture, grid = figure(11, 1.2 + 0.42 * max(len(rows), 2), columns=len(names), sharey=True)
     for axes, name in zip(grid[0], names, strict=True):
         metric = METRICS[name]
         axes.set_title(f"{metric.heading}, {'lower' if metric.less_is_better else 'higher'} is better")
-        _dots(axes, rows, labels, name)
+        _dots(axes, rows, labels, name, intervals.get(name, {}))
     axes = grid[0, 0]
     axes.set_yticks(range(len(rows)), [short(label, width=30) for label in labels])
     axes.set_ylim(len(rows) - 0.4, -0.7)
     rings = "rings are seeds, markers their means; " if any(len(row.counted) > 1 for row in rows) else ""
-    subtitle(picture, f"{rings}axes do not start at 0")
+    lines = "Lines are 95 % intervals; " if intervals else ""
+    subtitle(picture, f"{lines}{rings}axes do not start at 0")
     return picture
 
 
-def _dots(axes: Axes, rows: Sequence[TableRow], labels: Sequence[str], name: str) -> None:
+def _dots(
+    axes: Axes, rows: Sequence[TableRow], labels: Sequence[str], name: str, intervals: Mapping[str, Interval]
+) -> None:
+    ends = {
+        label: (interval.low, interval.high)
+        for label, interval in intervals.items()
+        if interval.low is not None and interval.high is not None
+    }
     values = [value for row in rows for value in row.by_seed(name).values()]
+    values += [end for pair in ends.values() for end in pair]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    margin = 0.25 * max(high - low, 0.5)
+    margin = 0.1 * max(high - low, 0.5)
     axes.set_xlim(low - margin, high + margin)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -253,7 +269,9 @@ def _dots(axes: Axes, rows: Sequence[TableRow], labels: Sequence[str], name: str
             axes.plot(seeds, [index + 0.3] * len(seeds), ls="none", marker="o", ms=4, mfc="none", mec=style.colour)
         mean = float(np.mean(seeds))
         text = METRICS[name].format(mean)
-        axes.plot([mean], [index], gid=f"{TIP}{label}: {text}", **_point(style, size=7.5))
+        if label in ends:
+            axes.plot(ends[label], [index] * 2, color=style.colour, lw=2, zorder=1.5)
+        axes.plot([mean], [index], gid=series("", f"{label}: {text}"), **_point(style, size=7.5))
         axes.annotate(text, (mean, index), (0, 7), textcoords="offset points", ha="center", size=8)
 
 
@@ -278,7 +296,7 @@ def _speed_and_quality(row: TableRow, name: str) -> tuple[float, float] | None:
 @styled
 def quality_against_speed(rows: Sequence[TableRow], labels: Sequence[str], names: Sequence[str]) -> Figure:
     """Draw the main metric against speeds as labelled means; a grey line joins the Pareto front."""
-    picture, grid = figure(11, 4.2, columns=len(names), sharey=True)
+    picture, grid = figure(11, 3.6, columns=len(names), sharey=True)
     for axes, name in zip(grid[0], names, strict=True):
         ends = []
         for row, label, style in zip(rows, labels, row_styles(rows), strict=True):
@@ -286,7 +304,7 @@ def quality_against_speed(rows: Sequence[TableRow], labels: Sequence[str], names
             if point is None:
                 continue
             tip = f"{label}: {METRICS[MAIN].format(point[1])}, {significant_digits(point[0])} {METRICS[name].unit}"
-            axes.plot([point[0]], [point[1]], gid=f"{TIP}{tip}", zorder=3, **_point(style, size=8))
+            axes.plot([point[0]], [point[1]], gid=series(label, tip), zorder=3, **_point(style, size=8))
             ends.append((*point, label, style))
         xs, ys = [x for x, *_ in ends], [y for _, y, *_ in ends]
         front = pareto_front(list(zip(xs, ys, strict=True)))

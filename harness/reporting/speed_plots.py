@@ -57,7 +57,7 @@ GROUPS: dict[Group, str] = {
     "compute": STYLES["learned_positions"].colour,
 }
 WIDE = 10.0
-"""The ratio of the largest to the smallest value above which narrow panels only have ticks at powers of ten."""
+"""The ratio of the largest to the smallest value above which narrow panels have few ticks."""
 
 LABELLED = 0.045
 """The smallest share of a bar that is labelled with its value."""
@@ -208,7 +208,7 @@ def _log_limits(panels: Sequence[Axes], ends: Sequence[float]) -> None:
         axes.set_xlim(low / margin, high * margin)
         logarithmic(axes, "x")
         if len(panels) > 1 and high / low > WIDE:
-            axes.xaxis.set_major_locator(LogLocator(subs=(1,), numticks=8))
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 3), numticks=8))
 
 
 # Breakdown ------------------------------------------------------------------------------------------------------------

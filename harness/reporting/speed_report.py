@@ -1,4 +1,4 @@
-"""The report of a speed document: ratios first, then training and decoding; everything else is disclosed."""
+"""The report of a speed document: ratios and the main figures of each subject first; everything else is disclosed."""
 
 from __future__ import annotations
 
@@ -64,10 +64,14 @@ def write(document: SpeedDocument, folder: Path) -> Path:
 def report(document: SpeedDocument) -> Document:
     """Return the report of a speed document."""
     ratios = _disclosure("Every ratio", speed_tables.comparisons(document))
-    training = _disclosure("Training in numbers", speed_tables.training(document))
+    training, decoding = speed_tables.training(document), speed_tables.decoding(document)
     peak = [*speed_tables.evaluation(document), *speed_tables.matmul_peak(document)]
-    training += _disclosure("Evaluation and matmul peak", peak)
-    decoding = _disclosure("Decoding in numbers", speed_tables.decoding(document))
+    details = [
+        *_disclosure("Training", [*_figure(document, "training"), *training] if training else [], "training"),
+        *_disclosure("Decoding", [*_figure(document, "decoding"), *decoding] if decoding else [], "decoding"),
+        *_cost(document),
+        *_disclosure("Evaluation and matmul peak", peak, "peak"),
+    ]
     return Document(
         title="Bakeoff: training and decoding speed",
         headline=speed_findings.headline(document),
@@ -78,9 +82,7 @@ def report(document: SpeedDocument) -> Document:
             Links(LINKS),
             *_section("Compared with baselines", "comparisons", _figure(document, "ratios"), ratios),
             *_section("At a glance", "overview", (), speed_tables.at_a_glance(document)),
-            *_section("Training", "training", _figure(document, "training"), training),
-            *_section("Decoding", "decoding", _figure(document, "decoding"), decoding),
-            *_section("Where the time goes", "cost", (), _cost(document)),
+            *_section("Details", "details", (), details),
             Heading("Limits", slug="limits"),
             Items(tuple(speed_findings.limits(document))),
             *_method(document),

@@ -137,6 +137,35 @@
   }
   all("figure.readable").forEach(readable);
 
+  // Series: the one under the pointer is highlighted; buttons switch them off and on.
+  function switchable(figure) {
+    const svg = one("svg", figure), parts = all("[data-series]", svg), names = [...new Set(parts.map((part) => part.dataset.series))];
+    if (names.length < (one(".legend", figure) ? 2 : 3)) return;
+    function pick(name) {
+      svg.classList.toggle("picking", name !== undefined);
+      for (const part of parts) part.classList.toggle("picked", part.dataset.series === name);
+    }
+    const legend = one(".legend", figure) ?? make("ul", "", { class: "legend" });
+    if (!legend.isConnected) {
+      one("figcaption", figure).after(legend);
+      for (const _ of names) legend.appendChild(make("li")).append(make("span"));
+    }
+    all("span", legend).forEach((span, index) => {
+      const name = names[index], control = make("button", name, { type: "button", "aria-pressed": "true" });
+      span.replaceWith(control);
+      control.addEventListener("click", () => {
+        const off = control.getAttribute("aria-pressed") === "true";
+        control.setAttribute("aria-pressed", String(!off));
+        for (const part of parts) if (part.dataset.series === name) part.classList.toggle("off", off);
+      });
+      for (const event of ["pointerenter", "focus"]) control.addEventListener(event, () => pick(name));
+      for (const event of ["pointerleave", "blur"]) control.addEventListener(event, () => pick());
+    });
+    svg.addEventListener("pointerover", (event) => pick(event.target.closest("[data-series]")?.dataset.series));
+    svg.addEventListener("pointerleave", () => pick());
+  }
+  all("figure:has([data-series])").forEach(switchable);
+
   // Translations: JSON, compressed with gzip, as base64.
   const PAGE = 5;
   async function unpack(text) {

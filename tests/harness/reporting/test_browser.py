@@ -170,6 +170,25 @@ def test_curves_can_be_read_by_pointer_and_by_keyboard(report: Path, open_page: 
     assert int(figure.locator(".at").inner_text().split()[1]) > near
 
 
+def test_series_are_highlighted_and_switched_off(report: Path, open_page: Open) -> None:
+    view = open_page(report)
+    for name in ("curves", "speed"):
+        figure = view.page.locator(f"#{name} figure").first
+        labels = figure.locator(".legend button").all_inner_texts()
+        control = figure.locator(".legend button").first
+        series, others = (figure.locator(f'[data-series="{label}"]') for label in labels[:2])
+        others = others.first
+        control.hover()
+        assert series.first.evaluate("part => getComputedStyle(part).opacity") == "1"
+        assert others.evaluate("part => getComputedStyle(part).opacity") == "0.15"
+        control.click()
+        view.page.mouse.move(0, 0)
+        assert control.get_attribute("aria-pressed") == "false"
+        control.blur()
+        assert {part.evaluate("part => getComputedStyle(part).opacity") for part in series.all()} == {"0.15"}
+        assert others.evaluate("part => getComputedStyle(part).opacity") == "1"
+
+
 def test_the_explorer_searches_filters_pages_and_marks(report: Path, open_page: Open) -> None:
     view = open_page(report)
     part = view.page.locator(".explorer[data-ready]").first

@@ -17,7 +17,16 @@ from matplotlib.image import imread
 from record_factory import broken, record
 
 from harness.analysis.grouping import rows
-from harness.reporting import bench_report, concept_plots, csv_export, document, plot_style, run_plots
+from harness.reporting import (
+    bench_report,
+    concept_plots,
+    csv_export,
+    document,
+    inline_svg,
+    plot_style,
+    render_html,
+    run_plots,
+)
 from harness.reporting.run_plots import BLEU, LOSSES
 from harness.storage.records import RunRecord
 from impls import formulas
@@ -62,6 +71,12 @@ DRAW: dict[str, Callable[[Any, Any], Figure]] = {
 def test_plots_of_records_are_drawn(name: str, records: list[RunRecord]) -> None:
     table = rows(records)
     assert is_drawn(pixels(DRAW[name](table, [row.label for row in table])))
+
+
+def test_every_colour_of_a_plot_is_in_the_style_sheet() -> None:
+    style_sheet = (render_html.TEMPLATES / "report.css").read_text(encoding="utf-8")
+    names = {value.removeprefix("var(").removesuffix(")") for value in inline_svg.COLOURS.values()}
+    assert not [name for name in names if name.startswith("--") and f"{name}: light-dark(" not in style_sheet]
 
 
 def test_curves_need_two_epochs_and_speed_two_points() -> None:

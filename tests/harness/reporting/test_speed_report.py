@@ -29,7 +29,7 @@ from harness.speed.speed_document import SpeedDocument
 from harness.speed.timed_model import TrainingTimes
 from harness.speed.timing import DERIVED, Samples
 
-EVERY = ("comparisons", "overview", "training", "decoding", "cost", "limits", "method")
+EVERY = ("comparisons", "overview", "details", "limits", "method")
 PICTURES = {"training", "decoding", "ratios", "breakdown", "scaling"}
 
 
@@ -68,7 +68,7 @@ def test_every_section_is_there_in_order_and_in_the_contents(page: str, markdown
     assert tuple(re.findall(r'<section id="(\w+)"', page)) == ("verdict", *EVERY)
     assert tuple(re.findall(r'<li><a href="#(\w+)">', page)) == EVERY
     titles = re.findall(r"^## (.*)$", markdown, re.MULTILINE)
-    assert titles == ["Compared with baselines", "At a glance", "Training", "Decoding", "Limits"]
+    assert titles == ["Compared with baselines", "At a glance", "Limits"]
     assert len(markdown.split("\n")) <= 150
 
 
@@ -295,7 +295,7 @@ def test_an_incomplete_document_has_a_page_that_says_so(tmp_path: Path) -> None:
     page = speed_report.write(bare(), tmp_path).read_text(encoding="utf-8")
     markdown = (tmp_path / "index.md").read_text(encoding="utf-8")
     assert tuple(re.findall(r'<section id="(\w+)"', page)) == (
-        "verdict", "overview", "training", "limits", "method"
+        "verdict", "overview", "details", "limits", "method"
     )  # fmt: skip
     assert [path.name for path in sorted((tmp_path / "figures").iterdir())] == ["training.svg"]
     assert '<p class="warning">Incomplete: interrupted by SIGTERM.' in page
@@ -356,7 +356,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
         assert not any("javascript" in reference for reference in outline.references)
         assert "\u202e" not in content
         assert content is not page or "window.ran=1" in escaping.unescape(content)
-    assert outline.tags.count("img") == 2, "training and ratios"
+    assert outline.tags.count("img") == 1, "ratios"
 
 
 def test_a_picture_of_very_many_subjects_stays_small(document: SpeedDocument) -> None:
