@@ -147,9 +147,9 @@ def attention(stored: StoredRun) -> Iterator[str]:
     maps = run_store.load_attention(stored.results, stored.name, digest)
     tokens = {hypothesis.sentence: len(hypothesis.tokens) for hypothesis in stored.hypotheses}
     for sentence, weights in maps.items():
-        rows = tokens.get(sentence, -1) + 1
-        yield from unequal(f"sentence {sentence}: rows of attention", weights.shape[1], rows, "its tokens and <eos>")
-        if weights.shape[1] == rows and not np.allclose(weights.sum(axis=-1, dtype=np.float64), 1, atol=HALF_PRECISION):
+        rows, expected = weights.shape[-2], tokens.get(sentence, -1) + 1
+        yield from unequal(f"sentence {sentence}: rows of attention", rows, expected, "its tokens and <eos>")
+        if rows == expected and not np.allclose(weights.sum(axis=-1, dtype=np.float64), 1, atol=HALF_PRECISION):
             yield f"sentence {sentence}: its attention does not add up to 1"
 
 

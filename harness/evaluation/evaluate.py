@@ -135,14 +135,13 @@ def test_nats(model: Judge, prepared: Dataset) -> tuple[Scored, Arrays]:
 def test_attention(model: Seq2SeqModel, prepared: Dataset, translations: Sequence[Sequence[int]]) -> dict[int, Numbers]:
     """Return the cross attention of the first test sentences for these translations of them.
 
-    Shapes: by sentence number float16 [layers,T,S], a mean over heads. Row t belongs to target token t, and the last
-    row to `<eos>`. Source positions are those of the sentence's ids, `<sos>` and `<eos>` included.
+    Shapes: by sentence number float16 [layers,H,T,S]. Row t belongs to target token t, and the last row to `<eos>`.
+    Source positions are those of the sentence's ids, `<sos>` and `<eos>` included.
     """
     attention = {}
     for number, tokens in enumerate(translations):
         target: Ids = np.array([[SOS, *tokens]], dtype=np.int32)
-        weights = model.cross_attention(prepared.test.source[number][None], target)[0]
-        attention[number] = weights.astype(np.float64).mean(axis=1).astype(np.float16)
+        attention[number] = model.cross_attention(prepared.test.source[number][None], target)[0].astype(np.float16)
     return attention
 
 

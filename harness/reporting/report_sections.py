@@ -120,8 +120,8 @@ def attention(tables: Sequence[TableAnalysis], results: Path | None, texts: Corp
     if data is None:
         return []
     note = (
-        "How much each target token (row) attends to each source token (column), in percent, a mean over the heads of "
-        "a layer."
+        "How much each target token (row) attends to each source token (column), in percent. Early runs stored the "
+        "mean over heads alone."
     )
     widget = Widget("attention", data)
     return [Heading("Attention", slug="attention"), Disclosure("Attention weights", (Text(note, "aside"), widget))]

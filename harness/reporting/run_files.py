@@ -14,6 +14,7 @@ from harness.evaluation import metrics
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import DataSpec
 from harness.reporting.translation_explorer import ROOM_BYTES, TranslationColumn, explorer, packed
+from harness.reporting.word_alignment import align
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import SENTENCE_CHARACTERS, short_line
@@ -36,6 +37,8 @@ class CorpusText:
 
 
 CorpusTexts = Mapping[DataSpec, CorpusText]
+MOST_ATTENDED = 12
+"""The rows with attention in a page, at most."""
 
 
 # Translations ---------------------------------------------------------------------------------------------------------
@@ -67,7 +70,9 @@ def _explorer(tables: Sequence[RunTable], results: Path, texts: CorpusTexts, roo
         hypotheses = _hypotheses(results, record)
         if hypotheses:
             lines = {item.sentence: short_line(item.text, longest=SENTENCE_CHARACTERS) for item in hypotheses}
-            columns.append(TranslationColumn(label, record.spec.seed, lines, _sentence_chrf(results, record)))
+            aligned = _aligned(results, record, hypotheses, texts.get(record.spec.data))
+            chrf = _sentence_chrf(results, record)
+            columns.append(TranslationColumn(label, record.spec.seed, lines, chrf, aligned))
     data = tables[0].records[0].spec.data
     text = next((texts[record.spec.data] for _, record in runs if record.spec.data in texts), CorpusText((), ()))
     source, reference = (
@@ -99,6 +104,7 @@ def _explorer(tables: Sequence[RunTable], results: Path, texts: CorpusTexts, roo
         "seeds": content.data["seeds"],
         "languages": languages,
         "has_reference": bool(content.data["reference"]),
+        "attended": content.data["attended"],
         "packed": packed({**content.data, "languages": languages, "case": data.case}),
     }
 
@@ -123,6 +129,26 @@ def _sentence_chrf(results: Path, record: RunRecord) -> list[float]:
         return []
     sums = run_store.load_sentences(results, record.id, record.fingerprints.get("sentences")).get("chrf")
     return [] if sums is None else [round(float(score), 1) for score in metrics.score_from_sums("chrf", sums)]
+
+
+def _aligned(
+    results: Path, record: RunRecord, hypotheses: Sequence[run_store.Hypothesis], text: CorpusText | None
+) -> dict[int, list[int]]:
+    """Return the alignment of each sentence with stored attention; without the source it has no words."""
+    maps = run_store.load_attention(results, record.id, record.fingerprints.get("attention"))
+    return {
+        item.sentence: align(
+            maps[item.sentence],
+            text.source[item.sentence],
+            text.source_tokens[item.sentence],
+            item.text,
+            item.tokens,
+        )
+        if text and item.sentence < min(len(text.source), len(text.source_tokens))
+        else []
+        for item in hypotheses
+        if item.sentence in maps
+    }
 
 
 # Positions and attention ----------------------------------------------------------------------------------------------
@@ -163,8 +189,10 @@ def attention(tables: Sequence[RunTable], results: Path, texts: CorpusTexts) -> 
         ValueError: A stored file is damaged; the message names it.
     """
     data: list[dict[str, Any]] = []
-    numbered = False
-    for label, record in _first_completed(tables):
+    numbered, runs = False, _first_completed(tables)
+    for label, record in runs:
+        if len(data) == MOST_ATTENDED:
+            break
         maps = run_store.load_attention(results, record.id, record.fingerprints.get("attention"))
         if maps:
             text = texts.get(record.spec.data)
@@ -173,23 +201,26 @@ def attention(tables: Sequence[RunTable], results: Path, texts: CorpusTexts) -> 
     if not data:
         return None
     first = data[0]["sentences"][0]
-    width, digits = len(first["source"]), first["layers"][0]
-    shares = [int(digits[start : start + 2]) for start in range(0, len(digits), 2)]
-    caption = f"{data[0]['label']}, sentence {first['number']}, layer 1: weight in percent"
+    width, heads = len(first["source"]), first["layers"][0]
+    digits = [[int(head[start : start + 2]) for start in range(0, len(head), 2)] for head in heads]
+    shares = [round(sum(column) / len(heads)) for column in zip(*digits, strict=True)]
+    caption = f"{data[0]['label']}, sentence {first['number']}, layer 1, mean of heads: weight in percent"
     lines = [(word, shares[row * width : (row + 1) * width]) for row, word in enumerate(first["target"])]
     table = {"caption": caption, "source": first["source"], "lines": lines}
     notes = ["Source words are shown by their place in the sentence: this page holds no text of the corpus."] * numbered
-    return {"notes": notes, "data": data, "first": table}
+    if len(runs) > len(data) == MOST_ATTENDED:
+        notes.append(f"The first {MOST_ATTENDED} rows only.")
+    return {"notes": notes, "packed": packed(data), "first": table}
 
 
 def _attended(
     record: RunRecord, maps: Mapping[int, Any], results: Path, text: CorpusText | None
 ) -> list[dict[str, Any]]:
-    """Return the sentences of a run with their weights, in each layer two digits of percent per pair of words."""
+    """Return the sentences of a run with their weights: per layer and head two digits of percent per pair of words."""
     hypotheses = {item.sentence: item.tokens for item in _hypotheses(results, record)}
     sentences = []
     for number, weights in sorted(maps.items()):
-        _, rows, columns = weights.shape
+        rows, columns = weights.shape[2:]
         source = text.source_tokens[number] if text and number < len(text.source_tokens) else ()
         percent = np.clip(np.rint(100 * np.asarray(weights, np.float64)), 0, 99).astype(int)
         sentences.append(
@@ -197,7 +228,7 @@ def _attended(
                 "number": number,
                 "source": _words(source, columns),
                 "target": _words([*hypotheses.get(number, ()), SPECIAL_TOKENS[EOS]], rows),
-                "layers": ["".join(f"{share:02d}" for share in layer.ravel()) for layer in percent],
+                "layers": [["".join(f"{share:02d}" for share in head.ravel()) for head in layer] for layer in percent],
             }
         )
     return sentences

@@ -8,7 +8,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -22,12 +22,16 @@ STATIC_EXAMPLES = 5
 
 @dataclass(frozen=True)
 class TranslationColumn:
-    """The translations of a variant with one seed, and their chrF, by sentence number."""
+    """The translations of a variant with one seed, and their chrF, by sentence number.
+
+    `aligned` has the source word of each word of a translation, for the sentences with stored attention.
+    """
 
     label: str
     seed: int
     sentences: Mapping[int, str]
     chrf: Sequence[float] = ()
+    aligned: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ def explorer(
     return Explorer(data, examples, seeds[len(included) :], total - len(numbers))
 
 
-def packed(data: Mapping[str, Any]) -> str:
+def packed(data: Any) -> str:
     """Return the data as JSON, compressed with gzip, as base64; the same data give the same text."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     return base64.b64encode(gzip.compress(text, mtime=0)).decode()
@@ -126,6 +130,7 @@ def _data(
             "seed": column.seed,
             "text": [column.sentences.get(number) for number in numbers],
             "chrf": [column.chrf[number] for number in numbers] if len(column.chrf) > max(numbers) else [],
+            "aligned": {str(number): list(words) for number, words in column.aligned.items()},
         }
         for column in columns
     ]
@@ -137,6 +142,7 @@ def _data(
         "reference": [_line(reference, number) for number in numbers] if reference else [],
         "disagreement": [[_disagreement(texts) for texts in zip(*same, strict=True)] for same in by_seed],
         "seeds": list(seeds),
+        "attended": sorted({number for column in columns for number in column.aligned}),
     }
 
 

@@ -269,21 +269,25 @@ def _check_sentences(headers: Headers) -> None:
 def save_attention(results: Path, run_id: str, maps: Mapping[int, Numbers]) -> str:
     """Write the cross attention of some test sentences, by number, and return the SHA-256 of the file.
 
-    Shapes: each float16 [layers,T,S], a mean over heads; T target and S source positions.
+    Shapes: each float16 [layers,H,T,S] for H heads, T target and S source positions.
     """
     arrays = {str(number): weights for number, weights in sorted(maps.items())}
     return _save(own_folder(results, run_id) / ATTENTION, arrays, _check_attention)
 
 
 def load_attention(results: Path, run_id: str, digest: str | None = None) -> dict[int, Numbers]:
-    """Read the maps of `save_attention` by the numbers of their sentences; empty for runs without the file."""
+    """Read the maps of `save_attention` by the numbers of their sentences; empty for runs without the file.
+
+    Early runs stored a mean over heads, [layers,T,S], which is read as one head.
+    """
     path = run_folder(results, run_id) / ATTENTION
     if not os.path.lexists(path):
         return {}
     arrays = tensors.read(path, digest, ATTENTION_BYTES, check=_check_attention)
     if not all(np.isfinite(weights).all() for weights in arrays.values()):
         raise ValueError(f"{path}: a weight is not finite: expected from 0 to 1")
-    return {number: arrays[str(number)] for number in sorted(map(int, arrays))}
+    maps = {number: arrays[str(number)] for number in sorted(map(int, arrays))}
+    return {number: weights if weights.ndim == 4 else weights[:, None] for number, weights in maps.items()}
 
 
 def has_attention(results: Path, run_id: str) -> bool:
@@ -295,10 +299,10 @@ def _check_attention(headers: Headers) -> None:
     """Raise ValueError unless the tensors are those of `save_attention`."""
     for name, header in headers.items():
         is_number = re.fullmatch("0|[1-9][0-9]{0,8}", name)
-        fits = header.dtype == "float16" and len(header.shape) == 3 and 0 not in header.shape
+        fits = header.dtype == "float16" and len(header.shape) in (3, 4) and 0 not in header.shape
         if not is_number or not fits or max(header.shape) > MAP_POSITIONS:
             raise ValueError(
-                f"{brief(name)} is {header}: expected a sentence number, float16 [layers,T,S] of at most "
+                f"{brief(name)} is {header}: expected a sentence number, float16 [layers,H,T,S] of at most "
                 f"{MAP_POSITIONS:,} positions"
             )
 

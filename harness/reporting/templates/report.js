@@ -194,12 +194,16 @@
     return pieces;
   }
 
-  function marked(base, text, folded) {
+  // Words of a translation carry the number of the source word that they attend to.
+  function marked(base, text, folded, aligned = []) {
     const place = make("dd");
-    if (base === null) { place.textContent = text; return place; }
-    differences(base, text, folded).forEach(({ kind, words }, number) => {
+    const pieces = base === null ? [{ kind: "same", words: text.split(" ") }] : differences(base, text, folded);
+    let at = 0;
+    pieces.forEach(({ kind, words }, number) => {
       if (number) place.append(" ");
-      place.append(kind === "same" ? words.join(" ") : make(kind, words.join(" ")));
+      const part = kind === "same" ? place : place.appendChild(make(kind));
+      if (kind === "del" || !aligned.length) part.append(words.join(" "));
+      else words.forEach((word, index) => part.append(index ? " " : "", make("span", word, { "data-to": aligned[at++] })));
     });
     return place;
   }
@@ -215,18 +219,24 @@
       const article = make("article", "", { class: "sentence" });
       const title = make("h4", `Sentence ${number}, disagreement ${data.disagreement[data.seeds.indexOf(Number(control("seed").value))][index]} of 100 `);
       title.append(make("a", "link", { href: `#s=${number}`, "aria-label": `Link to sentence ${number}` }));
+      if (data.attended.includes(number)) title.append(" ", make("a", "attention", { href: `#a=${number}`, "aria-label": `Attention of sentence ${number}` }));
       article.append(title);
       const terms = make("dl");
       const row = (name, place) => terms.append(make("dt", name), place);
-      if (data.source.length) row("source", make("dd", data.source[index], { lang: data.languages[0] }));
+      const source = make("dd", "", { lang: data.languages[0] });
+      if (data.source.length) row("source", source);
+      data.source[index]?.split(/\s+/).forEach((word, at) => source.append(at ? " " : "", make("span", word, { "data-at": at })));
       if (data.reference.length) row("reference", make("dd", data.reference[index], { lang: data.languages[1] }));
       for (const side of sides) {
         if (side.text[index] === null) continue;
-        const place = marked(base === null || base === side.text ? null : base[index], side.text[index], data.case === "lower");
+        const place = marked(base === null || base === side.text ? null : base[index], side.text[index], data.case === "lower", side.aligned[number]);
         place.setAttribute("lang", data.languages[1]);
         row(side.chrf.length ? `${side.label} (chrF ${side.chrf[index]})` : side.label, place);
       }
       article.append(terms);
+      article.addEventListener("pointerover", ({ target }) => {
+        for (const word of all("[data-at]", article)) word.classList.toggle("attended", word.dataset.at === target.dataset.to);
+      });
       return article;
     }
 
@@ -245,7 +255,7 @@
       const found = data.numbers.map((_, index) => index).filter((index) => {
         const texts = sides.map((side) => side.text[index]).filter((text) => text !== null);
         const differ = new Set(texts).size > 1;
-        if (kind && differ !== (kind === "differ")) return false;
+        if (kind === "attended" ? !data.attended.includes(data.numbers[index]) : kind && differ !== (kind === "differ")) return false;
         const words = (data.reference[index] ?? texts[0] ?? "").split(" ").length;
         if (least && (words < least || (most && words > most))) return false;
         if (better && !(worse && worse.chrf[index] < better.chrf[index])) return false;
@@ -281,10 +291,10 @@
   }
   all(".explorer").forEach(explore);
 
-  // Attention: two digits a weight, row after row.
-  function attend(part) {
-    const data = read(one(".data", part));
-    const [run, sentence, layer] = ["run", "sentence", "layer"].map((name) => one(`[data-control="${name}"]`, part));
+  // Attention: in each layer and head two digits a weight, row after row.
+  async function attend(part) {
+    const data = await unpack(one(".maps", part).textContent);
+    const [run, sentence, layer, head] = ["run", "sentence", "layer", "head"].map((name) => one(`[data-control="${name}"]`, part));
     const fill = (control, options) => {
       const before = control.value;
       control.replaceChildren(...options.map(([value, text]) => make("option", text, { value })));
@@ -295,27 +305,41 @@
       fill(sentence, own.sentences.map((each, place) => [place, `sentence ${each.number}`]));
       const chosen = own.sentences[Number(sentence.value)];
       fill(layer, chosen.layers.map((_, place) => [place, `layer ${place + 1}`]));
-      const packed = chosen.layers[Number(layer.value)];
+      const heads = chosen.layers[Number(layer.value)];
+      fill(head, [["", "mean of heads"], ...(heads.length > 1 ? heads.map((_, place) => [place, `head ${place + 1}`]) : [])]);
+      const shown = head.value === "" ? heads : [heads[Number(head.value)]];
       const table = one("table", part);
-      const head = make("tr");
-      head.append(make("td"), ...chosen.source.map((word) => make("th", word, { scope: "col" })));
+      const words = make("tr");
+      words.append(make("td"), ...chosen.source.map((word) => make("th", word, { scope: "col" })));
       const rows = chosen.target.map((word, row) => {
         const line = make("tr");
         line.append(make("th", word, { scope: "row" }));
         chosen.source.forEach((_, column) => {
           const at = 2 * (row * chosen.source.length + column);
-          const share = Number(packed.slice(at, at + 2));
+          const share = Math.round(shown.reduce((sum, packed) => sum + Number(packed.slice(at, at + 2)), 0) / shown.length);
           line.append(make("td", String(share), { class: `h${Math.round(share / 10)}` }));
         });
         return line;
       });
-      one("thead", table).replaceChildren(head);
+      one("thead", table).replaceChildren(words);
       one("tbody", table).replaceChildren(...rows);
-      one("caption", table).textContent = `${own.label}, sentence ${chosen.number}, layer ${Number(layer.value) + 1}: weight in percent`;
+      one("caption", table).textContent = `${own.label}, sentence ${chosen.number}, layer ${Number(layer.value) + 1}, ${head.selectedOptions[0].textContent}: weight in percent`;
+    }
+    function linked() {
+      const number = new URLSearchParams(location.hash.slice(1)).get("a");
+      const place = data[Number(run.value)].sentences.findIndex((each) => String(each.number) === number);
+      if (place < 0) return;
+      sentence.value = place;
+      show();
+      for (let at = part; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+      part.scrollIntoView();
     }
     fill(run, data.map((each, place) => [place, each.label]));
     one(".controls", part).addEventListener("input", show);
+    addEventListener("hashchange", linked);
     show();
+    linked();
+    part.dataset.ready = "true";
   }
   all(".attention").forEach(attend);
 })();

@@ -249,14 +249,36 @@ def test_a_translation_is_the_stored_one(report: Path, open_page: Open) -> None:
 def test_attention_follows_its_controls(report: Path, open_page: Open) -> None:
     view = open_page(report)
     view.open_details("#attention details")
-    part = view.page.locator(".attention")
+    part = view.page.locator(".attention[data-ready]")
+    part.wait_for()
     before = part.locator("td").all_inner_texts()
     part.locator('[data-control="layer"]').select_option("2")
     after = part.locator("td").all_inner_texts()
     assert "layer 3" in part.locator("caption").inner_text()
     assert before != after
+    part.locator('[data-control="head"]').select_option("1")
+    assert "layer 3, head 2" in part.locator("caption").inner_text()
+    assert part.locator("td").all_inner_texts() != after
     part.locator('[data-control="run"]').select_option("1")
     assert part.locator("caption").inner_text().startswith("conv_ffn")
+
+
+def test_words_are_aligned_to_the_source_and_lead_to_the_attention(report: Path, open_page: Open) -> None:
+    view = open_page(report)
+    part = view.page.locator(".explorer[data-ready]").first
+    part.wait_for()
+    part.locator('[data-control="kind"]').select_option("attended")
+    assert part.locator("article").count() == pages_factory.ATTENDED
+    sentence = part.locator("article").last
+    word = sentence.locator("[data-to]").first
+    word.hover()
+    attended = sentence.locator(".attended")
+    assert attended.count() == 1
+    assert attended.get_attribute("data-at") == word.get_attribute("data-to")
+    sentence.get_by_text("attention", exact=True).click()
+    number = re.findall(r"a=(\d+)", view.page.url)
+    assert f"sentence {number[0]}," in view.page.locator(".attention caption").inner_text()
+    assert view.page.locator(".attention table").is_visible()
 
 
 def test_the_theme_follows_the_system_until_it_is_chosen(report: Path, open_page: Open) -> None:

@@ -86,7 +86,12 @@ def data(page: str, kind: str) -> list[Any]:
 
 def translations(page: str) -> list[Any]:
     """Return the data of each translation explorer."""
-    packed = re.findall(r'<script type="application/octet-stream" class="packed">(.*?)</script>', page)
+    return unpacked(page, "packed")
+
+
+def unpacked(page: str, kind: str) -> list[Any]:
+    """Return the compressed JSON data of a page."""
+    packed = re.findall(rf'<script type="application/octet-stream" class="{kind}">(.*?)</script>', page)
     return [json.loads(gzip.decompress(base64.b64decode(text))) for text in packed]
 
 
@@ -163,7 +168,7 @@ def test_page_without_texts_has_no_text_of_the_corpus(
         assert word not in without
         assert word not in json.dumps(translations(without))
     assert "this page holds no text of the corpus" in without
-    (attention,) = data(without, "data")
+    (attention,) = unpacked(without, "maps")
     assert attention[0]["sentences"][0]["source"] == ["1", "2", "3", "4", "5", "6"]
 
 
@@ -188,13 +193,13 @@ def test_report_leaves_the_corpus_out_with_the_option_and_for_published_records(
 
 def test_attention_is_the_stored_one_in_percent(stored: tuple[Path, list[RunRecord]], page: str) -> None:
     results, records = stored
-    (attention,) = data(page, "data")
+    (attention,) = unpacked(page, "maps")
     assert attention[0]["label"] == "learned_positions, seed 0"
     first = attention[0]["sentences"][1]
     weights = run_store.load_attention(results, records[0].id)[1]
-    digits = first["layers"][2]
+    digits = first["layers"][2][1]
     shares = [int(digits[index : index + 2]) for index in range(0, len(digits), 2)]
-    assert shares == [min(99, round(100 * float(weight))) for weight in weights[2].ravel()]
+    assert shares == [min(99, round(100 * float(weight))) for weight in weights[2, 1].ravel()]
     assert first["source"][1] == pages_factory.SOURCE
     assert first["target"][-1] == "<eos>"
 

@@ -23,7 +23,7 @@ RUN = "a-run"
 
 def maps(*numbers: int) -> dict[int, np.ndarray]:
     noise = np.random.default_rng(0)
-    return {number: noise.random((2, 3, 4)).astype(np.float16) for number in numbers}
+    return {number: noise.random((2, 5, 3, 4)).astype(np.float16) for number in numbers}
 
 
 def test_load_attention_maps_are_in_order_of_sentences(tmp_path: Path) -> None:
@@ -42,12 +42,19 @@ def test_load_attention_without_a_file_is_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [np.zeros((2, 3, 4), np.float32), np.zeros((3, 4), np.float16), np.zeros((2, 0, 4), np.float16)]
+    "wrong", [np.zeros((2, 3, 4), np.float32), np.zeros((3, 4), np.float16), np.zeros((1, 2, 0, 4), np.float16)]
 )
 def test_save_attention_other_types_and_shapes_are_refused(tmp_path: Path, wrong: np.ndarray) -> None:
-    with pytest.raises(ValueError, match=re.escape("expected a sentence number, float16 [layers,T,S]")):
+    with pytest.raises(ValueError, match=re.escape("expected a sentence number, float16 [layers,H,T,S]")):
         run_store.save_attention(tmp_path, RUN, {0: wrong})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_early_mean_over_heads_is_read_as_one_head(tmp_path: Path) -> None:
+    (weights,) = maps(0).values()
+    mean = weights.mean(axis=1).astype(np.float16)
+    digest = run_store.save_attention(tmp_path, RUN, {0: mean})
+    np.testing.assert_array_equal(run_store.load_attention(tmp_path, RUN, digest)[0], mean[:, None])
 
 
 def test_load_damaged_file_is_named(tmp_path: Path) -> None:
@@ -58,7 +65,7 @@ def test_load_damaged_file_is_named(tmp_path: Path) -> None:
         run_store.load_attention(tmp_path, RUN, digest)
 
 
-def test_run_stores_mean_attention_of_first_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_stores_every_head_of_first_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
     chosen = spec("learned_positions", TINY, updates=2)
     record = train.run(chosen, tmp_path)
@@ -75,8 +82,8 @@ def test_run_stores_mean_attention_of_first_sentences(tmp_path: Path, monkeypatc
         tokens = [ids[token] for token in hypotheses[number].tokens]
         target = np.array([[SOS, *tokens]], dtype=np.int32)
         heads = model.cross_attention(prepared.test.source[number][None], target)[0]
-        assert stored.shape == (heads.shape[0], len(tokens) + 1, len(prepared.test.source[number]))
-        np.testing.assert_allclose(stored, heads.mean(axis=1), atol=2e-3)
+        assert stored.shape == (*heads.shape[:2], len(tokens) + 1, len(prepared.test.source[number]))
+        np.testing.assert_allclose(stored, heads, atol=2e-3)
         np.testing.assert_allclose(stored.astype(np.float64).sum(axis=-1), 1.0, atol=1e-2)
     recomputed = attention_of(
         model, prepared, [[ids[token] for token in hypothesis.tokens] for hypothesis in hypotheses[:1]]
