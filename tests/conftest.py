@@ -15,6 +15,16 @@ from worker_tasks import Crew, Task
 from harness.data import tokenizer_process
 
 
+@pytest.fixture(autouse=True)
+def _environment_of_the_next_test() -> Iterator[None]:
+    """Restore the environment variables, which a command may set for the rest of its process."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Yield the folder that a module's tests keep prepared corpora in; they compute with one thread."""

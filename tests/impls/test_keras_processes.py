@@ -60,6 +60,9 @@ atexit.register(write_loaded)
 """
 
 
+FRAMEWORKS = [pytest.param(name, marks=[pytest.mark.slow] * (name in ("jax", "keras-torch"))) for name in CHOICES]
+
+
 @dataclass(frozen=True)
 class Result:
     """Exit code, standard error and records of a command, and the frameworks that each process had loaded."""
@@ -113,7 +116,7 @@ def frameworks_of(name: str) -> set[str]:
     return {"torch"} if name == "torch" else {"keras", name.removeprefix("keras-")}
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_training_process_loads_one_framework(name: str, runs: Runs) -> None:
     result = runs(name)
     assert result.code == 0, result.error
@@ -121,7 +124,7 @@ def test_training_process_loads_one_framework(name: str, runs: Runs) -> None:
     assert not [loaded for loaded in result.loaded if len(loaded & COMPUTES) > 1]
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_record_has_framework_and_compilation_time(name: str, runs: Runs) -> None:
     (record,) = runs(name).records
     assert record.status == "completed"
@@ -137,7 +140,7 @@ def test_record_has_framework_and_compilation_time(name: str, runs: Runs) -> Non
         assert speed.get("compilations", 0) == speed.get("compilation_seconds", 0) == 0
 
 
-@pytest.mark.parametrize("name", [name for name in CHOICES if name != "torch"])
+@pytest.mark.parametrize("name", FRAMEWORKS[1:])
 def test_keras_and_torch_train_on_same_inputs(name: str, runs: Runs) -> None:
     (record,), (torch_record,) = runs(name).records, runs("torch").records
     for part in ("files", "source_vocabulary", "target_vocabulary", "tokenised", "stream", "weights"):
@@ -182,9 +185,7 @@ def test_missing_package_names_install_command(name: str, hidden: str, tmp_path:
     assert not result.records
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("jax", "keras-torch"))) for name in CHOICES]
-)
+@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_framework_trains_without_the_others(name: str, folder: Path) -> None:
     hidden = tuple(sorted((COMPUTES | {"keras"}) - frameworks_of(name)))
     result = train(folder / f"{name} alone", name, hidden)

@@ -13,7 +13,7 @@ from impls import registry
 from impls.recipes import TUTORIAL
 
 
-@pytest.mark.parametrize("variant", ["conv_ffn", "tuned"])
+@pytest.mark.parametrize("variant", ["conv_ffn", pytest.param("tuned", marks=pytest.mark.slow)])
 def test_source_budget_multi30k_has_a_vocabulary_of_the_chosen_size(
     variant: str, multi30k_folder: Path, own_cache: None
 ) -> None:
