@@ -130,7 +130,7 @@ def _plan(arguments: argparse.Namespace) -> AblationPlan:
     def build(data: DataSpec) -> list[RunSpec]:
         cells: dict[str, RunSpec] = {}
         for seed in arguments.seed or max(suite.seeds, ablation_grids.SEEDS, key=len):
-            spec = suites.spec(suite, base, budget="controlled", seed=seed, data=data)
+            spec = suites.spec(suite, base, budget="controlled", seed=seed, data=data, threads=1)
             spec = options.apply(spec, arguments)
             for grid in grids:
                 cells.update({cell.id: cell for cell in ablation_grids.cells(grid, spec)})

@@ -68,7 +68,9 @@ def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
 
     def build(data: DataSpec) -> list[RunSpec]:
         specs = (
-            options.apply(suites.spec(suite, variant, budget=budget, seed=seed, data=data), arguments, framework)
+            options.apply(
+                suites.spec(suite, variant, budget=budget, seed=seed, data=data, threads=1), arguments, framework
+            )
             for budget in (BUDGETS[arguments.budget] if arguments.budget else suite.budgets)
             for seed in arguments.seed or suite.seeds
             for variant, framework in pairs

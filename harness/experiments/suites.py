@@ -67,13 +67,13 @@ SUITES = {
     for suite in (
         Suite(
             name="quick",
-            purpose="every variant, smaller and shorter than in its source, in 15 minutes on 2 cores",
+            purpose="every variant, smaller and shorter than in its source",
             variants=VARIANTS,
             seeds=(0,),
             budgets=("controlled",),
             width=128,
             layers=2,
-            epochs=3,
+            epochs=2,
             training=replace(TUTORIAL, batch_size=64, peak_rate=1e-3),
             in_keras=("learned_positions",),
         ),

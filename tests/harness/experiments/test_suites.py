@@ -79,5 +79,5 @@ def test_quick_suite_is_small_and_short_in_both_budgets() -> None:
         assert controlled.recipe is not None
         assert (controlled.recipe.width, getattr(controlled.recipe, "layers", 2)) == (128, 2)
         assert (controlled.training.batch_size, controlled.training.peak_rate) == (64, 1e-3)
-        assert source.training.epochs == controlled.training.epochs == 3
+        assert source.training.epochs == controlled.training.epochs == 2
         assert source.training.warmup_updates < 3 * 29_000 / source.training.batch_size
