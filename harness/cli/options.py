@@ -230,7 +230,11 @@ def add_runs(parser: argparse.ArgumentParser, *, repeatable: Container[str] = ()
 
 def add_models(group: Any, *, repeatable: Container[str] = ()) -> None:
     """Add the options that change models."""
-    group.add_argument("--threads", type=positive, help="CPU threads per run (default 1 in bench and ablate, which train a run per core; otherwise 2)")
+    group.add_argument(
+        "--threads",
+        type=positive,
+        help="CPU threads per run (default 1 in bench and ablate, otherwise 2)",
+    )
     group.add_argument("--device", help="cpu, cuda, or another device of the framework (default cpu)")
     group.add_argument("--precision", choices=typing.get_args(specs.Precision), help="(default float32)")
     group.add_argument(
