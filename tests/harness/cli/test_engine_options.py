@@ -14,6 +14,7 @@ REFUSED = {
     "--engine rax": "'rax' is not one of local, ray, slurm; did you mean 'ray'?",
     "--address here:1": "--address requires --engine ray",
     "--engine slurm --address here:1": "--address requires --engine ray",
+    "--checkpoint-folder shared": "--checkpoint-folder requires --engine ray",
     "--engine ray --slurm time=3": "--slurm requires --engine slurm",
     "--engine ray --jobs 2": "--jobs 2 does not apply to --engine ray",
     "--engine ray --address ray://here:1": "--address ray://here:1: Ray client addresses do not work; give HOST:PORT",

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ Delivery = tuple[RunSpec, Contents, list[str]]
 """A run, its files, and the lines of its progress."""
 
 
-def execute(run: RunSpec, results: Path, say: Callable[[str], None]) -> Contents:
+def execute(run: RunSpec, results: Path, say: Callable[[str], None], checkpoint_folder: str = "") -> Contents:
     """Execute a run in this process as a node does, from the checkpoint in `results`, if any."""
-    remote = transfer.remote_run(run, results, SETTINGS)
+    remote = replace(transfer.remote_run(run, results, SETTINGS), checkpoint_folder=checkpoint_folder)
     return transfer.execute_remote(remote, portable_corpus.pack(run.data, prepare(run.data).key), say)
 
 
@@ -141,6 +142,17 @@ def test_interrupted_run_resumes_on_another_machine(tmp_path: Path) -> None:
     assert any(f"{run.id}: epoch 2/3" in line for line in lines)
     assert_same({run.id: record}, tmp_path / "here", local_records([run], tmp_path / "local"))
     assert not list((tmp_path / "here" / run.id).glob("checkpoint*"))
+
+
+def test_run_of_a_lost_machine_resumes_from_the_shared_folder(tmp_path: Path) -> None:
+    run, lines, shared = spec(), list[str](), tmp_path / "shared"
+    interrupt(run, shared, after_epochs=1)
+    (shared / run.id / RECORD).unlink()  # a lost machine writes none
+    contents = execute(run, tmp_path / "here", lines.append, checkpoint_folder=str(shared))
+    record = transfer.accept_results(tmp_path / "here", run, contents)
+    assert any(f"after update {UPDATES_PER_EPOCH} of" in line for line in lines), lines
+    assert_same({run.id: record}, tmp_path / "here", local_records([run], tmp_path / "local"))
+    assert not list(shared.iterdir())
 
 
 @pytest.fixture

@@ -1,0 +1,37 @@
+"""Locks of runs: errors name the file, and a lock file that cannot be removed or written does not end a run."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.storage import locks
+
+RUN = "run"
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="uses flock")
+
+
+def refuse(*arguments: object, **options: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_hold_failing_lock_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(OSError, match="Input/output error") as caught, locks.hold(tmp_path, RUN):
+        pass
+    assert caught.value.filename == str(tmp_path / RUN / locks.LOCK)
+
+
+@pytest.mark.parametrize("method", ["unlink", "write_text"])
+def test_hold_lock_file_that_cannot_be_changed_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(Path, method, refuse)
+    for _ in range(2):
+        with locks.hold(tmp_path, RUN):
+            assert locks.is_held(tmp_path, RUN)
+        assert not locks.is_held(tmp_path, RUN)
