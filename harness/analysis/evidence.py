@@ -95,12 +95,12 @@ def stored_sentences(results: Path | None) -> Sentences:
     """
 
     @functools.cache
-    def load(run_id: str, digest: str | None) -> Arrays | None:
+    def load(run_id: str, digest: str | None, pairs: float | None) -> Arrays | None:
         if results is None or not run_store.has_sentences(results, run_id):
             return None
-        return run_store.load_sentences(results, run_id, digest)
+        return run_store.load_sentences(results, run_id, digest, sentences=pairs)
 
-    return lambda record: load(record.id, record.fingerprints.get("sentences"))
+    return lambda record: load(record.id, record.fingerprints.get("sentences"), record.sizes.get("test_pairs"))
 
 
 def sentence_sums(records: Sequence[RunRecord], metric: str, sentences: Sentences) -> Reals | None:

@@ -35,7 +35,8 @@ class Run:
         results, name = self.folder.parent, self.folder.name
         if not run_store.has_sentences(results, name):
             return None
-        return run_store.load_sentences(results, name, self.record.fingerprints.get("sentences"))
+        digest, pairs = self.record.fingerprints.get("sentences"), self.record.sizes.get("test_pairs")
+        return run_store.load_sentences(results, name, digest, sentences=pairs)
 
     @functools.cached_property
     def hypotheses(self) -> list[run_store.Hypothesis] | None:

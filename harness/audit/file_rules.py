@@ -30,6 +30,7 @@ HALF_PRECISION = 0.01
 """Absolute tolerance of a sum of some hundred half-precision numbers that is 1."""
 
 SUMS = "the sums over its sentences"
+INITIAL = "its initial weights"
 
 BATCH = 128
 """The batch size of evaluation; the tutorials' perplexity is a mean over its batches."""
@@ -125,11 +126,13 @@ def weights(stored: StoredRun) -> Iterator[str]:
     record = stored.completed
     path = stored.folder / f"{run_store.WEIGHTS}.safetensors"
     skip_unless(path.exists() or path.with_suffix(".json").exists(), "weights not stored")
+    unlike = list(unlike_tensors(run_store.stored_shapes(stored.results, stored.name), tensor_shapes(record), INITIAL))
+    yield from unlike
+    if unlike:
+        return
     tensors = run_store.load_weights(stored.results, stored.name)
     if stored.digest(path.name) != record.fingerprints.get("trained_weights"):
         yield f"{path.name}: damaged (its SHA-256 is not that in the record)"
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    yield from unlike_tensors(shapes, tensor_shapes(record), "its initial weights")
     digest = kept_digest(record)
     if digest is not None and weights_digest(tensors) != digest:
         yield f"{path.name}: not the weights after epoch {record.chosen_epochs[0]}, by their digest in the record"

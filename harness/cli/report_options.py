@@ -35,6 +35,8 @@ def write(
 ) -> None:
     """Write the report, print its tables and headline, and write the failures to standard error.
 
+    Runs with a damaged file are named on standard error and left out.
+
     Args:
         records: The runs.
         results: Their folder.
@@ -45,6 +47,7 @@ def write(
     """
     from harness.reporting import bench_report, render_text
 
+    records = _readable(records, results)
     if run_store.is_published(results):
         records = [without_disturbed_rates(record) for record in records]
     texts = shown_texts(records, results) if corpus_text else {}
@@ -53,6 +56,21 @@ def write(
     say(render_text.document(report))
     say_page("report", page)
     warn_failures(failures)
+
+
+def _readable(records: Sequence[RunRecord], results: Path) -> list[RunRecord]:
+    """Return the runs without damaged files, and name the others on standard error."""
+    readable = []
+    for record in records:
+        try:
+            run_store.check_files(results, record)
+        except ValueError as error:
+            warn(f"{error}; the run is left out of the report")
+        else:
+            readable.append(record)
+    if records and not readable:
+        raise ValueError(f"{results}: every run has a damaged file")
+    return readable
 
 
 def say_page(kind: str, page: Path) -> None:

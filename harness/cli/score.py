@@ -58,7 +58,7 @@ def _compare(record: RunRecord, results: Path) -> int:
     scores = test_scores(dataset, hypotheses, record.spec.decoding.unknown)
     differences = _compare_scores(record, scores)
     if run_store.has_sentences(results, record.id):
-        stored = run_store.load_sentences(results, record.id, record.fingerprints.get("sentences"))
+        stored = run_store.sentences_of(results, record)
         differences += _compare_sentences(record, stored, scores.statistics)
     say(f"{record.id}: {'every score agrees' if not differences else f'{differences} scores differ'}")
     return int(differences > 0)

@@ -217,6 +217,7 @@ def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
         seconds = forecast.seconds()
         time = "time unknown until the first updates" if seconds is None else f"about {duration(seconds)}"
         say(f"{len(missing)} to run, {jobs} at once: {time}.")
+        _warn_of_load()
         outcome = local.execute(
             missing,
             arguments.results,
@@ -228,6 +229,16 @@ def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
         )
     order = {spec.id: position for position, spec in enumerate(specs)}
     return SweepResult(sorted([*finished, *outcome.records], key=lambda record: order[record.id]), outcome)
+
+
+def _warn_of_load() -> None:
+    """Warn if other processes use more than the cores of this machine."""
+    load, cores = machine.load_average(), machine.cores()
+    if load > cores:
+        warn(
+            f"the load average is {load:.1f} on {count(cores, 'core')}: other processes slow the runs, and their times "
+            "and rates are not comparable"
+        )
 
 
 def jobs_and_gpus(specs: list[RunSpec], arguments: argparse.Namespace) -> tuple[int, list[str]]:

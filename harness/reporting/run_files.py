@@ -127,7 +127,7 @@ def _sentence_chrf(results: Path, record: RunRecord) -> list[float]:
     """Return the chrF of each test sentence; empty if its statistics are not stored."""
     if not run_store.has_sentences(results, record.id):
         return []
-    sums = run_store.load_sentences(results, record.id, record.fingerprints.get("sentences")).get("chrf")
+    sums = run_store.sentences_of(results, record).get("chrf")
     return [] if sums is None else [round(float(score), 1) for score in metrics.score_from_sums("chrf", sums)]
 
 

@@ -45,7 +45,7 @@ SENTENCES, ATTENTION = "sentences.safetensors", "attention.safetensors"
 SEAL = files.SEAL
 
 HYPOTHESES_BYTES = 24 * 2**20
-SENTENCES_BYTES = 64 * 2**20
+SENTENCES_BYTES = 16 * 2**20
 ATTENTION_BYTES = 64 * 2**20
 WEIGHTS_BYTES = 512 * 2**20
 """Size limits in bytes. Runs write 0.2 MB of translations, 0.3 MB of counts, 0.2 MB of attention, 250 MB of weights."""
@@ -226,16 +226,37 @@ def save_sentences(results: Path, run_id: str, arrays: Arrays) -> str:
     Shapes: `nats` float64 [N] and `tokens` int32 [N], over the target tokens of each sentence (`<eos>` included); the
     counts of each BLEU and of chrF under its name, int32 [N,K], as in `harness.evaluation.metrics`.
     """
-    return _save(own_folder(results, run_id) / SENTENCES, arrays, _check_sentences)
+    return _save(own_folder(results, run_id) / SENTENCES, arrays, _check_sentences, SENTENCES_BYTES)
 
 
-def load_sentences(results: Path, run_id: str, digest: str | None = None) -> Arrays:
-    """Read the arrays of `save_sentences`; neither the corpus nor the weights are needed."""
+def load_sentences(results: Path, run_id: str, digest: str | None = None, *, sentences: float | None = None) -> Arrays:
+    """Read the arrays of `save_sentences`; neither the corpus nor the weights are needed.
+
+    Args:
+        results: The folder of results.
+        run_id: The id of the run.
+        digest: The SHA-256 of the file, if known.
+        sentences: The number of test sentences, if known.
+    """
     path = _existing(run_folder(results, run_id) / SENTENCES)
-    arrays = tensors.read(path, digest, SENTENCES_BYTES, check=_check_sentences)
+
+    def check(headers: Headers) -> None:
+        _check_sentences(headers)
+        if sentences is not None and headers["nats"].shape[0] != sentences:
+            raise ValueError(f"{headers['nats'].shape[0]:,} sentences: expected {sentences:,.0f} (sizes.test_pairs)")
+
+    arrays = tensors.read(path, digest, SENTENCES_BYTES, check=check)
     if np.isnan(arrays["nats"]).any():
         raise ValueError(f"{path}: nats of a sentence are not a number")
+    if (arrays["tokens"] < 1).any():
+        raise ValueError(f"{path}: a sentence has no tokens: expected at least <eos>")
     return arrays
+
+
+def sentences_of(results: Path, record: RunRecord) -> Arrays:
+    """Read the arrays of `save_sentences` with the digest and the number of sentences in the record."""
+    digest, pairs = record.fingerprints.get("sentences"), record.sizes.get("test_pairs")
+    return load_sentences(results, record.id, digest, sentences=pairs)
 
 
 def has_sentences(results: Path, run_id: str) -> bool:
@@ -243,13 +264,13 @@ def has_sentences(results: Path, run_id: str) -> bool:
     return os.path.lexists(run_folder(results, run_id) / SENTENCES)
 
 
-def _save(path: Path, arrays: Arrays, check: Callable[[Headers], None]) -> str:
+def _save(path: Path, arrays: Arrays, check: Callable[[Headers], None], most: int) -> str:
     """Write arrays that pass a check of their types and shapes. Raises: ValueError naming the file."""
     try:
         check({name: TensorHeader(str(array.dtype), array.shape) for name, array in arrays.items()})
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return tensors.write(path, arrays)
+    return tensors.write(path, arrays, most)
 
 
 def _check_sentences(headers: Headers) -> None:
@@ -272,7 +293,7 @@ def save_attention(results: Path, run_id: str, maps: Mapping[int, Numbers]) -> s
     Shapes: each float16 [layers,H,T,S] for H heads, T target and S source positions.
     """
     arrays = {str(number): weights for number, weights in sorted(maps.items())}
-    return _save(own_folder(results, run_id) / ATTENTION, arrays, _check_attention)
+    return _save(own_folder(results, run_id) / ATTENTION, arrays, _check_attention, ATTENTION_BYTES)
 
 
 def load_attention(results: Path, run_id: str, digest: str | None = None) -> dict[int, Numbers]:
@@ -307,6 +328,18 @@ def _check_attention(headers: Headers) -> None:
             )
 
 
+def check_files(results: Path, record: RunRecord) -> None:
+    """Read every file that a report of a run needs. Raises: ValueError naming a damaged one."""
+    digests, folder = record.fingerprints, run_folder(results, record.id)
+    if os.path.lexists(folder / HYPOTHESES):
+        load_hypotheses(results, record.id, digests.get("hypotheses"))
+    if has_sentences(results, record.id):
+        sentences_of(results, record)
+    load_attention(results, record.id, digests.get("attention"))
+    if os.path.lexists(folder / f"{WEIGHTS}.json"):
+        load_weights(results, record.id, digests.get("trained_weights"))
+
+
 # Logs and weights -----------------------------------------------------------------------------------------------------
 
 
@@ -327,9 +360,14 @@ def open_log(results: Path, run_id: str) -> BinaryIO:
 def save_weights(results: Path, run_id: str, weights: Arrays) -> str:
     """Write the weights and their manifest, and return the SHA-256 of the file of the weights."""
     folder = own_folder(results, run_id)
-    digest = tensors.write(folder / f"{WEIGHTS}.safetensors", weights)
+    digest = tensors.write(folder / f"{WEIGHTS}.safetensors", weights, WEIGHTS_BYTES)
     files.write_sealed(folder / f"{WEIGHTS}.json", tensors.manifest(f"{WEIGHTS}.safetensors", digest, weights))
     return digest
+
+
+def stored_shapes(results: Path, run_id: str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the stored weights by name, without reading these."""
+    return tensors.manifest_shapes(run_folder(results, run_id) / f"{WEIGHTS}.json")
 
 
 def load_weights(results: Path, run_id: str, digest: str | None = None) -> Arrays:

@@ -72,10 +72,17 @@ class _Manifest:
     notes: dict[str, Any] | None = None
 
 
-def write(path: Path, arrays: Arrays) -> str:
-    """Write a safetensors file atomically and return its SHA-256. Raises: as `files.replacing`."""
+def write(path: Path, arrays: Arrays, most: int | None = None) -> str:
+    """Write a safetensors file of at most `most` bytes atomically and return its SHA-256.
+
+    Raises:
+        OSError, ValueError: As `files.replacing`; also a ValueError for a file that would be too large to be read.
+    """
     contiguous = {name: np.array(array, order="C") for name, array in arrays.items()}
-    return files.write_bytes(path, safetensors.numpy.save(contiguous))
+    content = safetensors.numpy.save(contiguous)
+    if most is not None and len(content) > most:
+        raise ValueError(f"{path}: cannot be written: {len(content):,} bytes: expected at most {most:,}")
+    return files.write_bytes(path, content)
 
 
 def manifest(name: str, digest: str, arrays: Arrays) -> dict[str, Any]:
@@ -93,11 +100,7 @@ def read_named(manifest: Path, most: int = files.FILE_BYTES) -> tuple[Arrays, di
     Raises:
         ValueError: A file is missing, damaged, or does not match the manifest; the message names it.
     """
-    value = files.read_sealed(manifest)
-    try:
-        from_json(_Manifest, value, "manifest")
-    except ValueError as error:
-        raise ValueError(f"{manifest}: {error}") from None
+    value = _read_manifest(manifest)
     name = value["file"]
     if name in ("", ".", "..") or Path(name).name != name or "\0" in name:
         raise ValueError(f"{manifest}: file={brief(name)}: expected the name of a file beside it")
@@ -107,6 +110,20 @@ def read_named(manifest: Path, most: int = files.FILE_BYTES) -> tuple[Arrays, di
             raise ValueError(f"its tensors are not those of {manifest.name}")
 
     return read(manifest.parent / name, value["sha256"], most, check=check), value
+
+
+def manifest_shapes(manifest: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors that a manifest names. Raises: as `read_named`."""
+    return {name: tuple(shape) for name, shape in _read_manifest(manifest)["shapes"].items()}
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    value = files.read_sealed(path)
+    try:
+        from_json(_Manifest, value, "manifest")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return value
 
 
 def read(

@@ -48,7 +48,6 @@ def load_model(
     from impls.weights import shapes
 
     spec = replace(record.spec, cuda_graphs="off", matmul_precision="highest", device=device)
-    weights = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
     if spec.recipe is None:
         if not import_builder:
             raise ValueError(
@@ -56,10 +55,11 @@ def load_model(
                 "and executes it"
             )
         find_variant(spec.variant)
-    elif {name: array.shape for name, array in weights.items()} != dict(
+    elif run_store.stored_shapes(results, record.id) != dict(
         shapes(spec.recipe, len(dataset.source_words), len(dataset.target_words))
     ):
         raise ValueError(f"run {record.id}: the shapes of its weights are not those of its recipe and vocabularies")
+    weights = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
     os.environ.update(worker_environment(spec))
     model = build_model(spec, dataset)
     model.set_weights(weights)

@@ -1,4 +1,4 @@
-"""Records with random edits, sealed again as a stranger can, never give a traceback."""
+"""Records, speed documents and experiment files with random edits, sealed again, never give a traceback."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import speed_factory
 from hostile_files import PAPER, RUN, write_valid
 
 from harness.cli.main import main
+from harness.experiments.serialization import to_json
+from harness.speed import speed_document
 from harness.storage import files, run_store
 
 CASES = 120
-SLOW_CASES = 10_000
+MANY_CASES = 10_000
 REMOVED = "removed"
 COMMANDS = {
     "list": ["list"],
@@ -93,17 +96,22 @@ def check_command(
         path = tmp_path / "results" / RUN / run_store.RECORD
         record, edits = mutate(files.read_sealed(path))
         path.write_text(json.dumps({**record, files.SEAL: files.seal(record)}), encoding="utf-8")
-        capsys.readouterr()
-        try:
-            code = main([*COMMANDS[command], "--results", "results"])
-        except Exception as error:
-            raise AssertionError(f"{command} after {edits}") from error
-        output = capsys.readouterr()
-        assert code in (0, 1, 2), (command, edits)
-        assert "Traceback" not in output.out + output.err, (command, edits)
-        assert code != 2 or output.err.count("\n") <= 2, (command, edits, output.err)
+        check_words([*COMMANDS[command], "--results", "results"], edits, capsys)
 
     return check
+
+
+def check_words(words: list[str], edits: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Execute a command that reads something with `edits`: bad input is one line, with a remark at most."""
+    capsys.readouterr()
+    try:
+        code = main(words)
+    except Exception as error:
+        raise AssertionError(f"{words[0]} after {edits}") from error
+    output = capsys.readouterr()
+    assert code in (0, 1, 2), (words, edits)
+    assert "Traceback" not in output.out + output.err, (words, edits)
+    assert code != 2 or output.err.count("\n") <= 2, (words, edits, output.err)
 
 
 def check_seeds(check: Callable[[str, Mutation], None], seeds: range) -> None:
@@ -117,10 +125,10 @@ def test_commands_mutated_record_gives_no_traceback(check_command: Any, part: in
     check_seeds(check_command, range(part, CASES, 8))
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("part", range(20))
 def test_commands_many_mutated_records_give_no_traceback(check_command: Any, part: int) -> None:
-    check_seeds(check_command, range(CASES + part, SLOW_CASES, 20))
+    check_seeds(check_command, range(CASES + part, MANY_CASES, 20))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -144,3 +152,69 @@ def test_commands_record_without_a_field_gives_no_traceback(
         return record, f"{part}.{name}={value}"
 
     check_command(command, mutate)
+
+
+# Speed documents and experiment files ---------------------------------------------------------------------------------
+
+EXPERIMENT: dict[str, Any] = {
+    "suite": "quick",
+    "seed": [0, 1],
+    "updates": 20,
+    "checkpoint-seconds": 5.5,
+    "jobs": 1,
+    "note": "a note",
+    "set": {"training": {"epochs": 2, "peak_rate": 1e-3}, "data.training_pairs": 100},
+    "variant": {"learned_positions": {}, "paper": {"recipe.layers": 1, "recipe": {"dropout": 0.25}}},
+}
+CORPUS = ["--corpus", "captions", "--tokenizer", "whitespace"]
+
+
+def toml(value: Any) -> str:
+    """Return a value as TOML; a dictionary as an inline table. None, which TOML lacks, is an empty text."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(name)} = {toml(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps("" if value is None else value)
+
+
+def check_speed_document(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Change a speed document, and let the commands that read it do so."""
+    value = to_json(speed_factory.document())
+    changed, edits = mutated(
+        {"kind": speed_document.KIND, "schema": speed_document.SCHEMA, **value}, random.Random(seed)
+    )
+    path = Path("results", f"{speed_document.KIND}-2026.json")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({**changed, files.SEAL: files.seal(changed)}), encoding="utf-8")
+    check_words(["speed", "--from", str(path), "--reports", "reports"], edits, capsys)
+
+
+def check_experiment_file(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Change an experiment file, in every second case letter by letter, and plan its runs."""
+    chance = random.Random(seed)
+    changed, edits = mutated(EXPERIMENT, chance)
+    text = "\n".join(f"{json.dumps(name)} = {toml(value)}" for name, value in changed.items())
+    for _ in range(chance.choice((0, chance.randint(1, 5)))):
+        place = chance.randrange(len(text) + 1)
+        text = text[:place] + chance.choice(("", *'=[]{}",.#\n\0\u202e9-e')) + text[place + chance.randint(0, 2) :]
+    Path("experiment.toml").write_text(text, encoding="utf-8")
+    words = ["bench", "--config", "experiment.toml", *CORPUS, "--dry-run", "--results", "results"]
+    check_words(words, (edits, text), capsys)
+
+
+@pytest.mark.usefixtures("valid")
+@pytest.mark.parametrize("check", [check_speed_document, check_experiment_file])
+@pytest.mark.parametrize(
+    "seeds", [range(30), pytest.param(range(30, 1_000), marks=pytest.mark.faults)], ids=["few", "many"]
+)
+def test_commands_mutated_file_gives_no_traceback(
+    check: Callable[..., None],
+    seeds: range,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed in seeds:
+        check(seed, capsys)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from forgeries import take
-from record_edits import FIRST, SECOND, edit
+from record_edits import FIRST, SECOND, edit, flip
 
 from harness.audit import rules
 from harness.cli.main import main
@@ -45,6 +45,24 @@ def test_report_failing_rule_is_on_both_pages_and_standard_error(
         assert "fails the check" in page
         assert "C25 counts" in page
     assert "bakeoff: check: C25 counts: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", [run_store.HYPOTHESES, run_store.SENTENCES, run_store.ATTENTION, f"{run_store.WEIGHTS}.safetensors"]
+)
+def test_report_run_with_a_damaged_file_is_named_and_left_out(
+    results: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = results / FIRST / name
+    path.write_bytes(flip(path.read_bytes()))
+    code, *pages = report(results)
+    assert code == 1
+    line = next(line for line in capsys.readouterr().err.split("\n") if "left out of the report" in line)
+    assert str(path) in line
+    rows = (results.parent / "page" / "runs.csv").read_text(encoding="utf-8")
+    assert FIRST not in rows
+    assert SECOND in rows
+    assert "fails the check" in pages[0]
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "json"])

@@ -163,3 +163,25 @@ def test_read_check_rejects_before_reading(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match=r"it: a is float32\[3\]: expected float64"):
         tensors.read(tmp_path / "it", digest, check=refuse)
+
+
+def test_load_sentences_other_number_is_rejected_unread(tmp_path: Path) -> None:
+    arrays = {"nats": np.ones(9), "tokens": np.ones(9, np.int32)}
+    run_store.save_sentences(tmp_path, RUN, arrays)
+    assert len(run_store.load_sentences(tmp_path, RUN, sentences=9)["nats"]) == 9
+    with pytest.raises(ValueError, match=r"9 sentences: expected 8 \(sizes.test_pairs\)"):
+        run_store.load_sentences(tmp_path, RUN, sentences=8)
+
+
+def test_load_sentences_without_tokens_is_rejected(tmp_path: Path) -> None:
+    run_store.save_sentences(tmp_path, RUN, {"nats": np.zeros(9), "tokens": np.zeros(9, np.int32)})
+    with pytest.raises(ValueError, match="a sentence has no tokens: expected at least <eos>"):
+        run_store.load_sentences(tmp_path, RUN)
+
+
+def test_write_larger_than_the_limit_of_reading_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be written: .* bytes: expected at most 100"):
+        tensors.write(tmp_path / "it", {"a": np.zeros(100)}, 100)
+    with pytest.raises(ValueError, match="cannot be written: .* bytes of JSON: expected at most"):
+        files.write_json(tmp_path / "it", "a" * files.JSON_BYTES)
+    assert not list(tmp_path.iterdir())
