@@ -19,7 +19,7 @@ from impls.contract import GruRecipe, PlainRecipe, Recipe, TorchReferenceRecipe,
 
 if typing.TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
-    from pydantic_core import ErrorDetails
+    from pydantic_core import ErrorDetails, SchemaValidator
 
 RECIPE_TYPES: dict[str, type[Recipe]] = {
     kind.family: kind for kind in (TransformerRecipe, GruRecipe, TorchReferenceRecipe, PlainRecipe)
@@ -61,7 +61,7 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
     from pydantic import ValidationError
 
     try:
-        return _adapter(kind).validate_json(canonical_json([value]).encode())[0]
+        return _validator(kind).validate_json(canonical_json([value]).encode())[0]
     except ValidationError as error:
         raise ValueError(_message(_first(error), kind, where, inside=1)) from None
 
@@ -142,6 +142,30 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     from pydantic import ConfigDict, TypeAdapter
 
     return TypeAdapter(list[kind], config=ConfigDict(strict=True, extra="forbid"))
+
+
+@functools.cache
+def _validator(kind: Any) -> SchemaValidator:
+    """Return a validator of a list of `kind` that stops at the first wrong item of a collection.
+
+    Otherwise a file of a few megabytes could have so many errors that they take gigabytes.
+    """
+    from pydantic_core import CoreConfig, SchemaValidator
+
+    schema: Any = _stopping_at_errors(_adapter(kind).core_schema)
+    return SchemaValidator(schema, CoreConfig(strict=True, extra_fields_behavior="forbid"))
+
+
+def _stopping_at_errors(schema: Any) -> Any:
+    """Return a core schema with `fail_fast` for every collection."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_stopping_at_errors, schema))
+    if not isinstance(schema, dict):
+        return schema
+    fail_fast = {"fail_fast": True} if schema.get("type") in ("list", "tuple", "dict") else {}
+    return {
+        name: part if name == "metadata" else _stopping_at_errors(part) for name, part in schema.items()
+    } | fail_fast
 
 
 @functools.cache

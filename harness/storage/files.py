@@ -33,7 +33,7 @@ PARTIAL = ".bakeoff.partial"
 SEAL = "seal"
 """The field of a JSON object that holds the digest of all other fields."""
 
-JSON_BYTES = 16 * 2**20
+JSON_BYTES = 12 * 2**20
 """The size limit of JSON files. A record has about 30,000 bytes, and 600 more for each epoch."""
 
 FILE_BYTES = 4 * 2**30

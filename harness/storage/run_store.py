@@ -45,6 +45,7 @@ SENTENCES, ATTENTION = "sentences.safetensors", "attention.safetensors"
 SEAL = files.SEAL
 
 HYPOTHESES_BYTES = 24 * 2**20
+LINE_BYTES = 2**20
 SENTENCES_BYTES = 16 * 2**20
 ATTENTION_BYTES = 64 * 2**20
 WEIGHTS_BYTES = 512 * 2**20
@@ -204,6 +205,8 @@ def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> li
         raise ValueError(f"{path}: damaged (its SHA-256 is not {digest})")
     hypotheses = []
     for number, line in enumerate(io.BytesIO(content or b"\n"), start=1):
+        if len(line) > LINE_BYTES:
+            raise ValueError(f"{path}: line {number} has {len(line):,} bytes: expected at most {LINE_BYTES:,}")
         try:
             hypotheses.append(from_json(Hypothesis, files.parse_json(line), ""))
         except ValueError as error:
