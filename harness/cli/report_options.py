@@ -43,7 +43,7 @@ def write(
         folder: The folder of the report.
         failures: The lines of `check_records`.
         corpus_text: Whether the HTML may show source and reference. It does so only for corpora on this machine, and
-            never for published runs.
+            for published runs only that of the embedded captions.
     """
     from harness.reporting import bench_report, render_text
 
@@ -79,8 +79,10 @@ def say_page(kind: str, page: Path) -> None:
 
 
 def shown_texts(records: Sequence[RunRecord], results: Path) -> dict[DataSpec, CorpusText]:
-    """Return the test sets that a page may show: those on this machine, and none for published runs."""
-    return {} if run_store.is_published(results) else test_sets(records)
+    """Return the test sets that a page may show: those on this machine, for published runs only the embedded one."""
+    if run_store.is_published(results):
+        records = [record for record in records if record.spec.data.corpus == "captions"]
+    return test_sets(records)
 
 
 def check_records(results: Path, records: Sequence[RunRecord] | None = None) -> list[str]:

@@ -113,6 +113,8 @@ def document(
                     ("Ablation", "ablation/index.html"),
                     ("Speed", "speed/index.html"),
                     ("Models", models_report.PAGE),
+                    ("Captions", report_sections.CAPTIONS[1]),
+                    ("Runs report", "../index.html"),
                     (csv_export.RUNS, csv_export.RUNS),
                     (csv_export.CURVES, csv_export.CURVES),
                 )

@@ -9,7 +9,19 @@ from pathlib import Path
 from harness.analysis.grouping import BUDGETS
 from harness.analysis.leaderboard import TableAnalysis
 from harness.reporting import provenance, run_files, run_plots
-from harness.reporting.document import Block, Code, Disclosure, Figure, Heading, Items, Table, Text, Widget, facts
+from harness.reporting.document import (
+    Block,
+    Code,
+    Disclosure,
+    Figure,
+    Heading,
+    Items,
+    Links,
+    Table,
+    Text,
+    Widget,
+    facts,
+)
 from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
 from harness.text import count, short_line
@@ -62,6 +74,9 @@ DEFINITIONS = (
 )
 
 
+CAPTIONS = ("Words, references and attention, on the embedded captions", "captions/index.html")
+
+
 def slugs(tables: Sequence[TableAnalysis]) -> list[str]:
     """Return a short name for each table: its budget, with a number from the second table of a budget on."""
     names: list[str] = []
@@ -109,9 +124,10 @@ def translations(tables: Sequence[TableAnalysis], results: Path | None, texts: C
     if results is None:
         return []
     parts = run_files.translations([judged.table for judged in tables], results, texts)
-    return (
-        [Heading("Translations", slug="translations"), *(Widget("explorer", part) for part in parts)] if parts else []
-    )
+    if not parts:
+        return []
+    widgets = [Widget("explorer", part) for part in parts]
+    return [Heading("Translations", slug="translations"), *widgets, Links((CAPTIONS,))]
 
 
 def attention(tables: Sequence[TableAnalysis], results: Path | None, texts: CorpusTexts) -> list[Block]:

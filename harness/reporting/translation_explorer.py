@@ -6,11 +6,13 @@ import base64
 import difflib
 import gzip
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any
+
+import numpy as np
 
 from harness.experiments.specs import Case
 
@@ -99,11 +101,15 @@ def explorer(
         if size <= room_bytes:
             break
         if len(included) > 1:
-            included.pop()
+            included = included[: min(len(included) - 1, math.ceil(len(included) * room_bytes / size))]
         else:
             numbers = numbers[: min(len(numbers) - 1, int(0.95 * len(numbers) * room_bytes / size))]
     if not numbers or max(Counter(column.seed for column in selected).values()) < 2:
         return None
+    data["disagreement"] = []
+    for seed in included:
+        same = [column.sentences for column in selected if column.seed == seed]
+        data["disagreement"].append([_disagreement([texts.get(number) for texts in same]) for number in numbers])
     first = [column for column in selected if column.seed == included[0]]
     order = sorted(zip(data["disagreement"][0], numbers, strict=True), key=lambda pair: (-pair[0], pair[1]))
     examples = [_example(number, share, first, source, reference, case) for share, number in order[:STATIC_EXAMPLES]]
@@ -134,13 +140,11 @@ def _data(
         }
         for column in columns
     ]
-    by_seed = [[side["text"] for side in sides if side["seed"] == seed] for seed in seeds]
     return {
         "numbers": list(numbers),
         "sides": sides,
         "source": [_line(source, number) for number in numbers] if source else [],
         "reference": [_line(reference, number) for number in numbers] if reference else [],
-        "disagreement": [[_disagreement(texts) for texts in zip(*same, strict=True)] for same in by_seed],
         "seeds": list(seeds),
         "attended": sorted({number for column in columns for number in column.aligned}),
     }
@@ -152,12 +156,18 @@ def _line(lines: Sequence[str], number: int) -> str:
 
 def _disagreement(texts: Sequence[str | None]) -> int:
     """Return the mean over pairs of texts of the percentage of words that they do not have in common."""
-    bags = [Counter(text.split()) for text in texts if text is not None]
-    shares = []
-    for first, second in combinations(bags, 2):
-        total = first.total() + second.total()
-        shares.append(1 - 2 * (first & second).total() / total if total else 0.0)
-    return round(100 * sum(shares) / len(shares)) if shares else 0
+    bags = [text.split() for text in texts if text is not None]
+    if len(bags) < 2:
+        return 0
+    places = {word: place for place, word in enumerate(dict.fromkeys(word for bag in bags for word in bag))}
+    counts = np.zeros((len(bags), len(places)), np.int32)  # [texts, words]
+    for row, bag in zip(counts, bags, strict=True):
+        for word in bag:
+            row[places[word]] += 1
+    common = np.minimum(counts[:, None], counts).sum(axis=2)
+    totals = np.add.outer(counts.sum(axis=1), counts.sum(axis=1))
+    shares = np.where(totals > 0, 1 - 2 * common / np.maximum(totals, 1), 0.0)
+    return round(100 * float(shares[np.triu_indices(len(bags), 1)].mean()))
 
 
 def _example(

@@ -24,15 +24,15 @@ PUBLISHED = ROOT / "results" / "published"
 REPORTS = ROOT / "reports" / "published"
 RESULTS_PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 RECORDS = run_store.records(PUBLISHED)
-ABLATION = PUBLISHED / "ablation"
-FOLDERS = {PUBLISHED: RECORDS, ABLATION: run_store.records(ABLATION)}
+ABLATION, CAPTIONS = PUBLISHED / "ablation", PUBLISHED / "captions"
+FOLDERS = {PUBLISHED: RECORDS, **{folder: run_store.records(folder) for folder in (ABLATION, CAPTIONS)}}
 SPEED = sorted(PUBLISHED.glob("speed-*.json"))
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_published_folder_holds_only_records_translations_and_counts(folder: Path) -> None:
     records = FOLDERS[folder]
-    names = {path.name for path in folder.iterdir() if path not in (ABLATION, *SPEED)}
+    names = {path.name for path in folder.iterdir() if path not in (ABLATION, CAPTIONS, *SPEED)}
     assert names == {record.id for record in records} == {record.spec.id for record in records}
     for record in records:
         files = {path.name for path in (folder / record.id).iterdir() if not path.name.startswith("weights")}
@@ -53,7 +53,7 @@ def words_of(record: RunRecord) -> list[str]:
     return words[3:]
 
 
-PAGES = ("index.html", "models.html", "ablation/index.html", "speed/index.html")
+PAGES = ("index.html", "models.html", "ablation/index.html", "captions/index.html", "speed/index.html")
 
 
 def assert_published(folder: Path) -> None:
@@ -78,6 +78,14 @@ def test_published_pages_follow_from_the_published_records(results: str, pages: 
     command = words_of(FOLDERS[ABLATION][0]) if results.endswith("ablation") else ["report"]
     assert main([*command, "--results", results, "--reports", str(pages)]) == 0
     assert_published(pages)
+
+
+def test_published_captions_page_shows_its_text_and_aligned_words(pages: Path) -> None:
+    assert main(["report", "--results", str(CAPTIONS), "--reports", str(pages / "captions")]) == 0
+    written = {path.relative_to(pages) for path in (pages / "captions").rglob("*")}
+    assert_published(pages)
+    assert Path("captions/index.html") in written
+    assert '<option value="attended">' in (pages / "captions" / "index.html").read_text(encoding="utf-8")
 
 
 def test_published_speed_page_follows_from_the_published_document(pages: Path) -> None:
