@@ -263,6 +263,8 @@ def file_digest(path: Path, most: int = HASHED_BYTES) -> str:
 def _check_depth(value: Any) -> None:
     level = [value]
     for _ in range(JSON_DEPTH):
+        if not level:
+            return
         containers = [item for item in level if isinstance(item, dict | list)]
         level = [item for inner in containers for item in (inner.values() if isinstance(inner, dict) else inner)]
     if level:
