@@ -165,8 +165,9 @@ def learned_positions(tables: Sequence[RunTable], results: Path) -> list[tuple[s
         recipe = record.spec.recipe
         is_learned = isinstance(recipe, TransformerRecipe) and recipe.positions == "learned"
         if is_learned and (run_store.run_folder(results, record.id) / f"{run_store.WEIGHTS}.json").is_file():
-            weights = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
-            if "source.positions" in weights:
+            shape = run_store.stored_shapes(results, record.id).get("source.positions", ())
+            if len(shape) == 2 and max(shape) <= run_store.MAP_POSITIONS:
+                weights = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
                 positions.append((label, weights["source.positions"]))
     return positions
 

@@ -46,10 +46,11 @@ SEAL = files.SEAL
 
 HYPOTHESES_BYTES = 24 * 2**20
 LINE_BYTES = 2**20
+SENTENCES_COUNT = 50_000
 SENTENCES_BYTES = 16 * 2**20
 ATTENTION_BYTES = 64 * 2**20
 WEIGHTS_BYTES = 512 * 2**20
-"""Size limits in bytes. Runs write 0.2 MB of translations, 0.3 MB of counts, 0.2 MB of attention, 250 MB of weights."""
+"""Limits of files: bytes, and the number of test sentences. Runs write 0.2 MB of translations, 0.3 MB of counts, 0.2 MB of attention, 250 MB of weights."""
 
 MAP_POSITIONS = 2_048
 """The largest number of source or target positions of a stored attention map."""
@@ -190,6 +191,8 @@ def finite(value: Any) -> Any:
 
 def save_hypotheses(results: Path, run_id: str, hypotheses: Sequence[Hypothesis]) -> str:
     """Write the translations, one JSON object per line, and return the SHA-256 of the file."""
+    if len(hypotheses) > SENTENCES_COUNT:
+        raise ValueError(f"{len(hypotheses):,} translations: expected at most {SENTENCES_COUNT:,}")
     lines = [canonical_json(dataclasses.asdict(hypothesis)) + "\n" for hypothesis in hypotheses]
     return files.write_bytes(own_folder(results, run_id) / HYPOTHESES, "".join(lines).encode())
 
@@ -203,6 +206,8 @@ def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> li
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
     if digest is not None and hashlib.sha256(content).hexdigest() != digest:
         raise ValueError(f"{path}: damaged (its SHA-256 is not {digest})")
+    if (lines := content.count(b"\n")) > SENTENCES_COUNT:
+        raise ValueError(f"{path}: {lines:,} lines: expected at most {SENTENCES_COUNT:,}")
     hypotheses = []
     for number, line in enumerate(io.BytesIO(content or b"\n"), start=1):
         if len(line) > LINE_BYTES:

@@ -185,3 +185,14 @@ def test_write_larger_than_the_limit_of_reading_is_refused(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="cannot be written: .* bytes of JSON: expected at most"):
         files.write_json(tmp_path / "it", "a" * files.JSON_BYTES)
     assert not list(tmp_path.iterdir())
+
+
+def test_load_hypotheses_with_too_many_or_long_lines_is_rejected_unparsed(tmp_path: Path) -> None:
+    path = tmp_path / RUN / run_store.HYPOTHESES
+    path.parent.mkdir()
+    path.write_bytes(b"\n" * 60_000)
+    with pytest.raises(ValueError, match="60,000 lines: expected at most 50,000"):
+        run_store.load_hypotheses(tmp_path, RUN)
+    path.write_bytes(b"[" + b"{}," * 500_000 + b"{}]\n")
+    with pytest.raises(ValueError, match="line 1 has 1,500,005 bytes: expected at most 1,048,576"):
+        run_store.load_hypotheses(tmp_path, RUN)
