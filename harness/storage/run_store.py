@@ -48,7 +48,7 @@ HYPOTHESES_BYTES = 24 * 2**20
 LINE_BYTES = 2**20
 SENTENCES_COUNT = 50_000
 SENTENCES_BYTES = 16 * 2**20
-ATTENTION_BYTES = 64 * 2**20
+ATTENTION_BYTES = 16 * 2**20
 WEIGHTS_BYTES = 512 * 2**20
 """Limits of files in bytes, and the number of test sentences.
 
