@@ -57,6 +57,8 @@ Runs write 0.2 MB of translations, 0.3 MB of counts, 0.2 MB of attention, and 25
 
 MAP_POSITIONS = 2_048
 """The largest number of source or target positions of a stored attention map."""
+MAPS = 16
+"""The largest number of sentences with stored attention."""
 COLUMNS = 64
 """The largest number of counts that a sentence contributes to one score."""
 
@@ -329,6 +331,8 @@ def has_attention(results: Path, run_id: str) -> bool:
 
 def _check_attention(headers: Headers) -> None:
     """Raise ValueError unless the tensors are those of `save_attention`."""
+    if len(headers) > MAPS:
+        raise ValueError(f"attention of {len(headers):,} sentences: expected at most {MAPS}")
     for name, header in headers.items():
         is_number = re.fullmatch("0|[1-9][0-9]{0,8}", name)
         fits = header.dtype == "float16" and len(header.shape) in (3, 4) and 0 not in header.shape

@@ -134,6 +134,9 @@ SPARSE: dict[str, tuple[str, tuple[dict[str, Any], int], Callable[[Path], Any]]]
     "counts in a million columns": ("sentences", sentences_header(10, 10**6), load_sentences),
     "1.6 GB of attention": ("attention", one_tensor("0", "F16", [2, 20_000, 20_000], 2), load_attention),
     "attention of 60 MB in one row": ("attention", one_tensor("0", "F16", [1, 1, 30_000_000], 2), load_attention),
+    "attention of 20 sentences": (
+        "attention", ({str(n): entry("F16", [1, 1, 4], 8 * n, 8 * n + 8) for n in range(20)}, 160), load_attention
+    ),
     "3.6 GB of weights": ("weights", one_tensor("a", "F32", [900_000_000], 4), load_weights),
 }  # fmt: skip
 
