@@ -206,7 +206,7 @@ class Runs:
         return pd.DataFrame(rows)
 
     def compare(self, first: str, second: str, *, allow: Sequence[str] = ()) -> RunComparison:
-        """Compare two variants or runs.
+        """Compare two variants or runs, among these runs.
 
         Args:
             first: A variant, the id of a run or the beginning of ids; see `compare --help`.
@@ -219,7 +219,7 @@ class Runs:
         from harness.analysis import comparability, comparison, selection
 
         remarks: list[str] = []
-        sides = selection.find([first, second], self.results, complain=remarks.append)
+        sides = selection.find([first, second], self.results, complain=remarks.append, records=self.records)
         allowed = comparability.check(sides, allow, complain=remarks.append)
         return RunComparison(comparison.compare(sides, allowed, None, examples=0, with_text=False))
 

@@ -84,7 +84,13 @@ class Side:
         return stored if all(len(hypotheses) == count for hypotheses in stored) else None
 
 
-def find(names: Sequence[str], results: Path, *, complain: Callable[[str], None]) -> tuple[Side, ...]:
+def find(
+    names: Sequence[str],
+    results: Path,
+    *,
+    complain: Callable[[str], None],
+    records: Sequence[RunRecord] | None = None,
+) -> tuple[Side, ...]:
     """Return the named sides; the others are compared with the first one.
 
     Args:
@@ -92,6 +98,7 @@ def find(names: Sequence[str], results: Path, *, complain: Callable[[str], None]
             `results`, optionally followed by "@" and settings that select a row: "paper@budget=source,seed=0".
         results: The folder of results.
         complain: Called with a line about each damaged record.
+        records: The runs among which variants and ids are looked for; None for all in `results`.
 
     Raises:
         ValueError: A name matches no run or runs of several rows, or two names match the same runs.
@@ -101,8 +108,8 @@ def find(names: Sequence[str], results: Path, *, complain: Callable[[str], None]
 
     @functools.cache
     def stored() -> list[Run]:
-        records = run_store.records(results, complain=complain)
-        return [Run(record, run_store.run_folder(results, record.id)) for record in records]
+        candidates = run_store.records(results, complain=complain) if records is None else records
+        return [Run(record, run_store.run_folder(results, record.id)) for record in candidates]
 
     sides = [_file(name) or _row(name, stored(), results) for name in names]
     by_folders: dict[tuple[str, ...], str] = {}

@@ -102,6 +102,16 @@ def test_leaderboard_has_intervals_and_html() -> None:
     assert "3 runs in" in shown
 
 
+def test_compare_looks_among_filtered_runs_only() -> None:
+    runs = harness.load(PUBLISHED)
+    with pytest.raises(ValueError, match="'learned_positions' matches 2 rows"):
+        runs.compare("learned_positions", "paper")
+    compared = runs.filter(budget="controlled").compare("learned_positions", "paper")
+    assert compared.to_pandas()["metric"].is_unique
+    with pytest.raises(ValueError, match="has no such variant or run"):
+        runs.filter(budget="source").compare("learned_positions", "paper")
+
+
 def test_compare_gives_differences_with_intervals(ablation: api.Runs) -> None:
     one, other = "learned_positions@norm=rms", "learned_positions@positions=alibi"
     compared = ablation.compare(one, other, allow=["recipe"])

@@ -243,7 +243,7 @@ def test_only_diverged_pilots_are_no_failure(budget: Any, status: Any, code: int
         ("--tune-rate 1e-3,nan", "learning rates above 0"),
         ("--tune-rate 1e-3,inf", "learning rates above 0"),
         ("--pilot-epochs 2", "--pilot-epochs without --tune-rate: give the learning rates to try"),
-        ("--tune-rate 1e-3,2e-3 --pilot-epochs 4 --corpus captions", "--pilot-epochs 4: give at most 3"),
+        ("--tune-rate 1e-3,2e-3 --pilot-epochs 4 --corpus captions", "--pilot-epochs 4: give at most 2"),
         ("--tune-rate 1e-3,2e-3 --pilot-epochs 0", "'0' is not a whole number of at least 1"),
     ],
 )
