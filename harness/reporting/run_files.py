@@ -39,6 +39,8 @@ class CorpusText:
 CorpusTexts = Mapping[DataSpec, CorpusText]
 MOST_ATTENDED = 12
 """The rows with attention in a page, at most."""
+MOST_WEIGHTS = 200_000
+"""The attention weights of a sentence in a page, at most; six layers and 40 words have 10,000."""
 
 
 # Translations ---------------------------------------------------------------------------------------------------------
@@ -195,6 +197,7 @@ def attention(tables: Sequence[RunTable], results: Path, texts: CorpusTexts) -> 
         if len(data) == MOST_ATTENDED:
             break
         maps = run_store.load_attention(results, record.id, record.fingerprints.get("attention"))
+        maps = {sentence: weights for sentence, weights in maps.items() if weights.size <= MOST_WEIGHTS}
         if maps:
             text = texts.get(record.spec.data)
             data.append({"label": label, "sentences": _attended(record, maps, results, text)})

@@ -351,8 +351,9 @@ def check_files(results: Path, record: RunRecord) -> None:
     if has_sentences(results, record.id):
         sentences_of(results, record)
     load_attention(results, record.id, digests.get("attention"))
-    if os.path.lexists(folder / f"{WEIGHTS}.json"):
-        load_weights(results, record.id, digests.get("trained_weights"))
+    weights, digest = folder / f"{WEIGHTS}.safetensors", digests.get("trained_weights")
+    if digest and os.path.lexists(weights) and files.file_digest(weights, WEIGHTS_BYTES) != digest:
+        raise ValueError(f"{weights}: damaged (its SHA-256 is not that in the record)")
 
 
 # Logs and weights -----------------------------------------------------------------------------------------------------
