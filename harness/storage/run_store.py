@@ -343,6 +343,22 @@ def _check_attention(headers: Headers) -> None:
             )
 
 
+def check_limits(sentences: int, weights: Arrays) -> None:
+    """Check, before a run is trained, that its results can be stored.
+
+    Args:
+        sentences: The number of test sentences.
+        weights: The weights of the model.
+
+    Raises:
+        ValueError: There are too many sentences, or the weights are too large.
+    """
+    if sentences > SENTENCES_COUNT:
+        raise ValueError(f"{sentences:,} test sentences: expected at most {SENTENCES_COUNT:,}; use a smaller test set")
+    if (size := sum(array.nbytes for array in weights.values())) > WEIGHTS_BYTES:
+        raise ValueError(f"{size:,} bytes of weights: expected at most {WEIGHTS_BYTES:,}; use a smaller model")
+
+
 def check_files(results: Path, record: RunRecord) -> None:
     """Read every file that a report of a run needs. Raises: ValueError naming a damaged one."""
     digests, folder = record.fingerprints, run_folder(results, record.id)

@@ -166,6 +166,7 @@ class _Run:
         if isinstance(self.model, Compiling):
             self.environment["jit_compile"] = self.model.compilation().jit_compile
         initial = self.model.weights()
+        run_store.check_limits(len(dataset.test), initial)
         self.initial_digests = machine.array_digests(initial)
         self.parameters = sum(weight.size for weight in initial.values())
         self.embedding_rms = embedding_rms(spec.recipe, initial)
