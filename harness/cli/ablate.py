@@ -23,7 +23,12 @@ SUMMARY = "change one field of a recipe at a time, and report the effects"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument(
-        "--field", choices=ablation_grids.FIELDS, action="append", help="a field to change; repeatable (default: all)"
+        "--field",
+        type=options.ablation_field,
+        action="append",
+        metavar="FIELD[=LEVEL,...]",
+        help=f"a field to change, and to which levels (default: all); repeatable (default: all of "
+        f"{', '.join(ablation_grids.FIELDS)})",
     )
     parser.add_argument(
         "--factorial",
@@ -146,7 +151,10 @@ def _plan(arguments: argparse.Namespace) -> AblationPlan:
 
 
 def _grids(arguments: argparse.Namespace) -> tuple[Grid, ...]:
-    return ablation_grids.grids(arguments.field or (), factorial=arguments.factorial)
+    levels: dict[str, tuple[str, ...]] = {}
+    for field, chosen in map(ablation_grids.parse_field, arguments.field or ()):
+        levels[field] = (*levels.get(field, ()), *chosen)
+    return ablation_grids.grids(levels, factorial=arguments.factorial)
 
 
 def _announce(arguments: argparse.Namespace, plan: AblationPlan, finished: list[RunRecord]) -> None:

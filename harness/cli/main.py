@@ -31,6 +31,7 @@ from harness.cli import (
     speed,
     translate,
 )
+from harness.experiments import ablation_grids
 from harness.processes.signals import Interrupted
 from harness.storage.run_store import RunFailed
 from harness.text import did_you_mean
@@ -95,6 +96,8 @@ class _CommandParser(Parser):
             return did_you_mean(argument.partition("=")[0], options)
         if "--config" in options and argument.endswith(".toml"):
             return f"; did you mean '--config {argument}'?"
+        if "--field" in options and argument.partition("=")[0] in ablation_grids.FIELDS:
+            return f"; did you mean '--field {argument}'?"
         for option, action in options.items():
             if action.choices is not None and argument in action.choices:
                 return f"; did you mean '{option} {argument}'?"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from harness.experiments.overrides import override
 from harness.experiments.specs import RunSpec
+from harness.text import did_you_mean
 from impls.contract import Recipe, Training, TransformerRecipe
 
 RECIPE_FIELDS = (
@@ -37,18 +38,23 @@ with a joint vocabulary, and its runs are not compared with those of other grids
 
 @dataclass(frozen=True)
 class Grid:
-    """All combinations of the levels of `fields`; all other settings are those of the base."""
+    """All combinations of the levels of fields; all other settings are those of the base.
 
-    fields: tuple[str, ...]
+    Attributes:
+        levels: The levels of each field. The base's own level is run whether it is among them or not.
+    """
+
+    levels: Mapping[str, tuple[str, ...]]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields whose levels it combines."""
+        return tuple(self.levels)
 
     @property
     def settings(self) -> tuple[str, ...]:
         """The additional `--set` settings of its runs."""
-        return tuple(dict.fromkeys(setting for field in self.fields for setting in TOGETHER.get(field, ())))
-
-
-ONE_AT_A_TIME = tuple(Grid((field,)) for field in FIELDS)
-FACTORIAL = Grid(CROSSED)
+        return tuple(dict.fromkeys(setting for field in self.levels for setting in TOGETHER.get(field, ())))
 
 
 def levels(field: str) -> tuple[str, ...]:
@@ -58,25 +64,43 @@ def levels(field: str) -> tuple[str, ...]:
     return values
 
 
-def grids(fields: Sequence[str] = (), *, factorial: bool = False) -> tuple[Grid, ...]:
+def parse_field(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the field and the levels of `FIELD` or `FIELD=LEVEL,LEVEL,...`; without levels, all of them.
+
+    Raises:
+        ValueError: The field or a level does not exist; the message lists what does.
+    """
+    field, equals, names = text.partition("=")
+    if field not in FIELDS:
+        raise ValueError(f"{field!r} is not one of {', '.join(FIELDS)}{did_you_mean(field, FIELDS)}")
+    chosen = names.split(",") if equals else levels(field)
+    for name in chosen:
+        if name not in levels(field):
+            accepted = ", ".join(levels(field))
+            raise ValueError(f"{field}: {name!r} is not one of {accepted}{did_you_mean(name, levels(field))}")
+    return field, tuple(level for level in levels(field) if level in chosen)
+
+
+def grids(fields: Mapping[str, tuple[str, ...]] | None = None, *, factorial: bool = False) -> tuple[Grid, ...]:
     """Return one grid per field, or one grid of all combinations.
 
     Args:
-        fields: The fields; if empty, all fields, or for a factorial positions, norm and activation.
+        fields: The levels of each field to change; if empty, all levels of all fields, or for a factorial those of
+            positions, norm and activation.
         factorial: Whether to combine the levels of the fields.
 
     Raises:
         ValueError: A factorial of one field.
     """
-    chosen = tuple(dict.fromkeys(fields))
-    if not factorial:
-        return tuple(grid for grid in ONE_AT_A_TIME if not chosen or grid.fields[0] in chosen)
-    if len(chosen) == 1:
+    chosen = fields or {field: levels(field) for field in (CROSSED if factorial else FIELDS)}
+    if factorial and len(chosen) == 1:
         raise ValueError(
-            f"--factorial with --field {chosen[0]} alone: give --field twice or more, or not at all to cross "
+            f"--factorial with --field {next(iter(chosen))} alone: give --field twice or more, or not at all to cross "
             f"{', '.join(CROSSED)}"
         )
-    return (Grid(tuple(field for field in FIELDS if field in chosen)) if chosen else FACTORIAL,)
+    names = tuple(field for field in FIELDS if field in chosen)
+    together = [names] if factorial else [(name,) for name in names]
+    return tuple(Grid({name: chosen[name] for name in group}) for group in together)
 
 
 def cells(grid: Grid, base: RunSpec) -> list[RunSpec]:
@@ -89,12 +113,13 @@ def cells(grid: Grid, base: RunSpec) -> list[RunSpec]:
     for setting in grid.settings:
         base = override(base, setting)
     specs = []
-    for combination in itertools.product(*map(levels, grid.fields)):
+    own = {**vars(recipe), **vars(base.training)}
+    for combination in itertools.product(*(dict.fromkeys([own[field], *grid.levels[field]]) for field in grid.levels)):
         chosen = dict(zip(grid.fields, combination, strict=True))
         training: dict[str, typing.Any] = {name: chosen.pop(name) for name in TRAINING_FIELDS if name in chosen}
-        changed: Recipe = replace(recipe, **chosen)  # type: ignore[arg-type]
+        changed: Recipe = replace(recipe, **chosen)
         specs.append(replace(base, recipe=changed, training=replace(base.training, **training)))
-    return sorted(specs, key=lambda spec: (spec.recipe, spec.training) != (recipe, base.training))
+    return specs
 
 
 def check_base(variant: str, recipe: Recipe | None) -> TransformerRecipe:

@@ -53,6 +53,13 @@ def test_cell_is_the_run_of_bench_with_the_same_settings() -> None:
     assert [spec.id for spec in planned(line)] == [cell.id]
 
 
+def test_levels_of_a_field_are_chosen() -> None:
+    line = ["ablate", *TINY, "--field", "positions=rotary", "--field", "embedding_init=width", "--seed", "0"]
+    assert len(planned(line)) == 1 + 1 + 1
+    assert len(planned([*line, "--factorial"])) == 2 * 2
+    assert len(planned([*line, "--field", "positions=none"])) == 1 + 2 + 1
+
+
 def test_set_changes_the_base_and_every_cell() -> None:
     line = ["ablate", *TINY, "--field", "norm", "--set=recipe.norm=rms", "--set=recipe.dropout=0", "--seed=0"]
     specs = planned(line)
@@ -78,6 +85,7 @@ def test_base_can_be_an_external_recipe(tmp_path: Path, monkeypatch: pytest.Monk
         ("--base counting_model:build", "is a builder, which has no field"),
         ("--base papre", "did you mean 'paper'?"),
         ("--field norms", "did you mean 'norm'?"),
+        ("--field norm=rmz", "did you mean 'rms'?"),
         ("--field norm --factorial", "--factorial with --field norm alone: give --field twice or more"),
         ("--corpus multi30k", "MULTI30K_DIR"),
         ("--set recipe.width=129", "heads=8: expected a divisor of width=129"),

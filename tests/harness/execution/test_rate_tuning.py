@@ -58,12 +58,12 @@ def test_pilots_are_the_beginning_of_the_run_at_other_rates_and_another_seed() -
 
 
 def test_no_two_cells_share_pilots() -> None:
-    cells = [cell for grid in ablation_grids.ONE_AT_A_TIME for cell in ablation_grids.cells(grid, base_spec())]
+    cells = [cell for grid in ablation_grids.grids() for cell in ablation_grids.cells(grid, base_spec())]
     assert len({rate_tuning.cell_key(cell) for cell in cells}) == len({cell.id for cell in cells})
 
 
 def test_pilots_of_tying_have_its_joint_vocabulary() -> None:
-    cells = ablation_grids.cells(Grid(("tying",)), base_spec())
+    cells = ablation_grids.cells(Grid({"tying": ablation_grids.levels("tying")}), base_spec())
     assert {run.data.vocabulary for cell in cells for run in pilots(cell, RATES)} == {"joint"}
 
 

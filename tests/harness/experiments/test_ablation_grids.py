@@ -10,7 +10,7 @@ import pytest
 from ablation_factory import base_spec
 
 from harness.experiments import ablation_grids, suites
-from harness.experiments.ablation_grids import FACTORIAL, FIELDS, ONE_AT_A_TIME, Grid, cells, grids, levels
+from harness.experiments.ablation_grids import CROSSED, FIELDS, Grid, cells, grids, levels, parse_field
 from harness.experiments.specs import RunSpec
 from impls.contract import TransformerRecipe
 from impls.recipes import LEARNED_POSITIONS, PAPER
@@ -27,9 +27,14 @@ def flat(spec: RunSpec) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in ("recipe", "training", "data")}
 
 
+def all_levels(*fields: str) -> Grid:
+    """Return the grid of all levels of the fields."""
+    return Grid({field: levels(field) for field in fields})
+
+
 @pytest.mark.parametrize("base", [LEARNED_POSITIONS, PAPER], ids=lambda recipe: recipe.name)
 def test_every_cell_differs_from_its_base_in_one_field(base: TransformerRecipe) -> None:
-    for grid in ONE_AT_A_TIME:
+    for grid in grids():
         base_cell, *changed_cells = cells(grid, base_spec(base))
         (field,) = grid.fields
         assert base_cell.recipe == base
@@ -41,9 +46,11 @@ def test_every_cell_differs_from_its_base_in_one_field(base: TransformerRecipe) 
 
 
 def test_factorial_has_every_combination_of_levels() -> None:
-    assert {grid.fields for grid in ONE_AT_A_TIME} == {(field,) for field in FIELDS}
-    assert [len(cells(grid, base_spec())) for grid in ONE_AT_A_TIME] == [len(levels(field)) for field in FIELDS]
-    crossed = cells(FACTORIAL, base_spec())
+    assert [grid.fields for grid in grids()] == [(field,) for field in FIELDS]
+    assert [len(cells(grid, base_spec())) for grid in grids()] == [len(levels(field)) for field in FIELDS]
+    (factorial,) = grids(factorial=True)
+    assert factorial.fields == CROSSED
+    crossed = cells(factorial, base_spec())
     assert len({cell.recipe for cell in crossed}) == len(crossed) == 5 * 4 * 4
     assert crossed[0].recipe == LEARNED_POSITIONS
     assert {(cell.recipe.positions, cell.recipe.norm, cell.recipe.activation) for cell in crossed} == set(  # type: ignore[union-attr]
@@ -52,24 +59,62 @@ def test_factorial_has_every_combination_of_levels() -> None:
 
 
 def test_tying_has_a_joint_vocabulary_and_a_base_of_its_own() -> None:
-    plain, tied = cells(Grid(("norm",)), base_spec()), cells(Grid(("tying",)), base_spec())
+    plain, tied = cells(all_levels("norm"), base_spec()), cells(all_levels("tying"), base_spec())
     assert {cell.data.vocabulary for cell in plain} == {"separate"}
     assert {cell.data.vocabulary for cell in tied} == {"joint"}
     assert plain[0].recipe == tied[0].recipe
     assert plain[0].id != tied[0].id
-    assert {cell.data.vocabulary for cell in cells(Grid(("norm", "tying")), base_spec())} == {"joint"}
+    assert {cell.data.vocabulary for cell in cells(all_levels("norm", "tying"), base_spec())} == {"joint"}
 
 
 def test_grids_contain_each_field_once() -> None:
-    assert grids() == ONE_AT_A_TIME
-    assert grids(["norm", "positions", "norm"]) == (Grid(("positions",)), Grid(("norm",)))
-    assert grids(factorial=True) == (FACTORIAL,)
-    assert grids(["norm_order", "positions"], factorial=True) == (Grid(("positions", "norm_order")),)
+    chosen = {field: levels(field) for field in ("norm", "positions")}
+    assert grids(chosen) == (all_levels("positions"), all_levels("norm"))
+    assert grids(chosen, factorial=True) == (all_levels("positions", "norm"),)
+    with pytest.raises(ValueError, match="--field norm alone"):
+        grids({"norm": levels("norm")}, factorial=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("norm_order", ("norm_order", ("post", "pre"))),
+        ("positions=rotary,learned,rotary", ("positions", ("learned", "rotary"))),
+        ("batching=tokens", ("batching", ("tokens",))),
+    ],
+)
+def test_field_with_levels_is_parsed(text: str, expected: tuple[str, tuple[str, ...]]) -> None:
+    assert parse_field(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("norms", "'norms' is not one of positions, norm.*did you mean 'norm'"),
+        ("norm=rmz", "norm: 'rmz' is not one of .*did you mean 'rms'"),
+        ("norm=", "norm: '' is not one of layernorm"),
+        ("positions=learned,", "positions: '' is not one of learned"),
+    ],
+)
+def test_unknown_field_or_level_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_field(text)
+
+
+def test_chosen_levels_are_run_beside_the_base() -> None:
+    (grid,) = grids({"positions": ("rotary",), "embedding_init": ("xavier", "width")}, factorial=True)
+    recipes = [cell.recipe for cell in cells(grid, base_spec())]
+    assert [(recipe.positions, recipe.embedding_init) for recipe in recipes] == [  # type: ignore[union-attr]
+        ("learned", "xavier"),
+        ("learned", "width"),
+        ("rotary", "xavier"),
+        ("rotary", "width"),
+    ]
 
 
 def test_base_that_does_not_accept_a_level_is_refused() -> None:
     narrow = replace(LEARNED_POSITIONS, width=18, heads=6)
     with pytest.raises(ValueError, match="even .*positions='rotary'"):
-        cells(Grid(("positions",)), base_spec(narrow))
+        cells(all_levels("positions"), base_spec(narrow))
     with pytest.raises(ValueError, match="has no field 'positions'"):
         ablation_grids.check_base("bahdanau_gru", suites.resolve("bahdanau_gru")[0])
