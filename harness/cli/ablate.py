@@ -18,6 +18,11 @@ from harness.text import count
 from harness.training import load
 
 SUMMARY = "change one field of a recipe at a time, and report the effects"
+EXAMPLES = (
+    ("positions and norms, one change at a time", "--field positions --field norm"),
+    ("every combination of positions and initial embeddings", "--field positions --field embedding_init --factorial"),
+    ("with the best of three learning rates for each recipe", "--field norm --tune-rate 5e-4,1e-3,2e-3"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

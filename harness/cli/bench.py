@@ -16,6 +16,12 @@ from harness.training import load
 from impls import registry
 
 SUMMARY = "train, measure and compare many variants"
+EXAMPLES = (
+    ("train and compare every variant at small size", ""),
+    ("two variants, three seeds each, five epochs", "--variant paper --variant conv_ffn --seed 0-2 --epochs 5"),
+    ("the tutorials' size: list the runs with their time and disk space, train nothing", "--suite standard --dry-run"),
+    ("an experiment in a file", "--config dropout.toml"),
+)
 BUDGETS: dict[str, tuple[Budget, ...]] = {
     "controlled": ("controlled",),
     "source": ("source",),

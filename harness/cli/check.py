@@ -1,4 +1,4 @@
-"""`check`: whether a set of records is a fair comparison. It prints the verdict and every rule that fails."""
+"""`check`: test whether a set of records is a fair comparison, and print the verdict and every rule that fails."""
 
 from __future__ import annotations
 
@@ -21,15 +21,20 @@ SHOWN_FINDINGS = 3
 
 LIMITS = """\
 No inspection of records can detect figures that were invented consistently with each other (losses, times, the name of
-the machine or of the commit), a run that was repeated until it was good, or the last seeds left out. --rerun N detects
-invented runs: it trains N of them again for 50 updates and compares the digests of batches and weights. Weights are the
-same to the bit only on the same machine, with the same versions, threads and commit; elsewhere a difference is reported
-as "cannot tell", and --rerun-epoch compares the training loss of the first epoch instead. It does not detect what
-happened later in a run, or seeds left out.
+the machine or of the commit), a run that was repeated until its result was good, or seeds that were left out. --rerun N
+detects invented runs: it trains N of them again for 50 updates and compares the digests of batches and weights. Weights
+are bit-identical only on the same machine, with the same versions, threads and commit. Elsewhere a difference is
+reported as "cannot tell", and --rerun-epoch compares the training loss of the first epoch instead. --rerun does not
+detect changes to later parts of a run, or seeds that were left out.
 """
 
 
-SUMMARY = "whether records are a fair comparison"
+SUMMARY = "test whether records are a fair comparison"
+EXAMPLES = (
+    ("check the runs in results/local", ""),
+    ("train two random runs again for 50 updates and compare", "--rerun 2"),
+    ("what a rule requires", "--explain C20"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=options.positive,
         default=0,
         metavar="N",
-        help="train N random runs again for 50 updates (default 0)",
+        help="train N random runs again for 50 updates and compare (default 0)",
     )
     parser.add_argument(
         "--rerun-epoch",
@@ -64,10 +69,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="with --rerun: train the first epoch, and compare its loss too (default: 50 updates)",
     )
     parser.add_argument(
-        "--rerun-seed", type=options.count, metavar="SEED", help="seed of the choice of --rerun (default: random)"
+        "--rerun-seed",
+        type=options.count,
+        metavar="SEED",
+        help="seed that chooses the runs of --rerun (default: random)",
     )
     parser.add_argument("--verbose", action="store_true", help="a line for every rule (default: only findings)")
-    parser.add_argument("--explain", metavar="CODE", help="print what a rule requires, such as C05, and check nothing")
+    parser.add_argument(
+        "--explain", metavar="CODE", help="print what a rule requires, such as C05, and check nothing (default: check)"
+    )
     options.add_json(parser, "every finding and rule")
     options.add_results(parser)
 

@@ -14,6 +14,11 @@ from harness.storage import leftovers
 from harness.text import count
 
 SUMMARY = "remove leftovers of killed processes"
+EXAMPLES = (
+    ("list what can be removed", "--dry-run"),
+    ("remove it", ""),
+    ("in another folder of results", "--results results/cluster"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

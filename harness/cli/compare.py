@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.analysis.selection import Side
 
 Format = Literal["text", "markdown", "csv", "json", "latex"]
-EXAMPLES = 5
+SHOWN_EXAMPLES = 5
 SIDES = """\
 A side is a variant (all its runs in --results, one per seed), the id of a run or the beginning of ids, or the path of
 a run's folder or record.json. If a variant has several rows, settings select one: learned_positions@positions=alibi,
@@ -29,33 +29,41 @@ FAIL_ON = """\
 for continuous integration: exit with 1 if this holds for the difference of a side from the first side. METRIC<NUMBER
 and METRIC>NUMBER test the mean difference, METRIC:worse tests for a significantly worse value; metrics have their names
 and units in record.json, such as "bleu_sacre<-0.5" or test_loss:worse. An unknown difference counts as failure;
-repeatable
+repeatable (default: none)
 """
 
 
 SUMMARY = "compare variants or runs in detail"
+EXAMPLES = (
+    ("compare two variants", "learned_positions paper"),
+    ("choose rows of runs by their settings", "paper@budget=source learned_positions@framework=keras"),
+    ("as a table for a paper", "learned_positions paper --format latex --output table.tex"),
+    ("fail if the second is worse, for continuous integration", "learned_positions paper --fail-on 'bleu_sacre<-0.5'"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.epilog = " ".join(SIDES.split())
     parser.add_argument("sides", nargs="+", metavar="SIDE", help="two or more: a variant, a run, or a file")
-    parser.add_argument("--format", choices=typing.get_args(Format), default="text", help="(default text)")
+    parser.add_argument(
+        "--format", choices=typing.get_args(Format), default="text", help="form of the output (default text)"
+    )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file (default: standard output)")
     parser.add_argument(
         "--allow",
         action="append",
         default=[],
         metavar="DIFFERENCE",
-        help="compare although the sides differ in this, by the name in the error message; repeatable",
+        help="compare although the sides differ in this, by the name in the error message; repeatable (default: none)",
     )
     parser.add_argument("--fail-on", action="append", default=[], metavar="EXPRESSION", help=" ".join(FAIL_ON.split()))
     parser.add_argument(
         "--examples",
         type=options.count,
-        default=EXAMPLES,
+        default=SHOWN_EXAMPLES,
         metavar="N",
-        help=f"how many sentences and n-grams to show in each direction (default {EXAMPLES})",
+        help=f"how many sentences and n-grams to show in each direction (default {SHOWN_EXAMPLES})",
     )
     parser.add_argument(
         "--without-corpus-text",

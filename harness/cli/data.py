@@ -16,6 +16,11 @@ from harness.experiments.specs import DataSpec, RunSpec
 from impls.recipes import LEARNED_POSITIONS
 
 SUMMARY = "prepare a corpus and describe it"
+EXAMPLES = (
+    ("download and describe Multi30k", ""),
+    ("the built-in captions, with one vocabulary for both languages", "--corpus captions --set data.vocabulary=joint"),
+    ("your own text", "--corpus files --train-source train.tsv --validation-source valid.tsv --test-source test.tsv"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="change a setting of the corpus, such as data.vocabulary=joint; repeatable",
+        help="change a setting of the corpus, such as data.vocabulary=joint; repeatable (default: none)",
     )
 
 

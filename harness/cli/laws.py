@@ -12,6 +12,11 @@ from harness.training import load
 from impls import registry
 
 SUMMARY = "test variants against the laws"
+EXAMPLES = (
+    ("test all built-in variants", ""),
+    ("test your own model quickly", "--fast --variant examples.lstm_attention:build"),
+    ("test only causality and padding, in Keras on JAX", "--law 3 --law 4 --framework keras --backend jax"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--fast", action="store_true", help="smaller batches and fewer samples: seconds per model (default: full size)"
     )
     options.add_framework(parser)
-    parser.add_argument("--device", default="cpu", help="(default cpu)")
+    parser.add_argument("--device", default="cpu", help="device of the models, cpu or cuda (default cpu)")
 
 
 def command(arguments: argparse.Namespace) -> int:

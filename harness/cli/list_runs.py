@@ -1,4 +1,4 @@
-"""`list`: variants, frameworks, suites, and the runs in a folder with what differs between them."""
+"""`list`: list variants, frameworks, suites, and the runs in a folder with the settings in which they differ."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ REASON_CHARACTERS = 100
 
 
 SUMMARY = "list variants, frameworks, suites and runs"
+EXAMPLES = (
+    ("what is available, and the runs in results/local", ""),
+    ("the published runs", "--results results/published"),
+    ("for other programs", "--json"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

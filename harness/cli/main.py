@@ -53,13 +53,28 @@ COMMANDS = {
     "compare": compare,
     "report": report,
 }
-"""The commands by name. Their module docstrings are the descriptions in their help."""
+"""The commands by name. In the help, a module's docstring is the description; `EXAMPLES` are purposes and options."""
 BROKEN_PIPE_CODE = 141
 """The exit code of a program that SIGPIPE ends: its output is closed before everything is written."""
 FOLDER_OPTIONS = ("--results", "--reports", "--checkpoint-folder")
 """Options with paths of this machine, which records do not contain."""
 VALUE_OPTIONS = ("--variant", "--base", "--run")
 """Options whose values users tend to give without the option: variants, and ids of runs."""
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps text by paragraphs, leaves indented paragraphs as they are, and shows that flags are off by default."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = [
+            part if part.startswith("  ") else super(HelpFormatter, self)._fill_text(part, width, indent)
+            for part in text.strip().split("\n\n")
+        ]
+        return "\n\n".join(paragraphs)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        is_flag = action.nargs == 0 and action.dest != "help"
+        return f"{action.help} (default: no)" if is_flag and "default" not in (action.help or "") else action.help
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,7 +87,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
-            hint = did_you_mean(value, choices)
+            hint = did_you_mean(value, choices) if isinstance(value, str) else ""
             raise argparse.ArgumentError(action, f"{value!r} is not one of {', '.join(choices)}{hint}")
 
 
@@ -80,7 +95,7 @@ class _CommandParser(Parser):
     """The parser of one command: no abbreviations, and suggestions for unknown arguments."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
+        super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, rest = super().parse_known_args(args, namespace)
@@ -113,10 +128,19 @@ def parser() -> Parser:
     top.add_argument("--version", action="version", version=f"bakeoff {harness.__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=_CommandParser)
     for name, module in COMMANDS.items():
-        command_parser = commands.add_parser(name, help=module.SUMMARY, description=module.__doc__)
+        description = (module.__doc__ or "").removeprefix(f"`{name}`: ")
+        description = description[:1].upper() + description[1:]
+        command_parser = commands.add_parser(name, help=module.SUMMARY, description=description)
         module.add_options(command_parser)
+        command_parser.epilog = "\n\n".join(filter(None, [command_parser.epilog, _examples(name, module.EXAMPLES)]))
         command_parser.set_defaults(command=module.command)
     return top
+
+
+def _examples(name: str, examples: Sequence[tuple[str, str]]) -> str:
+    """Return the examples of a command for its help: options with their purpose."""
+    lines = [f"  # {purpose}\n  {f'python -m harness {name} {words}'.rstrip()}" for purpose, words in examples]
+    return "\n".join(["examples:\n", *lines])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -187,15 +187,17 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--corpus",
         choices=typing.get_args(specs.CorpusName),
-        help="(default multi30k if available, otherwise the embedded captions)",
+        help="the text (default multi30k if available, otherwise the built-in captions)",
     )
-    group.add_argument("--direction", metavar="SOURCE-TARGET", help="languages (default de-en)")
+    group.add_argument("--direction", metavar="SOURCE-TARGET", help="source and target language (default de-en)")
     group.add_argument(
-        "--tokenizer", choices=typing.get_args(specs.Tokenizer), help="(default: the variant's, mostly spacy)"
+        "--tokenizer",
+        choices=typing.get_args(specs.Tokenizer),
+        help="how text becomes tokens (default: the variant's, mostly spacy)",
     )
     formats = {
-        "source": "one sentence per line, or a TSV of source and target",
-        "target": "one sentence per line (default: the TSV)",
+        "source": "one sentence per line, or a TSV of source and target (default: none)",
+        "target": "one sentence per line (default: the second column of the TSV)",
     }
     for name in FILE_OPTIONS:
         help_text = f"for --corpus files: {formats[name.rpartition('_')[2]]}"
@@ -206,10 +208,10 @@ def add_framework(group: Any, *, repeatable: Container[str] = ()) -> None:
     """Add --framework and --backend."""
     frameworks = sorted({framework for _, framework in registry.BUILDERS}, reverse=True)
     if "framework" in repeatable:
-        help_text = "repeatable (default torch; without --variant also some Keras variants)"
+        help_text = "framework of the models; repeatable (default torch; without --variant also some Keras variants)"
         group.add_argument("--framework", choices=frameworks, action="append", help=help_text)
     else:
-        group.add_argument("--framework", choices=frameworks, help="(default torch)")
+        group.add_argument("--framework", choices=frameworks, help="framework of the model (default torch)")
     help_text = f"backend of Keras{'; repeatable' * ('backend' in repeatable)} (default tensorflow)"
     action = "append" if "backend" in repeatable else "store"
     group.add_argument("--backend", choices=registry.BACKENDS, action=action, help=help_text)
@@ -245,7 +247,9 @@ def add_models(group: Any, *, repeatable: Container[str] = ()) -> None:
         help="CPU threads per run (default 1 in bench and ablate, otherwise 2)",
     )
     group.add_argument("--device", help="cpu, cuda, or another device of the framework (default cpu)")
-    group.add_argument("--precision", choices=typing.get_args(specs.Precision), help="(default float32)")
+    group.add_argument(
+        "--precision", choices=typing.get_args(specs.Precision), help="number format of training (default float32)"
+    )
     group.add_argument(
         "--matmul-precision",
         choices=typing.get_args(specs.MatmulPrecision),
@@ -264,7 +268,7 @@ def add_models(group: Any, *, repeatable: Container[str] = ()) -> None:
         default=[],
         metavar="FIELD=VALUE",
         help="change any setting, such as recipe.dropout=0.3, or paper:recipe.dropout=0.3 for the runs of one variant; "
-        "repeatable; `settings` lists all of them",
+        "repeatable; `settings` lists all of them (default: none)",
     )
 
 
@@ -301,7 +305,7 @@ def data_spec(arguments: argparse.Namespace) -> DataSpec:
 
 
 def available(arguments: argparse.Namespace, build: Callable[[DataSpec], list[RunSpec]]) -> list[RunSpec]:
-    """Return the runs that `build` creates for the corpus that the options name, or for the embedded captions.
+    """Return the runs that `build` creates for the corpus that the options name, or for the built-in captions.
 
     The captions replace Multi30k if it is not available and `--corpus` does not name it. A printed line and a note in
     the records say so.
@@ -320,7 +324,7 @@ def available(arguments: argparse.Namespace, build: Callable[[DataSpec], list[Ru
     if arguments.corpus is not None:
         raise ValueError(reason)
     say(f"Multi30k is not available: {reason}")
-    say("Using the embedded corpus `captions` instead: results are for captions, not for Multi30k.")
+    say("Using the built-in corpus `captions` instead: results are for captions, not for Multi30k.")
     arguments.note = f"{getattr(arguments, 'note', '')} Multi30k was not available: {reason}".strip()
     return build(replace(base, corpus="captions"))
 

@@ -14,6 +14,11 @@ from harness.storage import run_store
 from harness.storage.records import RunRecord
 
 SUMMARY = "write the report of all records"
+EXAMPLES = (
+    ("write the report of results/local", ""),
+    ("of the published runs, into a folder of its own", "--results results/published --reports reports/mine"),
+    ("only the leaderboards, for other programs", "--json"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -26,6 +26,11 @@ from harness.storage.records import RunRecord
 from harness.training import load, reuse
 
 SUMMARY = "train and measure one variant"
+EXAMPLES = (
+    ("train one variant as its source does", "paper"),
+    ("a small model on the built-in captions, in minutes", "paper --suite quick --corpus captions"),
+    ("another dropout rate, seed and framework", "paper --set recipe.dropout=0.3 --seed 1 --framework keras"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +42,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget", choices=("controlled", "source"), default="source", help="training settings (default source)"
     )
-    parser.add_argument("--seed", type=options.count, default=0, help="(default 0)")
+    parser.add_argument(
+        "--seed", type=options.count, default=0, help="seed of initial weights, batches and dropout (default 0)"
+    )
     options.add_note(parser)
     parser.add_argument(
         "--spec",

@@ -22,6 +22,11 @@ PERPLEXITY_TOLERANCE = 1e-4
 
 
 SUMMARY = "recompute scores from the stored translations"
+EXAMPLES = (
+    ("recompute the scores of every run", ""),
+    ("of the runs of one variant", "--run paper"),
+    ("of the published runs", "--results results/published"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

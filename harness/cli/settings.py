@@ -19,6 +19,11 @@ from harness.experiments.specs import RunSpec
 from harness.training.load import find_variant
 
 SUMMARY = "list every setting that --set changes"
+EXAMPLES = (
+    ("the settings of the default variant", ""),
+    ("those of paper in the suite quick, trained as all others are", "paper --suite quick --budget controlled"),
+    ("those of your own recipe, as JSON", "mine:ROTARY --json"),
+)
 HELP = {
     "framework": "framework of the model: torch or keras",
     "backend": "backend of Keras; none in torch",
@@ -73,7 +78,7 @@ HELP = {
     "data.merges": "merge operations (moses-bpe)",
     "data.max_length": "longest sentence in tokens, with <sos> and <eos>",
     "data.training_pairs": "use only the first sentence pairs; none: all",
-    "data.seed": "seed of the embedded corpus and of SentencePiece",
+    "data.seed": "seed of the built-in captions and of SentencePiece",
     "decoding.beam": "beam width; 1 is greedy search",
     "decoding.length_penalty": "exponent of the length normalization",
     "decoding.max_tokens": "longest translation",
@@ -103,7 +108,10 @@ class Setting:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument(
-        "variant", nargs="?", default="learned_positions", help="a variant, or package.module:NAME (learned_positions)"
+        "variant",
+        nargs="?",
+        default="learned_positions",
+        help="a variant, or package.module:NAME (default learned_positions)",
     )
     parser.add_argument(
         "--suite", choices=list(suites.SUITES), default="standard", help="the suite with the sizes (default standard)"

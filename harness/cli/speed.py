@@ -34,6 +34,11 @@ DEFAULT_BASE = "learned_positions"
 
 
 SUMMARY = "measure speed and memory"
+EXAMPLES = (
+    ("measure every variant and baseline at the tutorials' size", ""),
+    ("only training of one variant, with few samples", "--size quick --variant paper --part training"),
+    ("see that everything works, in seconds", "--size toy --corpus captions --baseline none"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

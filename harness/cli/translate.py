@@ -29,6 +29,11 @@ STEP = 100
 
 
 SUMMARY = "translate with a trained run"
+EXAMPLES = (
+    ("translate a sentence", "--run paper 'Ein Hund läuft.'"),
+    ("translate a file with beam search", "--run paper --file german.txt --beam 5"),
+    ("draw the attention of a sentence", "--run paper --attention heads.png 'Ein Hund läuft.'"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +47,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=get_args(Unknown),
         help="whether translations may contain <unk>, written as ⁇ (default: the run's)",
     )
-    parser.add_argument("--attention", type=Path, metavar="FILE.png", help="draw the cross-attention of one sentence")
+    parser.add_argument(
+        "--attention",
+        type=Path,
+        metavar="FILE.png",
+        help="draw the cross-attention of one sentence into a PNG, SVG or PDF file (default: none)",
+    )
     parser.add_argument(
         "--every-hundredth",
         action="store_true",
         help="print every hundredth stored test translation with its reference",
     )
-    parser.add_argument("--device", default="cpu", help="(default cpu)")
+    parser.add_argument("--device", default="cpu", help="device of the model, cpu or cuda (default cpu)")
     options.add_import(parser)
     options.add_results(parser)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -41,16 +44,31 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == f"bakeoff {harness.__version__}\n"
 
 
-def test_every_option_of_every_command_has_help() -> None:
-    (commands,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
-    for name, command in commands.choices.items():
-        for action in command._actions:
-            assert action.help, f"{name}: {action.option_strings or action.dest}"
-            has_default = not action.required and action.nargs not in ("*", "+", "?", 0) and action.option_strings
-            is_explained = any(word in action.help for word in ("default", "for ", "repeatable"))
-            assert is_explained or not has_default or "FILE" in str(action.metavar) or action.dest == "explain", (
-                f"{name}: {action.option_strings} has no default in its help"
-            )
+def commands() -> dict[str, argparse.ArgumentParser]:
+    (action,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(action.choices)
+
+
+@pytest.mark.parametrize("command", commands().values(), ids=list(commands()))
+def test_every_option_has_help_with_its_default(command: argparse.ArgumentParser) -> None:
+    formatter = command.formatter_class(command.prog)
+    for action in command._actions:
+        text = formatter._get_help_string(action)
+        assert text, action
+        assert not text.startswith("("), f"{action}: only a default"
+        if action.option_strings and not action.required and action.dest != "help":
+            assert "default" in text, f"{action.option_strings}: {text}"
+
+
+@pytest.mark.usefixtures("empty_folder")
+@pytest.mark.parametrize("name", commands())
+def test_help_of_every_command_has_three_examples_that_parse(name: str) -> None:
+    Path("dropout.toml").write_text("epochs = 1", encoding="utf-8")
+    examples = re.findall(r"^  python -m harness (.*)$", commands()[name].format_help(), re.MULTILINE)
+    assert len(set(examples)) >= 3
+    for example in examples:
+        assert shlex.split(example)[0] == name
+        parser().parse_args(shlex.split(example))
 
 
 def spec(*settings: str, seed: int = 0, variant: str = "learned_positions") -> RunSpec:
