@@ -7,7 +7,7 @@ runs.to_pandas()                              # one row per run
 runs.filter(variant="paper").curves()         # one row per epoch
 runs.compare("learned_positions", "paper")    # metrics with intervals and tests
 run = harness.run("paper", corpus="captions", epochs=1)
-harness.translate(run, ["Ein Hund läuft ."])
+harness.translate(run, ["Ein Hund läuft ."])  # a list of runs translates as an ensemble
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import html
 import io
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from harness.analysis.comparison import Comparison
     from harness.analysis.leaderboard import BenchAnalysis
-    from harness.data.dataset import Dataset
     from impls.contract import Recipe, Seq2SeqModel
 
 COLUMNS = {
@@ -356,44 +355,45 @@ def _spec(recipe_or_builder: str | Recipe | Callable[..., Seq2SeqModel], setting
 
 
 def translate(
-    run: TrainedRun | str, sentences: Sequence[str], *, beam: int | None = None, device: str = "cpu"
+    run: TrainedRun | str | Iterable[TrainedRun | str],
+    sentences: Sequence[str],
+    *,
+    beam: int | None = None,
+    device: str = "cpu",
 ) -> list[str]:
-    """Translate sentences with the stored weights of a run.
+    """Translate sentences with the stored weights of a run, or of several runs together.
+
+    Several runs translate as an ensemble: each next token is chosen by the mean of their probabilities. They must have
+    the same corpus, vocabularies and framework.
 
     Args:
-        run: A run, or the id of one in results/local, or the beginning of its id.
+        run: A run, or the id of one in results/local, or the beginning of its id; or several of them, such as `Runs`.
         sentences: One string per sentence.
         beam: The beam width; None for that of the run.
         device: Where the model computes.
 
     Raises:
-        ValueError: The run is not completed, or its weights or corpus are not available.
+        ValueError: A run is not completed, its weights or corpus are not available, or the runs do not fit together.
     """
-    from harness.data.dataset import detokenise, encode
-    from harness.evaluation import search
+    from harness.evaluation import ensemble, evaluate
+    from harness.training import load
 
+    runs = sorted(map(_stored, [run] if isinstance(run, TrainedRun | str) else run), key=lambda run: run.id)
+    if not runs:
+        raise ValueError("translate: there is no run; give at least one")
+    records = [run.record for run in runs]
+    ensemble.check_members(records)
+    decoding = ensemble.shared_decoding(records, beam=beam)
+    loaded = [load.stored_model(run.id, run.results, device) for run in runs]
+    dataset = loaded[0][0]
+    model = ensemble.joint([model for _, model in loaded], len(dataset.target_words))
+    return evaluate.translated(model, dataset, sentences, decoding)
+
+
+def _stored(run: TrainedRun | str) -> TrainedRun:
+    """Return a run, by its id if that is given. Raises: ValueError if it is not completed."""
     if isinstance(run, str):
         run = TrainedRun(run_store.find(run_store.RESULTS, run), run_store.RESULTS)
-    record = run.record
-    if record.status != "completed":
-        raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can translate")
-    dataset, model = _model(record.id, run.results, device)
-    decoding = record.spec.decoding if beam is None else dataclasses.replace(record.spec.decoding, beam=beam)
-    nonempty = [sentence for sentence in sentences if sentence.strip()]
-    if not nonempty:
-        return [""] * len(sentences)
-    translations = search.translate(model, encode(dataset, nonempty).ids, decoding).translations
-    words = [[dataset.target_words[token] for token in translation.tokens] for translation in translations]
-    texts = iter(detokenise(dataset, words))
-    return [next(texts) if sentence.strip() else "" for sentence in sentences]
-
-
-@functools.lru_cache(maxsize=4)
-def _model(run_id: str, results: Path, device: str) -> tuple[Dataset, Seq2SeqModel]:
-    """Return the corpus and the model of a run; the last four stay in memory."""
-    from harness.data.dataset import of_run
-    from harness.training.load import load_model
-
-    record = run_store.find(results, run_id)
-    dataset = of_run(record)
-    return dataset, load_model(record, results, dataset, device=device)
+    if run.record.status != "completed":
+        raise ValueError(f"run {run.id}: its status is {run.record.status}; only completed runs can translate")
+    return run

@@ -79,8 +79,13 @@ def _compare_scores(record: RunRecord, scores: Scores) -> int:
         remark = "" if same else f"   the record says {stored}"
         if record.signatures.get(name) != scores.signatures[name]:
             remark += f"   (the record's signature: {one_line(str(record.signatures.get(name)))})"
-        say(f"  {name:20} {value:9.4f}  {scores.signatures[name]}{remark}")
+        say(line(name, value, f"{scores.signatures[name]}{remark}"))
     return differences
+
+
+def line(name: str, value: float, remark: str) -> str:
+    """Return a score in one line, with a remark."""
+    return f"  {name:20} {value:9.4f}  {remark}".rstrip()
 
 
 def _compare_sentences(record: RunRecord, stored: Arrays, statistics: Arrays) -> int:

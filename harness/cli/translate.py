@@ -1,4 +1,4 @@
-"""`translate`: translate sentences, a file or standard input with a trained run."""
+"""`translate`: translate sentences, a file, standard input or the test set with one or more trained runs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import argparse
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
 from harness import text
-from harness.cli import options
+from harness.cli import options, score
 from harness.cli.console import say, warn
+from harness.evaluation import ensemble
 from harness.experiments.specs import DecodingSpec, Unknown
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -23,22 +23,31 @@ from impls.contract import EOS, SOS, SPECIAL_TOKENS, Ids, Seq2SeqModel
 
 if TYPE_CHECKING:
     from harness.data.dataset import Dataset, Encoded
+    from harness.evaluation.search import Decodable, Decoded
 
 IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
 STEP = 100
 
 
-SUMMARY = "translate with a trained run"
+SUMMARY = "translate with one or more trained runs"
 EXAMPLES = (
     ("translate a sentence", "--run paper 'Ein Hund läuft.'"),
     ("translate a file with beam search", "--run paper --file german.txt --beam 5"),
     ("draw the attention of a sentence", "--run paper --attention heads.png 'Ein Hund läuft.'"),
+    ("score an ensemble of two runs on the test set", "--run paper --run learned_positions --test --beam 5"),
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("--run", required=True, metavar="ID", help="a run, or the beginning of its id")
+    parser.add_argument(
+        "--run",
+        action="append",
+        required=True,
+        metavar="ID",
+        help="a run, or the beginning of its id; repeatable: runs of one corpus translate together, with the mean of "
+        "their next-token probabilities",
+    )
     parser.add_argument("sentence", nargs="*", help="sentences to translate (default: standard input, one per line)")
     parser.add_argument("--file", type=Path, help="a file with one sentence per line (default: none)")
     parser.add_argument("--beam", type=options.positive, metavar="WIDTH", help="beam width (default: the run's)")
@@ -46,6 +55,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--unknown",
         choices=get_args(Unknown),
         help="whether translations may contain <unk>, written as ⁇ (default: the run's)",
+    )
+    parser.add_argument(
+        "--test",
+        action="store_true",
+        help="translate the test set of the run and print its scores (default: translate sentences)",
     )
     parser.add_argument(
         "--attention",
@@ -65,47 +79,78 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Print a translation of each sentence; standard input is translated as it arrives. Returns 0."""
-    record, image = run_store.find(arguments.results, arguments.run), arguments.attention
-    if record.status != "completed":
-        raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can be used")
-    if image is not None and image.suffix not in IMAGE_SUFFIXES:
-        raise ValueError(f"--attention {image}: the file name must end in {', '.join(IMAGE_SUFFIXES)}")
+    records = [_completed(arguments.results, prefix) for prefix in arguments.run]
+    records.sort(key=lambda record: record.id)
+    _check_options(arguments, len(records))
     if arguments.every_hundredth:
-        if arguments.sentence or arguments.file or arguments.beam or arguments.unknown or image:
-            raise ValueError("--every-hundredth prints stored translations; it takes no sentence and no other option")
-        return _list(record, arguments.results)
-    blocks = _blocks(arguments)
+        return _list(records[0], arguments.results)
+    ensemble.check_members(records)
+    decoding = ensemble.shared_decoding(records, beam=arguments.beam, unknown=arguments.unknown)
+    blocks = iter([()]) if arguments.test else _blocks(arguments)
     first = next(blocks)
-    if image is not None and len(first) != 1:
+    if arguments.attention is not None and len(first) != 1:
         raise ValueError(f"--attention draws one sentence, not {len(first)}")
     from harness.data.dataset import of_run
 
-    dataset = of_run(record)
-    model = load.load_model(
-        record, arguments.results, dataset, device=arguments.device, import_builder=arguments.import_builder
-    )
-    changes = {"beam": arguments.beam, "unknown": arguments.unknown}
-    decoding = replace(record.spec.decoding, **{name: value for name, value in changes.items() if value is not None})
+    dataset = of_run(records[0])
+    models = [
+        load.load_model(
+            record, arguments.results, dataset, device=arguments.device, import_builder=arguments.import_builder
+        )
+        for record in records
+    ]
+    model = ensemble.joint(models, len(dataset.target_words))
+    if arguments.test:
+        return _test(model, dataset, decoding)
     position = 0
     for sentences in itertools.chain([first], blocks):
         if any(sentences):
-            _translate(sentences, model, dataset, decoding, position=position, image=image)
+            decoded = _translate(sentences, model, dataset, decoding, position=position)
+            if arguments.attention is not None:
+                _draw(models[0], *decoded, dataset, arguments.attention)
         else:
             say("\n" * (len(sentences) - 1))
         position += len(sentences)
     return 0
 
 
+def _completed(results: Path, prefix: str) -> RunRecord:
+    record = run_store.find(results, prefix)
+    if record.status != "completed":
+        raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can be used")
+    return record
+
+
+def _check_options(arguments: argparse.Namespace, runs: int) -> None:
+    """Raise ValueError for options that exclude each other."""
+    image = arguments.attention
+    if image is not None and image.suffix not in IMAGE_SUFFIXES:
+        raise ValueError(f"--attention {image}: the file name must end in {', '.join(IMAGE_SUFFIXES)}")
+    if runs > 1 and (image or arguments.every_hundredth):
+        raise ValueError("--attention and --every-hundredth are about one run: give one --run")
+    if arguments.test and (arguments.sentence or arguments.file or image):
+        raise ValueError("--test translates the test set; it takes no sentence, no --file and no --attention")
+    settings = arguments.beam or arguments.unknown or image or arguments.test
+    if arguments.every_hundredth and (arguments.sentence or arguments.file or settings):
+        raise ValueError("--every-hundredth prints stored translations; it takes no sentence and no other option")
+
+
+def _test(model: ensemble.Translator, dataset: Dataset, decoding: DecodingSpec) -> int:
+    """Translate the test set and print its scores. Returns 0."""
+    from harness.evaluation import evaluate, search
+
+    loss, _ = evaluate.test_nats(model, dataset)
+    hypotheses = evaluate.as_hypotheses(dataset, search.translate(model, dataset.test.source, decoding))
+    scores = evaluate.test_scores(dataset, hypotheses, decoding.unknown)
+    for name, value in {**evaluate.perplexities(loss), **scores.values}.items():
+        say(score.line(name, value, scores.signatures.get(name, "")))
+    return 0
+
+
 def _translate(
-    sentences: Sequence[str],
-    model: Seq2SeqModel,
-    dataset: Dataset,
-    decoding: DecodingSpec,
-    *,
-    position: int,
-    image: Path | None,
-) -> None:
-    """Print one translation per sentence.
+    sentences: Sequence[str], model: Decodable, dataset: Dataset, decoding: DecodingSpec, *, position: int
+) -> tuple[Encoded, Decoded]:
+    """Print one translation per sentence, and return what was translated: the sentences that are not empty.
 
     Args:
         sentences: The sentences; translations of empty ones are empty.
@@ -113,29 +158,34 @@ def _translate(
         dataset: Its corpus.
         decoding: How to search.
         position: The number of sentences before these.
-        image: Where to draw the attention of a single sentence; None for nowhere.
     """
-    from harness.data.dataset import detokenise, encode
-    from harness.evaluation.search import translate
-    from harness.reporting.concept_plots import attention_heat_map
+    from harness.data.dataset import encode
+    from harness.evaluation import evaluate, search
 
     indices = [index for index, sentence in enumerate(sentences) if sentence]
     encoded = encode(dataset, [sentences[index] for index in indices])
     _warn_of_cuts(encoded, [position + index for index in indices], dataset.data.max_length)
-    translations = translate(model, encoded.ids, decoding).translations
-    words = [[dataset.target_words[token] for token in translation.tokens] for translation in translations]
+    decoded = search.translate(model, encoded.ids, decoding)
     lines = [""] * len(sentences)
-    for index, line in zip(indices, detokenise(dataset, words), strict=True):
-        lines[index] = line
+    for index, hypothesis in zip(indices, evaluate.as_hypotheses(dataset, decoded), strict=True):
+        lines[index] = hypothesis.text
     for line in lines:
         say(text.one_line(line))
-    if image is not None:
-        target: Ids = np.array([[SOS, *translations[0].tokens]], dtype=np.int32)
-        weights = model.cross_attention(encoded.ids[0][None], target)[0]
-        source_words = encoded.tokens[0][: len(encoded.ids[0]) - 2]
-        start, end = SPECIAL_TOKENS[SOS], SPECIAL_TOKENS[EOS]
-        attention_heat_map(weights, [start, *source_words, end], [*words[0], end], image)
-        say(f"Attention: {image}")
+    return encoded, decoded
+
+
+def _draw(model: Seq2SeqModel, encoded: Encoded, decoded: Decoded, dataset: Dataset, image: Path) -> None:
+    """Draw the cross attention of a single sentence."""
+    from harness.reporting.concept_plots import attention_heat_map
+
+    tokens = decoded.translations[0].tokens
+    target: Ids = np.array([[SOS, *tokens]], dtype=np.int32)
+    weights = model.cross_attention(encoded.ids[0][None], target)[0]
+    source_words = encoded.tokens[0][: len(encoded.ids[0]) - 2]
+    start, end = SPECIAL_TOKENS[SOS], SPECIAL_TOKENS[EOS]
+    words = [dataset.target_words[token] for token in tokens]
+    attention_heat_map(weights, [start, *source_words, end], [*words, end], image)
+    say(f"Attention: {image}")
 
 
 def _blocks(arguments: argparse.Namespace) -> Iterator[Sequence[str]]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from harness.data import text_files
 from harness.data.batches import evaluation_batches
-from harness.data.dataset import Dataset, detokenise, moses_tokens, score_tokens
+from harness.data.dataset import Dataset, detokenise, encode, moses_tokens, score_tokens
 from harness.evaluation.metrics import Judge, Scored, Scores, evaluate, score, text_bleu, unknown_tokens
-from harness.evaluation.search import Decoded, translate
+from harness.evaluation.search import Decodable, Decoded, translate
 from harness.experiments.specs import DecodingSpec, Unknown
 from harness.storage.run_store import Hypothesis
 from impls.contract import SOS, Arrays, Compiling, Ids, Numbers, Seq2SeqModel
@@ -57,21 +57,13 @@ def measure(
     decoded, seconds = _translated(model, prepared, decoding, on_batch)
     if _compilations(model) > compiled:
         _, seconds = _translated(model, prepared, decoding, None)  # the first time included compilation
-    tokens = [
-        tuple(prepared.target_words[token] for token in translation.tokens) for translation in decoded.translations
-    ]
-    texts = detokenise(prepared, tokens)
-    hypotheses = [Hypothesis(number, *pair) for number, pair in enumerate(zip(tokens, texts, strict=True))]
+    hypotheses = as_hypotheses(prepared, decoded)
     scores = test_scores(prepared, hypotheses, decoding.unknown)
-    perplexities = {
-        "test_loss": loss.loss,
-        "test_perplexity": loss.perplexity,
-        "tutorial_perplexity": loss.tutorial_perplexity,
-    }
+    unknown = unknown_tokens([hypothesis.tokens for hypothesis in hypotheses])
     return TestResults(
-        scores={**perplexities, **scores.values},
+        scores={**perplexities(loss), **scores.values},
         signatures=dict(scores.signatures),
-        decode={"ties": decoded.ties, "unfinished": decoded.unfinished, "unknown_tokens": unknown_tokens(tokens)},
+        decode={"ties": decoded.ties, "unfinished": decoded.unfinished, "unknown_tokens": unknown},
         speed={"decoding_sentences_per_second": len(hypotheses) / seconds},
         hypotheses=hypotheses,
         sentences={**sentences, **scores.statistics},
@@ -79,6 +71,33 @@ def measure(
             model, prepared, [translation.tokens for translation in decoded.translations[:ATTENDED]]
         ),
     )
+
+
+def perplexities(loss: Scored) -> dict[str, float]:
+    """Return the loss of the test set and its perplexities by their names in records."""
+    return {
+        "test_loss": loss.loss,
+        "test_perplexity": loss.perplexity,
+        "tutorial_perplexity": loss.tutorial_perplexity,
+    }
+
+
+def as_hypotheses(prepared: Dataset, decoded: Decoded) -> list[Hypothesis]:
+    """Return translations as words and as text, numbered in their order."""
+    tokens = [
+        tuple(prepared.target_words[token] for token in translation.tokens) for translation in decoded.translations
+    ]
+    texts = detokenise(prepared, tokens)
+    return [Hypothesis(number, *pair) for number, pair in enumerate(zip(tokens, texts, strict=True))]
+
+
+def translated(model: Decodable, prepared: Dataset, sentences: Sequence[str], decoding: DecodingSpec) -> list[str]:
+    """Return the translation of each sentence; that of an empty one is empty."""
+    nonempty = [sentence for sentence in sentences if sentence.strip()]
+    if not nonempty:
+        return [""] * len(sentences)
+    texts = iter(as_hypotheses(prepared, translate(model, encode(prepared, nonempty).ids, decoding)))
+    return [next(texts).text if sentence.strip() else "" for sentence in sentences]
 
 
 def validation_bleu(

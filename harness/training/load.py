@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-from harness.data.dataset import Dataset
+from harness.data.dataset import Dataset, of_run
 from harness.experiments import suites
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -64,3 +65,11 @@ def load_model(
     model = build_model(spec, dataset)
     model.set_weights(weights)
     return model
+
+
+@functools.lru_cache(maxsize=8)
+def stored_model(run_id: str, results: Path, device: str) -> tuple[Dataset, Seq2SeqModel]:
+    """Return the corpus and the model of a run; the last eight stay in memory. Raises: as `load_model`."""
+    record = run_store.find(results, run_id)
+    dataset = of_run(record)
+    return dataset, load_model(record, results, dataset, device=device)

@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_runs import TINY, spec
 
+import harness
+from harness import api
 from harness.cli.main import main
-from harness.data import text_files
-from harness.evaluation import search
+from harness.data import dataset, text_files
+from harness.evaluation import evaluate, search
+from harness.evaluation.ensemble import Ensemble
 from harness.experiments.specs import DecodingSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
+from harness.training import load, train
 from impls.contract import UNK
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
@@ -102,6 +107,7 @@ def test_translate_prints_every_hundredth_stored_translation(
         (["a", "--every-hundredth"], "takes no sentence"),
         (["a", "--unknown", "sometimes"], "--unknown: 'sometimes' is not one of never, allowed"),
         (["--every-hundredth", "--unknown", "never"], "takes no sentence"),
+        (["--every-hundredth", "--test"], "takes no sentence"),
         (["a", "--beam", "0"], "'0' is not a whole number of at least 1"),
     ],
 )
@@ -129,3 +135,77 @@ def test_translate_refuses_changed_weights(
         (tmp_path / record.id / name).write_bytes(content)
     assert main(["translate", "--results", str(tmp_path), "--run", record.id, "Ein Hund"]) == 2
     assert "damaged" in capsys.readouterr().err
+
+
+# Several runs, and the test set ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def second(trained: Trained) -> RunRecord:
+    """Return a completed run in the same folder that differs in its seed and its search."""
+    decoding = DecodingSpec(max_tokens=5, beam=2)
+    return train.run(spec("learned_positions", TINY, updates=2, seed=1, decoding=decoding), trained[0])
+
+
+def test_translate_with_several_runs_is_an_ensemble(
+    trained: Trained, second: RunRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, first = trained
+    models = [load.load_model(run, results, dataset.of_run(run), device="cpu") for run in (first, second)]
+    prepared = dataset.of_run(first)
+    decoding = DecodingSpec(max_tokens=5, beam=3)
+    model = Ensemble(models, len(prepared.target_words))
+    expected = evaluate.translated(model, prepared, ["Ein Hund läuft ."], decoding)
+    for runs in ((first.id, second.id), (second.id, first.id)):
+        options = [word for run in runs for word in ("--run", run)]
+        assert main(["translate", "--results", str(results), *options, "--beam", "3", "Ein Hund läuft ."]) == 0
+        assert capsys.readouterr().out == f"{expected[0]}\n"
+    both = [api.TrainedRun(run, results) for run in (second, first)]
+    assert harness.translate(both, ["Ein Hund läuft .", ""], beam=3) == [*expected, ""]
+
+
+def test_translate_test_set_of_one_run_prints_the_scores_of_its_record(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, record = trained
+    assert main(["translate", "--results", str(results), "--run", record.id, "--test"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {name: float(value) for name, value, *_ in lines} == {
+        name: pytest.approx(value, abs=1e-4) for name, value in record.scores.items()
+    }
+    signatures = {name: signature[0] for name, _, *signature in lines if signature}
+    assert signatures["bleu_sacre"] == record.signatures["bleu_sacre"]
+
+
+def test_translate_test_set_with_several_runs_has_scores_of_its_own(
+    trained: Trained, second: RunRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, first = trained
+    options = ["--results", str(results), "--run", first.id, "--run", second.id, "--test", "--beam", "2"]
+    assert main(["translate", *options]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    perplexity = {name: float(value) for name, value, *_ in lines}["test_perplexity"]
+    members = [run.scores["test_perplexity"] for run in (first, second)]
+    assert all(member is not None for member in members)
+    assert perplexity not in [pytest.approx(member) for member in members]
+    assert perplexity < max(member for member in members if member is not None)
+
+
+def test_translate_refuses_runs_and_options_that_do_not_fit(
+    trained: Trained, second: RunRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, first = trained
+    both = ["translate", "--results", str(results), "--run", first.id, "--run", second.id]
+    for words, message in (
+        (["a"], "decoding.beam=1, 2: give --beam"),
+        (["a", "--beam", "1", "--attention", "x.png"], "are about one run"),
+        (["--every-hundredth"], "are about one run"),
+        (["--beam", "1", "--test", "a"], "--test translates the test set; it takes no sentence"),
+        (["--beam", "1", "--test", "--file", "x"], "--test translates the test set; it takes no sentence"),
+    ):
+        assert main([*both, *words]) == 2, words
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert message in error
+    with pytest.raises(ValueError, match="there is no run"):
+        harness.translate([], ["a"])
