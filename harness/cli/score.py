@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +28,7 @@ SUMMARY = "recompute scores from the stored translations"
 EXAMPLES = (
     ("recompute the scores of every run", ""),
     ("of the runs of one variant", "--run paper"),
-    ("of the published runs", "--results results/published"),
+    ("of the published runs, as JSON", "--results results/published --json"),
 )
 
 
@@ -34,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run", action="append", metavar="ID", help="a run, or the beginning of its id; repeatable (default: all)"
     )
+    options.add_json(parser, "every recomputed and recorded score")
     options.add_results(parser)
 
 
@@ -46,10 +50,47 @@ def command(arguments: argparse.Namespace) -> int:
         chosen = [record for record in run_store.records(results, complain=warn) if record.status == "completed"]
     if not chosen:
         raise ValueError(f"there is no completed run in {results}: name a folder with --results")
-    return max([_compare(record, results) for record in chosen])
+    rescored = []
+    for record in chosen:
+        rescored.append(_rescore(record, results))
+        if not arguments.json:
+            _say(rescored[-1])
+    if arguments.json:
+        say(json.dumps([_json(run) for run in rescored], indent=1, ensure_ascii=False, allow_nan=False))
+    return int(any(run.differences for run in rescored))
 
 
-def _compare(record: RunRecord, results: Path) -> int:
+@dataclass(frozen=True)
+class _Rescored:
+    """A run with the scores of its stored translations.
+
+    Attributes:
+        sentences: The number of sentences with stored counts; None if the run has none.
+        wrong_counts: The scores whose stored counts are not those of the translations.
+    """
+
+    record: RunRecord
+    scores: Scores
+    sentences: int | None
+    wrong_counts: list[str]
+
+    @property
+    def wrong_scores(self) -> list[str]:
+        """The scores that differ from those in the record."""
+        return [
+            name for name, value in self.scores.values.items() if not _is_close(self.record.scores.get(name), value)
+        ]
+
+    @property
+    def differences(self) -> int:
+        return len(self.wrong_scores) + len(self.wrong_counts)
+
+
+def _is_close(stored: float | None, value: float) -> bool:
+    return stored is not None and math.isclose(stored, value, rel_tol=0, abs_tol=TOLERANCE)
+
+
+def _rescore(record: RunRecord, results: Path) -> _Rescored:
     from harness.data.dataset import of_run
     from harness.evaluation.evaluate import check_words, test_scores
 
@@ -61,26 +102,45 @@ def _compare(record: RunRecord, results: Path) -> int:
         raise ValueError(f"run {record.id}: the corpus here is not the one it was scored on")
     check_words(hypotheses, f"run {record.id}: {run_store.HYPOTHESES}")
     scores = test_scores(dataset, hypotheses, record.spec.decoding.unknown)
-    differences = _compare_scores(record, scores)
-    if run_store.has_sentences(results, record.id):
-        stored = run_store.sentences_of(results, record)
-        differences += _compare_sentences(record, stored, scores.statistics)
-    say(f"{record.id}: {'every score agrees' if not differences else f'{differences} scores differ'}")
-    return int(differences > 0)
+    if not run_store.has_sentences(results, record.id):
+        return _Rescored(record, scores, None, [])
+    stored = run_store.sentences_of(results, record)
+    return _Rescored(record, scores, len(stored["nats"]), _wrong_counts(record, stored, scores.statistics))
 
 
-def _compare_scores(record: RunRecord, scores: Scores) -> int:
-    """Print the recomputed scores, and return how many differ from the record."""
-    differences = 0
-    for name, value in scores.values.items():
-        stored = record.scores.get(name)
-        same = stored is not None and math.isclose(stored, value, rel_tol=0, abs_tol=TOLERANCE)
-        differences += not same
-        remark = "" if same else f"   the record says {stored}"
-        if record.signatures.get(name) != scores.signatures[name]:
-            remark += f"   (the record's signature: {one_line(str(record.signatures.get(name)))})"
-        say(line(name, value, f"{scores.signatures[name]}{remark}"))
-    return differences
+def _say(run: _Rescored) -> None:
+    """Print every score of a run, and what differs from its record."""
+    for name, value in run.scores.values.items():
+        signature, stored = run.scores.signatures[name], run.record.signatures.get(name)
+        remark = f"   the record says {run.record.scores.get(name)}" if name in run.wrong_scores else ""
+        if stored != signature:
+            remark += f"   (the record's signature: {one_line(str(stored))})"
+        say(line(name, value, f"{signature}{remark}"))
+    if run.sentences is not None:
+        remark = f"   wrong for {', '.join(run.wrong_counts)}" if run.wrong_counts else ""
+        say(f"  sentences            {run.sentences:,}, with their counts for each score{remark}")
+    verdict = f"{run.differences} scores differ" if run.differences else "every score agrees"
+    say(f"{run.record.id}: {verdict}")
+
+
+def _json(run: _Rescored) -> dict[str, Any]:
+    record, scores = run.record, run.scores
+    return {
+        "run": record.id,
+        "agrees": not run.differences,
+        "scores": {
+            name: {
+                "recomputed": value,
+                "recorded": record.scores.get(name),
+                "agrees": name not in run.wrong_scores,
+                "signature": scores.signatures[name],
+                "recorded_signature": record.signatures.get(name),
+            }
+            for name, value in scores.values.items()
+        },
+        "sentences": run.sentences,
+        "wrong_counts": run.wrong_counts,
+    }
 
 
 def line(name: str, value: float, remark: str) -> str:
@@ -88,15 +148,11 @@ def line(name: str, value: float, remark: str) -> str:
     return f"  {name:20} {value:9.4f}  {remark}".rstrip()
 
 
-def _compare_sentences(record: RunRecord, stored: Arrays, statistics: Arrays) -> int:
-    """Return how many scores have stored counts of sentences that differ from those of the translations."""
+def _wrong_counts(record: RunRecord, stored: Arrays, statistics: Arrays) -> list[str]:
+    """Return the scores whose stored counts of sentences are not those of the translations."""
     names = sorted({*stored, *statistics} - {"nats", "tokens"})
     wrong = [name for name in names if not np.array_equal(stored.get(name, ()), statistics.get(name, ()))]
-    if not _is_perplexity(record, stored):
-        wrong.append("test_perplexity")
-    remark = f"   wrong for {', '.join(wrong)}" if wrong else ""
-    say(f"  sentences            {len(stored['nats']):,}, with their counts for each score{remark}")
-    return len(wrong)
+    return wrong if _is_perplexity(record, stored) else [*wrong, "test_perplexity"]
 
 
 def _is_perplexity(record: RunRecord, sentences: Arrays) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from dataclasses import replace
@@ -71,12 +72,23 @@ def test_score_reports_a_changed_score(
 ) -> None:
     results, record = trained
     assert main(["score", "--results", str(results)]) == 0
+    capsys.readouterr()
+    assert main(["score", "--results", str(results), "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)
+    assert (run["run"], run["agrees"], run["sentences"], run["wrong_counts"]) == (record.id, True, 500, [])
+    assert {name: score["signature"] for name, score in run["scores"].items()} == record.signatures
     (tmp_path / record.id).mkdir()
     for name in ("hypotheses.jsonl", "weights.json", "weights.safetensors"):
         (tmp_path / record.id / name).write_bytes((results / record.id / name).read_bytes())
     run_store.save_record(tmp_path, replace(record, scores={**record.scores, "chrf": 99.0}))
     assert main(["score", "--results", str(tmp_path)]) == 1
     assert "the record says 99.0" in capsys.readouterr().out
+    assert main(["score", "--results", str(tmp_path), "--json"]) == 1
+    (run,) = json.loads(capsys.readouterr().out)
+    assert (run["run"], run["agrees"], run["sentences"]) == (record.id, False, None)
+    assert [name for name, score in run["scores"].items() if not score["agrees"]] == ["chrf"]
+    assert run["scores"]["chrf"]["recorded"] == 99.0
+    assert run["scores"]["chrf"]["recomputed"] == pytest.approx(record.scores["chrf"])
     (tmp_path / record.id / "hypotheses.jsonl").write_bytes(b'{"sentence":0,"text":"","tokens":[]}\n')
     assert main(["score", "--results", str(tmp_path)]) == 2
 
