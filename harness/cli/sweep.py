@@ -299,7 +299,8 @@ def forecast_runs(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
     for spec in specs:
         dataset = datasets[spec.data]
         estimates[spec.id] = eta.estimate(spec, dataset, rate * min(1.0, spec.threads / cores))
-        progress[spec.id] = min(1.0, checkpoint.updates_done(results, spec.id) / eta.all_updates(spec, dataset))
+        updates = checkpoint.updates_done(results, spec.id) / eta.all_updates(spec, dataset)
+        progress[spec.id] = 1.0 if reuse.same_training(results, spec) else min(1.0, updates)
     return Forecast(estimates, jobs, progress)
 
 

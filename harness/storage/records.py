@@ -30,6 +30,7 @@ ENVIRONMENT_TYPES: dict[str, Any] = {
     "checkpoint_fallbacks": list[str],
     "lost_processes": list[str],
     "earlier_processes": list[dict[str, Any]],
+    "trained_as": str,
 }
 """The types of those parts of `RunRecord.environment` that are read again."""
 

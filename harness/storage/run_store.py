@@ -397,6 +397,11 @@ def save_weights(results: Path, run_id: str, weights: Arrays) -> str:
     return digest
 
 
+def has_weights(results: Path, run_id: str) -> bool:
+    """Return whether the weights of a run are stored; published runs have none."""
+    return (run_folder(results, run_id) / f"{WEIGHTS}.json").is_file()
+
+
 def stored_shapes(results: Path, run_id: str) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the stored weights by name, without reading these."""
     return tensors.manifest_shapes(run_folder(results, run_id) / f"{WEIGHTS}.json")

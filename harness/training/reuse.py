@@ -1,12 +1,15 @@
-"""Reuse of finished runs, as long as the files that they were trained on have not changed."""
+"""Reuse of finished runs, and of the training of runs that differ only in test set or search."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from harness.experiments.specs import DataSpec, RunSpec
+from harness.processes.machine import arithmetic_differences
 from harness.storage import checkpoint_files, locks, run_store
 from harness.storage.records import RunRecord
 
@@ -41,6 +44,50 @@ def reusable_records(
             raise ValueError(f"run {record.id} exists, but not the text that it was trained on: {error}") from error
         _check_text(results, record, digests[data])
     return records
+
+
+def same_training(results: Path, spec: RunSpec, environment: dict[str, Any] | None = None) -> RunRecord | None:
+    """Return the record of a completed run whose training is that of `spec`, and whose weights are stored; else None.
+
+    Such a run differs only in its test set, beam or length penalty.
+
+    Args:
+        results: The folder of results.
+        spec: The run to find a training for.
+        environment: Runs that were trained with another arithmetic than in this environment do not count.
+    """
+    for path in sorted(results.glob(f"{spec.id.rpartition('-')[0]}-*")):
+        record = run_store.finished(results, path.name)
+        if record is None or record.status != "completed" or _tested_alike(record.spec, spec) != spec:
+            continue
+        if environment and arithmetic_differences(record.environment, environment, spec.computes):
+            continue
+        if run_store.has_weights(results, record.id):
+            return record
+    return None
+
+
+def _tested_alike(trained: RunSpec, spec: RunSpec) -> RunSpec:
+    """Return the settings of a trained run with the test set and search of another."""
+    data, files = trained.data, spec.data.files
+    if data.files is not None and files is not None:
+        files = replace(data.files, test_source=files.test_source, test_target=files.test_target)
+    search = {name: getattr(spec.decoding, name) for name in ("beam", "length_penalty", "length_formula")}
+    return replace(
+        trained,
+        data=replace(data, test_split=spec.data.test_split, files=files),
+        decoding=replace(trained.decoding, **search),
+    )
+
+
+def differs_in_text(record: RunRecord, digests: dict[str, Any]) -> bool:
+    """Return whether a run was trained on other text or vocabularies than a dataset with these digests."""
+    vocabularies = ("source_vocabulary", "target_vocabulary")
+    trained, now = record.fingerprints.get("files") or {}, digests["files"]
+    texts = {name for name in (*trained, *now) if not name.startswith("test_")}
+    return any(record.fingerprints.get(name) != digests[name] for name in vocabularies) or any(
+        trained.get(name) != now.get(name) for name in texts
+    )
 
 
 def _remove_checkpoints(results: Path, run_id: str) -> None:

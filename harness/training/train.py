@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from harness.training.divergence import OVERFLOW_NATS, epoch_remark, finite, has
 from harness.training.loop import LoopCallbacks, TrainingLoop
 from harness.training.run_progress import RunProgress
 from impls import registry
-from impls.contract import Compiling, Seq2SeqModel
+from impls.contract import Arrays, Compiling, Seq2SeqModel
 from impls.weights import embedding_rms
 
 RESUMED = ("resumed_after_epochs", "resumed_after_updates", "checkpoint_fallbacks", "earlier_processes")
@@ -117,6 +117,8 @@ def _execute(current: _Run) -> RunRecord:
     """Check, resume, train and measure a run. Raises: RunFailed after storing a record with the reason."""
     guard = current.options.guard
     try:
+        if trained := current.same_training():
+            return current.measure_again(*trained)
         current.check_model()
         current.resume()
         diverged = current.loop.train()
@@ -241,7 +243,7 @@ class _Run:
 
     def measure(self) -> RunRecord:
         """Measure the kept weights on the test set and store them, the translations and the per-sentence scores."""
-        weights, results, run_id = self.loop.kept_weights(), self.results, self.spec.id
+        weights = self.loop.kept_weights()
         epochs = f"epoch {' and '.join(map(str, self.state.chosen))}"
         diverged = [name for name, weight in weights.items() if not np.isfinite(weight).all()]
         if diverged:
@@ -254,14 +256,63 @@ class _Run:
             if not has_perplexity(measured.scores["test_loss"]):
                 reason = f"{epochs}: the test loss is not finite, or beyond {OVERFLOW_NATS:.0f} nats"
                 return self.record("diverged", reason)
-            self.measured = measured
-            self.stored = {
-                "hypotheses": run_store.save_hypotheses(results, run_id, measured.hypotheses),
-                "trained_weights": run_store.save_weights(results, run_id, weights),
-                "sentences": run_store.save_sentences(results, run_id, measured.sentences),
-                "attention": run_store.save_attention(results, run_id, measured.attention),
-            }
+            self._store(measured, weights)
             return self.record("completed")
+
+    def _store(self, measured: TestResults, weights: Arrays) -> None:
+        results, run_id = self.results, self.spec.id
+        self.measured = measured
+        self.stored = {
+            "hypotheses": run_store.save_hypotheses(results, run_id, measured.hypotheses),
+            "trained_weights": run_store.save_weights(results, run_id, weights),
+            "sentences": run_store.save_sentences(results, run_id, measured.sentences),
+            "attention": run_store.save_attention(results, run_id, measured.attention),
+        }
+
+    def same_training(self) -> tuple[RunRecord, Arrays] | None:
+        """Return a run whose training this run can use, and its weights; None if there is none, or a checkpoint."""
+        trained = reuse.same_training(self.results, self.spec, self.environment)
+        if trained is None or checkpoint_files.exists(self.results, self.spec.id):
+            return None
+        unscored = self.options.score_every and all(line.validation_bleu is None for line in trained.curve)
+        if unscored or reuse.differs_in_text(trained, self.dataset.digests):
+            return None
+        try:
+            digest = trained.fingerprints.get("trained_weights")
+            return trained, run_store.load_weights(self.results, trained.id, digest)
+        except ValueError as error:
+            self._remark(f"is trained anew: {error}")
+            return None
+
+    def measure_again(self, trained: RunRecord, weights: Arrays) -> RunRecord:
+        """Measure the weights of a run with the same training on the test set of this one."""
+        self.model.set_weights(weights)
+        self._remark(f"is not trained: its weights are those of {trained.id}")
+        with self.options.guard.interruptible():
+            self.progress.start_translation()
+            measured = measure(self.model, self.dataset, self.spec.decoding, on_batch=self.progress.translated)
+            self._store(measured, weights)
+        tested = self.record("completed")
+        changed = machine.differences(
+            {name: value for name, value in trained.environment.items() if name in self.environment}, self.environment
+        )
+        process = [{"until_update": trained.curve[-1].updates, **changed}] if changed else []
+        history = {name: trained.environment.get(name, []) for name in RESUMED}
+        history["earlier_processes"] = [*history["earlier_processes"], *process]
+        return replace(
+            trained,
+            id=tested.id,
+            spec=tested.spec,
+            note=tested.note,
+            command=tested.command,
+            fingerprints=trained.fingerprints | self.dataset.digests | self.stored,
+            environment=self.environment | history | {"trained_as": trained.id},
+            sizes=trained.sizes | self.dataset.figures,
+            scores=tested.scores,
+            signatures=tested.signatures,
+            speed=trained.speed | measured.speed,
+            decode=tested.decode,
+        )
 
     def interrupted(self, error: KeyboardInterrupt, error_text: str = "") -> RunRecord:
         """Return the record of a run that a signal interrupted; `error_text` is appended to its reason."""

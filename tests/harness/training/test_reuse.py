@@ -16,6 +16,7 @@ from harness.cli import compare, report_options, sweep
 from harness.cli.main import main
 from harness.data import tokenizer_process
 from harness.experiments.specs import DataSpec, FileSpec, RunSpec
+from harness.processes.progress import Event
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.training import reuse, train
@@ -124,3 +125,61 @@ def test_text_of_a_run_is_read_if_unchanged(completed: tuple[Path, RunRecord], c
     assert main(["score", "--results", str(results)]) == 0
     assert list(report_options.test_sets([record])) == [record.spec.data]
     assert not check(results).failed
+
+
+def other_test_set(record: RunRecord, folder: Path) -> RunSpec:
+    """Return the settings of the same run with other test sentences."""
+    data = record.spec.data
+    assert data.files is not None
+    names = {}
+    for side in ("source", "target"):
+        path = folder / f"other_{side}"
+        path.write_text("".join(f"another sentence {number % 5}\n" for number in range(40)), encoding="utf-8")
+        names[f"test_{side}"] = str(path)
+    return replace(record.spec, data=replace(data, files=replace(data.files, **names)))
+
+
+@pytest.mark.parametrize("change", ["test set", "search"])
+def test_run_that_differs_only_in_its_test_uses_the_training_of_another(
+    change: str, completed: tuple[Path, RunRecord], tmp_path: Path
+) -> None:
+    results, first = completed
+    searched = replace(first.spec, decoding=replace(first.spec.decoding, beam=3, length_penalty=1.0))
+    spec = other_test_set(first, tmp_path) if change == "test set" else searched
+    events: list[Event] = []
+    record = train.run(spec, results, progress=events.append)
+    whole = train.run(spec, tmp_path / "whole")
+    assert not any(event.stage == "training" for event in events)
+    assert any(f"its weights are those of {first.id}" in event.remark for event in events)
+    assert record.environment["trained_as"] == first.id
+    assert record.environment["earlier_processes"] == []
+    assert "trained_as" not in whole.environment
+    assert (record.id, record.scores, record.decode) == (whole.id, whole.scores, whole.decode)
+    assert record.fingerprints == whole.fingerprints
+    assert record.sizes == whole.sizes
+    assert [line.validation_loss for line in record.curve] == [line.validation_loss for line in whole.curve]
+    assert check(results, [record.id]).failed == ()
+    assert sweep.forecast_runs([spec], results, 1).progress == {spec.id: 1.0}
+
+
+@pytest.mark.parametrize("change", ["training text", "setting", "weights gone", "weights damaged", "no BLEU per epoch"])
+def test_run_that_differs_in_its_training_is_trained(
+    change: str, completed: tuple[Path, RunRecord], tmp_path: Path
+) -> None:
+    results, first = completed
+    spec, options = other_test_set(first, tmp_path), {}
+    if change == "training text":
+        path = path_of(first, "train_source")
+        path.write_text(path.read_text().replace("sentence 3", "sentence 4"))
+    elif change == "setting":
+        spec = replace(spec, training=replace(spec.training, peak_rate=1e-4))
+    elif change == "weights gone":
+        (results / first.id / "weights.json").unlink()
+    elif change == "weights damaged":
+        path = results / first.id / "weights.safetensors"
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    else:
+        options = {"score_every": 1}
+    record = train.run(spec, results, **options)
+    assert "trained_as" not in record.environment
+    assert record.status == "completed"
