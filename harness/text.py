@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 SENTENCE_CHARACTERS = 2_000
 """Sentences from untrusted files are cut to this length before they are put on a page."""
@@ -54,6 +54,12 @@ def brief(value: object) -> str:
 def count(number: int, noun: str) -> str:
     """Return a number with its noun in the singular or plural: "1 run", "2,000 runs"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def first_few(names: Sequence[object], most: int = 3) -> str:
+    """Return the first names, and the number of the others: "a, b, c and 2 more"."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def did_you_mean(value: object, words: Iterable[str]) -> str:

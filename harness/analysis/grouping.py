@@ -120,7 +120,7 @@ class RunTable:
         free = {"recipe.dropout"} if self.budget == "source" else set()
         short = [row.label for row in self.rows if all(_is_short(record.spec) for record in row.records)]
         retrained = [label for label, spec in specs if not _trained_as_source(spec)]
-        changed = [label for label, spec in specs if set(_changed_fields(spec)) - free]
+        changed = [label for label, spec in specs if set(changed_fields(spec)) - free]
         default_data = all(getattr(data, name) == getattr(DataSpec(), name) for name in PUBLISHED_DATA)
         reasons = (
             (data.corpus != "multi30k", f"the corpus is {data.corpus}, not Multi30k"),
@@ -317,7 +317,7 @@ def _labels(specs: Sequence[RunSpec]) -> list[str]:
     }
     labels = []
     for spec, settings in zip(specs, flat, strict=True):
-        names = [*_changed_fields(spec), *(name for name in varying[spec.variant] if name in settings), *execution]
+        names = [*changed_fields(spec), *(name for name in varying[spec.variant] if name in settings), *execution]
         unique = dict.fromkeys("framework" if name == "backend" else name for name in names)
         extra = ", ".join(_setting(name, settings) for name in unique)
         labels.append(short_line(spec.variant) + (f" ({extra})" if extra else ""))
@@ -336,7 +336,7 @@ def _differs(name: str, settings: Sequence[dict[str, Any]]) -> bool:
     return len({canonical_json(values.get(name)) for values in settings}) > 1
 
 
-def _changed_fields(spec: RunSpec) -> list[str]:
+def changed_fields(spec: RunSpec) -> list[str]:
     """Return the fields of the recipe, except sizes, that differ from the built-in variant."""
     built_in = RECIPES.get(spec.variant)
     if built_in is None or type(built_in) is not type(spec.recipe):

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.grouping import distinct, rows
+from harness.analysis.grouping import changed_fields, distinct, groups, rows
 from harness.experiments.run_names import flat_settings
 from harness.experiments.serialization import canonical_json
 from harness.experiments.specs import RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.text import did_you_mean
+from harness.text import did_you_mean, first_few
 from impls.contract import Arrays
 
 MOST_ROWS = 12
@@ -97,11 +97,12 @@ def find(
         names: Each the path of a run's folder or record.json; or a variant, a run's id or the beginning of ids in
             `results`, optionally followed by "@" and settings that select a row: "paper@budget=source,seed=0".
         results: The folder of results.
-        complain: Called with a line about each damaged record.
+        complain: Called with a line about each damaged record, and each variant of which one of several rows is taken.
         records: The runs among which variants and ids are looked for; None for all in `results`.
 
     Raises:
-        ValueError: A name matches no run or runs of several rows, or two names match the same runs.
+        ValueError: A name matches no run, or several rows of which none is the default, or two names match the same
+            runs.
     """
     if len(names) < 2:
         raise ValueError(f"{' '.join(names)!r} is one side; give two or more")
@@ -111,7 +112,11 @@ def find(
         candidates = run_store.records(results, complain=complain) if records is None else records
         return [Run(record, run_store.run_folder(results, record.id)) for record in candidates]
 
-    sides = [_file(name) or _row(name, stored(), results) for name in names]
+    candidates = [_file(name) or _matching(name, stored(), results) for name in names]
+    sides = [
+        _row(name, runs, [other for other in candidates if other is not runs], complain)
+        for name, runs in zip(names, candidates, strict=True)
+    ]
     by_folders: dict[tuple[str, ...], str] = {}
     for name, runs in zip(names, sides, strict=True):
         folders = tuple(str(run.folder.resolve()) for run in runs)
@@ -142,25 +147,67 @@ def _file(name: str) -> tuple[Run, ...] | None:
     return (Run(record, folder),)
 
 
-def _row(name: str, stored: Sequence[Run], results: Path) -> tuple[Run, ...]:
-    """Return the runs of the row that a variant or a run's id and settings select."""
+def _matching(name: str, stored: Sequence[Run], results: Path) -> tuple[Run, ...]:
+    """Return the runs that a variant or a run's id and settings select."""
     prefix, _, selection = name.partition("@")
     runs = [run for run in stored if run.record.spec.variant == prefix]
     runs = runs or [run for run in stored if prefix and run.record.id.startswith(prefix)]
     if not runs:
         hint = did_you_mean(prefix, dict.fromkeys(run.record.spec.variant for run in stored))
-        raise ValueError(f"side {name!r}: {results} has no such variant or run, nor is it a file{hint}")
+        raise ValueError(
+            f"side {name!r}: {results} has no such variant or run, nor is it a file{hint}; see the runs with: "
+            "python -m harness list"
+        )
     for choice in filter(None, selection.split(",")):
         runs = _narrowed(name, runs, choice)
-    matching = rows(run.record for run in runs)
-    if len(matching) > 1:
-        names = _row_names(prefix, [row.records[0].spec for row in matching])
-        more = f" and {len(names) - MOST_ROWS} more" if len(names) > MOST_ROWS else ""
-        raise ValueError(
-            f"side {name!r} matches {len(matching)} rows of runs; choose one: "
-            f"{', '.join(map(repr, names[:MOST_ROWS]))}{more}"
-        )
     return tuple(sorted(runs, key=lambda run: run.record.spec.seed))
+
+
+def _row(
+    name: str, runs: tuple[Run, ...], others: Sequence[Sequence[Run]], complain: Callable[[str], None]
+) -> tuple[Run, ...]:
+    """Return the runs of one row: the default one if a variant without settings has several.
+
+    Args:
+        name: The name of the side.
+        runs: The runs that it matches.
+        others: The runs that the names of the other sides match.
+        complain: Called with a line that names the default row and the others.
+
+    Raises:
+        ValueError: Several rows are left.
+    """
+    matching = rows(run.record for run in runs)
+    if len(matching) == 1:
+        return runs
+    prefix, at, _ = name.partition("@")
+    default = runs if at else _default(runs, others)
+    by_name = dict(zip(_row_names(prefix, [row.records[0].spec for row in matching]), matching, strict=True))
+    chosen = [row_name for row_name, row in by_name.items() if default[0].record in row.records]
+    more = [repr(row_name) for row_name in by_name if row_name not in chosen]
+    if len(rows(run.record for run in default)) == 1:
+        complain(f"{name} has {len(matching)} rows of runs: comparing {chosen[0]!r}, not {first_few(more, MOST_ROWS)}")
+        return default
+    names = first_few(list(map(repr, by_name)), MOST_ROWS)
+    raise ValueError(f"side {name!r} matches {len(matching)} rows of runs; choose one: {names}")
+
+
+def _default(runs: tuple[Run, ...], others: Sequence[Sequence[Run]]) -> tuple[Run, ...]:
+    """Return the runs in tables with the other sides, of the variant's own recipe, in torch, and trained alike."""
+    records = {run.record.id: run.record for side in (runs, *others) for run in side}
+    shared: set[str] = set()
+    for table in groups(records.values(), pilots=True):
+        ids = {record.id for record in table.records}
+        if all(any(run.record.id in ids for run in side) for side in others):
+            shared |= ids
+    for preferred in (
+        lambda run: run.record.id in shared,
+        lambda run: not changed_fields(run.record.spec),
+        lambda run: run.record.spec.framework == "torch",
+        lambda run: run.record.spec.budget == "controlled",
+    ):
+        runs = tuple(filter(preferred, runs)) or runs
+    return runs
 
 
 def _narrowed(name: str, runs: Sequence[Run], choice: str) -> list[Run]:
@@ -196,6 +243,7 @@ def _row_names(prefix: str, specs: Sequence[RunSpec]) -> list[str]:
     flat = [{key: text_of(value) for key, value in flat_settings(spec).items()} for spec in specs]
     keys = list(dict.fromkeys(itertools.chain(*flat)))
     differing = [key for key in keys if len({settings.get(key) for settings in flat}) > 1]
+    differing.sort(key=lambda key: key not in ("budget", "framework"))
     names = []
     for settings in flat:
         choices = (choice for size in (1, 2, 3) for choice in itertools.combinations(differing, size))

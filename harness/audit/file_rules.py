@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from harness.audit.messages import ROUNDING, equal, first_few, unequal
+from harness.audit.messages import ROUNDING, equal, unequal
 from harness.audit.record_rules import kept_digest, tensor_shapes, unlike_tensors
 from harness.audit.run_folder import Skipped, StoredRun, skip_unless
 from harness.data.batch_digest import weights_digest
@@ -22,6 +22,7 @@ from harness.evaluation.metrics import (
     unknown_tokens,
 )
 from harness.storage import run_store
+from harness.text import first_few
 
 OTHER_MACHINE = 1e-4
 """Relative tolerance of perplexities of sentences that may have been evaluated later, on another machine."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from harness.text import brief
@@ -23,9 +23,3 @@ def unequal(name: str, recorded: Any, expected: Any, source: str, tolerance: flo
     """Yield a fault if a recorded value is not the expected one; `source` says where the expected one comes from."""
     if not equal(recorded, expected, tolerance):
         yield f"{name}={brief(recorded)}, expected {brief(expected)} ({source})"
-
-
-def first_few(names: Sequence[object], most: int = 3) -> str:
-    """Return the first names, and the number of the others: "a, b, c and 2 more"."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(map(str, names[:most])) + more

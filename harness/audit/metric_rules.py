@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from harness.audit.messages import first_few, unequal
+from harness.audit.messages import unequal
 from harness.audit.record_rules import LOSSES, updates_per_epoch
 from harness.audit.run_folder import NO_EPOCH, StoredRun, skip_unless
 from harness.evaluation.metrics import ORDERS, perplexity
 from harness.storage.records import RunRecord
+from harness.text import first_few
 from harness.training.schedules import learning_rate, stopping_epoch
 
 BLEU_ORDERS = tuple(f"bleu_{order}_{kind}" for order in ORDERS for kind in ("cumulative", "individual"))

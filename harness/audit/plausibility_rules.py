@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.audit.messages import first_few
 from harness.audit.run_folder import Skipped, StoredRun, skip_unless
 from harness.audit.table_rules import ComparedRuns
+from harness.text import first_few
 
 LOSS_GAP = 0.2
 """Largest usual difference between test loss and validation loss of the kept epoch. Units: nats per target token."""

@@ -12,7 +12,7 @@ import numpy as np
 from harness.analysis.fairness import initialiser
 from harness.audit.batch_reference import Expected, expected
 from harness.audit.file_rules import BATCH, unequal_tutorial
-from harness.audit.messages import first_few, unequal
+from harness.audit.messages import unequal
 from harness.audit.record_rules import Shapes, before_digests, tensor_shapes
 from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, Skipped, StoredRun, skip_unless
 from harness.data.batch_digest import STATISTICS
@@ -20,6 +20,7 @@ from harness.experiments.serialization import canonical_json
 from harness.processes import machine
 from harness.storage import run_store
 from harness.storage.records import RunRecord
+from harness.text import first_few
 from impls import weights
 from impls.contract import Recipe
 

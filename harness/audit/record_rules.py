@@ -7,14 +7,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-from harness.audit.messages import first_few, unequal
+from harness.audit.messages import unequal
 from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, SEAL, UNREADABLE, StoredRun, skip_unless
 from harness.data.batch_digest import MARKS, STATISTICS, WEIGHTS_MARK
 from harness.experiments.serialization import to_json
 from harness.experiments.specs import ADDED_FIELDS
 from harness.storage import files, run_store
 from harness.storage.records import RunRecord
-from harness.text import brief
+from harness.text import brief, first_few
 from impls.weights import count, shapes
 
 TRAINING_DIGESTS = ("batches", "weights_after")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,12 +21,11 @@ from harness.audit import (
     speed_rules,
     table_rules,
 )
-from harness.audit.messages import first_few
-from harness.audit.run_folder import AuditContext, Skipped, StoredRun, read, run_names
+from harness.audit.run_folder import AuditContext, Skipped, StoredRun, is_running, read, run_names
 from harness.audit.table_rules import ComparedRuns, agreement
 from harness.experiments.specs import Budget
 from harness.storage import run_store
-from harness.text import count
+from harness.text import count, first_few
 
 End = Literal["ok", "fail", "warn", "n/a"]
 
@@ -222,7 +221,12 @@ def check(
         ValueError: There is no such run.
     """
     context = AuditContext(published=run_store.is_published(results) if published is None else published)
-    names = run_names(results) if names is None else sorted(names)
+    running: list[str] = []
+    if names is None:
+        names = run_names(results)
+        running = [] if context.published else [name for name in names if is_running(results, name)]
+        names = [name for name in names if name not in running]
+    names = sorted(names)
     if prefixes:
         names = sorted({_find(names, prefix, results) for prefix in prefixes})
     runs = [read(results, name, context) for name in names]
@@ -230,7 +234,11 @@ def check(
         runs = [run for run in runs if run.parsed is None or run.parsed.spec.budget == budget]
         if not runs:
             raise ValueError(f"{results}: there is no run with the budget {budget!r} in it")
-    return apply(runs, table_rules.comparisons(runs, per_budget=bool(prefixes)), with_corpus=with_corpus)
+    report = apply(runs, table_rules.comparisons(runs, per_budget=bool(prefixes)), with_corpus=with_corpus)
+    if running:
+        line = f"{count(len(running), 'run')} in progress, not checked: {first_few(running, 4)}"
+        return replace(report, remarks=(line, *report.remarks))
+    return report
 
 
 def apply(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness.storage import checkpoint_files, files, run_store
+from harness.storage import checkpoint_files, files, locks, run_store
 from harness.storage.records import LATER_FIELDS, RECORD_SCHEMA, RunRecord, misfits, record_from_json
 from harness.storage.run_store import Hypothesis
 from harness.text import brief
@@ -176,6 +176,11 @@ def run_names(results: Path) -> list[str]:
     if not names:
         raise ValueError(f"{results}: there is no record in it; make some with: python -m harness bench")
     return names
+
+
+def is_running(results: Path, name: str) -> bool:
+    """Return whether a process trains a run that has no record yet."""
+    return not os.path.lexists(run_store.run_folder(results, name) / run_store.RECORD) and locks.is_held(results, name)
 
 
 def _misfits(record: RunRecord) -> Iterator[str]:

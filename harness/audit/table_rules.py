@@ -8,10 +8,10 @@ from typing import Any
 
 from harness.analysis.fairness import SOURCE_KINDS, Kind, Mismatch, find_mismatches
 from harness.analysis.grouping import RunTable, groups, rows
-from harness.audit.messages import first_few
 from harness.audit.run_folder import Skipped, StoredRun, skip_unless
 from harness.evaluation.metrics import SMOOTHING
 from harness.storage.records import RunRecord
+from harness.text import first_few
 
 NAMED = "the runs named"
 OWN_TRAINING = "each variant is trained as in its source"

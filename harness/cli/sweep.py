@@ -236,8 +236,8 @@ def _warn_of_load() -> None:
     load, cores = machine.load_average(), machine.cores()
     if load > cores:
         warn(
-            f"the load average is {load:.1f} on {count(cores, 'core')}: other processes slow the runs, and their times "
-            "and rates are not comparable"
+            f"the load average is {load:.1f} on {count(cores, 'core')}: other processes slow the runs. They take "
+            "longer than estimated, and their times and rates are not comparable"
         )
 
 
@@ -294,11 +294,11 @@ def forecast_runs(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
     """Return how long runs take, less the updates in their checkpoints; unknown on other devices than the CPU."""
     if any(not spec.device.startswith("cpu") for spec in specs):
         return Forecast({}, jobs)
-    datasets, rate, cores = _datasets(specs), eta.machine_rate(), machine.cores()
+    datasets, rate, cores = _datasets(specs), eta.core_rate(), machine.cores()
     estimates, progress = {}, {}
     for spec in specs:
         dataset = datasets[spec.data]
-        estimates[spec.id] = eta.estimate(spec, dataset, rate * min(1.0, spec.threads / cores))
+        estimates[spec.id] = eta.estimate(spec, dataset, rate * min(spec.threads, cores))
         updates = checkpoint.updates_done(results, spec.id) / eta.all_updates(spec, dataset)
         progress[spec.id] = 1.0 if reuse.same_training(results, spec) else min(1.0, updates)
     return Forecast(estimates, jobs, progress)

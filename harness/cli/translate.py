@@ -44,9 +44,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--run",
         action="append",
         required=True,
-        metavar="ID",
-        help="a run, or the beginning of its id; repeatable: runs of one corpus translate together, with the mean of "
-        "their next-token probabilities",
+        metavar="RUN",
+        help="the id of a run or its beginning, or a variant for its latest run; repeatable: runs of one corpus "
+        "translate together, with the mean of their next-token probabilities",
     )
     parser.add_argument("sentence", nargs="*", help="sentences to translate (default: standard input, one per line)")
     parser.add_argument("--file", type=Path, help="a file with one sentence per line (default: none)")
@@ -114,8 +114,12 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _completed(results: Path, prefix: str) -> RunRecord:
-    record = run_store.find(results, prefix)
+def _completed(results: Path, name: str) -> RunRecord:
+    """Return the completed run that an id or its beginning names, or the latest one of a variant."""
+    runs = run_store.completed(results, name)
+    if len(runs) > 1:
+        warn(f"translating with {runs[-1].id}, the latest of {len(runs)} runs of {name}")
+    record = runs[-1] if runs else run_store.find(results, name)
     if record.status != "completed":
         raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can be used")
     return record

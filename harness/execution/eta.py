@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +32,17 @@ DECODING_SECONDS = 0.004
 SLOWER = {"tensorflow": 1.5, "jax": 4.0, "torch": 1.5}  # Keras backends, relative to the torch models
 COMPILING_SECONDS = {"tensorflow": 25.0, "jax": 90.0, "torch": 6.0}
 
+_MEASURE_RATE = """
+import time, numpy
+matrix = numpy.random.default_rng(0).standard_normal((512, 512)).astype(numpy.float32)
+matrix @ matrix
+products, start = 0, time.process_time()
+while time.process_time() - start < 0.2:
+    matrix @ matrix
+    products += 1
+print(2 * 512**3 * products / (time.process_time() - start))
+"""
+
 
 def elements(recipe: Recipe, vocabulary_sizes: tuple[int, int], tokens: Tokens) -> float:
     """Return the approximate number of activations that one forward pass writes."""
@@ -41,16 +55,15 @@ def elements(recipe: Recipe, vocabulary_sizes: tuple[int, int], tokens: Tokens) 
     return logits + recipe.layers * (encoder * source + decoder * target) + 6 * recipe.layers * recipe.heads * pairs
 
 
-def machine_rate(seconds: float = 0.4) -> float:
-    """Measure the rate of float32 matrix multiplication in this process. Units: operations per second."""
-    size = 768
-    matrix = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
-    matrix @ matrix
-    products, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        matrix @ matrix
-        products += 1
-    return 2 * size**3 * products / (time.perf_counter() - start)
+def core_rate() -> float:
+    """Measure how fast one core multiplies float32 matrices. Units: operations per second.
+
+    It is measured with one thread and in CPU time, so that other processes hardly change it.
+    """
+    variables = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    command = [sys.executable, "-c", _MEASURE_RATE]
+    process = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True)
+    return float(process.stdout)
 
 
 @dataclass(frozen=True)
@@ -71,7 +84,7 @@ def all_updates(spec: RunSpec, dataset: Dataset) -> int:
 
 
 def estimate(spec: RunSpec, dataset: Dataset, rate: float) -> Estimate:
-    """Estimate the time of a run on a machine with this rate of matrix multiplication."""
+    """Estimate the time of a run on cores with this rate of matrix multiplication that nothing else uses."""
     recipe = spec.recipe or TransformerRecipe()
     sizes = len(dataset.source_words), len(dataset.target_words)
     updates = all_updates(spec, dataset)

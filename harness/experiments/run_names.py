@@ -51,11 +51,16 @@ def run_names(specs: Sequence[RunSpec]) -> list[str]:
 
 
 def _usual(settings: Sequence[dict[str, Any]]) -> dict[str, str | None]:
-    """Return the settings that differ between runs, with the value (as JSON) of more than half of them, or None."""
+    """Return the settings that differ between runs, with the value (as JSON) of more than half of them, or None.
+
+    Settings that follow from the budget are left out.
+    """
     usual: dict[str, str | None] = {}
     for name in dict.fromkeys(name for flat in settings for name in flat if name not in _PARTS_OF_NAMES):
         values = Counter(canonical_json(flat.get(name)) for flat in settings)
-        if len(values) > 1:
+        by_budget = {(flat["budget"], canonical_json(flat.get(name))) for flat in settings}
+        follows = name != "budget" and len(by_budget) == len({budget for budget, _ in by_budget})
+        if len(values) > 1 and not follows:
             value, times = values.most_common(1)[0]
             usual[name] = value if 2 * times > len(settings) else None
     return usual

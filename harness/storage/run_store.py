@@ -142,6 +142,12 @@ def records(results: Path, *, complain: Callable[[str], None] | None = None) -> 
     return usable
 
 
+def completed(results: Path, variant: str) -> list[RunRecord]:
+    """Return the completed runs of a variant, the one that started last at the end."""
+    runs = (run for run in records(results) if run.spec.variant == variant and run.status == "completed")
+    return sorted(runs, key=lambda run: run.started)
+
+
 def find(results: Path, prefix: str) -> RunRecord:
     """Return the record whose id is `prefix`, or the only one whose id begins with it. Raises: ValueError."""
     ids = [run_id for run_id in _stored_ids(results) if run_id.startswith(prefix)]

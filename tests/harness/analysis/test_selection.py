@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compare_cases import FIRST, SECOND, save_record
@@ -30,16 +31,41 @@ def test_sides_are_variants_runs_and_files(variant_pair: Path, tmp_path_factory:
 
 
 def test_variant_with_several_rows_is_refused_with_names_for_each(variant_pair: Path) -> None:
-    for position in ("alibi", "none"):
-        recipe = replace(RECIPES[FIRST], positions=position)  # type: ignore[arg-type]
-        run_store.save_record(variant_pair, record(FIRST, 0, recipe=recipe))
+    for updates in (5, 7):
+        for variant in (FIRST, SECOND):
+            run = record(variant, 0)
+            spec = replace(run.spec, updates=updates)
+            run_store.save_record(variant_pair, replace(run, id=spec.id, spec=spec))
     with pytest.raises(ValueError, match="3 rows of runs") as refusal:
         selection.find([FIRST, SECOND], variant_pair, complain=pytest.fail)
     names = re.findall(r"'(learned_positions@[^']+)'", str(refusal.value))
     assert len(names) == 3
     for name in names:
-        (side, _) = selection.find([name, SECOND], variant_pair, complain=pytest.fail)
-        assert f"recipe.positions={side.records[0].spec.recipe.positions}".endswith(name.partition("@")[2])  # type: ignore[union-attr]
+        updates_text = name.partition("@updates=")[2]
+        (side, _) = selection.find([name, f"{SECOND}@updates={updates_text}"], variant_pair, complain=pytest.fail)
+        assert str(side.records[0].spec.updates).lower() == updates_text
+
+
+def test_default_row_is_comparable_of_the_own_recipe_in_torch_and_trained_alike(variant_pair: Path) -> None:
+    base = record(FIRST, 0)
+    changes: list[dict[str, Any]] = [
+        {"updates": 5},
+        {"recipe": replace(RECIPES[FIRST], positions="alibi")},  # type: ignore[arg-type]
+        {"framework": "keras", "backend": "jax"},
+        {"budget": "source"},
+    ]
+    for change in changes:
+        spec = replace(base.spec, **change)
+        run_store.save_record(variant_pair, replace(base, id=spec.id, spec=spec))
+    remarks: list[str] = []
+    (side, _) = selection.find([FIRST, SECOND], variant_pair, complain=remarks.append)
+    assert side.seeds == (0, 1, 2)
+    assert all(run.spec.framework == "torch" and run.spec.budget == "controlled" for run in side.records)
+    (remark,) = remarks
+    assert "5 rows of runs: comparing 'learned_positions@" in remark
+    assert all(text in remark for text in ("positions=alibi", "framework=keras", "budget=source", "updates=5"))
+    with pytest.raises(ValueError, match="rows of runs; choose one"):
+        selection.find([f"{FIRST}@seed=0", SECOND], variant_pair, complain=pytest.fail)
 
 
 @pytest.mark.parametrize(

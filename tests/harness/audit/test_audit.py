@@ -23,7 +23,7 @@ from harness.audit.rules import RULES, WARNINGS, AuditReport, check
 from harness.cli.main import main
 from harness.data import multi30k
 from harness.data.dataset import at_hand
-from harness.storage import run_store
+from harness.storage import locks, run_store
 from harness.training import train
 
 NOT_PUBLISHED = {"C33", "C34", "C36"}
@@ -45,6 +45,19 @@ def failed(report: AuditReport) -> set[str]:
 
 def skipped(report: AuditReport) -> set[str]:
     return {outcome.rule.code for outcome in report.skipped}
+
+
+def test_runs_in_progress_are_left_out_with_a_remark(tmp_path: Path) -> None:
+    write_run(tmp_path, FIRST_SPEC)
+    running = tmp_path / "running"
+    running.mkdir()
+    (running / run_store.LOG).write_text("update 1", encoding="utf-8")
+    assert "C01" in failed(check(tmp_path))
+    with locks.hold(tmp_path, running.name):
+        report = check(tmp_path)
+        assert "C01" in failed(check(tmp_path, published=True))
+    assert not failed(report)
+    assert "1 run in progress, not checked: running" in report.remarks
 
 
 def test_rules_codes_are_distinct_and_sentences_complete() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,22 @@ def test_translate_accepts_sentences_a_file_and_standard_input(
     assert printed.out.split("\n")[:4] == [lines[0], "", "", ""]
     assert printed.out.count("\n") == 5
     assert "sentence 5 has 120 tokens" in printed.err
+
+
+def test_translate_with_a_variant_uses_its_latest_run(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, record = trained
+    assert main(["translate", "--results", str(results), "--run", "learned_positions", "Ein Hund"]) == 0
+    printed = capsys.readouterr()
+    shutil.copytree(results / record.id, tmp_path / "runs" / record.id)
+    spec = replace(record.spec, seed=1)
+    run_store.save_record(tmp_path / "runs", replace(record, id=spec.id, spec=spec, started="2000-01-01T00:00:00"))
+    assert main(["translate", "--results", str(tmp_path / "runs"), "--run", "learned_positions", "Ein Hund"]) == 0
+    with_two = capsys.readouterr()
+    assert with_two.out == printed.out
+    assert not printed.err
+    assert f"translating with {record.id}, the latest of 2 runs of learned_positions" in with_two.err
 
 
 def test_translate_cuts_long_sentences(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:

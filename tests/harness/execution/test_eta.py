@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from harness.data.dataset import prepare
 from harness.execution import eta
 from harness.execution.eta import Estimate, Forecast
 from harness.experiments.specs import RunSpec
+from harness.processes import machine
 from harness.processes.progress import Event
 from harness.storage import checkpoint_files
 from impls import registry
@@ -73,7 +76,7 @@ def test_forecast_counts_the_rest_of_a_resumed_run(clock: Clock) -> None:
 def test_forecast_runs_reads_progress_from_the_newest_intact_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eta, "machine_rate", lambda: 1e9)
+    monkeypatch.setattr(eta, "core_rate", lambda: 1e9)
     run = spec()
     assert sweep.forecast_runs([run], tmp_path, 1).progress == {run.id: 0.0}
     checkpoint_files.save(tmp_path, run.id, {}, {"updates": 3})
@@ -95,4 +98,16 @@ def test_estimate_grows_with_the_work() -> None:
     assert seconds(spec("learned_positions", TINY, updates=2)) < seconds(base)
     assert seconds(spec()) > 0
     assert eta.START_SECONDS < seconds(base, 1.0) < seconds(base, 0.5) < seconds(base)
-    assert eta.machine_rate(0.05) > 1e6
+
+
+def test_rate_of_a_core_hardly_depends_on_other_processes() -> None:
+    alone = eta.core_rate()
+    assert alone > 1e8
+    burn = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(burn) for _ in range(4 * machine.cores())]
+    try:
+        assert alone / 3 < eta.core_rate() < 3 * alone
+    finally:
+        for process in others:
+            process.kill()
+            process.wait()
