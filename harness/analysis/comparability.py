@@ -121,6 +121,15 @@ def machine(record: RunRecord) -> str:
     return short_line(", ".join(map(str, parts)))
 
 
+def machine_kind(record: RunRecord) -> str:
+    """Return the GPU, or the processor and its number of cores: what decides how fast a run can be."""
+    facts = record.environment.get("machine")
+    if not isinstance(facts, Mapping):
+        return machine(record)
+    processor = facts.get("processor") or "unknown processor"
+    return short_line(str(facts.get("gpu") or f"{processor}, {count(facts.get('cores') or 0, 'core')}"))
+
+
 def _settings(record: RunRecord) -> dict[str, str]:
     """Return the settings of a run, and the part of its environment that can change a metric, as text."""
     environment = record.environment

@@ -131,6 +131,25 @@ METRICS: dict[str, Metric] = {
 MAIN = "bleu_sacre"
 """The metric that ranks rows."""
 
+SPEEDS = (
+    "training_tokens_per_second",
+    "epoch_seconds",
+    "first_update_seconds",
+    "validation_seconds",
+    "decoding_sentences_per_second",
+    "total_seconds",
+)
+"""The metrics that other work on the machine changes."""
+
+DEFAULT_COLUMNS = (
+    MAIN,
+    "test_perplexity",
+    "parameters",
+    "training_tokens_per_second",
+    "decoding_sentences_per_second",
+)
+"""The metrics that a leaderboard shows at first, if a run has them; other metrics are optional columns."""
+
 LEADERBOARD = {name: METRICS[name] for name in ("bleu_sacre", "chrf", "bleu_tutorial", "test_perplexity")}
 """The metrics with intervals and tests in the tables of a report."""
 

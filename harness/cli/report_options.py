@@ -19,15 +19,6 @@ if TYPE_CHECKING:
 
 BUSY_LOAD = 1.25
 """The load average per core above which other work disturbs measurements of time."""
-RATES = (
-    "training_tokens_per_second",
-    "epoch_seconds",
-    "first_update_seconds",
-    "validation_seconds",
-    "decoding_sentences_per_second",
-    "total_seconds",
-)
-"""The values in `RunRecord.speed` that other work on the machine changes."""
 
 
 def write(
@@ -101,12 +92,14 @@ def warn_failures(failures: Iterable[str]) -> None:
 
 def without_disturbed_rates(record: RunRecord) -> RunRecord:
     """Return a record without its rates if the load average exceeded `BUSY_LOAD` per core or was not recorded."""
+    from harness.analysis.metric_registry import SPEEDS
+
     machine = record.environment.get("machine")
     cores = machine.get("cores") if isinstance(machine, dict) else None
     load = record.speed.get("load_average", math.inf)
     if isinstance(cores, int) and load <= BUSY_LOAD * cores:
         return record
-    return replace(record, speed={name: value for name, value in record.speed.items() if name not in RATES})
+    return replace(record, speed={name: value for name, value in record.speed.items() if name not in SPEEDS})
 
 
 def test_sets(records: Iterable[RunRecord]) -> dict[DataSpec, CorpusText]:

@@ -60,7 +60,7 @@ def document(
     warnings = [*report_sections.corpus_warnings(records), *ablation_findings.warnings(analysis)]
     warnings += [f"This record fails the check of this project: {line}" for line in failures]
     return Document(
-        title="Bakeoff: ablation",
+        title=f"Ablation: {report_sections.corpora(record.spec.data for record in records)}" if records else "Ablation",
         headline=ablation_findings.headline(analysis),
         warnings=tuple(warnings),
         about=report_sections.about(records) if records else "",

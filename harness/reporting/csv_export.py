@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.analysis.grouping import groups, measure
-from harness.analysis.metric_registry import METRICS
+from harness.analysis.metric_registry import DEFAULT_COLUMNS, LEADERBOARD, METRICS
 from harness.experiments.serialization import canonical_json, to_json
 from harness.storage import files
 from harness.storage.records import RunRecord
@@ -18,6 +18,7 @@ RUNS, CURVES = "runs.csv", "curves.csv"
 LONGEST = 4_000
 """Longer text is cut. Units: characters."""
 MOST_COLUMNS = 40
+"""The columns of runs.csv, unless its settings and the metrics of leaderboards are more."""
 FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """The beginnings of cells that spreadsheets take for formulas, also in full width."""
 
@@ -36,7 +37,7 @@ def save(records: Sequence[RunRecord], folder: Path) -> None:
     for run, differing in _differing(records).items():
         settings[run] |= differing
     width = len(next(iter(settings.values()), {})) + 1
-    metrics = [name for name, metric in METRICS.items() if metric.kind != "orders"][: MOST_COLUMNS - width]
+    metrics = _metrics(MOST_COLUMNS - width)
     epochs = [epoch for record in records for epoch in record.curve]
     unused = set() if any(epoch.validation_bleu is not None for epoch in epochs) else {"validation_bleu"}
     runs, curves = [], []
@@ -48,6 +49,15 @@ def save(records: Sequence[RunRecord], folder: Path) -> None:
             curves.append({**settings[record.id], **line, "kept": int(epoch.epoch in record.chosen_epochs)})
     write_table(runs, folder / RUNS)
     write_table(curves, folder / CURVES)
+
+
+def _metrics(room: int) -> list[str]:
+    """Return the metrics of leaderboards, and others while there is room, in the order of tables."""
+    names = [name for name, metric in METRICS.items() if metric.kind != "orders"]
+    shown = {*DEFAULT_COLUMNS, *LEADERBOARD}
+    others = [name for name in names if name not in shown]
+    kept = shown | set(others[: max(room - len(shown), 0)])
+    return [name for name in names if name in kept]
 
 
 def _column(name: str) -> str:
@@ -87,7 +97,7 @@ def _settings(record: RunRecord) -> dict[str, Any]:
 
 
 def _differing(records: Sequence[RunRecord]) -> dict[str, dict[str, Any]]:
-    """Return by run id the further settings that differ between the runs, as many as fit."""
+    """Return by run id the further settings that differ between the runs."""
     present = {"recipe.name", "recipe.source", "data.corpus", "data.direction", "data.test_split"}
     present |= _settings(records[0]).keys() if records else set()
     flat = {record.id: _flat(to_json(record.spec)) for record in records}
@@ -96,8 +106,7 @@ def _differing(records: Sequence[RunRecord]) -> dict[str, dict[str, Any]]:
     # A lower precision of matrix products is shown even if all runs have it: the fixed columns do not have it.
     lowered = values.get("matmul_precision", set()) - {'"highest"'}
     differing = [name for name in names if len(values[name]) > 1 or (name == "matmul_precision" and lowered)]
-    columns = differing[: MOST_COLUMNS // 3]
-    return {run: {name: settings.get(name) for name in columns} for run, settings in flat.items()}
+    return {run: {name: settings.get(name) for name in differing} for run, settings in flat.items()}
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -28,7 +28,7 @@ def write(folder: Path) -> Path:
 def report() -> Document:
     """Return the page as a document."""
     return Document(
-        title="Bakeoff: what the models are made of",
+        title="Models: what they are made of",
         headline=Headline("The parts in which the variants differ: positions, masks, activations and learning rates."),
         origin="Made by Bakeoff from the formulas that the models use.",
         blocks=(

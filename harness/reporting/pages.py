@@ -42,12 +42,15 @@ def write_html(report: Document, path: Path, *, plot_folder: Path | None = None)
 
 
 def _linked(report: Document, folder: Path) -> Document:
-    """Return the document without links to files that do not exist."""
+    """Return the document without links to files that do not exist; of links with one title the first remains."""
     blocks: list[Block] = []
     for block in report.blocks:
         if isinstance(block, Links):
-            targets = tuple((title, address) for title, address in block.targets if (folder / address).is_file())
-            blocks += [Links(targets)] if targets else []
+            targets: dict[str, str] = {}
+            for title, address in block.targets:
+                if (folder / address).is_file():
+                    targets.setdefault(title, address)
+            blocks += [Links(tuple(targets.items()))] if targets else []
         else:
             blocks.append(block)
     return replace(report, blocks=tuple(blocks))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 from harness.analysis.grouping import BUDGETS
 from harness.analysis.leaderboard import TableAnalysis
+from harness.experiments.specs import DataSpec
 from harness.reporting import provenance, run_files, run_plots
 from harness.reporting.document import (
     Block,
@@ -22,6 +23,7 @@ from harness.reporting.document import (
     Widget,
     facts,
 )
+from harness.reporting.formatting import listed
 from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
 from harness.text import count, short_line
@@ -74,6 +76,7 @@ DEFINITIONS = (
 )
 
 
+CORPUS_TITLES = {"multi30k": "Multi30k", "captions": "generated captions", "files": "own text"}
 CAPTIONS = ("Words, references and attention, on the embedded captions", "captions/index.html")
 
 
@@ -188,6 +191,11 @@ def about(records: Sequence[RunRecord]) -> str:
     return short_line(
         f"{count(len(records), 'run')} ({provenance.statuses(records)}) on {'; '.join(data)}{when}{at}.", longest=600
     )
+
+
+def corpora(data: Iterable[DataSpec]) -> str:
+    """Return the corpora and directions of some runs for a title, such as "Multi30k de-en"."""
+    return listed(list(dict.fromkeys(f"{CORPUS_TITLES[spec.corpus]} {spec.direction}" for spec in data)))
 
 
 def corpus_warnings(records: Sequence[RunRecord]) -> list[str]:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure as Plot
 from harness.experiments.specs import number_format
 from harness.reporting import pages, render_text, speed_findings, speed_plots, speed_tables
 from harness.reporting.document import Block, Code, Disclosure, Document, Figure, Heading, Items, Links, facts
+from harness.reporting.report_sections import corpora
 from harness.speed.speed_document import SpeedDocument
 from harness.text import count, short_line
 
@@ -73,7 +74,7 @@ def report(document: SpeedDocument) -> Document:
         *_disclosure("Evaluation and matmul peak", peak, "peak"),
     ]
     return Document(
-        title="Bakeoff: training and decoding speed",
+        title=f"Speed: {corpora([document.data.spec])}",
         headline=speed_findings.headline(document),
         warnings=tuple(speed_findings.warnings(document)),
         about=_about(document),

@@ -18,7 +18,7 @@ from harness.experiments.specs import Case
 
 ROOM_BYTES = 1_250_000
 """The size of the compressed translations of a page, at most."""
-STATIC_EXAMPLES = 5
+STATIC_EXAMPLES = 3
 """The sentences that a page shows without scripts."""
 
 

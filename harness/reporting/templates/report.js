@@ -167,7 +167,7 @@
   all("figure:has([data-series])").forEach(switchable);
 
   // Translations: JSON, compressed with gzip, as base64.
-  const PAGE = 5;
+  const PAGE = 3;
   async function unpack(text) {
     const bytes = Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0));
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();

@@ -20,10 +20,11 @@ from harness.analysis.effects import Method
 from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups, rows
 from harness.analysis.leaderboard import analyse_bench
+from harness.analysis.metric_registry import DEFAULT_COLUMNS, LEADERBOARD
 from harness.cli.report_options import without_disturbed_rates
 from harness.experiments.specs import DataSpec
-from harness.reporting import bench_report, csv_export, render_markdown, render_text
-from harness.reporting.document import Cell, Figure, Heading, Table, find
+from harness.reporting import bench_report, csv_export, leaderboard_table, render_markdown, render_text
+from harness.reporting.document import Cell, Figure, Heading, Table, Text, find
 from harness.reporting.render_markdown import text
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TUTORIAL
@@ -46,7 +47,7 @@ def markdown(records: list[RunRecord]) -> str:
 def test_leaderboard_shows_means_and_intervals() -> None:
     records = [replace(run, scores={"bleu_tutorial": 35.0 + run.spec.seed}) for run in runs("paper", seeds=3)]
     (judged,) = analyse_bench(records, method=QUICK).tables
-    table = bench_report.leaderboard(judged)
+    table = leaderboard_table.leaderboard(judged)
     (cells,) = (dict(zip(table.heads, row, strict=True)) for row in table.rows)
     bleu = cells["tutorial BLEU"]
     assert isinstance(bleu, Cell)
@@ -57,7 +58,7 @@ def test_leaderboard_shows_means_and_intervals() -> None:
 
 def test_leaderboard_has_seven_columns_and_the_rest_on_request() -> None:
     (judged,) = analyse_bench(runs("paper", "conv_ffn"), method=QUICK).tables
-    table = bench_report.leaderboard(judged)
+    table = leaderboard_table.leaderboard(judged)
     default = ("variant", "sacreBLEU", "test perplexity", "parameters", "training tokens/s", "sentences/s", "seeds")
     assert table.without_optional().heads == default
     assert {"chrF", "tutorial BLEU", "BLEU-4 cumulative", "peak memory, MiB"} <= set(table.heads)
@@ -70,7 +71,7 @@ def test_leaderboard_ranks_the_best_row_first_with_rank_intervals() -> None:
         for run in runs("learned_positions", "paper", seeds=5)
     ]
     (judged,) = analyse_bench(records, method=QUICK).tables
-    rows = bench_report.leaderboard(judged).rows
+    rows = leaderboard_table.leaderboard(judged).rows
     assert [str(row[0]) for row in rows] == ["paper (rank 1)", "learned_positions (rank 2)"]
     assert [cell.mark for cell in (row[1] for row in rows) if isinstance(cell, Cell)] == ["", "▼"]
 
@@ -82,7 +83,7 @@ def test_leaderboard_says_which_rows_are_tied_with_the_best() -> None:
         for run in runs("learned_positions", "paper", seeds=5)
     ]
     (judged,) = analyse_bench(records, method=QUICK).tables
-    rows = bench_report.leaderboard(judged).rows
+    rows = leaderboard_table.leaderboard(judged).rows
     assert [str(row[0]) for row in rows] == [
         "paper (rank 1–2)",
         "learned_positions (rank 1–2, tied with the best)",
@@ -112,9 +113,45 @@ def test_leaderboard_costs_have_intervals_too() -> None:
         for run in runs("paper", seeds=3)
     ]
     (judged,) = analyse_bench(records, method=QUICK).tables
-    table = bench_report.leaderboard(judged)
+    table = leaderboard_table.leaderboard(judged)
     cell = table.rows[0][table.heads.index("training tokens/s")]
     assert str(cell) == "4,010 (3,985 to 4,035)"
+
+
+def on_machine(run: RunRecord, processor: str) -> RunRecord:
+    return replace(run, environment={**run.environment, "machine": {"processor": processor, "cores": 2}})
+
+
+def test_speeds_are_compared_on_one_kind_of_machine_only() -> None:
+    same = [on_machine(run, "A") for run in runs("learned_positions", "paper", seeds=2)]
+    mixed = [on_machine(run, "B") if run.spec.variant == "paper" else run for run in same]
+    for records, is_shown in ((same, True), (mixed, False)):
+        (judged,) = analyse_bench(records, method=QUICK).tables
+        heads = leaderboard_table.leaderboard(judged).heads
+        assert ("training tokens/s" in heads) is ("sentences/s" in heads) is ("one epoch, s" in heads) is is_shown
+        assert "peak memory, MiB" in heads
+        page = bench_report.document(records, method=QUICK)
+        assert any(figure.name.endswith("-speed") for figure in find(page.blocks, Figure)) is is_shown
+        reason = "No speed columns: measured on different machines (A, 2 cores; B, 2 cores). runs.csv has the speeds."
+        assert (reason in [block.text for block in find(page.blocks, Text)]) is not is_shown
+
+
+def test_a_speed_that_a_completed_row_lacks_is_left_out_with_the_reason() -> None:
+    name = "training_tokens_per_second"
+    records = [
+        replace(run, speed={key: value for key, value in run.speed.items() if key != name})
+        if run.spec.variant == "paper"
+        else run
+        for run in runs("learned_positions", "paper", seeds=2)
+    ]
+    (judged,) = analyse_bench(records, method=QUICK).tables
+    heads = leaderboard_table.leaderboard(judged).heads
+    assert "training tokens/s" not in heads
+    assert "sentences/s" in heads
+    assert "No training tokens/s in this table: not measured for paper." in terminal(records)
+    failed = [replace(run, status="failed") if run.spec.variant == "paper" else run for run in records]
+    (judged,) = analyse_bench(failed, method=QUICK).tables
+    assert "training tokens/s" in leaderboard_table.leaderboard(judged).heads
 
 
 def test_unlike_runs_never_share_a_table() -> None:
@@ -199,9 +236,9 @@ def test_another_vocabulary_is_marked_in_the_source_table() -> None:
     (judged,) = analyse_bench(records, method=QUICK).tables
     marked = {
         str(row[0]).partition(" ")[0]
-        for row in bench_report.leaderboard(judged).rows
+        for row in leaderboard_table.leaderboard(judged).rows
         for cell in row
-        if isinstance(cell, Cell) and cell.mark == bench_report.OTHER_VOCABULARY
+        if isinstance(cell, Cell) and cell.mark == leaderboard_table.OTHER_VOCABULARY
     }
     assert marked == {"conv_ffn"}
     assert "another vocabulary than most rows" in terminal(records)
@@ -249,7 +286,7 @@ def write(records: list[RunRecord], folder: Path, **options: Any) -> Path:
 def test_page_opens_with_the_headline_that_every_format_has(page: Path) -> None:
     content = page.read_text(encoding="utf-8")
     headline = json.loads((page.parent / "headline.json").read_text(encoding="utf-8"))
-    assert content.startswith(f"# Bakeoff: small Transformers and a GRU compared\n\n{text(headline['finding'])}\n")
+    assert content.startswith(f"# Benchmark: generated captions de-en\n\n{text(headline['finding'])}\n")
     assert text(headline["caveat"]) in content
     html_page = escaping.unescape(page.with_suffix(".html").read_text(encoding="utf-8"))
     output = terminal(page_records())
@@ -274,6 +311,25 @@ def test_links_of_the_page_lead_to_files_and_every_picture_is_shown(page: Path) 
     assert all((page.parent / link).stat().st_size > 200 for link in links)
     plots = {f"figures/{path.name}" for path in (page.parent / "figures").iterdir()}
     assert plots == {link for link in links if link.startswith("figures/")}
+
+
+def test_models_page_is_written_once_and_linked_from_the_folder_below(tmp_path: Path) -> None:
+    for folder, address in ((tmp_path, "models.html"), (tmp_path / "captions", "../models.html")):
+        content = write(page_records(), folder).read_text(encoding="utf-8")
+        assert re.findall(r"\]\(([./]*models\.html)\)", content) == [address]
+    assert (tmp_path / "models.html").is_file()
+    assert not (tmp_path / "captions" / "models.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ([DataSpec()], "Benchmark: Multi30k de-en"),
+        ([DataSpec(), DataSpec(direction="en-de")], "Benchmark: Multi30k de-en and Multi30k en-de"),
+    ],
+)
+def test_title_names_the_corpus(data: list[DataSpec], expected: str) -> None:
+    assert bench_report.document([record(data=spec) for spec in data], method=QUICK).title == expected
 
 
 def test_no_chart_has_a_single_point(tmp_path: Path) -> None:
@@ -301,7 +357,7 @@ def test_csv_grouped_by_label_gives_the_leaderboard(tmp_path: Path) -> None:
     table = pd.read_csv(tmp_path / "runs.csv")
     means = table[table.status == "completed"].groupby("label")[["parameters", "training_tokens_per_second"]].mean()
     (judged,) = analyse_bench(records, method=QUICK).tables
-    board = bench_report.leaderboard(judged)
+    board = leaderboard_table.leaderboard(judged)
     for row in board.rows:
         cells = dict(zip(board.heads, row, strict=True))
         label = cells["variant"].value
@@ -317,6 +373,23 @@ def test_csv_has_at_most_40_columns_among_them_every_setting_that_differs(tmp_pa
         assert len(columns) <= 40
         settings = {"label", "table", "framework", "backend", "device", "threads", "precision", "data.training_pairs"}
         assert settings <= set(columns)
+
+
+def test_csv_keeps_every_setting_that_differs_and_drops_other_metrics_first(tmp_path: Path) -> None:
+    recipe: dict[str, Any] = {"norm": "rms", "norm_order": "pre", "positions": "rotary", "activation": "gelu"}
+    recipe |= {"dropout": 0.3, "layers": 2, "heads": 4, "ffn_width": 64, "tying": "output", "norm_epsilon": 1e-3}
+    training = {"epochs": 3, "peak_rate": 1e-4, "clip_norm": 2.0, "batch_size": 64, "label_smoothing": 0.2}
+    training |= {"warmup_updates": 7, "averaged_epochs": 2, "epsilon": 1e-3, "teacher_forcing": 0.5}
+    changed = {"recipe": replace(RECIPES["learned_positions"], **recipe), "training": replace(TUTORIAL, **training)}
+    records = [record(), record(seed=1, **changed)]
+    csv_export.save(records, tmp_path)
+    for name in ("runs.csv", "curves.csv"):
+        columns = set(pd.read_csv(tmp_path / name).columns)
+        assert {f"training.{setting}" for setting in training} <= columns
+        assert {f"recipe.{setting}" for setting in recipe} <= columns
+    runs_columns = pd.read_csv(tmp_path / "runs.csv").columns
+    assert {*DEFAULT_COLUMNS, *LEADERBOARD} <= set(runs_columns)
+    assert "total_seconds" not in runs_columns
 
 
 # Safety ---------------------------------------------------------------------------------------------------------------

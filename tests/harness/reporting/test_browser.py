@@ -93,7 +93,7 @@ def test_every_section_is_drawn(report: Path, open_page: Open) -> None:
 def test_without_scripts_the_page_can_be_read(report: Path, open_page: Open) -> None:
     view = open_page(report, scripts=False)
     assert view.visible_texts("#verdict p")
-    assert len(view.visible_texts("#translations article")) == 5
+    assert len(view.visible_texts("#translations article")) == 3
     assert not view.visible_texts(".controls")
     view.open_details("#attention details")
     assert view.visible_texts("#attention td")

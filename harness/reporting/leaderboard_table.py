@@ -1,0 +1,201 @@
+"""The leaderboards of a report of runs: a table of rows and metrics, best row first, and the notes below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.analysis import statistics
+from harness.analysis.comparability import machine_kind
+from harness.analysis.evidence import Evidence
+from harness.analysis.fairness import other_vocabulary
+from harness.analysis.grouping import TableRow
+from harness.analysis.inference import LEAST_SEEDS
+from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard, TableAnalysis
+from harness.analysis.metric_registry import DEFAULT_COLUMNS, METRICS, SPEEDS
+from harness.reporting.csv_export import RUNS
+from harness.reporting.document import Block, Cell, Disclosure, Heading, Items, Table, Text
+from harness.reporting.formatting import MISSING, between, listed
+from harness.text import count, short_line
+
+TITLES = {"training_tokens_per_second": "training tokens/s", "decoding_sentences_per_second": "sentences/s"}
+OTHER_VOCABULARY = "*"
+EXPLANATIONS = {
+    "controlled": "One training recipe for all: only the architecture differs.",
+    "source": "Each variant with the training its source uses: compare sacreBLEU and chrF; perplexity and BLEU on "
+    "tokens only between equal vocabularies.",
+    "tuned": "Each recipe with the learning rate that a pilot chose for it. A recipe whose best rate is that of the "
+    "controlled table stands there only; the ablation shows both together.",
+}
+
+
+def sections(tables: Sequence[TableAnalysis]) -> list[Block]:
+    """Return the leaderboard of each table, or why its runs are not comparable."""
+    blocks: list[Block] = [Heading("Leaderboard", slug="leaderboard")]
+    for judged in tables:
+        table = judged.table
+        blocks += [Heading(table.heading, 3), Text(EXPLANATIONS[table.budget], "aside")]
+        blocks += [Text(line, "note") for line in table.caveats]
+        if judged.mismatches:
+            blocks.append(Text("No table: these runs are not comparable. They differ in"))
+            blocks.append(Items((*judged.mismatches, *(f"{row.label}: {row.status}" for row in table.rows))))
+            continue
+        blocks.append(leaderboard(judged))
+        blocks += [Text(line, "note") for line in _visible_notes(judged)]
+        notes = _notes(judged)
+        blocks += [Disclosure("Notes on this table", (Items(tuple(notes)),))] if notes else []
+    return blocks
+
+
+def leaderboard(judged: TableAnalysis) -> Table:
+    """Return the leaderboard of a table, best row first, without columns that have no values."""
+    first = next(iter(judged.leaderboards.values()), None)
+    order = first.ranking if first else []
+    rows = sorted(
+        zip(judged.labels, judged.table.rows, strict=True),
+        key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order),
+    )
+    hidden = set(SPEEDS) - set(comparable_speeds(judged))
+    names = [name for name in METRICS if name not in hidden and any(row.summary(name).values for _, row in rows)]
+    default = [name for name in DEFAULT_COLUMNS if name in names]
+    optional = [name for name in names if name not in default]
+    with_status = any(row.completed < len(row.records) for _, row in rows)
+    heads = ["variant", *map(_title, default), "seeds", *(["runs"] if with_status else []), *map(_title, optional)]
+    lines: list[tuple[str | Cell, ...]] = []
+    for label, row in rows:
+        cells = {name: _cell(judged, label, row, name) for name in names}
+        lines.append(
+            (
+                Cell(label, detail=_rank(first, label), value=label),
+                *(cells[name] for name in default),
+                Cell(str(len(row.counted)), value=float(len(row.counted))),
+                *([row.status] if with_status else []),
+                *(cells[name] for name in optional),
+            )
+        )
+    return Table(
+        "l" + "r" * (len(default) + 1) + "l" * with_status + "r" * len(optional),
+        tuple(heads),
+        tuple(lines),
+        kind="leaderboard",
+        optional=frozenset(range(len(heads) - len(optional), len(heads))),
+        descending=frozenset(heads.index(_title(name)) for name in names if METRICS[name].direction == "higher"),
+        filters=tuple({"text": _search_text(label, row)} for label, row in rows),
+    )
+
+
+def comparable_speeds(judged: TableAnalysis) -> list[str]:
+    """Return the speeds that every row with completed runs has, if all were measured on one kind of machine."""
+    if len(speed_machines(judged)) > 1:
+        return []
+    return [name for name in SPEEDS if not _without(judged, name)]
+
+
+def speed_machines(judged: TableAnalysis) -> list[str]:
+    """Return the kinds of machines on which speeds of a table were measured."""
+    records = [record for row in judged.table.rows for record in row.counted]
+    return sorted({machine_kind(record) for record in records if record.speed.keys() & set(SPEEDS)})
+
+
+def _without(judged: TableAnalysis, name: str) -> list[str]:
+    """Return the rows with completed runs that lack a metric."""
+    return [row.label for row in judged.table.rows if row.completed and not row.by_seed(name)]
+
+
+def _hidden_speeds(judged: TableAnalysis) -> list[str]:
+    """Return a line that says why speed columns are left out, if some are."""
+    if len(machines := speed_machines(judged)) > 1:
+        return [f"No speed columns: measured on different machines ({'; '.join(machines)}). {RUNS} has the speeds."]
+    missing = {name: _without(judged, name) for name in DEFAULT_COLUMNS if name in SPEEDS}
+    titles = [_title(name) for name, labels in missing.items() if labels]
+    if not titles:
+        return []
+    labels = list(dict.fromkeys(label for row_labels in missing.values() for label in row_labels))
+    without = "no row has any" if len(labels) == len(judged.labels) else f"not measured for {listed(labels)}"
+    reason = "Resumed runs are not timed, and speeds of a busy machine are not published."
+    return [f"No {' and '.join(titles)} in this table: {short_line(without, longest=600)}. {reason}"]
+
+
+def _title(name: str) -> str:
+    return TITLES.get(name, METRICS[name].heading)
+
+
+def _search_text(label: str, row: TableRow) -> str:
+    spec = row.records[0].spec
+    return short_line(f"{label} {spec.framework} {spec.device} {row.status}", longest=600)
+
+
+def _rank(metric: MetricLeaderboard | None, label: str) -> str:
+    """Return the possible ranks of a row by the first metric, such as "rank 1–3, tied with the best"."""
+    ranks = metric.rank_interval(label) if metric else None
+    if metric is None or ranks is None:
+        return ""
+    rank = "–".join(map(str, sorted(set(ranks))))
+    return f"rank {rank}{', tied with the best' if metric.tied_with_best(label) else ''}"
+
+
+def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> str | Cell:
+    metric, summary = METRICS[name], row.summary(name)
+    if summary.mean is None:
+        return MISSING
+    board = judged.leaderboards.get(name)
+    interval = board.intervals.get(label) if board else None
+    if board is not None and interval is not None and interval.mean is not None:
+        conclusion = board.against_best(label)
+        return Cell(
+            metric.format(interval.mean),
+            mark=conclusion.symbol if conclusion else "",
+            detail=between(interval, metric.digits),
+            value=interval.mean,
+            tone="best" if len(board.ranking) > 1 and label == board.ranking[0] else "",
+        )
+    seeds, values = zip(*row.by_seed(name).items(), strict=True)
+    estimate = statistics.interval(Evidence(label, seeds, values), scale=metric.scale)
+    digits = metric.decimals(summary.mean / metric.divisor)
+    detail = between(estimate, digits, metric.divisor) if len(set(values)) > 1 else ""
+    mark = OTHER_VOCABULARY if _has_other_vocabulary(judged, row, name) else ""
+    return Cell(metric.format(summary.mean), mark=mark, detail=detail, value=summary.mean)
+
+
+def _has_other_vocabulary(judged: TableAnalysis, row: TableRow, name: str) -> bool:
+    """Return whether the vocabulary of a run makes a metric incomparable with other rows."""
+    if judged.table.budget != "source" or not METRICS[name].token_based:
+        return False
+    ids = other_vocabulary(judged.table.records)
+    return any(record.id in ids for record in row.records)
+
+
+def _visible_notes(judged: TableAnalysis) -> list[str]:
+    """Return the notes below a table: its symbols, and the runs that did not complete."""
+    rows, notes = judged.table.rows, []
+    if any(len(board.ranking) > 1 for board in judged.leaderboards.values()):
+        notes.append(f"Beside the best of each column: {SYMBOLS}")
+    if any(_has_other_vocabulary(judged, row, name) for row in rows for name in METRICS):
+        notes.append(f"{OTHER_VOCABULARY} another vocabulary than most rows: this figure compares with no other row.")
+    notes += _hidden_speeds(judged)
+    incomplete = _incomplete_runs(judged)
+    return notes + ([f"Did not complete: {'; '.join(incomplete)}."] if incomplete else [])
+
+
+def _notes(judged: TableAnalysis) -> list[str]:
+    """Return explanations of the intervals, ranks and tests of a table."""
+    boards = [board for board in judged.leaderboards.values() if len(board.ranking) > 1]
+    remarks = dict.fromkeys(line for board in boards for line in board.comparisons.remarks)
+    notes = [short_line(line) for line in remarks]
+    if boards and boards[0].seeds >= LEAST_SEEDS:
+        notes.append("A rank lies between the significantly better and the significantly worse variants.")
+        notes += [line for board in boards for line in board.notes]
+    if any(len(row.counted) > 2 for row in judged.table.rows):
+        notes.append("Ranges are 95 % intervals.")
+    return notes
+
+
+def _incomplete_runs(judged: TableAnalysis) -> list[str]:
+    """Return the runs that did not complete, each with its status and reason."""
+    return [
+        f"{row.label}, seed {record.spec.seed}: {record.status}"
+        + (f" after {count(len(record.curve), 'epoch')}" if record.curve else "")
+        + (f": {short_line(record.reason)}" if record.reason else "")
+        for row in judged.table.rows
+        for record in row.records
+        if record.status != "completed"
+    ]
