@@ -15,6 +15,7 @@ from typing import Any
 from harness.cli.console import say
 from harness.experiments import ablation_grids, specs
 from harness.experiments.overrides import overridden
+from harness.experiments.serialization import RECIPE_TYPES
 from harness.experiments.specs import DataSpec, FileSpec, RunSpec
 from harness.storage import checkpoint_files, run_store
 from harness.text import did_you_mean
@@ -348,6 +349,11 @@ def _check_names(spec: RunSpec, settings: list[str]) -> None:
         if "=" not in setting or name in names or name in groups:
             continue
         leaf = name.rpartition(".")[2]
+        if name in (f"recipe.{field.name}" for recipe in RECIPE_TYPES.values() for field in dataclasses.fields(recipe)):
+            raise ValueError(
+                f"--set {setting}: {spec.variant} has no setting {name!r}; change it in one variant with "
+                f"--set VARIANT:{setting}"
+            )
         same_leaf = [path for path in names if path.rpartition(".")[2] == leaf]
         hint = f"; did you mean {same_leaf[0]!r}?" if same_leaf else did_you_mean(name, names)
         hint = hint or did_you_mean(leaf, [path.rpartition(".")[2] for path in names])
@@ -393,6 +399,9 @@ def apply(spec: RunSpec, arguments: argparse.Namespace, framework: str | None = 
     by_option = [f"{name}={value}" for name, value in values.items() if value is not None]
     settings = settings_of(spec.variant, arguments.set)
     _check_names(spec, settings)
-    spec = overridden(spec, [*chosen, *by_option, *settings])
+    try:
+        spec = overridden(spec, [*chosen, *by_option, *settings])
+    except ValueError as error:
+        raise ValueError(f"{spec.variant}: {error}") from error
     spec.id  # noqa: B018  fails for numbers that JSON cannot hold
     return spec

@@ -99,7 +99,17 @@ def _multi30k(data: DataSpec) -> Corpus:
     return Corpus("multi30k", data.direction, splits, {name: cache.digest(text) for name, text in texts.items()})
 
 
+def _check_only_test_set(data: DataSpec) -> None:
+    """Raise ValueError if a test set is named although the corpus has one only."""
+    if data.test_split != DataSpec().test_split:
+        raise ValueError(
+            f"test_split={data.test_split!r}: the corpus {data.corpus!r} has one test set, so leave the setting out; "
+            f"with corpus='multi30k' it is {', '.join(multi30k.TEST_SPLITS)}"
+        )
+
+
 def _captions(data: DataSpec) -> Corpus:
+    _check_only_test_set(data)
     if data.direction not in ("de-en", "en-de"):
         raise ValueError(f"direction={data.direction!r}: expected with corpus='captions': de-en, en-de")
     from harness.data import captions
@@ -127,6 +137,7 @@ def _contents(data: DataSpec) -> dict[str, bytes]:
 
 
 def _files(data: DataSpec, expected: Digests | None) -> Corpus:
+    _check_only_test_set(data)
     paths = _paths(data)
     try:
         contents = _contents(data)

@@ -1,15 +1,23 @@
-"""The notebooks in examples/ run from beginning to end."""
+"""The notebooks in examples/ and the Python code of the documentation run."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
 
 import pytest
 from places import ROOT
+
+import harness
+from harness.data import corpora
+from harness.experiments.specs import DataSpec, FileSpec
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
@@ -36,3 +44,44 @@ def test_notebook_runs(notebook: Path, tmp_path: Path) -> None:
     output = run_notebook(notebook, tmp_path)
     if notebook.stem == "train_and_look":
         assert "FAILED" in output
+
+
+def snippet(page: str, text: str) -> str:
+    """Return the Python code of a page of the documentation that contains a text."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = (block for block in blocks if text in block)
+    return str(code)
+
+
+def execute(code: str, modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Execute code with stand-ins for libraries that are not installed with the tests."""
+    for name, contents in modules.items():
+        module = ModuleType(name)
+        vars(module).update(contents)
+        monkeypatch.setitem(sys.modules, name, module)
+    exec(compile(code, "documentation", "exec"), {})
+
+
+def test_hugging_face_dataset_becomes_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = [{"de": f"Hund {number} läuft .", "en": f"Dog {number} runs ."} for number in range(3)]
+    saved = {split: {"translation": pairs} for split in ("train", "validation", "test")}
+    execute(snippet("data.md", "load_from_disk"), {"datasets": {"load_from_disk": lambda folder: saved}}, monkeypatch)
+    names = {f"{split}_source": str(tmp_path / f"{split}.tsv") for split in saved}
+    corpus = corpora.load(DataSpec(corpus="files", files=FileSpec(**names)))
+    assert corpus.splits["test"][0][2] == "Hund 2 läuft ."
+    assert corpus.splits["train"][1][0] == "Dog 0 runs ."
+
+
+def test_curves_go_to_tensorboard_and_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    published = harness.load(ROOT / "results" / "published")
+    monkeypatch.setattr(harness, "load", lambda folder: published)
+    writer, mlflow = mock.MagicMock(), mock.MagicMock()
+    execute(snippet("faq.md", "SummaryWriter"), {"tensorboardX": {"SummaryWriter": writer}}, monkeypatch)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    execute(snippet("faq.md", "mlflow"), {}, monkeypatch)
+    epochs = sum(len(run.record.curve) for run in published)
+    assert writer.return_value.__enter__.return_value.add_scalar.call_count == 3 * epochs
+    assert mlflow.log_metrics.call_count == epochs
+    assert {call.kwargs["run_name"] for call in mlflow.start_run.call_args_list} == {run.record.id for run in published}

@@ -57,6 +57,13 @@ def test_example_obeys_every_law() -> None:
     assert not [str(result) for result in results if not result.passed]
 
 
+def test_hugging_face_example_obeys_every_law() -> None:
+    pytest.importorskip("transformers")
+    results = list(for_variant("examples.hugging_face_marian:build", fast=True))
+    assert [result.number for result in results] == list(range(1, 15))
+    assert not [str(result) for result in results if not result.passed]
+
+
 def test_module_without_step_obeys_the_laws_of_decoding() -> None:
     results = list(for_variant("test_wrapped_module:without_step", laws={1, 6, 7, 8}, fast=True))
     assert not [str(result) for result in results if not result.passed]
