@@ -16,6 +16,7 @@ from harness.reporting import (
     csv_export,
     leaderboard_table,
     models_report,
+    outside_figures,
     pages,
     report_sections,
     run_files,
@@ -101,6 +102,7 @@ def document(
                 )
             ),
             *leaderboard_table.sections(tables),
+            *outside_figures.blocks(tables),
             *report_sections.curves(tables),
             *_scores(tables),
             *_speeds(tables),

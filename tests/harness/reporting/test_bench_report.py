@@ -432,3 +432,18 @@ def test_unfair_runs_get_no_pictures(tmp_path: Path) -> None:
 def test_no_records_are_refused() -> None:
     with pytest.raises(ValueError, match="no run records"):
         bench_report.document([])
+
+
+def test_scores_published_elsewhere_stand_beside_their_test_set_only() -> None:
+    def outside(data: DataSpec) -> list[tuple[str, ...]]:
+        records = [replace(run, spec=replace(run.spec, data=data)) for run in runs("paper")]
+        tables = find(bench_report.document(records, method=QUICK).blocks, Table)
+        return [tuple(map(str, row)) for table in tables if table.heads[0] == "system" for row in table.rows]
+
+    systems = outside(DataSpec(corpus="multi30k", direction="de-en"))
+    assert ("41.0", "de-en, test_2016_flickr") in {(row[1], row[2]) for row in systems}
+    assert {row[2] for row in systems} == {"de-en, test_2016_flickr"}
+    elsewhere = outside(DataSpec(corpus="multi30k", direction="en-de", test_split="test_2017_mscoco"))
+    assert [row[1] for row in elsewhere] == ["31.95", "30.6", "34.2"]
+    assert outside(DataSpec(corpus="multi30k", direction="en-fr")) == []
+    assert outside(DataSpec(corpus="captions", tokenizer="whitespace")) == []
