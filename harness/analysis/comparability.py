@@ -55,7 +55,7 @@ def check(sides: Sequence[Side], allowed: Sequence[str], *, complain: Callable[[
         labels = "; ".join(f"{side.letter} is {side.label}" for side in sides)
         reasons = "; ".join(f"{disagreement.name} ({disagreement.values})" for disagreement in refused)
         options = " ".join(f"--allow {shlex.quote(disagreement.name)}" for disagreement in refused)
-        message = f"not comparable ({labels}): they differ in {reasons}. To compare them all the same: {options}"
+        message = f"not comparable ({labels}): they differ in {reasons}. To compare them anyway: {options}"
         raise ValueError(short_line(message, longest=4_000))
     for name in allowed:
         if name not in names:

@@ -299,7 +299,9 @@ def _find(names: Sequence[str], prefix: str, results: Path) -> str:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise ValueError(f"run {prefix!r}: expected one run, but {len(matches)} ids begin so ({first_few(matches, 4)})")
+        raise ValueError(
+            f"run {prefix!r}: expected one run, but {len(matches)} ids begin with it ({first_few(matches, 4)})"
+        )
     raise ValueError(f"run {prefix!r}: there is none in {results}; see them with: python -m harness list")
 
 

@@ -15,7 +15,7 @@ from harness.experiments.overrides import override
 from harness.experiments.specs import DataSpec, RunSpec
 from impls.recipes import LEARNED_POSITIONS
 
-SUMMARY = "prepare a corpus and describe it"
+SUMMARY = "download or read a corpus and describe it"
 EXAMPLES = (
     ("download and describe Multi30k", ""),
     ("the built-in captions, with one vocabulary for both languages", "--corpus captions --set data.vocabulary=joint"),

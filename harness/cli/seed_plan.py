@@ -91,8 +91,8 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
         smallest = detectable_with(noise, MOST_SEEDS, rows, comparisons)
         smallest_text = f"{abs(float(scale.shown(smallest, scale.forward(level)))):.{metric.digits}f}"
         say(
-            f"  no number of seeds is enough. With {MOST_SEEDS:,} seeds the smallest is {smallest_text}: "
-            "the rest is due to the test sentences, so a larger test set is needed."
+            f"  no number of seeds is enough. With {MOST_SEEDS:,} seeds the smallest detectable one is "
+            f"{smallest_text}: the rest is due to the test sentences, so a larger test set is needed."
         )
     else:
         say(f"  {seeds} seeds: {seeds * len(single)} runs, {_time(single, runs.records, seeds, arguments)}.")

@@ -22,6 +22,7 @@ from harness.processes.signals import Interrupted, SignalGuard
 from harness.speed.measurement import Measurement
 from harness.speed.plan import PARTS, SIZES, USING_WEIGHTS, Amounts, MeasurementPlan, ModelJob, Unavailable, weights_key
 from harness.storage import run_store
+from harness.text import count
 from harness.training import load
 from impls import registry
 from impls.contract import Arrays, Recipe, TorchReferenceRecipe, TransformerRecipe
@@ -290,13 +291,14 @@ def _stored_weights(
 def _announce(plan: MeasurementPlan) -> None:
     spec = plan.base.spec
     say(
-        f"Size {plan.amounts.name} ({plan.amounts.purpose}): {len(plan.jobs)} subjects, {plan.amounts.rounds} rounds, "
-        f"{spec.threads} threads, {spec.device}, {number_format(spec)}{', CUDA graphs' * (spec.cuda_graphs == 'on')}."
+        f"Size {plan.amounts.name} ({plan.amounts.purpose}): {count(len(plan.jobs), 'model')}, "
+        f"{plan.amounts.rounds} rounds, {spec.threads} threads, {spec.device}, {number_format(spec)}"
+        f"{', CUDA graphs' * (spec.cuda_graphs == 'on')}."
     )
     needed, available = plan.amounts.gigabytes * len(plan.jobs), machine.memory_bytes() / 1e9
     if needed > available:
         warn(
-            f"{len(plan.jobs)} simultaneous subjects need about {needed:.0f} GB of memory and this machine has "
+            f"{len(plan.jobs)} models in memory at once need about {needed:.0f} GB of memory and this machine has "
             f"{available:.0f}: some may fail; fewer of --variant, --framework or --baseline need less"
         )
     for subject in plan.absent:

@@ -47,7 +47,11 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
         "(default: each recipe is first trained briefly)",
     )
     parser.add_argument(
-        "--beam", type=options.positive, default=5, metavar="WIDTH", help="beam width to time beside greedy (default 5)"
+        "--beam",
+        type=options.positive,
+        default=5,
+        metavar="WIDTH",
+        help="beam width to time besides greedy (default 5)",
     )
     parser.add_argument(
         "--timeout",

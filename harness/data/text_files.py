@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+import harness.text
 from harness.storage import files
 
 LARGEST_TEXT_BYTES = 1 << 30
@@ -138,8 +139,9 @@ def columns(content: bytes, name: str) -> tuple[Lines, Lines]:
 def check_pairs(pair: tuple[Sequence[str], Sequence[str]], source: str, target: str) -> None:
     """Raise ValueError if the sides differ in length or a sentence is empty. `source` and `target` are file names."""
     if len(pair[0]) != len(pair[1]):
+        lines_of_source = harness.text.count(len(pair[0]), "line")
         raise ValueError(
-            f"{source} has {len(pair[0])} lines and {target} {len(pair[1])}; expected the same number, pair by pair"
+            f"{source} has {lines_of_source} and {target} {len(pair[1]):,}; expected the same number, pair by pair"
         )
     for name, side, sentences in ((source, "source", pair[0]), (target, "target", pair[1])):
         if "" in sentences:

@@ -49,8 +49,8 @@ def _headline(study: Study, effects: Mapping[str, AblationEffect]) -> str:
         if _is_claimed(effect):
             return f"In {variant}, {field} has the largest effect on the {TITLE}: {_change(effect)}."
     field, effect = next(iter(effects.items()))
-    seeds = count(len(study.seeds), "seed")
-    few = f"; {seeds} are too few for a claim, which needs {CLAIM_SEEDS}" if len(study.seeds) < CLAIM_SEEDS else ""
+    seeds = f"{count(len(study.seeds), 'seed')} {'is' if len(study.seeds) == 1 else 'are'}"
+    few = f"; {seeds} too few for a claim, which needs {CLAIM_SEEDS}" if len(study.seeds) < CLAIM_SEEDS else ""
     return f"In {variant}, the largest effect on the {TITLE} is that of {field}: {_change(effect)}{few}."
 
 

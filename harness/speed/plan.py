@@ -62,7 +62,7 @@ class Amounts:
 
 TOY = Amounts(
     name="toy",
-    purpose="seconds, to see that everything works: its figures say nothing",
+    purpose="seconds, to see that everything works: its figures mean nothing",
     suite="quick",
     rounds=2,
     decoding_rounds=2,

@@ -156,7 +156,7 @@ def find(results: Path, prefix: str) -> RunRecord:
     if record is not None:
         return record
     if ids:
-        raise ValueError(f"run {prefix!r}: {len(ids)} runs begin so ({', '.join(ids[:4])}{', …' * (len(ids) > 4)})")
+        raise ValueError(f"run {prefix!r}: {len(ids)} ids begin with it ({', '.join(ids[:4])}{', …' * (len(ids) > 4)})")
     raise ValueError(f"run {prefix!r}: there is none in {results}; see them with: python -m harness list")
 
 

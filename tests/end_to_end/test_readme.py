@@ -13,7 +13,7 @@ import pytest
 from places import ROOT
 
 import harness
-from harness.cli.main import parser
+from harness.cli.main import main, parser
 from harness.experiments.suites import SUITES, VARIANTS
 from impls import registry, weights
 
@@ -65,6 +65,41 @@ def test_links_of_the_docs_lead_to_files(page: Path) -> None:
 
 def test_readme_is_short() -> None:
     assert len(README.splitlines()) <= 150
+    prose = re.sub(r"```.*?```|<!--.*?-->|^[|#!][^\n]*$", "", README, flags=re.DOTALL | re.MULTILINE)
+    sentences = re.split(r"[.:?!](?=\s)|\n\n+|\n- ", prose)
+    words = [len(sentence.split()) for sentence in sentences if len(sentence.split()) > 1]
+    assert sum(words) / len(words) <= 20
+
+
+SMALL = "--suite quick --corpus captions --tokenizer whitespace --set data.training_pairs=200 --epochs 1 --threads 1"
+SMALL += " --set decoding.max_tokens=5"
+
+
+@pytest.mark.usefixtures("processes", "one_process")
+def test_commands_of_the_readme_work_in_their_order_in_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in (
+        f"run paper {SMALL}",
+        f"bench --variant learned_positions --variant paper {SMALL}",
+        f"ablate --field norm_order --seed 0 {SMALL}",
+        "check",
+    ):
+        assert main(line.split()) == 0, capsys.readouterr().err
+    output = capsys.readouterr().out
+    assert "1 of them finished earlier" in output
+    assert "Passed: a fair comparison of 4 runs" in output
+    assert main(["compare", "learned_positions", "paper"]) == 0
+    printed = capsys.readouterr()
+    assert "comparing 'learned_positions@norm_order=post'" in printed.err
+    assert "comparing 'paper@budget=controlled'" in printed.err
+    assert "B: paper; captions de-en" in printed.out
+    assert main(["list"]) == 0
+    assert "learned_positions norm_order=pre s0" in capsys.readouterr().out
+    assert main(["report"]) == 0
+    assert (tmp_path / "reports/local/index.html").is_file()
+    assert main(["translate", "--run", "paper", "ein hund läuft ."]) == 0
 
 
 def test_readme_variants_are_those_of_the_registry() -> None:

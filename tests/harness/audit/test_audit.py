@@ -240,7 +240,7 @@ def test_check_explain_prints_a_rule_and_reads_no_record(capsys: pytest.CaptureF
     [
         (["--results", "nowhere"], "nowhere: there is no such folder"),
         (["--run", "nothing"], "run 'nothing': there is none"),
-        (["--run", "learned"], "2 ids begin so"),
+        (["--run", "learned"], "2 ids begin with it"),
         (["--budget", "source"], "no run with the budget 'source'"),
         (["--budget", "fair"], "'fair' is not one of controlled, source"),
     ],

@@ -95,7 +95,7 @@ def test_bad_options_are_refused(line: str, tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("test.de", b"ein Hund\n", "test.de has 1 lines and"),
+        ("test.de", b"ein Hund\n", "test.de has 1 line and"),
         ("train.en", b"a dog\n\xff", "is not UTF-8"),
         ("train.de", b"", "empty"),
         ("val.en", None, "cannot be read"),

@@ -62,7 +62,7 @@ READ: dict[str, tuple[bytes, bytes | None, Pairs]] = {
 }
 SOURCE, TARGET = "train_source", "train_target"
 REFUSED: dict[str, tuple[bytes, bytes | None, str]] = {
-    "fewer lines": (b"ein\n", b"a\nb\n", f"{SOURCE} has 1 lines and .*{TARGET} 2; expected the same number"),
+    "fewer lines": (b"ein\n", b"a\nb\n", f"{SOURCE} has 1 line and .*{TARGET} 2; expected the same number"),
     "more lines": (b"ein\nzwei\ndrei\n", b"a\nb\n", f"{SOURCE} has 3 lines and .*{TARGET} 2"),
     "a line too many at the end": (b"ein\nzwei\n\n", b"a\nb\n", f"{SOURCE} has 3 lines and .*{TARGET} 2"),
     "CR alone": (b"ein\rzwei\r", b"a\nb\n", f"{SOURCE}, line 1: its lines end with CR alone; expected LF or CR LF"),

@@ -204,7 +204,7 @@ def test_packed_corpus_needs_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_missing_corpus_cannot_be_packed() -> None:
-    with pytest.raises(ValueError, match="the prepared corpus captions is gone from the cache folder"):
+    with pytest.raises(ValueError, match="the prepared corpus captions is no longer in the cache folder"):
         portable_corpus.pack(DATA, "0" * 64)
 
 

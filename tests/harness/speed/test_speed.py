@@ -231,7 +231,7 @@ def test_speed_with_more_models_than_memory_warns(
     words = [*TOY, "--variant", "paper", "--baseline", "plain"]
     plan, _ = speed._plan(parser().parse_args(words, argparse.Namespace(typed="")))
     speed._announce(plan)
-    assert ("2 simultaneous subjects need about 1 GB of memory" in capsys.readouterr().err) == warned
+    assert ("2 models in memory at once need about 1 GB of memory" in capsys.readouterr().err) == warned
 
 
 def test_plan_in_bfloat16_leaves_baselines_out() -> None:

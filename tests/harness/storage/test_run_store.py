@@ -142,7 +142,7 @@ def test_find_unique_prefix_returns_the_record(tmp_path: Path) -> None:
     longer = replace(RECORD, id=SPEC.id + "0")
     run_store.save_record(tmp_path, longer)
     assert run_store.find(tmp_path, SPEC.id) == RECORD
-    with pytest.raises(ValueError, match="2 runs begin so"):
+    with pytest.raises(ValueError, match="2 ids begin with it"):
         run_store.find(tmp_path, SPEC.id[:12])
     with pytest.raises(ValueError, match="there is none"):
         run_store.find(tmp_path, "nothing")
