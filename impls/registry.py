@@ -280,3 +280,23 @@ def build_baseline(
     return build(
         recipe, source_vocabulary_size, target_vocabulary_size, training=training, weights=weights, device=device
     )
+
+
+EXPORTS = {"ctranslate2": "ctranslate2", "huggingface": "marian"}
+"""The baseline whose library reads each kind of export."""
+
+
+def exporter(kind: str) -> Callable[..., None]:
+    """Return the function export(recipe, weights, vocabularies, folder, *, search) that writes files for a library.
+
+    `vocabularies` are the source and the target words, and `search` is a `baselines.protocol.Search`.
+
+    Raises:
+        ValueError: The library is not installed. The function raises one for recipes that the library cannot express.
+    """
+    baseline = EXPORTS[kind]
+    reason = missing_baseline(baseline)
+    if reason:
+        raise ValueError(reason)
+    export: Callable[..., None] = load(f"{BASELINES[baseline].builder.partition(':')[0]}:export")
+    return export

@@ -5,6 +5,7 @@ Output: a `RunRecord`, weights, translations and per-sentence scores.
 
 - `train.run` executes a spec, resuming from a checkpoint if there is one; `loop.TrainingLoop` does the updates.
 - `checkpoint.TrainingState` is everything needed to resume exactly.
+- `weight_export.export` writes the weights of a finished run for other libraries, with a `model_card`.
 - `self_check` tests a model on real batches before it is trained.
 
 Called by the command `run`, which is the worker process of `bench` and `ablate`.

@@ -12,7 +12,7 @@ from harness.data.dataset import Dataset, of_run
 from harness.experiments import suites
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from impls.contract import Seq2SeqModel
+from impls.contract import Arrays, Seq2SeqModel
 
 
 def find_variant(name: str) -> str:
@@ -46,7 +46,6 @@ def load_model(
     """
     from harness.processes.environment_variables import worker_environment
     from harness.training.train import build_model
-    from impls.weights import shapes
 
     spec = replace(record.spec, cuda_graphs="off", matmul_precision="highest", device=device)
     if spec.recipe is None:
@@ -56,15 +55,30 @@ def load_model(
                 "and executes it"
             )
         find_variant(spec.variant)
-    elif run_store.stored_shapes(results, record.id) != dict(
-        shapes(spec.recipe, len(dataset.source_words), len(dataset.target_words))
-    ):
-        raise ValueError(f"run {record.id}: the shapes of its weights are not those of its recipe and vocabularies")
-    weights = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
+    weights = stored_weights(record, results, dataset)
     os.environ.update(worker_environment(spec))
     model = build_model(spec, dataset)
     model.set_weights(weights)
     return model
+
+
+def stored_weights(record: RunRecord, results: Path, dataset: Dataset) -> Arrays:
+    """Return the stored weights of a run.
+
+    Raises:
+        ValueError: They are missing or damaged, or do not have the shapes of the recipe.
+    """
+    from impls.weights import shapes
+
+    manifest, recipe = run_store.run_folder(results, record.id) / f"{run_store.WEIGHTS}.json", record.spec.recipe
+    if not os.path.lexists(manifest):
+        raise ValueError(
+            f"run {record.id}: its weights are not in {manifest.parent}; published runs have none, so train it again"
+        )
+    words = len(dataset.source_words), len(dataset.target_words)
+    if recipe is not None and run_store.stored_shapes(results, record.id) != dict(shapes(recipe, *words)):
+        raise ValueError(f"run {record.id}: the shapes of its weights are not those of its recipe and vocabularies")
+    return run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
 
 
 @functools.lru_cache(maxsize=8)

@@ -25,7 +25,7 @@ TUTORIAL: dict[str, tuple[str, ...]] = {
 
 
 def admit(
-    baseline: str,
+    library: str,
     recipe: Recipe,
     source_vocabulary_size: int,
     target_vocabulary_size: int,
@@ -35,22 +35,19 @@ def admit(
     """Return the recipe as a Transformer's, where its fields have the `allowed` values and the weights fit it.
 
     Raises:
-        ValueError: The baseline does not implement a field's value, or the weights do not fit the recipe.
+        ValueError: The library does not implement a field's value, or the weights do not fit the recipe. The message
+            begins with `library`, such as "baseline 'marian'".
     """
     if isinstance(recipe, GruRecipe):
-        raise ValueError(f"baseline {baseline!r} implements Transformers, not the {recipe.family!r} recipe")
+        raise ValueError(f"{library} implements Transformers, not the {recipe.family!r} recipe")
     if isinstance(recipe, TorchReferenceRecipe):
         recipe = recipe.as_transformer()
     if recipe.heads * recipe.key_width != recipe.width:
-        raise ValueError(
-            f"baseline {baseline!r} with head_width={recipe.key_width}: it needs head_width = width / heads"
-        )
+        raise ValueError(f"{library} with head_width={recipe.key_width}: it needs head_width = width / heads")
     for field, values in allowed.items():
         if getattr(recipe, field) not in values:
             words = ", ".join(map(repr, values))
-            raise ValueError(
-                f"baseline {baseline!r} with {field}={getattr(recipe, field)!r}: it implements only {words}"
-            )
+            raise ValueError(f"{library} with {field}={getattr(recipe, field)!r}: it implements only {words}")
     check(weights, shapes(recipe, source_vocabulary_size, target_vocabulary_size))
     return recipe
 

@@ -21,7 +21,7 @@ import numpy as np
 from ctranslate2.specs import Activation, TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 
 from impls.baselines.baseline_weights import admit, check_request, position_vectors, unavailable
-from impls.baselines.protocol import LENGTH_PENALTY
+from impls.baselines.protocol import LENGTH_PENALTY, Search
 from impls.contract import EOS, SOS, SPECIAL_TOKENS, UNK, Arrays, Ids, Recipe, Training, TransformerRecipe
 
 ACTIVATIONS = {
@@ -104,10 +104,24 @@ def build(
 
     OMP_NUM_THREADS sets the number of threads; otherwise it is the library's default.
     """
-    recipe = admit("ctranslate2", recipe, source_vocabulary_size, target_vocabulary_size, weights, CONVERTIBLE)
+    recipe = admit(
+        "baseline 'ctranslate2'", recipe, source_vocabulary_size, target_vocabulary_size, weights, CONVERTIBLE
+    )
     vocabularies = (_vocabulary(source_vocabulary_size), _vocabulary(target_vocabulary_size))
     spec = convert(recipe, weights, *vocabularies)
     return CTranslate2(recipe, spec, vocabularies, device, int(os.environ.get("OMP_NUM_THREADS") or 0))
+
+
+def export(
+    recipe: Recipe, weights: Arrays, vocabularies: tuple[Sequence[str], Sequence[str]], folder: str, *, search: Search
+) -> None:
+    """Write a folder that `ctranslate2.Translator` loads; see `impls.registry.exporter`.
+
+    The library takes the settings of the search with each call, not from the folder.
+    """
+    sizes = len(vocabularies[0]), len(vocabularies[1])
+    recipe = admit("CTranslate2", recipe, *sizes, weights, CONVERTIBLE)
+    convert(recipe, weights, *map(list, vocabularies)).save(folder)
 
 
 def _vocabulary(words: int) -> list[str]:

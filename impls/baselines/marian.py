@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import transformers
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
 from impls.baselines.baseline_weights import (
@@ -25,7 +26,7 @@ from impls.baselines.baseline_weights import (
     position_vectors,
     renamed,
 )
-from impls.baselines.protocol import LENGTH_PENALTY
+from impls.baselines.protocol import LENGTH_PENALTY, Search
 from impls.baselines.training_loop import PlainLoop, put
 from impls.contract import EOS, PAD, SOS, Arrays, Batch, Ids, Recipe, Training, TransformerRecipe
 
@@ -57,6 +58,17 @@ NAMES: Rules = (
     (r"\.shift$", ".bias"),
 )
 
+EXPRESSIBLE: dict[str, tuple[str, ...]] = {
+    "positions": ("learned", "sinusoidal", "none"),
+    "norm": ("layernorm", "handmade"),
+    "norm_order": ("post",),
+    "ffn": ("linear", "conv1d"),
+}
+"""The values that the architecture can hold; fields that are not listed support all values. Baselines, which are
+trained too, are limited to those of the tutorials."""
+TIED = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.shared.weight")
+"""The matrices that are the target embedding with tied weights: the first with tying="output", all with "all"."""
+
 
 class Marian(PlainLoop):
     """The library's model in the plain training loop, and its `generate`."""
@@ -85,17 +97,7 @@ class Marian(PlainLoop):
         """
         check_request(self.name, self.recipe, sources, max_tokens)
         self.model.eval()
-        settings = GenerationConfig(
-            do_sample=False,
-            num_beams=beam,
-            max_new_tokens=max_tokens + 1,
-            length_penalty=LENGTH_PENALTY if beam > 1 else 1.0,
-            suppress_tokens=list(suppressed),
-            use_cache=True,
-            pad_token_id=PAD,
-            eos_token_id=EOS,
-            decoder_start_token_id=SOS,
-        )
+        settings = _generation(Search(beam, max_tokens + 1, LENGTH_PENALTY, tuple(suppressed)))
         translations: dict[int, list[int]] = {}
         with torch.inference_mode():
             for indices, source in in_batches(sources, batch_size):
@@ -104,6 +106,20 @@ class Marian(PlainLoop):
                 words = [_words(row, max_tokens) for row in ids.tolist()]
                 translations.update(zip(indices, words, strict=True))
         return [translations[index] for index in range(len(sources))]
+
+
+def _generation(search: Search) -> GenerationConfig:
+    return GenerationConfig(
+        do_sample=False,
+        num_beams=search.beam,
+        max_new_tokens=search.max_tokens,
+        length_penalty=search.length_penalty if search.beam > 1 else 1.0,
+        suppress_tokens=list(search.suppressed),
+        use_cache=True,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=SOS,
+    )
 
 
 def _words(ids: list[int], max_tokens: int) -> list[int]:
@@ -122,24 +138,53 @@ def build(
     device: str = "cpu",
 ) -> Marian:
     """Build the baseline with the settings of `impls.registry.build_baseline`."""
-    recipe = admit("marian", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
+    recipe = admit("baseline 'marian'", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
+    return Marian(recipe, _module("baseline 'marian'", recipe, weights), training, device)
+
+
+def export(
+    recipe: Recipe, weights: Arrays, vocabularies: tuple[Sequence[str], Sequence[str]], folder: str, *, search: Search
+) -> None:
+    """Write a folder that `MarianMTModel.from_pretrained` loads; see `impls.registry.exporter`.
+
+    The library's own classes leave position vectors out of the files and compute sinusoids instead. Here they are
+    part of the weights, and loaded with them.
+    """
+    sizes = len(vocabularies[0]), len(vocabularies[1])
+    recipe = admit("Marian", recipe, *sizes, weights, EXPRESSIBLE)
+    module = _module("Marian", recipe, weights)
+    transformers.utils.logging.disable_progress_bar()
+    module._keys_to_ignore_on_save = None
+    module.generation_config = _generation(search)
+    module.save_pretrained(folder)
+
+
+def _module(library: str, recipe: TransformerRecipe, weights: Arrays) -> MarianMTModel:
+    """Return the library's model with the weights of a recipe.
+
+    Raises:
+        ValueError: The recipe has another epsilon than the library. The message begins with `library`.
+    """
     if recipe.epsilon != EPSILON:
-        raise ValueError(f"baseline 'marian' with norm_epsilon={recipe.epsilon}: the library has only {EPSILON}")
+        raise ValueError(f"{library} with norm_epsilon={recipe.epsilon}: the library has only {EPSILON}")
+    source = "target" if recipe.tying == "all" else "source"
+    sizes = len(weights[f"{source}.embedding"]), len(weights["target.embedding"])
     with torch.random.fork_rng(devices=[]):
-        module = MarianMTModel(_configuration(recipe, source_vocabulary_size, target_vocabulary_size))
+        module = MarianMTModel(_configuration(recipe, *sizes))
     tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}
     arrays = renamed(weights | tables, NAMES)
     arrays["final_logits_bias"] = arrays["final_logits_bias"][None]
-    put(module, arrays)
-    return Marian(recipe, module, training, device)
+    shared = {"none": (), "output": TIED[:1], "all": TIED}[recipe.tying]
+    put(module, arrays | dict.fromkeys(shared, weights["target.embedding"]))
+    return module
 
 
 def _configuration(recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> MarianConfig:
     return MarianConfig(
         vocab_size=source_vocabulary_size,
         decoder_vocab_size=target_vocabulary_size,
-        share_encoder_decoder_embeddings=False,
-        tie_word_embeddings=False,
+        share_encoder_decoder_embeddings=recipe.tying == "all",
+        tie_word_embeddings=recipe.tying != "none",
         max_position_embeddings=recipe.max_length,
         d_model=recipe.width,
         encoder_layers=recipe.layers,
@@ -148,7 +193,7 @@ def _configuration(recipe: TransformerRecipe, source_vocabulary_size: int, targe
         decoder_attention_heads=recipe.heads,
         encoder_ffn_dim=recipe.ffn_width,
         decoder_ffn_dim=recipe.ffn_width,
-        activation_function="relu",
+        activation_function=recipe.activation,
         scale_embedding=recipe.embedding_scale == "sqrt_width",
         dropout=recipe.dropout,
         attention_dropout=recipe.attention_rate,

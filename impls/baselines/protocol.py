@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from impls.contract import Batch, Ids
 
 LENGTH_PENALTY = 0.6
 """The exponent of the length penalty in every baseline's beam search."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search that is stored with exported weights: its width, length limit and penalty, and ids never chosen."""
+
+    beam: int
+    max_tokens: int
+    length_penalty: float
+    suppressed: tuple[int, ...]
 
 
 class Baseline(Protocol):

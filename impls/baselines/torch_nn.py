@@ -172,7 +172,9 @@ def build(
     device: str = "cpu",
 ) -> NnTransformer:
     """Build the baseline with the settings of `impls.registry.build_baseline`."""
-    recipe = admit("nn_transformer", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
+    recipe = admit(
+        "baseline 'nn_transformer'", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL
+    )
     with torch.random.fork_rng(devices=[]):
         module = LibraryTransformer(recipe, source_vocabulary_size, target_vocabulary_size)
     tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}

@@ -77,7 +77,7 @@ def build(
     device: str = "cpu",
 ) -> Plain:
     """Build the baseline with the settings of `impls.registry.build_baseline`."""
-    recipe = admit("plain", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
+    recipe = admit("baseline 'plain'", recipe, source_vocabulary_size, target_vocabulary_size, weights, TUTORIAL)
     with torch.random.fork_rng(devices=[]):
         module = PlainTransformer(recipe, source_vocabulary_size, target_vocabulary_size)
     tables = {f"{side}.positions": position_vectors(recipe, weights, side) for side in ("source", "target")}

@@ -22,14 +22,16 @@ from harness.storage import files, run_store
 CASES = 120
 MANY_CASES = 10_000
 REMOVED = "removed"
+EXPORTED = "exported"
 COMMANDS = {
     "list": ["list"],
     "check": ["check"],
     "report": ["report", "--reports", "reports"],
     "compare": ["compare", RUN, PAPER],
     "score": ["score", "--run", RUN],
+    "export": ["export", "--run", RUN, "--to", "safetensors", "--output", EXPORTED],
 }
-FREQUENT = ("list", "compare", "score")
+FREQUENT = ("list", "compare", "score", "export")
 """The commands of most cases; the other two take seconds."""
 
 VALUES: tuple[Any, ...] = (
@@ -93,6 +95,7 @@ def check_command(
 
     def check(command: str, mutate: Mutation) -> None:
         shutil.copytree(valid / "results", tmp_path / "results", dirs_exist_ok=True)
+        shutil.rmtree(tmp_path / EXPORTED, ignore_errors=True)
         path = tmp_path / "results" / RUN / run_store.RECORD
         record, edits = mutate(files.read_sealed(path))
         path.write_text(json.dumps({**record, files.SEAL: files.seal(record)}), encoding="utf-8")

@@ -1,0 +1,43 @@
+"""`export`: write the weights of a trained run for CTranslate2, Hugging Face transformers, or as safetensors.
+
+The folder gets the weights, the vocabularies, the trained models of the tokenizers, and a model card with code that
+loads and translates. A recipe that a library cannot express is an error that names the setting.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from harness.cli import options
+from harness.cli.console import say
+from harness.storage import run_store
+from impls import registry
+
+SUMMARY = "write the weights of a run for other libraries"
+EXAMPLES = (
+    ("for CTranslate2", "--run paper --to ctranslate2 --output exported/paper"),
+    ("for Hugging Face transformers, as a Marian model", "--run paper --to huggingface --output exported/marian"),
+    ("as plain tensors with their recipe", "--run bahdanau_gru --to safetensors --output exported/gru"),
+)
+KINDS = (*registry.EXPORTS, "safetensors")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("--run", required=True, metavar="ID", help="a run, or the beginning of its id")
+    parser.add_argument("--to", required=True, choices=KINDS, help="the library or format to export to")
+    parser.add_argument(
+        "--output", required=True, type=Path, metavar="FOLDER", help="a folder that does not exist or is empty"
+    )
+    options.add_results(parser)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Write the files. Returns 0."""
+    from harness.training import weight_export
+
+    record = run_store.find(arguments.results, arguments.run)
+    weight_export.export(record, arguments.results, arguments.to, arguments.output)
+    say(f"{record.id}: exported to {arguments.output}")
+    return 0

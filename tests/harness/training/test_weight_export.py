@@ -1,0 +1,252 @@
+"""Exported weights, loaded and used as their model card says, translate like the run they come from."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_models import GRU
+from small_runs import DATA, TINY, spec
+
+from harness.data.dataset import Dataset, prepare
+from harness.evaluation.search import translate
+from harness.experiments.specs import DecodingSpec
+from harness.storage import run_store
+from harness.storage.records import EpochRecord, RunRecord
+from harness.training import load, model_card, weight_export
+from impls import registry
+from impls import weights as canonical
+from impls.contract import Recipe
+
+pytestmark = pytest.mark.usefixtures("single_thread")
+
+SENTENCES = 100
+LEARNED = replace(TINY, layers=2, dropout=0.0)
+PAPER = replace(LEARNED, positions="sinusoidal", tying="output")
+CONVOLUTIONS = replace(PAPER, ffn="conv1d", activation="gelu", embedding_scale="none", tying="none")
+JOINT = replace(LEARNED, tying="all")
+GATED = replace(LEARNED, norm="rms", norm_order="pre", ffn="gated", activation="silu")
+CONVERTED: tuple[tuple[str, Recipe], ...] = (
+    *(("huggingface", recipe) for recipe in (LEARNED, PAPER, CONVOLUTIONS, JOINT)),
+    *(("ctranslate2", recipe) for recipe in (LEARNED, PAPER, CONVOLUTIONS, JOINT, GATED)),
+    *(("safetensors", recipe) for recipe in (LEARNED, GATED, GRU)),
+)
+EPOCH = EpochRecord(
+    epoch=1,
+    updates=1_234,
+    tokens=9,
+    learning_rate=1.0,
+    training_loss=1.0,
+    training_perplexity=2.5,
+    validation_loss=1.0,
+    validation_perplexity=2.5,
+    largest_gradient_norm=1.0,
+    training_seconds=1.0,
+    validation_seconds=1.0,
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.getbasetemp() / "exports"))
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")
+
+
+def needs(kind: str) -> str:
+    reason = registry.missing_baseline(registry.EXPORTS[kind]) if kind in registry.EXPORTS else ""
+    if reason:
+        pytest.skip(reason)
+    return kind
+
+
+def stored(results: Path, recipe: Recipe | None = LEARNED, **changes: Any) -> RunRecord:
+    """Store a completed run with random weights, whose translations depend on the sources."""
+    settings = {"data": DATA, "decoding": DecodingSpec(max_tokens=8), **changes}
+    if recipe is not None and getattr(recipe, "tying", "") == "all":
+        settings["data"] = replace(DATA, vocabulary="joint")
+    run = spec("learned_positions" if recipe else "counting_model:build", recipe, **settings)
+    prepared, random = prepare(run.data), np.random.default_rng(0)
+    initial = canonical.initial(recipe or GRU, len(prepared.source_words), len(prepared.target_words), 0)
+    weights = {
+        name: (1.5 * value + 0.2 * random.standard_normal(value.shape)).astype(np.float32)
+        for name, value in initial.items()
+    }
+    record = RunRecord(
+        id=run.id,
+        spec=run,
+        status="completed",
+        fingerprints={**prepared.digests, "trained_weights": run_store.save_weights(results, run.id, weights)},
+        environment={"commit": {"digest": "0123456789abcdef", "dirty": False}},
+        curve=(EPOCH,),
+        chosen_epochs=(1,),
+        scores={"bleu_sacre": 31.4159},
+    )
+    run_store.save_record(results, record)
+    return record
+
+
+def code(folder: Path) -> str:
+    """Return the code of the model card, without its example sentences."""
+    card = (folder / weight_export.CARD).read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", card, re.MULTILINE | re.DOTALL)
+    without, count = re.subn(r"^sentences = .*\n", "", block, flags=re.MULTILINE)
+    assert count == 1
+    return without
+
+
+def in_words(prepared: Dataset) -> list[list[str]]:
+    return [[prepared.source_words[token] for token in ids[1:-1]] for ids in prepared.test.source[:SENTENCES]]
+
+
+@pytest.mark.parametrize(("kind", "recipe"), CONVERTED, ids=lambda value: value if isinstance(value, str) else "")
+def test_export_translates_like_the_run(
+    kind: str, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs(kind)
+    record, folder = stored(tmp_path, recipe), tmp_path / "exported"
+    weight_export.export(record, tmp_path, kind, folder)
+    prepared = prepare(record.spec.data)
+    model = load.load_model(record, tmp_path, prepared, device="cpu")
+    decoded = translate(model, prepared.test.source[:SENTENCES], record.spec.decoding)
+    expected = [[prepared.target_words[token] for token in line.tokens] for line in decoded.translations]
+    assert len(set(map(tuple, expected))) > SENTENCES / 10, "translations must depend on the sources"
+    monkeypatch.chdir(folder)
+    names: dict[str, Any] = {"sentences": in_words(prepared)}
+    exec(code(folder), names)
+    assert names["translations"] == expected
+
+
+@pytest.mark.parametrize("kind", ["ctranslate2", "huggingface", "safetensors"])
+def test_export_has_vocabularies_and_a_card_without_scores(kind: str, tmp_path: Path) -> None:
+    needs(kind)
+    record, folder = stored(tmp_path), tmp_path / "new" / "exported"
+    weight_export.export(record, tmp_path, kind, folder)
+    prepared = prepare(record.spec.data)
+    for side, words in (("source", prepared.source_words), ("target", prepared.target_words)):
+        stored_words = json.loads((folder / f"{side}_vocabulary.json").read_text(encoding="utf-8"))
+        assert stored_words == list(words)
+    card = (folder / weight_export.CARD).read_text(encoding="utf-8")
+    for part in (record.id, "language: [de, en]", '"positions": "learned"', '"batch_size": 32', "200 training pairs"):
+        assert part in card
+    assert "1 epoch, 1,234 updates; weights of epoch 1." in card
+    assert "`0123456789abcdef`" in card
+    assert not re.search("31.4|bleu|perplexity", card, re.IGNORECASE)
+
+
+def test_export_of_subwords_has_the_models_of_the_tokenizers(tmp_path: Path) -> None:
+    pytest.importorskip("sentencepiece")
+    data = replace(DATA, tokenizer="sentencepiece-bpe", vocabulary_size=300)
+    record = stored(tmp_path, data=data)
+    weight_export.export(record, tmp_path, "safetensors", tmp_path / "exported")
+    assert (tmp_path / "exported" / "source_tokenizer.model").read_bytes() == prepare(data).source_model
+    assert "the pieces of *_tokenizer.model" in (tmp_path / "exported" / weight_export.CARD).read_text()
+
+
+def test_export_of_an_external_builder_has_its_weights_alone(tmp_path: Path) -> None:
+    record, folder = stored(tmp_path, None), tmp_path / "exported"
+    weight_export.export(record, tmp_path, "safetensors", folder)
+    assert json.loads((folder / "config.json").read_text())["recipe"] is None
+    assert "impls.build" not in (folder / weight_export.CARD).read_text(encoding="utf-8")
+    needs("ctranslate2")
+    with pytest.raises(ValueError, match="'counting_model:build', and only recipes can be converted for ctranslate2"):
+        weight_export.export(record, tmp_path, "ctranslate2", tmp_path / "other")
+
+
+# Failures -------------------------------------------------------------------------------------------------------------
+
+
+def contents(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "recipe", "message"),
+    [
+        ("ctranslate2", replace(LEARNED, positions="rotary"), "to ctranslate2: CTranslate2 with positions='rotary'"),
+        ("ctranslate2", replace(LEARNED, head_width=6), "CTranslate2 with head_width=6: it needs"),
+        ("ctranslate2", GRU, "CTranslate2 implements Transformers, not the 'gru' recipe"),
+        ("huggingface", replace(LEARNED, norm_order="pre"), "to huggingface: Marian with norm_order='pre'"),
+        (
+            "huggingface",
+            replace(LEARNED, ffn="gated"),
+            "Marian with ffn='gated': it implements only 'linear', 'conv1d'",
+        ),
+        ("huggingface", replace(LEARNED, norm="handmade"), "Marian with norm_epsilon=1e-09: the library has only"),
+    ],
+)
+def test_export_of_a_recipe_that_the_library_lacks_names_the_setting(
+    kind: str, recipe: Recipe, message: str, tmp_path: Path
+) -> None:
+    needs(kind)
+    record = stored(tmp_path, recipe)
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        weight_export.export(record, tmp_path, kind, tmp_path / "new" / "exported")
+    assert contents(tmp_path) == before
+
+
+def test_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = stored(tmp_path)
+    (tmp_path / "empty").mkdir()
+    before = contents(tmp_path)
+
+    def fail(*_: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model_card, "text", fail)
+        for name in ("exported", "empty", "new/exported"):
+            with pytest.raises(OSError, match="No space left"):
+                weight_export.export(record, tmp_path, "safetensors", tmp_path / name)
+    assert contents(tmp_path) == before
+    weight_export.export(record, tmp_path, "safetensors", tmp_path / "empty")
+    assert contents(tmp_path / "empty") == [
+        weight_export.CARD,
+        "config.json",
+        "model.safetensors",
+        "source_vocabulary.json",
+        "target_vocabulary.json",
+    ]
+
+
+def test_export_into_a_used_place_is_refused(tmp_path: Path) -> None:
+    record = stored(tmp_path)
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").write_text("kept")
+    os.symlink(tmp_path / "nowhere", tmp_path / "link")
+    before = contents(tmp_path)
+    for name in ("file", "used", "link"):
+        with pytest.raises(ValueError, match=f"{name}: expected a folder that does not exist or is empty"):
+            weight_export.export(record, tmp_path, "safetensors", tmp_path / name)
+    assert contents(tmp_path) == before
+
+
+def test_export_without_weights_completion_or_library_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = stored(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(ValueError, match=r"'ctranslate2' is not installed: python -m pip install"):
+            weight_export.export(record, tmp_path, "ctranslate2", tmp_path / "exported")
+    with pytest.raises(ValueError, match="its status is diverged; only completed runs can be exported"):
+        weight_export.export(replace(record, status="diverged"), tmp_path, "safetensors", tmp_path / "exported")
+    (tmp_path / record.id / "weights.json").unlink()
+    with pytest.raises(ValueError, match="its weights are not in .* published runs have none"):
+        weight_export.export(record, tmp_path, "safetensors", tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
+
+
+def test_card_quotes_foreign_text(tmp_path: Path) -> None:
+    record = stored(tmp_path, replace(LEARNED, name="x\n```\n# heading\u202e"))
+    card = model_card.text(record, prepare(record.spec.data), "safetensors")
+    assert "\n# heading" not in card
+    assert "\u202e" not in card
+    assert card.count("\n```") == 8
