@@ -9,9 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from harness.cli import options
+from harness.cli import options, translate
 from harness.cli.console import say
-from harness.storage import run_store
 from impls import registry
 
 SUMMARY = "write the weights of a run for other libraries"
@@ -25,7 +24,12 @@ KINDS = (*registry.EXPORTS, "safetensors")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("--run", required=True, metavar="ID", help="a run, or the beginning of its id")
+    parser.add_argument(
+        "--run",
+        required=True,
+        metavar="RUN",
+        help="the id of a run or its beginning, or a variant for its latest run",
+    )
     parser.add_argument("--to", required=True, choices=KINDS, help="the library or format to export to")
     parser.add_argument(
         "--output", required=True, type=Path, metavar="FOLDER", help="a folder that does not exist or is empty"
@@ -37,7 +41,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Write the files. Returns 0."""
     from harness.training import weight_export
 
-    record = run_store.find(arguments.results, arguments.run)
+    record = translate.completed_run(arguments.results, arguments.run)
     weight_export.export(record, arguments.results, arguments.to, arguments.output)
     say(f"{record.id}: exported to {arguments.output}")
     return 0

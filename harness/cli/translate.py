@@ -79,7 +79,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Print a translation of each sentence; standard input is translated as it arrives. Returns 0."""
-    records = [_completed(arguments.results, prefix) for prefix in arguments.run]
+    records = [completed_run(arguments.results, prefix) for prefix in arguments.run]
     records.sort(key=lambda record: record.id)
     _check_options(arguments, len(records))
     if arguments.every_hundredth:
@@ -114,11 +114,11 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _completed(results: Path, name: str) -> RunRecord:
+def completed_run(results: Path, name: str) -> RunRecord:
     """Return the completed run that an id or its beginning names, or the latest one of a variant."""
     runs = run_store.completed(results, name)
     if len(runs) > 1:
-        warn(f"translating with {runs[-1].id}, the latest of {len(runs)} runs of {name}")
+        warn(f"using {runs[-1].id}, the latest of {len(runs)} runs of {name}")
     record = runs[-1] if runs else run_store.find(results, name)
     if record.status != "completed":
         raise ValueError(f"run {record.id}: its status is {record.status}; only completed runs can be used")

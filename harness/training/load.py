@@ -70,11 +70,11 @@ def stored_weights(record: RunRecord, results: Path, dataset: Dataset) -> Arrays
     """
     from impls.weights import shapes
 
-    manifest, recipe = run_store.run_folder(results, record.id) / f"{run_store.WEIGHTS}.json", record.spec.recipe
-    if not os.path.lexists(manifest):
+    if not run_store.has_weights(results, record.id):
         raise ValueError(
-            f"run {record.id}: its weights are not in {manifest.parent}; published runs have none, so train it again"
+            f"run {record.id}: {results} does not have its weights; published runs have none: train it again"
         )
+    recipe = record.spec.recipe
     words = len(dataset.source_words), len(dataset.target_words)
     if recipe is not None and run_store.stored_shapes(results, record.id) != dict(shapes(recipe, *words)):
         raise ValueError(f"run {record.id}: the shapes of its weights are not those of its recipe and vocabularies")

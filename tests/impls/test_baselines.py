@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,8 @@ from harness.experiments.specs import DataSpec, DecodingSpec
 from impls import registry
 from impls import weights as canonical
 from impls.baselines.baseline_weights import TUTORIAL
-from impls.baselines.protocol import Decodes, Trains
-from impls.contract import PAD, SOS, UNK, Batch, Ids, Training
+from impls.baselines.protocol import Decodes, Search, Trains
+from impls.contract import EOS, PAD, SOS, UNK, Batch, Ids, Training
 from impls.recipes import LEARNED_POSITIONS
 from impls.recipes import TUTORIAL as TUTORIAL_TRAINING
 
@@ -49,6 +50,15 @@ CONVERTED = {
     if recipe.positions in ("learned", "sinusoidal", "none") and recipe.norm != "none" and recipe.head_width is None
 }
 
+
+EXPRESSED = {
+    name: recipe
+    for name, recipe in CONVERTED.items()
+    if recipe.norm == "layernorm"
+    and recipe.norm_epsilon is None
+    and recipe.norm_order == "post"
+    and recipe.ffn != "gated"
+}
 
 TRAINABLE = pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
 ALL = pytest.mark.parametrize("name", registry.baseline_names())
@@ -292,18 +302,39 @@ def test_baseline_too_many_positions_raises(name: str) -> None:
         translated(baseline, [long[:5]], max_tokens=most)
 
 
+def random_sources() -> list[Ids]:
+    random = np.random.default_rng(1)
+    return [np.array([SOS, *random.integers(4, SOURCE_VOCABULARY_SIZE, n), EOS], np.int32) for n in range(1, 13)]
+
+
+def our_translations(recipe: Any, sizes: tuple[int, int], weights: Any) -> list[list[int]]:
+    decoded = translate(with_weights(recipe, sizes, weights), random_sources(), DecodingSpec(beam=1, max_tokens=12))
+    return [list(line.tokens) for line in decoded.translations]
+
+
 @pytest.mark.parametrize("name", CONVERTED)
 def test_ctranslate2_converts_supported_recipes(name: str) -> None:
     needs("ctranslate2")
     recipe = replace(CONVERTED[name], dropout=0.0)
     sizes, weights = (SOURCE_VOCABULARY_SIZE, target_vocabulary_size(recipe)), perturbed(recipe)
-    random = np.random.default_rng(1)
-    sources = [np.array([SOS, *random.integers(4, SOURCE_VOCABULARY_SIZE, n), 3], np.int32) for n in range(1, 13)]
-    spec = DecodingSpec(beam=1, max_tokens=12)
-    decoded = translate(with_weights(recipe, sizes, weights), sources, spec)
-    expected = [list(line.tokens) for line in decoded.translations]
     baseline = registry.build_baseline("ctranslate2", recipe, *sizes, training=TRAINING, weights=weights)
-    assert translated(baseline, sources, max_tokens=12) == expected
+    assert translated(baseline, random_sources(), max_tokens=12) == our_translations(recipe, sizes, weights)
+
+
+@pytest.mark.parametrize("name", EXPRESSED)
+def test_marian_exports_supported_recipes(name: str, tmp_path: Path) -> None:
+    needs("marian")
+    import torch
+    from transformers import MarianMTModel
+
+    recipe = replace(EXPRESSED[name], dropout=0.0)
+    sizes, weights = (SOURCE_VOCABULARY_SIZE, target_vocabulary_size(recipe)), perturbed(recipe)
+    vocabularies = tuple(tuple(map(str, range(size))) for size in sizes)
+    search = Search(beam=1, max_tokens=12, length_penalty=0.6, suppressed=SUPPRESSED)
+    registry.exporter("huggingface")(recipe, weights, vocabularies, str(tmp_path), search=search)
+    model = MarianMTModel.from_pretrained(tmp_path)
+    outputs = [model.generate(torch.from_numpy(source[None].astype(np.int64)))[0, 1:] for source in random_sources()]
+    assert [output[output != EOS].tolist() for output in outputs] == our_translations(recipe, sizes, weights)
 
 
 def test_plain_baseline_beams_equal_ours(trained: Trained) -> None:

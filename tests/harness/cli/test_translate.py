@@ -68,7 +68,7 @@ def test_translate_with_a_variant_uses_its_latest_run(
     with_two = capsys.readouterr()
     assert with_two.out == printed.out
     assert not printed.err
-    assert f"translating with {record.id}, the latest of 2 runs of learned_positions" in with_two.err
+    assert f"using {record.id}, the latest of 2 runs of learned_positions" in with_two.err
 
 
 def test_translate_cuts_long_sentences(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
