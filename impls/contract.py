@@ -21,8 +21,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 SPECIAL_TOKENS = ("<unk>", "<pad>", "<sos>", "<eos>")
 UNK, PAD, SOS, EOS = range(4)
-LARGEST_COUNT = 65_536
-"""Upper bound for any size in a recipe, so that an untrusted record cannot exhaust memory."""
+LARGEST_COUNT, MOST_LAYERS = 65_536, 1_024
+"""Upper bounds for any size in a recipe and for its layers, so that an untrusted record cannot exhaust memory."""
 
 Positions = Literal["learned", "sinusoidal", "rotary", "alibi", "none"]
 EmbeddingScale = Literal["sqrt_width", "none"]
@@ -54,8 +54,9 @@ def _check_counts(settings: object, *names: str) -> None:
         value = getattr(settings, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             _reject(settings, name, "a whole number of at least 1")
-        if value > LARGEST_COUNT:
-            _reject(settings, name, f"a whole number of at most {LARGEST_COUNT:,}")
+        most = MOST_LAYERS if name == "layers" else LARGEST_COUNT
+        if value > most:
+            _reject(settings, name, f"a whole number of at most {most:,}")
 
 
 def _check_rate(settings: object, name: str) -> None:

@@ -16,6 +16,9 @@ from impls.contract import Arrays, GruRecipe, Numbers, Recipe, TorchReferenceRec
 
 Shapes = dict[str, tuple[int, ...]]
 
+BLOCK = 2**20
+"""How many numbers are drawn at once in double precision."""
+
 
 def shapes(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int) -> Shapes:
     """Return the shape of each canonical tensor, in a fixed order.
@@ -67,12 +70,15 @@ def draw(recipe: Recipe, name: str, shape: tuple[int, ...], seed: int) -> Number
     if name.endswith(".scale"):
         return np.ones(shape, np.float32)
     generator = np.random.default_rng([seed, *hashlib.sha256(name.encode()).digest()])
-    if isinstance(recipe, GruRecipe):
-        return (_deviation(recipe, shape) * generator.standard_normal(shape)).astype(np.float32)
-    if _embeds(name) and isinstance(recipe, TransformerRecipe) and recipe.embedding_init != "xavier":
-        return (_deviation(recipe, shape) * generator.standard_normal(shape)).astype(np.float32)
-    bound = math.sqrt(6 / sum(shape))
-    return generator.uniform(-bound, bound, shape).astype(np.float32)
+    is_table = _embeds(name) and isinstance(recipe, TransformerRecipe) and recipe.embedding_init != "xavier"
+    bound, deviation = math.sqrt(6 / sum(shape)), _deviation(recipe, shape)
+    tensor = np.empty(shape, np.float32)
+    for part in np.split(tensor.reshape(-1), range(BLOCK, tensor.size, BLOCK)):
+        if is_table or isinstance(recipe, GruRecipe):
+            part[:] = deviation * generator.standard_normal(part.size)
+        else:
+            part[:] = generator.uniform(-bound, bound, part.size)
+    return tensor
 
 
 def embedding_rms(recipe: Recipe | None, weights: Arrays) -> dict[str, float]:

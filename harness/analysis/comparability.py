@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from harness.analysis.fairness import find_mismatches, other_vocabulary
@@ -109,8 +109,8 @@ def differing_settings(sides: Sequence[Side]) -> list[DifferingSetting]:
 def machine(record: RunRecord) -> str:
     """Return a description of the machine of a run."""
     facts = record.environment.get("machine")
-    if not isinstance(facts, Mapping):
-        return short_line(str(facts)) if facts else "a machine that the record does not name"
+    if not facts:
+        return "a machine that the record does not name"
     parts = [facts.get("gpu") or facts.get("processor") or "unknown processor"]
     if facts.get("cores"):
         parts.append(count(facts["cores"], "core"))
@@ -124,7 +124,7 @@ def machine(record: RunRecord) -> str:
 def machine_kind(record: RunRecord) -> str:
     """Return the GPU, or the processor and its number of cores: what decides how fast a run can be."""
     facts = record.environment.get("machine")
-    if not isinstance(facts, Mapping):
+    if not facts:
         return machine(record)
     processor = facts.get("processor") or "unknown processor"
     return short_line(str(facts.get("gpu") or f"{processor}, {count(facts.get('cores') or 0, 'core')}"))
@@ -133,17 +133,15 @@ def machine_kind(record: RunRecord) -> str:
 def _settings(record: RunRecord) -> dict[str, str]:
     """Return the settings of a run, and the part of its environment that can change a metric, as text."""
     environment = record.environment
-    commit = environment.get("commit")
-    if isinstance(commit, Mapping):
-        dirty = " with other files than the commit's" if commit.get("dirty") else ""
-        commit = f"{str(commit.get('digest'))[:12]}{dirty}"
+    commit = environment.get("commit") or {}
+    dirty = " with other files than the commit's" if commit.get("dirty") else ""
     versions = environment.get("versions") or {}
     settings = {
         **{name: value for name, value in flat_settings(record.spec).items() if name not in ("seed", "data.files")},
         "python": environment.get("python"),
         **{f"version of {name}": version for name, version in versions.items()},
         **(environment.get("variables") or {}),
-        "commit": commit,
+        "commit": commit and f"{str(commit.get('digest'))[:12]}{dirty}",
         "machine": machine(record),
         "resumed": environment.get("resumed_after_epochs") or None,
     }

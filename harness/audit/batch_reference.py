@@ -9,17 +9,21 @@ from __future__ import annotations
 import hashlib
 import itertools
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from harness.data.vocabulary import Split
-from impls.contract import PAD, Training
+from impls.contract import PAD, Ids, Numbers, Training
 
 MARKS = (1, 10, 50)
 POOL = 100
-ID_BYTES, SHAPE_BYTES = 4, 16
+BLOCK = 100
+"""The number of batches that are padded at once."""
+
+Lengths = Sequence[tuple[int, int]]
 
 
 @dataclass
@@ -27,59 +31,93 @@ class Expected:
     """What a run must have consumed, computed from the corpus.
 
     Attributes:
-        marks: The chained digest of the batches so far by number of updates.
+        marks: The digest of the batches so far by number of updates.
         tokens: The target tokens so far by number of updates.
-        flat: The digest of the same bytes without a chain, which records before digests of batches have.
         updates_per_epoch: The number of batches in the first epoch.
         statistics: Those of `harness.data.batch_digest.ConsumedBatches`.
     """
 
     marks: dict[int, str] = field(default_factory=dict)
     tokens: dict[int, int] = field(default_factory=dict)
-    flat: str = ""
     updates_per_epoch: int = 0
     statistics: dict[str, float] = field(default_factory=dict)
 
 
-def expected(split: Split, training: Training, *, seed: int, updates: Collection[int]) -> Expected:
-    """Return what training on `split` consumes up to the largest of `updates`, with a mark at each of them."""
-    result = Expected(updates_per_epoch=len(_epoch(split, training, seed, 0)))
-    sources, targets = ([ids.astype("<i4").tobytes() for ids in side] for side in (split.source, split.target))
-    chain, flat = hashlib.sha256().digest(), hashlib.sha256()
-    tokens: list[int] = []
-    source_tokens, source_ids, target_ids = 0, 0, 0
-    for number, rows in enumerate(_batches(split, training, seed, max(updates)), start=1):
-        source, target = [sources[row] for row in rows], [targets[row] for row in rows]
-        shifted = [ids[:-ID_BYTES] for ids in target], [ids[ID_BYTES:] for ids in target]
-        parts = [_padded(ids) for ids in (source, *shifted)]
-        chain = hashlib.sha256(chain + b"".join(parts)).digest()
-        flat.update(b"".join(parts))
-        tokens.append(sum(map(len, target)) // ID_BYTES - len(rows))
-        source_tokens += sum(map(len, source)) // ID_BYTES
-        source_ids += (len(parts[0]) - SHAPE_BYTES) // ID_BYTES
-        target_ids += (len(parts[2]) - SHAPE_BYTES) // ID_BYTES
-        if number in {*MARKS, *updates}:
-            result.marks[number], result.tokens[number] = chain.hex(), sum(tokens)
-    result.flat = flat.hexdigest()
+class _Sentences:
+    """The ids of some sentences in one array, from which batches are padded."""
+
+    def __init__(self, sentences: Sequence[Ids]) -> None:
+        self._lengths = np.array(list(map(len, sentences)))
+        self._starts = np.cumsum(self._lengths) - self._lengths
+        self._ids = np.concatenate(sentences).astype("<i4")
+
+    def padded(self, batches: list[list[int]]) -> tuple[list[bytes], Numbers, int]:
+        """Return batches of rows as they are hashed, their tokens, and the number of ids of all with padding.
+
+        They are hashed as their shape and their ids row by row, little endian.
+        """
+        sizes = np.array(list(map(len, batches)))
+        firsts = np.cumsum(sizes) - sizes
+        rows = np.fromiter(itertools.chain.from_iterable(batches), int, int(sizes.sum()))
+        lengths = self._lengths[rows]
+        longest = np.maximum.reduceat(lengths, firsts)
+        columns = np.arange(longest.max())
+        ids = self._ids.take(self._starts[rows][:, None] + columns, mode="clip")
+        ids[columns >= lengths[:, None]] = PAD
+        contents = [
+            struct.pack("<2q", size, width) + ids[first : first + size, :width].tobytes()
+            for first, size, width in zip(firsts.tolist(), sizes.tolist(), longest.tolist(), strict=True)
+        ]
+        return contents, np.add.reduceat(lengths, firsts), int(sizes @ longest)
+
+
+def expected(
+    split: Split, training: Training, *, seed: int, updates: Collection[int], digest: Literal["chain", "flat"] = "chain"
+) -> Expected:
+    """Return what training on `split` consumes up to the largest of `updates`, with a mark at each of them.
+
+    Args:
+        digest: Whether the digest of a batch includes that of the batches before it (chain), or all are hashed as one
+            text (flat), as in records of the time before digests at several updates.
+    """
+    lengths = [(len(source), len(target)) for source, target in zip(split.source, split.target, strict=True)]
+    result = Expected(updates_per_epoch=len(_epoch(lengths, training, seed, 0)))
+    targets = ([ids[:-1] for ids in split.target], [ids[1:] for ids in split.target])
+    parts = [_Sentences(side) for side in (split.source, *targets)]
+    batches, marks = _batches(lengths, training, seed, max(updates)), {*MARKS, *updates}
+    hashed, tokens, number, total = hashlib.sha256(), [], 0, 0
+    source_tokens = source_ids = target_ids = 0
+    while block := list(itertools.islice(batches, BLOCK)):
+        (source, words, ids), (target_in, _, _), (target_out, block_tokens, all_ids) = (
+            part.padded(block) for part in parts
+        )
+        source_tokens, source_ids, target_ids = source_tokens + int(words.sum()), source_ids + ids, target_ids + all_ids
+        tokens += block_tokens.tolist()
+        for contents in zip(source, target_in, target_out, strict=True):
+            if digest == "chain":
+                hashed = hashlib.sha256(hashed.digest())
+            hashed.update(b"".join(contents))
+            total, number = total + tokens[number], number + 1
+            if number in marks:
+                result.marks[number], result.tokens[number] = hashed.hexdigest(), total
     result.statistics = {
         "source_padding_rate": 1 - source_tokens / source_ids,
-        "target_padding_rate": 1 - sum(tokens) / target_ids,
+        "target_padding_rate": 1 - total / target_ids,
         "fewest_update_tokens": min(tokens),
         "most_update_tokens": max(tokens),
     }
     return result
 
 
-def _batches(split: Split, training: Training, seed: int, last: int) -> Iterator[list[int]]:
+def _batches(lengths: Lengths, training: Training, seed: int, last: int) -> Iterator[list[int]]:
     """Yield the rows of each of the first `last` batches."""
-    epochs = (_epoch(split, training, seed, epoch) for epoch in itertools.count())
+    epochs = (_epoch(lengths, training, seed, epoch) for epoch in itertools.count())
     return itertools.islice(itertools.chain.from_iterable(epochs), last)
 
 
-def _epoch(split: Split, training: Training, seed: int, epoch: int) -> list[list[int]]:
+def _epoch(lengths: Lengths, training: Training, seed: int, epoch: int) -> list[list[int]]:
     """Return the rows of each batch of an epoch, in order. Units: epochs count from 0."""
     generator = np.random.PCG64([seed, epoch])
-    lengths = [(len(source), len(target)) for source, target in zip(split.source, split.target, strict=True)]
     order = _shuffle(generator, len(lengths))
     if training.batching == "random":
         return _slices(order, training.batch_size)
@@ -100,16 +138,9 @@ def _epoch(split: Split, training: Training, seed: int, epoch: int) -> list[list
 
 def _shuffle(generator: np.random.PCG64, count: int) -> list[int]:
     """Return 0 to `count` - 1 in the order of as many raw numbers."""
-    keys = generator.random_raw(count).tolist()
-    return sorted(range(count), key=keys.__getitem__)
+    order: list[int] = np.argsort(generator.random_raw(count), kind="stable").tolist()
+    return order
 
 
 def _slices(rows: list[int], size: int) -> list[list[int]]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
-
-
-def _padded(rows: list[bytes]) -> bytes:
-    """Return the shape and the padded ids of some rows as they are hashed: little endian, row by row."""
-    longest, padding = max(map(len, rows)), struct.pack("<i", PAD)
-    filled = [row + padding * ((longest - len(row)) // ID_BYTES) for row in rows]
-    return struct.pack("<2q", len(rows), longest // ID_BYTES) + b"".join(filled)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -36,8 +36,8 @@ OTHER_VERSION_SHARE = 0.01
 RMS = ("source_embedding_rms", "target_embedding_rms", "position_rms")
 PREPARING = ("spacy", "sacremoses", "sentencepiece", "subword-nmt")
 SCORING = ("sacrebleu", "sacremoses", "spacy", "sentencepiece", "subword-nmt")
-MOST_NUMBERS, MOST_UPDATES = 2**29, 200_000
-"""Limits of recomputation, far above real runs: a record from elsewhere may state any size."""
+MOST_NUMBERS, MOST_UPDATES = run_store.WEIGHTS_BYTES // 4, 200_000
+"""Limits of recomputation, because a record from elsewhere may state any size; no larger weights can be stored."""
 
 
 def initial(stored: StoredRun) -> Iterator[str]:
@@ -98,17 +98,15 @@ def stream(stored: StoredRun) -> Iterator[str]:
     record = stored.record
     batches = _expected_batches(stored)
     fingerprints, seed = record.fingerprints, record.spec.seed
+    last = max(batches.marks)
+    if fingerprints.get("stream") != batches.marks[last]:
+        yield f"stream is not the digest of the batches of seed {seed} up to update {last:,}"
     if before_digests(record):
-        if fingerprints.get("stream") != batches.flat:
-            yield f"stream is not the digest of the batches of seed {seed}"
         return
     digests = fingerprints.get("batches") or {}
     wrong = [update for update, digest in sorted(batches.marks.items()) if digests.get(str(update)) != digest]
     if wrong:
         yield f"batches up to update {wrong[0]:,} are not those of seed {seed}"
-    last = max(batches.marks)
-    if fingerprints.get("stream") != batches.marks[last]:
-        yield f"stream is not the digest of the batches up to update {last:,}"
     for name, value in batches.statistics.items():
         yield from unequal(f"sizes.{name}", record.sizes.get(name), value, "the batches", tolerance=0)
 
@@ -142,9 +140,10 @@ def _expected_batches(stored: StoredRun) -> Expected:
     skip_unless(1 <= min(updates) <= max(updates) <= MOST_UPDATES, f"updates are not from 1 to {MOST_UPDATES:,}")
     training, seed = record.spec.training, record.spec.seed
     batches = (training.batching, training.batch_size, training.batch_tokens)
+    digest: Literal["chain", "flat"] = "flat" if before_digests(record) else "chain"
     return stored.context.cached(
-        ("stream", record.spec.data, *batches, seed, updates),
-        lambda: expected(prepared.train, training, seed=seed, updates=updates),
+        ("stream", record.spec.data, *batches, seed, updates, digest),
+        lambda: expected(prepared.train, training, seed=seed, updates=updates, digest=digest),
     )
 
 

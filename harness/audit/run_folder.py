@@ -186,10 +186,6 @@ def is_running(results: Path, name: str) -> bool:
 def _misfits(record: RunRecord) -> Iterator[str]:
     """Yield errors in the untyped parts of a record, on which rules rely."""
     yield from misfits(record)
-    for name in ("machine", "commit"):
-        value = record.environment.get(name)
-        if value is not None and not isinstance(value, dict):
-            yield f"environment.{name}={brief(value)}: expected an object"
     for name, number in [*record.sizes.items(), *record.speed.items()]:
         if number < 0:
             yield f"{name}={number!r}: expected a number of at least 0"

@@ -94,8 +94,7 @@ def without_disturbed_rates(record: RunRecord) -> RunRecord:
     """Return a record without its rates if the load average exceeded `BUSY_LOAD` per core or was not recorded."""
     from harness.analysis.metric_registry import SPEEDS
 
-    machine = record.environment.get("machine")
-    cores = machine.get("cores") if isinstance(machine, dict) else None
+    cores = (record.environment.get("machine") or {}).get("cores")
     load = record.speed.get("load_average", math.inf)
     if isinstance(cores, int) and load <= BUSY_LOAD * cores:
         return record

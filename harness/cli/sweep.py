@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -217,7 +218,7 @@ def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
         seconds = forecast.seconds()
         time = "time unknown until the first updates" if seconds is None else f"about {duration(seconds)}"
         say(f"{len(missing)} to run, {jobs} at once: {time}.")
-        _warn_of_load()
+        warn_of_load()
         outcome = local.execute(
             missing,
             arguments.results,
@@ -231,8 +232,9 @@ def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
     return SweepResult(sorted([*finished, *outcome.records], key=lambda record: order[record.id]), outcome)
 
 
-def _warn_of_load() -> None:
-    """Warn if other processes use more than the cores of this machine."""
+@functools.cache
+def warn_of_load() -> None:
+    """Warn, once in this process, if other processes use more than the cores of this machine."""
     load, cores = machine.load_average(), machine.cores()
     if load > cores:
         warn(

@@ -154,7 +154,7 @@ class RunSpec:
         matmul_precision: How torch multiplies float32 matrices: "high" in TF32 on a GPU, "medium" also in bfloat16 on a
             CPU.
         cuda_graphs: "on" to capture the updates and decoding steps of a Transformer in torch as CUDA graphs.
-        threads: The number of CPU threads.
+        threads: The number of CPU threads, which a process that loads a stored model starts too.
         updates: Stop training after this number of updates; None for all epochs.
     """
 
@@ -170,7 +170,7 @@ class RunSpec:
     precision: Precision = "float32"
     matmul_precision: MatmulPrecision = "highest"
     cuda_graphs: CudaGraphs = "off"
-    threads: Annotated[int, Ge(1)] = 2
+    threads: Annotated[int, Ge(1), Le(1_024)] = 2
     seed: Annotated[int, Ge(0), Lt(2**63)] = 0
     updates: Annotated[int, Ge(1)] | None = None
 

@@ -284,7 +284,7 @@ def array_digests(arrays: Arrays) -> dict[str, str]:
 
 def _array_digest(array: Any) -> str:
     shape = "x".join(map(str, array.shape))
-    return f"{shape}:{hashlib.sha256(array.astype('<f4').tobytes()).hexdigest()}"
+    return f"{shape}:{hashlib.sha256(np.ascontiguousarray(array, '<f4').data).hexdigest()}"
 
 
 def _output(*command: str) -> str | None:

@@ -147,6 +147,5 @@ def runs(records: Sequence[RunRecord]) -> list[tuple[str, str, str, str]]:
 
 def commit(record: RunRecord) -> str:
     """Return the commit of a run; empty if it is unknown."""
-    value = record.environment.get("commit")
-    digest = value.get("digest") if isinstance(value, dict) else value
+    digest = (record.environment.get("commit") or {}).get("digest")
     return short_line(str(digest or ""), longest=60)

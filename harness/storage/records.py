@@ -22,8 +22,8 @@ Value = str | float | bool | None
 ENVIRONMENT_TYPES: dict[str, Any] = {
     "versions": dict[str, str | None],
     "variables": dict[str, str | None],
-    "machine": dict[str, Value | list[str]] | str,  # early records describe machine and commit in words
-    "commit": dict[str, Value] | str,
+    "machine": dict[str, Value | list[str]],
+    "commit": dict[str, Value],
     "threads": int,
     "resumed_after_epochs": list[float],
     "resumed_after_updates": list[float],
@@ -141,8 +141,9 @@ def misfits(record: RunRecord) -> Iterator[str]:
             if name in ("batches", "weights_after") and not all(map(_UPDATES.fullmatch, value)):
                 yield f"{part}.{name}={brief(value)}: expected numbers of updates as names"
     machine = record.environment.get("machine")
+    facts = machine if isinstance(machine, dict) else {}
     for name in ("cores", "memory_bytes"):
-        value = machine.get(name) if isinstance(machine, dict) else None
+        value = facts.get(name)
         if value is not None and (not isinstance(value, int | float) or not 0 <= value < 2**63):
             yield f"environment.machine.{name}={brief(value)}: expected a number of at least 0"
 

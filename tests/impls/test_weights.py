@@ -120,6 +120,18 @@ def test_initial_weights_depend_on_seed_and_name(recipe: Recipe) -> None:
     assert len({first[name].tobytes() for name in random}) == len(random)
 
 
+@pytest.mark.parametrize("recipe", [BASE, replace(BASE, embedding_init="xavier"), GRU], ids=["normal", "xavier", "gru"])
+def test_initial_weights_drawn_in_blocks_are_those_drawn_at_once(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = initial(recipe, 37, 37, seed=0)
+    monkeypatch.setattr("impls.weights.BLOCK", 99)
+    in_blocks = initial(recipe, 37, 37, seed=0)
+    assert {name: value.tobytes() for name, value in in_blocks.items()} == {
+        name: value.tobytes() for name, value in at_once.items()
+    }
+
+
 @pytest.mark.parametrize(("init", "deviation"), [("normal", 1.0), ("width", 128**-0.5)])
 def test_initial_deviation_of_embeddings(init: Any, deviation: float) -> None:
     recipe = TransformerRecipe(width=128, layers=1, heads=4, ffn_width=256, embedding_init=init)

@@ -145,7 +145,7 @@ def test_csv_text_is_no_formula_and_numbers_stay_numbers(tmp_path: Path) -> None
 
 def test_html_page_hostile_signatures_and_environment_are_escaped(tmp_path: Path) -> None:
     hostile = "".join(CONTROLS)
-    environment = {"versions": {hostile: hostile}, "commit": hostile}
+    environment = {"versions": {hostile: hostile}, "commit": {"digest": hostile}}
     records = [record_with(hostile, 0, signatures={"bleu": hostile}, environment=environment)]
     page = bench_report.write(bench_report.document(records), records, tmp_path).read_text(encoding="utf-8")
     assert not UNSAFE.search(page)

@@ -88,7 +88,9 @@ def test_speed_is_shown_but_never_tested(tmp_path: Path) -> None:
         for variant, rate, machine in ((FIRST, 1000.0, "one"), (SECOND, 2000.0 + seed, "another")):
             run = record(variant, seed)
             speed = {**run.speed, "training_tokens_per_second": rate}
-            save_record(tmp_path, variant, seed, speed=speed, environment={**run.environment, "machine": machine})
+            save_record(
+                tmp_path, variant, seed, speed=speed, environment={**run.environment, "machine": {"processor": machine}}
+            )
     metric = metric_of(compared(tmp_path), "training_tokens_per_second")
     difference = metric.difference("B", "A")
     assert difference is not None

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli import sweep
 from harness.cli.main import main
+from harness.execution import launcher, local
+from harness.processes import machine
 from harness.storage import files, run_store
 from harness.storage.records import RunRecord
+from harness.training import train
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
 
@@ -65,6 +69,22 @@ def test_bench_trains_reports_and_repeats_only_failed_runs(
     assert main(["report"]) == 1
     assert "check: C06 status: " in capsys.readouterr().err
     assert reports == [(4, Path("reports/local/quick")), (4, Path("reports/local"))]
+
+
+@pytest.mark.parametrize(("load", "warnings"), [(9.5, 1), (2.0, 0)])
+@pytest.mark.parametrize("command", ["run", "bench --seed 0,1 --jobs 1 --variant", "ablate --field norm --base"])
+def test_busy_machine_gives_one_warning(
+    command: str, load: float, warnings: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "load_average", lambda: load)
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    monkeypatch.setattr(local, "execute", lambda *_, **settings: launcher.Outcome())
+    monkeypatch.setattr(train, "run", lambda spec, *_, **settings: RunRecord(id=spec.id, spec=spec, status="failed"))
+    sweep.warn_of_load.cache_clear()
+    for epochs in ("1", "2"):  # as after the pilots of `ablate --tune-rate`
+        main([*command.split(), "learned_positions", *SMALL, "--epochs", epochs])
+    sweep.warn_of_load.cache_clear()
+    assert capsys.readouterr().err.count(f"the load average is {load} on 2 cores: ") == warnings
 
 
 def test_score_reports_a_changed_score(

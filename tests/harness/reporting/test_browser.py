@@ -334,7 +334,7 @@ def hostile_records(results: Path) -> list[RunRecord]:
             note=texts[0],
             command=texts[1],
             started=texts[2],
-            environment={"commit": texts[3], texts[4]: text, "versions": {"torch": texts[5]}},
+            environment={"commit": {"digest": texts[3]}, texts[4]: text, "versions": {"torch": texts[5]}},
         )
         tokens = (text, *texts[:3])
         hypotheses = [run_store.Hypothesis(sentence, tokens, " ".join(tokens)) for sentence in range(2)]

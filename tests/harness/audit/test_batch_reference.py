@@ -1,0 +1,54 @@
+"""The independent batches of `check` are those of training, also of very long runs."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_runs import DATA, TRAINING
+
+from harness.audit.batch_reference import expected
+from harness.data.batch_digest import expected_batches
+from harness.data.batches import training_batches
+from harness.data.dataset import prepare
+from harness.data.vocabulary import Split
+from impls.contract import Training
+
+UPDATES = (1, 7, 50, 130)
+"""The last is in another block of batches than the first."""
+
+BATCHINGS = {
+    "random": TRAINING,
+    "length": replace(TRAINING, batching="length", batch_size=9),
+    "tokens": replace(TRAINING, batching="tokens", batch_tokens=90),
+}
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_expected_batches_are_those_of_training(batching: str, cache: object) -> None:
+    train, training = prepare(DATA).train, BATCHINGS[batching]
+    result = expected(train, training, seed=3, updates=UPDATES)
+    trained = expected_batches(train, training, seed=3, updates=UPDATES)
+    assert {str(update): digest for update, digest in result.marks.items()} == trained.marks
+    assert result.statistics == trained.statistics()
+    assert result.tokens[max(UPDATES)] == trained.target_tokens
+
+
+def test_flat_digest_is_that_of_all_batches_as_one_text(cache: object) -> None:
+    train, content = prepare(DATA).train, b""
+    for batch in training_batches(train, TRAINING, seed=3, epoch=0):
+        for ids in (batch.source, batch.target_in, batch.target_out):
+            content += np.array(ids.shape, "<i8").tobytes() + ids.astype("<i4").tobytes()
+    result = expected(train, TRAINING, seed=3, updates=[7], digest="flat")
+    assert result.marks[7] == hashlib.sha256(content).hexdigest()
+
+
+def test_batches_of_18_000_epochs_are_computed_in_seconds() -> None:
+    sentences = [np.array([2, *range(4, 5 + length), 3], np.int32) for length in range(10)]
+    began = time.process_time()
+    result = expected(Split(sentences, sentences), Training(batch_size=10), seed=0, updates=range(1, 18_001))
+    assert len(result.marks) == 18_000
+    assert time.process_time() - began < 5
