@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from harness import text
+from harness.analysis.grouping import changed_fields
 from harness.cli import options, score
 from harness.cli.console import say, warn
 from harness.evaluation import ensemble
@@ -117,6 +118,7 @@ def command(arguments: argparse.Namespace) -> int:
 def completed_run(results: Path, name: str) -> RunRecord:
     """Return the completed run that an id or its beginning names, or the latest one of a variant."""
     runs = run_store.completed(results, name)
+    runs = [run for run in runs if not changed_fields(run.spec)] or runs  # those of an ablation come last
     if len(runs) > 1:
         warn(f"using {runs[-1].id}, the latest of {len(runs)} runs of {name}")
     record = runs[-1] if runs else run_store.find(results, name)

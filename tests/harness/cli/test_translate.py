@@ -64,6 +64,10 @@ def test_translate_with_a_variant_uses_its_latest_run(
     shutil.copytree(results / record.id, tmp_path / "runs" / record.id)
     spec = replace(record.spec, seed=1)
     run_store.save_record(tmp_path / "runs", replace(record, id=spec.id, spec=spec, started="2000-01-01T00:00:00"))
+    ablated = replace(spec, recipe=replace(TINY, norm="rms"))
+    run_store.save_record(
+        tmp_path / "runs", replace(record, id=ablated.id, spec=ablated, started="2100-01-01T00:00:00")
+    )
     assert main(["translate", "--results", str(tmp_path / "runs"), "--run", "learned_positions", "Ein Hund"]) == 0
     with_two = capsys.readouterr()
     assert with_two.out == printed.out
