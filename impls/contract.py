@@ -9,6 +9,7 @@ Recipes and `Training` raise ValueError for a value that is not accepted; the me
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, NoReturn, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
@@ -44,9 +45,16 @@ def _reject(settings: object, name: str, accepted: str) -> NoReturn:
 
 def _check_choices(settings: object) -> None:
     """Raise ValueError for the first Literal field whose value is not one of its choices."""
-    for name, hint in get_type_hints(type(settings)).items():
-        if get_origin(hint) is Literal and getattr(settings, name) not in get_args(hint):
-            _reject(settings, name, " or ".join(map(repr, get_args(hint))))
+    for name, choices in _choices(type(settings)).items():
+        if getattr(settings, name) not in choices:
+            _reject(settings, name, " or ".join(map(repr, choices)))
+
+
+@functools.cache
+def _choices(kind: type) -> dict[str, tuple[str, ...]]:
+    """Return the accepted values of each Literal field of a dataclass."""
+    hints = get_type_hints(kind).items()
+    return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
 
 
 def _check_counts(settings: object, *names: str) -> None:

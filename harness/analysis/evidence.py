@@ -23,6 +23,7 @@ from harness.analysis.significance import MetricFunction
 from harness.evaluation import metrics
 from harness.storage import run_store
 from harness.storage.records import RunRecord
+from harness.storage.stored_files import StoredFiles
 from impls.contract import Arrays
 
 Sentences = Callable[[RunRecord], Arrays | None]
@@ -87,20 +88,15 @@ def row_evidence(label: str, records: Iterable[RunRecord], metric: str, sentence
 # Sentence statistics --------------------------------------------------------------------------------------------------
 
 
-def stored_sentences(results: Path | None) -> Sentences:
+def stored_sentences(results: Path | StoredFiles | None) -> Sentences:
     """Return a function that reads the sentence statistics of runs under `results`, each file once.
 
     Raises:
         ValueError: The returned function found a damaged file.
     """
-
-    @functools.cache
-    def load(run_id: str, digest: str | None, pairs: float | None) -> Arrays | None:
-        if results is None or not run_store.has_sentences(results, run_id):
-            return None
-        return run_store.load_sentences(results, run_id, digest, sentences=pairs)
-
-    return lambda record: load(record.id, record.fingerprints.get("sentences"), record.sizes.get("test_pairs"))
+    if results is None:
+        return lambda record: None
+    return StoredFiles.of(results).sentences
 
 
 def sentence_sums(records: Sequence[RunRecord], metric: str, sentences: Sentences) -> Reals | None:

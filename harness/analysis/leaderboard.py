@@ -16,6 +16,7 @@ from harness.analysis.grouping import RunTable, groups
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import LEADERBOARD, MAIN, Metric
 from harness.storage.records import RunRecord
+from harness.storage.stored_files import StoredFiles
 from harness.text import count
 
 SYMBOLS = f"{LEGEND}."
@@ -125,7 +126,7 @@ class BenchAnalysis:
 
 
 def analyse_bench(
-    records: Iterable[RunRecord], results: Path | None = None, *, method: Method = METHOD
+    records: Iterable[RunRecord], results: Path | StoredFiles | None = None, *, method: Method = METHOD
 ) -> BenchAnalysis:
     """Return the analysis of some runs.
 

@@ -5,6 +5,7 @@ Letters in shapes: V rows, n seeds, N test sentences, K statistics per sentence,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -80,12 +81,23 @@ def bootstrap_sentences(sums: npt.NDArray[Any], metric: MetricFunction, *, resam
     """
     runs, (sentences, width) = sums.shape[:2], sums.shape[2:]
     flat = np.asarray(sums, np.float64).transpose(2, 0, 1, 3).reshape(sentences, -1)
-    generator, even = np.random.default_rng(seed), np.full(sentences, 1 / sentences)
-    values = np.zeros((resamples, *runs))
+    times, values = _samples(sentences, resamples, seed), np.zeros((resamples, *runs))
     for chunk in _chunks(resamples, max(flat.shape)):
-        times = generator.multinomial(sentences, even, size=chunk.stop - chunk.start)
-        values[chunk] = metric((times.astype(np.float64) @ flat).reshape(-1, *runs, width))
+        values[chunk] = metric((times[chunk].astype(np.float64) @ flat).reshape(-1, *runs, width))
     return values
+
+
+@functools.lru_cache(maxsize=1)
+def _samples(sentences: int, resamples: int, seed: int) -> npt.NDArray[np.uint8]:
+    """Return how often each bootstrap sample holds each sentence, [R,N]; every row and metric has the same samples.
+
+    A sentence is in a sample about once, and never more than 255 times.
+    """
+    generator, even = np.random.default_rng(seed), np.full(sentences, 1 / sentences)
+    times = np.empty((resamples, sentences), np.uint8)
+    for chunk in _chunks(resamples, sentences):
+        times[chunk] = generator.multinomial(sentences, even, size=chunk.stop - chunk.start)
+    return times
 
 
 def shared_covariance(resampled: Reals) -> Reals:

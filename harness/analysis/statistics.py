@@ -239,64 +239,70 @@ def _effects(sample: Sample, names: Sequence[str], matrix: Reals) -> list[Effect
     has_sums = (~used | sample.has_sums).all(axis=1)
     n = len(sample.seeds)
     effects = [
-        _untested(sample, name, matrix[index], bool(has_sums[index]))
-        if is_complete[index]
-        else Effect(label=name, remark=sample.why_empty(used[index]), n=n)
+        Effect(label=name, n=n, remark="" if is_complete[index] else sample.why_empty(used[index]))
         for index, name in enumerate(names)
     ]
-    tested = [int(index) for index in np.flatnonzero(is_complete)]
-    if tested and n >= LEAST_SEEDS:
+    tested = np.flatnonzero(is_complete)
+    if len(tested):
+        for index, effect in zip(tested, _untested(sample, matrix[tested], has_sums[tested]), strict=True):
+            effects[index] = replace(effect, label=names[index])
+    if len(tested) and n >= LEAST_SEEDS:
         with_sums = np.where(has_sums[tested][:, None], matrix[tested][:, complete], 0.0)
         of_sentences = inference.quadratic(sample.shared[np.ix_(complete, complete)], with_sums)
         inferred = inference.infer(sample.natural[complete], matrix[tested][:, complete], of_sentences)
-        for row, index in enumerate(tested):
-            effects[index] = _tested(sample, effects[index], inferred, row, matrix[index])
-    elif tested and n == 1:
-        for index, p in _over_sentences(sample, matrix, has_sums & is_complete).items():
-            effects[index] = replace(effects[index], tested="sentences", p=p)
+        tests = _tests(sample, inferred, _levels(sample, matrix[tested]))
+        for index, test in zip(tested, tests, strict=True):
+            effects[index] = replace(effects[index], **test)
+    elif len(tested) and n == 1:
+        for position, p in _over_sentences(sample, matrix, has_sums & is_complete).items():
+            effects[position] = replace(effects[position], tested="sentences", p=p)
     return with_holm(effects, confidence=sample.method.confidence)
 
 
-def _untested(sample: Sample, name: str, weights: Reals, has_sums: bool) -> Effect:
-    """Return an effect without its test: the estimate and the value of each seed, in the units of the metric."""
-    single, n, used = weights[None], len(sample.seeds), weights != 0
-    natural = inference.seed_values(sample.natural[used], single[:, used])[0]
-    values = inference.seed_values(sample.values[used], single[:, used])[0]
-    return Effect(
-        label=name,
-        mean=float(sample.scale.shown(natural.mean(), _level(sample, weights))),
-        n=n,
-        basis=_basis(n, has_sums),
-        values=tuple(map(float, values)),
-        wins=int((values > 0).sum()),
-        losses=int((values < 0).sum()),
-    )
+def _untested(sample: Sample, matrix: Reals, has_sums: npt.NDArray[np.bool_]) -> list[Effect]:
+    """Return effects without their tests: the estimate and the value of each seed, in the units of the metric."""
+    n, complete = len(sample.seeds), sample.complete[:, None]
+    natural = inference.seed_values(np.where(complete, sample.natural, 0.0), matrix)
+    values = inference.seed_values(np.where(complete, sample.values, 0.0), matrix)
+    means = sample.scale.shown(natural.mean(axis=1), _levels(sample, matrix))
+    return [
+        Effect(
+            label="",
+            mean=float(mean),
+            n=n,
+            basis=_basis(n, bool(with_sums)),
+            values=tuple(map(float, by_seed)),
+            wins=int((by_seed > 0).sum()),
+            losses=int((by_seed < 0).sum()),
+        )
+        for mean, by_seed, with_sums in zip(means, values, has_sums, strict=True)
+    ]
 
 
-def _level(sample: Sample, weights: Reals) -> Any:
-    """Return the mean of the rows' levels, weighted by the absolute weights; effects are shown around it."""
-    used = weights != 0
-    return np.average(sample.natural[used].mean(axis=1), weights=np.abs(weights[used]))
+def _levels(sample: Sample, matrix: Reals) -> Reals:
+    """Return the mean of the rows' levels, weighted by the absolute weights; effects are shown around it. Shape: [P]"""
+    levels, weights = np.where(sample.complete[:, None], sample.natural, 0.0).mean(axis=1), np.abs(matrix)
+    mean: Reals = (weights @ levels) / weights.sum(axis=1)
+    return mean
 
 
-def _tested(sample: Sample, effect: Effect, inferred: Inference, row: int, weights: Reals) -> Effect:
-    """Return an effect with its interval and test; unchanged if all seeds agree and nothing else varies."""
-    p = float(inferred.p[row])
-    if math.isnan(p):
-        return replace(effect, basis="nothing", remark="All seeds have exactly the same difference: no spread to test.")
-    level, centre = _level(sample, weights), inferred.estimate[row]
-    half = inferred.half_width(sample.method.confidence)[row]
-    low, high = (float(sample.scale.shown(end, level)) for end in (centre - half, centre + half))
-    return replace(
-        effect,
-        low=low,
-        high=high,
-        tested="seeds",
-        standard_error=float(inferred.standard_error[row]),
-        degrees=float(inferred.degrees[row]),
-        p=p,
-        above_zero=float(inferred.above_zero[row]),
-    )
+def _tests(sample: Sample, inferred: Inference, levels: Reals) -> list[dict[str, Any]]:
+    """Return the interval and the test of each effect; without them if all seeds agree and nothing else varies."""
+    half = inferred.half_width(sample.method.confidence)
+    low, high = (sample.scale.shown(inferred.estimate + sign * half, levels) for sign in (-1, 1))
+    columns = {
+        "low": low,
+        "high": high,
+        "standard_error": inferred.standard_error,
+        "degrees": inferred.degrees,
+        "p": inferred.p,
+        "above_zero": inferred.above_zero,
+    }
+    untested = {"basis": "nothing", "remark": "All seeds have exactly the same difference: no spread to test."}
+    return [
+        untested if math.isnan(p) else {"tested": "seeds", **dict(zip(columns, map(float, test), strict=True))}
+        for p, *test in zip(inferred.p, *columns.values(), strict=True)
+    ]
 
 
 def _over_sentences(sample: Sample, matrix: Reals, usable: npt.NDArray[np.bool_]) -> dict[int, float]:

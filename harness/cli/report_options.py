@@ -12,6 +12,7 @@ from harness.cli.console import say, warn
 from harness.experiments.specs import DataSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
+from harness.storage.stored_files import StoredFiles
 
 if TYPE_CHECKING:
     from harness.reporting.run_files import CorpusText
@@ -38,29 +39,30 @@ def write(
     """
     from harness.reporting import bench_report, render_text
 
-    records = _readable(records, results)
+    stored = StoredFiles(results)
+    records = _readable(records, stored)
     if run_store.is_published(results):
         records = [without_disturbed_rates(record) for record in records]
     texts = shown_texts(records, results) if corpus_text else {}
-    report = bench_report.document(records, results=results, texts=texts, failures=failures)
+    report = bench_report.document(records, results=stored, texts=texts, failures=failures)
     page = bench_report.write(report, records, folder)
     say(render_text.document(report))
     say_page("report", page)
     warn_failures(failures)
 
 
-def _readable(records: Sequence[RunRecord], results: Path) -> list[RunRecord]:
+def _readable(records: Sequence[RunRecord], stored: StoredFiles) -> list[RunRecord]:
     """Return the runs without damaged files, and name the others on standard error."""
     readable = []
     for record in records:
         try:
-            run_store.check_files(results, record)
+            stored.check(record)
         except ValueError as error:
             warn(f"{error}; the run is left out of the report")
         else:
             readable.append(record)
     if records and not readable:
-        raise ValueError(f"{results}: every run has a damaged file")
+        raise ValueError(f"{stored.results}: every run has a damaged file")
     return readable
 
 

@@ -6,6 +6,7 @@ separate process (`harness.data.tokenizer_process`); `detokenise` needs at most 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import re
@@ -273,8 +274,13 @@ def _detokenise(tokens: Sequence[str], language: str) -> str:
             joined[-1] += token
         else:
             joined.append(token)
-    text: str = _import("sacremoses").MosesDetokenizer(lang=language).detokenize(joined, unescape=False)
+    text: str = _moses_detokenizer(language).detokenize(joined, unescape=False)
     return text
+
+
+@functools.cache
+def _moses_detokenizer(language: str) -> Any:
+    return _import("sacremoses").MosesDetokenizer(lang=language)
 
 
 def _with_unknown_text(tokens: Sequence[str]) -> list[str]:

@@ -23,6 +23,7 @@ from harness.reporting.document import Block, Disclosure, Document, Figure, Head
 from harness.reporting.formatting import MISSING
 from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
+from harness.storage.stored_files import StoredFiles
 from harness.text import count, short_line
 
 FOLDER, EFFECTS = "ablation", "effects.csv"
@@ -42,7 +43,7 @@ def write(report: Document, analysis: Analysis, folder: Path) -> Path:
 def document(
     analysis: Analysis,
     *,
-    results: Path | None = None,
+    results: Path | StoredFiles | None = None,
     texts: CorpusTexts | None = None,
     command: str = "",
     failures: Sequence[str] = (),
@@ -57,6 +58,7 @@ def document(
         failures: The rules of `check` that fail, one line each.
     """
     records = _records(analysis)
+    stored = None if results is None else StoredFiles.of(results)
     warnings = [*report_sections.corpus_warnings(records), *ablation_findings.warnings(analysis)]
     warnings += [f"This record fails the check of this project: {line}" for line in failures]
     return Document(
@@ -64,12 +66,12 @@ def document(
         headline=ablation_findings.headline(analysis),
         warnings=tuple(warnings),
         about=report_sections.about(records) if records else "",
-        blocks=tuple(_blocks(analysis, records, results, texts or {}, command)) if records else (),
+        blocks=tuple(_blocks(analysis, records, stored, texts or {}, command)) if records else (),
     )
 
 
 def _blocks(
-    analysis: Analysis, records: Sequence[RunRecord], results: Path | None, texts: CorpusTexts, command: str
+    analysis: Analysis, records: Sequence[RunRecord], stored: StoredFiles | None, texts: CorpusTexts, command: str
 ) -> list[Block]:
     runs = [(record, recipe) for effects in analysis.studies for record, recipe in _runs(effects)]
     recipes = {record.id: recipe for record, recipe in runs}
@@ -87,7 +89,7 @@ def _blocks(
         Heading("Limits", slug="limits"),
         Items(tuple(ablation_findings.limits(analysis))),
         *([Disclosure("Findings in words", (Items(findings),), "words")] if findings else []),
-        *report_sections.translations(labelled, results, texts),
+        *report_sections.translations(labelled, stored, texts),
         *report_sections.method(records, command, agreements),
         Disclosure("What each run is", (Table("clll", ("run", "recipe", "status", "started"), rows),), "recipes"),
     ]

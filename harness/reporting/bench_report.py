@@ -26,6 +26,7 @@ from harness.reporting.document import Block, Cell, Disclosure, Document, Figure
 from harness.reporting.formatting import MISSING, bounds, p_value, percent, signed
 from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
+from harness.storage.stored_files import StoredFiles
 from harness.text import short_line
 
 MAIN_METRICS = ("bleu_sacre", "test_perplexity")
@@ -57,7 +58,7 @@ def write(report: Document, records: Sequence[RunRecord], folder: Path) -> Path:
 def document(
     records: Sequence[RunRecord],
     *,
-    results: Path | None = None,
+    results: Path | StoredFiles | None = None,
     texts: CorpusTexts | None = None,
     command: str = "",
     method: Method = METHOD,
@@ -77,7 +78,8 @@ def document(
     Raises:
         ValueError: There are no records, or a stored file is damaged; the message names the file.
     """
-    analysis = analyse_bench(records, results, method=method)
+    stored = None if results is None else StoredFiles.of(results)
+    analysis = analyse_bench(records, stored, method=method)
     tables = analysis.tables
     if not tables:
         raise ValueError("there are no run records to report; train something first: python -m harness bench")
@@ -108,9 +110,9 @@ def document(
             *_speeds(tables),
             *ablation_report.sections(analysis.ablation),
             *_significance(tables),
-            *report_sections.translations(tables, results, texts or {}),
-            *report_sections.attention(tables, results, texts or {}),
-            *_learned_positions(tables, results),
+            *report_sections.translations(tables, stored, texts or {}),
+            *report_sections.attention(tables, stored, texts or {}),
+            *_learned_positions(tables, stored),
             *report_sections.method(records, command, [_agreement(judged) for judged in tables if judged.leaderboards]),
         ),
     )
@@ -159,9 +161,9 @@ def _speeds(tables: Sequence[TableAnalysis]) -> list[Block]:
     return [Heading("Quality against speed", slug="speed"), *blocks] if blocks else []
 
 
-def _learned_positions(tables: Sequence[TableAnalysis], results: Path | None) -> list[Block]:
-    stored = run_files.learned_positions([judged.table for judged in tables], results) if results else []
-    if not stored:
+def _learned_positions(tables: Sequence[TableAnalysis], stored: StoredFiles | None) -> list[Block]:
+    positions = run_files.learned_positions([judged.table for judged in tables], stored) if stored else []
+    if not positions:
         return []
     figures = tuple(
         Figure(
@@ -171,7 +173,7 @@ def _learned_positions(tables: Sequence[TableAnalysis], results: Path | None) ->
             partial(concept_plots.learned_positions, values),
             models_report.position_table(values),
         )
-        for number, (label, values) in enumerate(stored, start=1)
+        for number, (label, values) in enumerate(positions, start=1)
     )
     return [Heading("Learned positions", slug="positions"), Disclosure("Position tables of the encoder", figures)]
 

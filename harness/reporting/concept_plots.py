@@ -16,13 +16,13 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from harness.reporting.formatting import quantity
-from harness.reporting.plot_style import FAINT, INK, Style, figure, label_ends, style, styled, subtitle, write
+from harness.reporting.plot_style import FAINT, INK, STYLES, Style, figure, label_ends, style, styled, subtitle, write
 from harness.text import short_line
 from harness.training import schedules
 from impls import formulas
 from impls.contract import Activation, Training
 
-VISIBLE_COLOUR, HIDDEN_COLOUR = "#0072B2", "#E8E8E8"
+VISIBLE_COLOUR, HIDDEN_COLOUR = STYLES["learned_positions"].colour, "#E8E8E8"
 TRAINING_PAIRS = 29_000
 
 
@@ -135,7 +135,7 @@ def activations() -> Figure:
         slope = formulas.activation_derivative(name, x)
         if name == "relu":
             slope = np.where(np.abs(x) < 1e-9, np.nan, slope)
-        axes.plot(x, slope, color="#D55E00", lw=1.8, ls=(0, (4, 2)), label="derivative")
+        axes.plot(x, slope, color=STYLES["sinusoidal_handmade"].colour, lw=1.8, ls=(0, (4, 2)), label="derivative")
         axes.set_title(short_line(name))
         axes.set_xlabel("input")
         axes.set_ylim(-1.2, 3)

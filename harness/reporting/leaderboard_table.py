@@ -112,7 +112,8 @@ def _hidden_speeds(judged: TableAnalysis) -> list[str]:
     labels = list(dict.fromkeys(label for row_labels in missing.values() for label in row_labels))
     without = "no row has any" if len(labels) == len(judged.labels) else f"not measured for {listed(labels)}"
     reason = "Resumed runs are not timed, and speeds of a busy machine are not published."
-    return [f"No {' and '.join(titles)} in this table: {short_line(without, longest=600)}. {reason}"]
+    what = "speeds" if len(titles) == len(missing) else titles[0]
+    return [f"No {what} in this table: {short_line(without, longest=600)}. {reason}"]
 
 
 def _title(name: str) -> str:

@@ -91,19 +91,20 @@ class Style:
         return {"color": self.colour, "marker": self.marker, "linestyle": self.dashes, **face}
 
 
-# Okabe and Ito 2008, "Color universal design": eight colours told apart by the colour-blind; yellow is lost on white.
+# After Okabe and Ito 2008, "Color universal design", with hues and lightness such that nine colours differ under every
+# colour blindness and from white; `templates/report.css` has the same for the dark theme.
 STYLES = {
-    "learned_positions": Style("#0072B2", "o", "-"),
-    "sinusoidal_handmade": Style("#D55E00", "s", (0, (6, 2))),
-    "conv_ffn": Style("#009E73", "^", (0, (6, 2, 1, 2))),
-    "paper": Style("#CC79A7", "D", (0, (2, 1))),
+    "learned_positions": Style("#4D94FF", "o", "-"),
+    "sinusoidal_handmade": Style("#E67300", "s", (0, (6, 2))),
+    "conv_ffn": Style("#084520", "^", (0, (6, 2, 1, 2))),
+    "paper": Style("#660066", "D", (0, (2, 1))),
     "paper_base": Style("#000000", "P", (0, (4, 1, 4, 3))),
-    "bahdanau_gru": Style("#E69F00", "v", (0, (10, 2))),
-    "torch_reference": Style("#56B4E9", "X", (0, (3, 1, 1, 1, 1, 1))),
+    "bahdanau_gru": Style("#735E0D", "v", (0, (10, 2))),
+    "torch_reference": Style("#6600FF", "X", (0, (3, 1, 1, 1, 1, 1))),
     "plain": Style("#7F7F7F", "d", (0, (5, 1))),
-    "tuned": Style("#882255", "H", (0, (12, 2, 2, 2))),
+    "tuned": Style("#A32972", "H", (0, (12, 2, 2, 2))),
 }
-EXTERNAL_COLOURS = ("#5A5A5A", "#8C6D31", "#7B4173")
+EXTERNAL_COLOURS = ("#5A5A5A", "#00A1B3", "#B05A5A")
 EXTERNAL_MARKERS = ("*", "p", "h", "<", ">")
 EXTERNAL_DASHES = ((0, (8, 2, 2, 2)), (0, (1, 2)), (0, (5, 5)))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure as Plot
 
 from harness.reporting.document import Block, Cell, Document, Heading
@@ -35,6 +35,10 @@ GLOSSARY = {
     "brevity penalty": "sacreBLEU's factor for translations shorter than the references, 0 to 1",
     "rank": "Ranks the variant may have: between the significantly better and the significantly worse ones",
     "p": "p-value of this comparison alone",
+    "relu": "Rectified linear unit: x where it is positive, otherwise 0",
+    "gelu": "Gaussian error linear unit: x times the share of a normal distribution below x",
+    "silu": "Sigmoid linear unit, or swish: x / (1 + exp(-x))",
+    "tanh": "Hyperbolic tangent",
 }
 """Tooltips of column titles."""
 
@@ -78,7 +82,8 @@ def _environment(plots: Mapping[str, Plot]) -> jinja2.Environment:
     environment.filters["cell"] = lambda cell: cell if isinstance(cell, Cell) else Cell(cell)
     environment.filters["svg"] = lambda figure: inline(plots[figure.name], figure.name, figure.alt)
     environment.filters["reading"] = lambda figure: figure.reading(plots[figure.name])
-    environment.filters["tip"] = lambda head: GLOSSARY.get(head, "")
+    environment.filters["tip"] = lambda head: GLOSSARY.get(head) or GLOSSARY.get(head.partition(",")[0], "")
+    environment.filters["breakable"] = lambda text: escape(printable(text)).replace("_", Markup("_<wbr>"))
     environment.filters["value"] = sort_value
     return environment
 

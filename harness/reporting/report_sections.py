@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path
 
 from harness.analysis.grouping import BUDGETS
 from harness.analysis.leaderboard import TableAnalysis
@@ -26,6 +25,7 @@ from harness.reporting.document import (
 from harness.reporting.formatting import listed
 from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
+from harness.storage.stored_files import StoredFiles
 from harness.text import count, short_line
 
 CITATIONS = (
@@ -122,20 +122,20 @@ def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
 # Translations and attention -------------------------------------------------------------------------------------------
 
 
-def translations(tables: Sequence[TableAnalysis], results: Path | None, texts: CorpusTexts) -> list[Block]:
+def translations(tables: Sequence[TableAnalysis], stored: StoredFiles | None, texts: CorpusTexts) -> list[Block]:
     """Return the explorer of every test set on which two runs with the same seed have stored translations."""
-    if results is None:
+    if stored is None:
         return []
-    parts = run_files.translations([judged.table for judged in tables], results, texts)
+    parts = run_files.translations([judged.table for judged in tables], stored, texts)
     if not parts:
         return []
     widgets = [Widget("explorer", part) for part in parts]
     return [Heading("Translations", slug="translations"), *widgets, Links((CAPTIONS,))]
 
 
-def attention(tables: Sequence[TableAnalysis], results: Path | None, texts: CorpusTexts) -> list[Block]:
+def attention(tables: Sequence[TableAnalysis], stored: StoredFiles | None, texts: CorpusTexts) -> list[Block]:
     """Return the stored attention of each row's first completed run."""
-    data = run_files.attention([judged.table for judged in tables], results, texts) if results is not None else None
+    data = run_files.attention([judged.table for judged in tables], stored, texts) if stored is not None else None
     if data is None:
         return []
     note = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from harness.reporting.translation_explorer import ROOM_BYTES, TranslationColumn
 from harness.reporting.word_alignment import align
 from harness.storage import run_store
 from harness.storage.records import RunRecord
+from harness.storage.stored_files import StoredFiles
 from harness.text import SENTENCE_CHARACTERS, short_line
 from impls.contract import EOS, SPECIAL_TOKENS, TransformerRecipe
 
@@ -46,7 +46,7 @@ MOST_WEIGHTS = 200_000
 # Translations ---------------------------------------------------------------------------------------------------------
 
 
-def translations(tables: Sequence[RunTable], results: Path, texts: CorpusTexts) -> list[dict[str, Any]]:
+def translations(tables: Sequence[RunTable], stored: StoredFiles, texts: CorpusTexts) -> list[dict[str, Any]]:
     """Return the explorer of each test set that two runs with the same seed have stored translations of.
 
     Raises:
@@ -56,7 +56,7 @@ def translations(tables: Sequence[RunTable], results: Path, texts: CorpusTexts) 
     for table in tables:
         test_sets.setdefault(_test_set(table.records[0].spec.data), []).append(table)
     room_bytes = ROOM_BYTES // max(len(test_sets), 1)
-    widgets = [_explorer(same, results, texts, room_bytes) for same in test_sets.values()]
+    widgets = [_explorer(same, stored, texts, room_bytes) for same in test_sets.values()]
     return [widget for widget in widgets if widget is not None]
 
 
@@ -66,14 +66,16 @@ def _test_set(data: DataSpec) -> str:
     return canonical_json([data.corpus, data.direction, data.test_split, files, seed])
 
 
-def _explorer(tables: Sequence[RunTable], results: Path, texts: CorpusTexts, room_bytes: int) -> dict[str, Any] | None:
+def _explorer(
+    tables: Sequence[RunTable], stored: StoredFiles, texts: CorpusTexts, room_bytes: int
+) -> dict[str, Any] | None:
     runs, columns = _labelled(tables), []
     for label, record in runs:
-        hypotheses = _hypotheses(results, record)
+        hypotheses = stored.hypotheses(record)
         if hypotheses:
             lines = {item.sentence: short_line(item.text, longest=SENTENCE_CHARACTERS) for item in hypotheses}
-            aligned = _aligned(results, record, hypotheses, texts.get(record.spec.data))
-            chrf = _sentence_chrf(results, record)
+            aligned = _aligned(stored, record, hypotheses, texts.get(record.spec.data))
+            chrf = _sentence_chrf(stored, record)
             columns.append(TranslationColumn(label, record.spec.seed, lines, chrf, aligned))
     data = tables[0].records[0].spec.data
     text = next((texts[record.spec.data] for _, record in runs if record.spec.data in texts), CorpusText((), ()))
@@ -119,25 +121,17 @@ def _labelled(tables: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:
     return [(label, record) for label, (_, row) in zip(labels, rows, strict=True) for record in row.records]
 
 
-def _hypotheses(results: Path, record: RunRecord) -> list[run_store.Hypothesis]:
-    if not (run_store.run_folder(results, record.id) / run_store.HYPOTHESES).is_file():
-        return []
-    return run_store.load_hypotheses(results, record.id, record.fingerprints.get("hypotheses"))
-
-
-def _sentence_chrf(results: Path, record: RunRecord) -> list[float]:
+def _sentence_chrf(stored: StoredFiles, record: RunRecord) -> list[float]:
     """Return the chrF of each test sentence; empty if its statistics are not stored."""
-    if not run_store.has_sentences(results, record.id):
-        return []
-    sums = run_store.sentences_of(results, record).get("chrf")
+    sums = (stored.sentences(record) or {}).get("chrf")
     return [] if sums is None else [round(float(score), 1) for score in metrics.score_from_sums("chrf", sums)]
 
 
 def _aligned(
-    results: Path, record: RunRecord, hypotheses: Sequence[run_store.Hypothesis], text: CorpusText | None
+    stored: StoredFiles, record: RunRecord, hypotheses: Sequence[run_store.Hypothesis], text: CorpusText | None
 ) -> dict[int, list[int]]:
     """Return the alignment of each sentence with stored attention; without the source it has no words."""
-    maps = run_store.load_attention(results, record.id, record.fingerprints.get("attention"))
+    maps = stored.attention(record)
     return {
         item.sentence: align(
             maps[item.sentence],
@@ -156,7 +150,7 @@ def _aligned(
 # Positions and attention ----------------------------------------------------------------------------------------------
 
 
-def learned_positions(tables: Sequence[RunTable], results: Path) -> list[tuple[str, Any]]:
+def learned_positions(tables: Sequence[RunTable], stored: StoredFiles) -> list[tuple[str, Any]]:
     """Return the encoder's stored position tables [P,D] by label, for the first completed run of each row.
 
     Raises:
@@ -166,10 +160,10 @@ def learned_positions(tables: Sequence[RunTable], results: Path) -> list[tuple[s
     for label, record in _first_completed(tables):
         recipe = record.spec.recipe
         is_learned = isinstance(recipe, TransformerRecipe) and recipe.positions == "learned"
-        if is_learned and (run_store.run_folder(results, record.id) / f"{run_store.WEIGHTS}.json").is_file():
-            shape = run_store.stored_shapes(results, record.id).get("source.positions", ())
+        if is_learned and (stored.folder(record) / f"{run_store.WEIGHTS}.json").is_file():
+            shape = run_store.stored_shapes(stored.results, record.id).get("source.positions", ())
             if len(shape) == 2 and max(shape) <= run_store.MAP_POSITIONS:
-                weights = run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
+                weights = run_store.load_weights(stored.results, record.id, record.fingerprints.get("trained_weights"))
                 positions.append((label, weights["source.positions"]))
     return positions
 
@@ -183,7 +177,7 @@ def _first_completed(tables: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:
     return [(f"{label}, seed {record.spec.seed}", record) for label, record in first.items()]
 
 
-def attention(tables: Sequence[RunTable], results: Path, texts: CorpusTexts) -> dict[str, Any] | None:
+def attention(tables: Sequence[RunTable], stored: StoredFiles, texts: CorpusTexts) -> dict[str, Any] | None:
     """Return the stored attention of each row's first completed run; None if no run has any.
 
     Without the text of the corpus, source words are numbers from 1.
@@ -196,11 +190,11 @@ def attention(tables: Sequence[RunTable], results: Path, texts: CorpusTexts) -> 
     for label, record in runs:
         if len(data) == MOST_ATTENDED:
             break
-        maps = run_store.load_attention(results, record.id, record.fingerprints.get("attention"))
+        maps = stored.attention(record)
         maps = {sentence: weights for sentence, weights in maps.items() if weights.size <= MOST_WEIGHTS}
         if maps:
             text = texts.get(record.spec.data)
-            data.append({"label": label, "sentences": _attended(record, maps, results, text)})
+            data.append({"label": label, "sentences": _attended(record, maps, stored, text)})
             numbered = numbered or text is None
     if not data:
         return None
@@ -218,10 +212,10 @@ def attention(tables: Sequence[RunTable], results: Path, texts: CorpusTexts) -> 
 
 
 def _attended(
-    record: RunRecord, maps: Mapping[int, Any], results: Path, text: CorpusText | None
+    record: RunRecord, maps: Mapping[int, Any], stored: StoredFiles, text: CorpusText | None
 ) -> list[dict[str, Any]]:
     """Return the sentences of a run with their weights: per layer and head two digits of percent per pair of words."""
-    hypotheses = {item.sentence: item.tokens for item in _hypotheses(results, record)}
+    hypotheses = {item.sentence: item.tokens for item in stored.hypotheses(record)}
     sentences = []
     for number, weights in sorted(maps.items()):
         rows, columns = weights.shape[2:]

@@ -48,7 +48,7 @@ GROUPS: dict[Group, str] = {
     "norm and activation": STYLES["bahdanau_gru"].colour,
     "dropout": STYLES["sinusoidal_handmade"].colour,
     "optimiser": STYLES["paper"].colour,
-    "clipping": EXTERNAL_COLOURS[2],
+    "clipping": STYLES["tuned"].colour,
     "embedding": STYLES["torch_reference"].colour,
     "copies and other": EXTERNAL_COLOURS[0],
     "interpreter": INK,

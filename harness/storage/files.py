@@ -239,13 +239,7 @@ def parse_json(content: bytes) -> Any:
             half a surrogate pair, or deep nesting.
     """
     try:
-        value = json.loads(
-            content.decode("utf-8"),
-            parse_constant=_reject_number,
-            parse_float=_parse_float,
-            parse_int=_parse_int,
-            object_pairs_hook=_parse_object,
-        )
+        value = _DECODER.decode(content.decode("utf-8"))
     except RecursionError:
         raise ValueError("nested too deep") from None
     _check_depth(value)
@@ -290,3 +284,11 @@ def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"the name {name[:40]!r} appears twice")
     return value
+
+
+_DECODER = json.JSONDecoder(
+    parse_constant=_reject_number,
+    parse_float=_parse_float,
+    parse_int=_parse_int,
+    object_pairs_hook=_parse_object,
+)

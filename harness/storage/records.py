@@ -131,7 +131,7 @@ def misfits(record: RunRecord) -> Iterator[str]:
     checks += [("environment", name, kind) for name, kind in ENVIRONMENT_TYPES.items() if name in record.environment]
     for part, name, kind in checks:
         value = getattr(record, part)[name]
-        if value is None and part == "environment":
+        if (value is None and part == "environment") or (kind is str and isinstance(value, str)):
             continue
         try:
             from_json(kind, value, f"{part}.{name}")

@@ -20,6 +20,7 @@ import io
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,10 +225,24 @@ def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> li
         if len(line) > LINE_BYTES:
             raise ValueError(f"{path}: line {number} has {len(line):,} bytes: expected at most {LINE_BYTES:,}")
         try:
-            hypotheses.append(from_json(Hypothesis, files.parse_json(line), ""))
+            hypotheses.append(_hypothesis(files.parse_json(line)))
         except ValueError as error:
             raise ValueError(f"{path}: line {number} is not a translation ({error})") from error
     return hypotheses
+
+
+def _hypothesis(value: Any) -> Hypothesis:
+    """Return a translation. Equal tokens are stored once, so that hundreds of runs fit in memory.
+
+    Validation by pydantic takes several times as long and only follows for its message.
+    """
+    if isinstance(value, dict) and value.keys() == {"sentence", "tokens", "text"}:
+        sentence, tokens, text = value["sentence"], value["tokens"], value["text"]
+        are_words = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
+        if type(sentence) is int and sentence >= 0 and are_words and isinstance(text, str):
+            return Hypothesis(sentence, tuple(map(sys.intern, tokens)), text)
+    hypothesis: Hypothesis = from_json(Hypothesis, value, "")
+    return hypothesis
 
 
 def _existing(path: Path) -> Path:
@@ -363,19 +378,6 @@ def check_limits(sentences: int, weights: Arrays) -> None:
         raise ValueError(f"{sentences:,} test sentences: expected at most {SENTENCES_COUNT:,}; use a smaller test set")
     if (size := sum(array.nbytes for array in weights.values())) > WEIGHTS_BYTES:
         raise ValueError(f"{size:,} bytes of weights: expected at most {WEIGHTS_BYTES:,}; use a smaller model")
-
-
-def check_files(results: Path, record: RunRecord) -> None:
-    """Read every file that a report of a run needs. Raises: ValueError naming a damaged one."""
-    digests, folder = record.fingerprints, run_folder(results, record.id)
-    if os.path.lexists(folder / HYPOTHESES):
-        load_hypotheses(results, record.id, digests.get("hypotheses"))
-    if has_sentences(results, record.id):
-        sentences_of(results, record)
-    load_attention(results, record.id, digests.get("attention"))
-    weights, digest = folder / f"{WEIGHTS}.safetensors", digests.get("trained_weights")
-    if digest and os.path.lexists(weights) and files.file_digest(weights, WEIGHTS_BYTES) != digest:
-        raise ValueError(f"{weights}: damaged (its SHA-256 is not that in the record)")
 
 
 # Logs and weights -----------------------------------------------------------------------------------------------------

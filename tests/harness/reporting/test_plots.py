@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,36 @@ def test_every_colour_of_a_plot_is_in_the_style_sheet() -> None:
     style_sheet = (render_html.TEMPLATES / "report.css").read_text(encoding="utf-8")
     names = {value.removeprefix("var(").removesuffix(")") for value in inline_svg.COLOURS.values()}
     assert not [name for name in names if name.startswith("--") and f"{name}: light-dark(" not in style_sheet]
+
+
+DEFICIENCIES = {
+    "none": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "red": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "green": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "blue": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+"""Colours as dichromats see them, in linear RGB. Source: Machado, Oliveira and Fernandes 2009."""
+
+
+def perceived(colours: list[str], deficiency: Any) -> Any:
+    """Return colours in Oklab, where distances are alike everywhere. Source: Ottosson 2020."""
+    shares = np.array([[int(colour[start : start + 2], 16) for start in (1, 3, 5)] for colour in colours]) / 255
+    linear = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(linear @ np.array(deficiency).T, 0, 1)
+    cones = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
+    axes = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    return np.cbrt(seen @ np.array(cones).T) @ np.array(axes).T
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_colours_of_variants_differ_for_the_colour_blind(theme: int) -> None:
+    style_sheet = (render_html.TEMPLATES / "report.css").read_text(encoding="utf-8")
+    pairs = re.findall(r"--series-\d: light-dark\((#\w{6}), (#\w{6})\)", style_sheet)
+    assert len(pairs) == len(plot_style.STYLES)
+    for deficiency in DEFICIENCIES.values():
+        seen = perceived([pair[theme] for pair in pairs], deficiency)
+        distances = np.linalg.norm(seen[:, None] - seen, axis=-1)[np.triu_indices(len(pairs), 1)]
+        assert distances.min() > 0.09
 
 
 def test_curves_need_two_epochs_and_speed_two_points() -> None:

@@ -1,0 +1,69 @@
+"""The files of run folders that a report shows, each read and checked once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from harness.storage import files, run_store
+from harness.storage.records import RunRecord
+from harness.storage.run_store import Hypothesis
+from impls.contract import Arrays, Numbers
+
+T = TypeVar("T")
+
+
+class StoredFiles:
+    """The files of the runs under `results`. Translations and sentence statistics stay in memory once read.
+
+    Every method raises a ValueError that names a damaged file.
+    """
+
+    def __init__(self, results: Path) -> None:
+        self.results = results
+        self._contents: dict[tuple[str, str, str | None], object] = {}
+
+    @classmethod
+    def of(cls, results: Path | StoredFiles) -> StoredFiles:
+        """Return the files under a folder; files that were opened before keep what they have read."""
+        return results if isinstance(results, StoredFiles) else cls(results)
+
+    def folder(self, record: RunRecord) -> Path:
+        """Return the folder of a run."""
+        return run_store.run_folder(self.results, record.id)
+
+    def hypotheses(self, record: RunRecord) -> list[Hypothesis]:
+        """Return the translations of a run; empty if they are not stored."""
+        if not os.path.lexists(self.folder(record) / run_store.HYPOTHESES):
+            return []
+        digest = record.fingerprints.get("hypotheses")
+        return self._once("hypotheses", record, lambda: run_store.load_hypotheses(self.results, record.id, digest))
+
+    def sentences(self, record: RunRecord) -> Arrays | None:
+        """Return the statistics of each test sentence of a run; None if they are not stored."""
+        if not run_store.has_sentences(self.results, record.id):
+            return None
+        return self._once("sentences", record, lambda: run_store.sentences_of(self.results, record))
+
+    def attention(self, record: RunRecord) -> dict[int, Numbers]:
+        """Return the stored attention of a run, as `run_store.load_attention`. It is read at each call."""
+        return run_store.load_attention(self.results, record.id, record.fingerprints.get("attention"))
+
+    def check(self, record: RunRecord) -> None:
+        """Read every file of a run that a report needs."""
+        self.hypotheses(record)
+        self.sentences(record)
+        self.attention(record)
+        weights = self.folder(record) / f"{run_store.WEIGHTS}.safetensors"
+        digest = record.fingerprints.get("trained_weights")
+        if digest and os.path.lexists(weights) and files.file_digest(weights, run_store.WEIGHTS_BYTES) != digest:
+            raise ValueError(f"{weights}: damaged (its SHA-256 is not that in the record)")
+
+    def _once(self, kind: str, record: RunRecord, read: Callable[[], T]) -> T:
+        key = (kind, record.id, record.fingerprints.get(kind))
+        if key not in self._contents:
+            self._contents[key] = read()
+        content: T = self._contents[key]  # type: ignore[assignment]
+        return content
