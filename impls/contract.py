@@ -45,7 +45,8 @@ def _reject(settings: object, name: str, accepted: str) -> NoReturn:
 
 def _check_choices(settings: object) -> None:
     """Raise ValueError for the first Literal field whose value is not one of its choices."""
-    for name, choices in _choices(type(settings)).items():
+    kind: Any = type(settings)
+    for name, choices in _choices(kind).items():
         if getattr(settings, name) not in choices:
             _reject(settings, name, " or ".join(map(repr, choices)))
 

@@ -245,7 +245,7 @@ def _effects(sample: Sample, names: Sequence[str], matrix: Reals) -> list[Effect
     tested = np.flatnonzero(is_complete)
     if len(tested):
         for index, effect in zip(tested, _untested(sample, matrix[tested], has_sums[tested]), strict=True):
-            effects[index] = replace(effect, label=names[index])
+            effects[index] = replace(effect, label=effects[index].label)
     if len(tested) and n >= LEAST_SEEDS:
         with_sums = np.where(has_sums[tested][:, None], matrix[tested][:, complete], 0.0)
         of_sentences = inference.quadratic(sample.shared[np.ix_(complete, complete)], with_sums)

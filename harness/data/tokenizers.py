@@ -25,6 +25,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "sentencepiece-unigram": ("sentencepiece",),
     "whitespace": (),
 }
+EQUAL_TEXTS = 50_000
+"""The detokenised texts in memory: runs have many translations in common, and a check detokenises those of all."""
 SPACE_MARK = "\u2581"
 BPE_MARK = "@@"
 UNKNOWN_TEXT = "\u2047"
@@ -97,7 +99,7 @@ class SpacyTokenizer:
         return [_cased(token.text, self.case) for token in self._tokenizer(text)]
 
     def detokenise(self, tokens: Sequence[str]) -> str:
-        return _detokenise(tokens, self.language)
+        return _detokenise(tuple(tokens), self.language)
 
 
 class MosesTokenizer:
@@ -115,7 +117,7 @@ class MosesTokenizer:
         return tokens
 
     def detokenise(self, tokens: Sequence[str]) -> str:
-        return _detokenise(tokens, self.language)
+        return _detokenise(tuple(tokens), self.language)
 
 
 class MosesBpeTokenizer:
@@ -146,7 +148,7 @@ class MosesBpeTokenizer:
 
     def detokenise(self, tokens: Sequence[str]) -> str:
         text = " ".join(_with_unknown_text(tokens)).replace(f"{BPE_MARK} {UNKNOWN_TEXT}", f" {UNKNOWN_TEXT}")
-        return _detokenise(text.replace(f"{BPE_MARK} ", "").removesuffix(BPE_MARK).split(), self.language)
+        return _detokenise(tuple(text.replace(f"{BPE_MARK} ", "").removesuffix(BPE_MARK).split()), self.language)
 
 
 class SentencePieceTokenizer:
@@ -259,14 +261,15 @@ def _import(library: str) -> Any:
 # Detokenising ---------------------------------------------------------------------------------------------------------
 
 
-def _detokenise(tokens: Sequence[str], language: str) -> str:
+@functools.lru_cache(maxsize=EQUAL_TEXTS)
+def _detokenise(tokens: tuple[str, ...], language: str) -> str:
     """Return the text of Moses or spaCy tokens.
 
     spaCy also splits "t-shirt" at its hyphen, "est-ce" before its hyphen, "don't" before "n't" and "#8" after "#".
     """
-    tokens = [token for token in _with_unknown_text(tokens) if token.strip()]
+    words = [token for token in _with_unknown_text(tokens) if token.strip()]
     joined: list[str] = []
-    for token, after in zip(tokens, [*tokens[1:], ""], strict=False):
+    for token, after in zip(words, [*words[1:], ""], strict=False):
         before = joined[-1] if joined else ""
         if token == "-" and before[-1:].isalnum() and after[:1].isalnum():
             joined.append("@-@")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -172,13 +173,18 @@ def differences(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of the installed packages that can change a result."""
-    installed = {}
+    return dict(_installed())
+
+
+@functools.cache
+def _installed() -> tuple[tuple[str, str], ...]:
+    pairs = []
     for name in PACKAGES:
         try:
-            installed[name] = metadata.version(name)
+            pairs.append((name, metadata.version(name)))
         except metadata.PackageNotFoundError:
             continue
-    return installed
+    return tuple(pairs)
 
 
 def commit() -> dict[str, Any] | None:

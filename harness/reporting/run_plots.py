@@ -193,10 +193,12 @@ def curve_data(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChar
 def curve_reading(
     rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart, picture: Figure
 ) -> dict[str, Any]:
-    """Return where each epoch is in each panel, and the values there. Units: points from the left and top."""
+    """Return where each epoch is in each panel, and the values there. Units: points from the left and top.
+
+    `picture` is that of `learning_curves`.
+    """
     table = curve_data(rows, labels, chart).rows
     names = [name for name, _ in chart.lines.values()]
-    picture.draw_without_rendering()
     height, scale = picture.get_figheight() * 72, 72 / picture.dpi
     panels = []
     for index, (axes, panel) in enumerate(zip(picture.axes, _panels(rows, labels, chart), strict=False)):

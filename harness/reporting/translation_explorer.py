@@ -18,6 +18,8 @@ from harness.experiments.specs import Case
 
 ROOM_BYTES = 1_250_000
 """The size of the compressed translations of a page, at most."""
+LARGE = 4
+"""The size of the texts in units of the room from which on they may not fit when compressed."""
 STATIC_EXAMPLES = 3
 """The sentences that a page shows without scripts."""
 
@@ -91,8 +93,12 @@ def explorer(
             the last sentences.
     """
     seeds = sorted({column.seed for column in columns})
-    included, selected, data = list(seeds), list(columns), {}
     numbers = sorted({number for column in columns for number in column.sentences})
+    included, selected, data = list(seeds), list(columns), {}
+    if sum(len(text) for column in columns for text in column.sentences.values()) > LARGE * room_bytes:
+        # Compressing all seeds takes seconds: one seed shows how many may fit.
+        size = len(packed(_data([column for column in columns if column.seed == seeds[0]], seeds[:1], numbers, (), ())))
+        included = seeds[: math.ceil(1.1 * room_bytes / size)]
     total = len(numbers)
     while included and numbers:
         selected = [column for column in columns if column.seed in included]

@@ -46,7 +46,7 @@ JSON_DEPTH = 50
 """The largest nesting depth of JSON; records have a depth of five."""
 
 _CANNOT_FLUSH_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def parse_json(content: bytes) -> Any:
     except RecursionError:
         raise ValueError("nested too deep") from None
     _check_depth(value)
-    if _SURROGATE.search(content):
+    if SURROGATE.search(content):
         canonical_json(value).encode()
     return value
 

@@ -16,21 +16,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
-from annotated_types import Ge
 
-from harness.experiments.serialization import canonical_json, from_json, to_json
+from harness.experiments.serialization import canonical_json, to_json
 from harness.storage import files, tensors
+from harness.storage.hypotheses import SENTENCES_COUNT, parse_hypotheses
+from harness.storage.hypotheses import Hypothesis as Hypothesis
 from harness.storage.records import RunRecord, misfits, record_from_json
 from harness.storage.tensors import Headers, TensorHeader
 from harness.text import brief
@@ -46,8 +44,6 @@ SENTENCES, ATTENTION = "sentences.safetensors", "attention.safetensors"
 SEAL = files.SEAL
 
 HYPOTHESES_BYTES = 24 * 2**20
-LINE_BYTES = 2**20
-SENTENCES_COUNT = 50_000
 SENTENCES_BYTES = 16 * 2**20
 ATTENTION_BYTES = 16 * 2**20
 WEIGHTS_BYTES = 512 * 2**20
@@ -66,15 +62,6 @@ COLUMNS = 64
 
 class RunFailed(Exception):
     """A run failed through no fault of its settings; its record has the status "failed" and the reason."""
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """The translation of a test sentence: as tokens without special words, and as text."""
-
-    sentence: Annotated[int, Ge(0)]
-    tokens: tuple[str, ...]
-    text: str
 
 
 def run_folder(results: Path, run_id: str) -> Path:
@@ -218,31 +205,10 @@ def load_hypotheses(results: Path, run_id: str, digest: str | None = None) -> li
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
     if digest is not None and hashlib.sha256(content).hexdigest() != digest:
         raise ValueError(f"{path}: damaged (its SHA-256 is not {digest})")
-    if (lines := content.count(b"\n")) > SENTENCES_COUNT:
-        raise ValueError(f"{path}: {lines:,} lines: expected at most {SENTENCES_COUNT:,}")
-    hypotheses = []
-    for number, line in enumerate(io.BytesIO(content or b"\n"), start=1):
-        if len(line) > LINE_BYTES:
-            raise ValueError(f"{path}: line {number} has {len(line):,} bytes: expected at most {LINE_BYTES:,}")
-        try:
-            hypotheses.append(_hypothesis(files.parse_json(line)))
-        except ValueError as error:
-            raise ValueError(f"{path}: line {number} is not a translation ({error})") from error
-    return hypotheses
-
-
-def _hypothesis(value: Any) -> Hypothesis:
-    """Return a translation. Equal tokens are stored once, so that hundreds of runs fit in memory.
-
-    Validation by pydantic takes several times as long and only follows for its message.
-    """
-    if isinstance(value, dict) and value.keys() == {"sentence", "tokens", "text"}:
-        sentence, tokens, text = value["sentence"], value["tokens"], value["text"]
-        are_words = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
-        if type(sentence) is int and sentence >= 0 and are_words and isinstance(text, str):
-            return Hypothesis(sentence, tuple(map(sys.intern, tokens)), text)
-    hypothesis: Hypothesis = from_json(Hypothesis, value, "")
-    return hypothesis
+    try:
+        return parse_hypotheses(content)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _existing(path: Path) -> Path:

@@ -25,7 +25,7 @@ from harness.analysis.effects import Method
 from harness.analysis.leaderboard import analyse_bench
 from harness.cli.main import main
 from harness.experiments.suites import FULL_VARIANTS
-from harness.reporting import bench_headline, bench_report
+from harness.reporting import bench_headline, bench_report, models_report
 from harness.reporting.translation_explorer import TranslationColumn, explorer, marked
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -208,6 +208,12 @@ def test_learned_positions_are_drawn_where_weights_are_stored(page: str, tmp_pat
     assert "Learned positions of learned_positions, seed 0" in page
     without = write([record()], tmp_path, results=tmp_path).read_text(encoding="utf-8")
     assert "Learned positions of" not in without
+
+
+def test_names_of_rows_break_at_underscores_only_and_columns_of_models_are_explained(page: str, tmp_path: Path) -> None:
+    assert '<span class="value">learned_<wbr>positions</span>' in page
+    models = models_report.write(tmp_path).read_text(encoding="utf-8")
+    assert 'title="Gaussian error linear unit' in models.partition(">gelu, derivative</th>")[0].rpartition("<th")[2]
 
 
 def test_figures_of_the_leaderboard_are_the_records(page: str, stored: tuple[Path, list[RunRecord]]) -> None:
