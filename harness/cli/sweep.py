@@ -256,11 +256,13 @@ def dry_run(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
     jobs, _ = jobs_and_gpus(specs, arguments)
     forecast = forecast_runs(missing, arguments.results, jobs)
     sizes = disk_bytes(missing)
-    for spec, name in zip(specs, run_names(specs), strict=True):
+    names = run_names(specs)
+    width = max(map(len, names))
+    for spec, name in zip(specs, names, strict=True):
         estimate = forecast.estimates.get(spec.id)
         seconds = estimate.seconds(forecast.progress.get(spec.id, 0.0)) if estimate else None
         size = f"{sizes[spec.id] / 2**20:,.0f} MiB" if sizes.get(spec.id) else ""
-        say(f"  {name:40}  {statuses.get(spec.id) or duration(seconds):>12}  {size:>9}  {spec.id}")
+        say(f"  {name:{width}}  {statuses.get(spec.id) or duration(seconds):>12}  {size:>9}  {spec.id}")
     total = duration(forecast.seconds() if missing else 0.0)
     say(
         f"{len(missing)} of {count(len(specs), 'run')} to run, {jobs} at once: {total}, "

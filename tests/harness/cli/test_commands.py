@@ -87,6 +87,14 @@ def test_busy_machine_gives_one_warning(
     assert capsys.readouterr().err.count(f"the load average is {load} on 2 cores: ") == warnings
 
 
+def test_dry_run_lists_runs_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    long_names = ["--variant", "sinusoidal_handmade", "--framework", "torch", "--framework", "keras"]
+    assert main(["bench", *SMALL, *long_names, "--seed", "0", "--dry-run"]) == 0
+    lines = [line for line in capsys.readouterr().out.split("\n") if "MiB  sinusoidal_handmade-" in line]
+    assert len(lines) == 2
+    assert len({line.index("sinusoidal_handmade-") for line in lines}) == 1
+
+
 def test_score_reports_a_changed_score(
     trained: tuple[Path, RunRecord], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
