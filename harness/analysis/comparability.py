@@ -141,7 +141,7 @@ def _settings(record: RunRecord) -> dict[str, str]:
         "python": environment.get("python"),
         **{f"version of {name}": version for name, version in versions.items()},
         **(environment.get("variables") or {}),
-        "commit": commit and f"{str(commit.get('digest'))[:12]}{dirty}",
+        "commit": f"{str(commit.get('digest'))[:12]}{dirty}" if commit else None,
         "machine": machine(record),
         "resumed": environment.get("resumed_after_epochs") or None,
     }

@@ -158,12 +158,13 @@ def test_budgets_are_compared_only_if_allowed_and_losses_only_on_the_same_words(
 
 
 def test_different_settings_and_versions_are_listed(variant_pair: Path) -> None:
-    environment = {**record(SECOND, 0).environment, "versions": {"torch": "9.9"}, "python": "3.13.1"}
+    environment = {**record(SECOND, 0).environment, "versions": {"torch": "9.9"}, "python": "3.13.1", "commit": None}
     save_record(variant_pair, SECOND, 0, environment=environment)
     settings = {setting.name: setting.values for setting in compared(variant_pair).settings}
     assert settings["variant"] == (FIRST, SECOND)
     assert settings["recipe.activation"] == ("relu", "gelu")
     assert settings["version of torch"] == ("2.13.0", "9.9 / 2.13.0")
+    assert settings["commit"][1].startswith("none / ")
     assert "training.epochs" not in settings
     assert "seed" not in settings
 
