@@ -200,9 +200,9 @@ def test_the_explorer_searches_filters_pages_and_marks(report: Path, open_page: 
     def count() -> str:
         return str(part.locator(".count").inner_text())
 
-    assert count() == f"1 to 5 of {COUNT} sentences"
+    assert count() == f"1 to 3 of {COUNT} sentences"
     part.locator('[data-turn="1"]').click()
-    assert count() == f"6 to 10 of {COUNT} sentences"
+    assert count() == f"4 to 6 of {COUNT} sentences"
     control("search").fill("#7")
     assert [title.split(",")[0] for title in view.visible_texts(".explorer h4")] == ["Sentence 7"]
     assert pages_factory.SOURCE in part.locator(".sentences").inner_text()
@@ -213,12 +213,12 @@ def test_the_explorer_searches_filters_pages_and_marks(report: Path, open_page: 
     assert count() == "0 to 0 of 0 sentences"
     for box in part.locator('[data-control="side"]').all()[1:]:
         box.uncheck()
-    assert count() == f"1 to 5 of {COUNT} sentences"
+    assert count() == f"1 to 3 of {COUNT} sentences"
     control("kind").select_option("differ")
     assert count() == "0 to 0 of 0 sentences"
     for box in part.locator('[data-control="side"]').all():
         box.check()
-    assert count() == f"1 to 5 of {COUNT} sentences"
+    assert count() == f"1 to 3 of {COUNT} sentences"
     assert part.locator("ins").count() > 10
     assert part.locator("del").count() > 10
     control("against").select_option("")
