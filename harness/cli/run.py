@@ -77,7 +77,6 @@ def _execute_options(arguments: argparse.Namespace, guard: SignalGuard) -> int:
     if records:
         say(f"{spec.id}: already {records[0].status}; remove its folder to run it again")
         return _report(records[0], arguments.results)
-    sweep.warn_of_load()
     display = Display(sys.stderr, names={spec.id: run_names([spec])[0]})
     settings = ProcessSettings(
         command=arguments.typed,

@@ -16,7 +16,6 @@ from harness.execution import launcher, local
 from harness.processes import machine
 from harness.storage import files, run_store
 from harness.storage.records import RunRecord
-from harness.training import train
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
 
@@ -72,14 +71,13 @@ def test_bench_trains_reports_and_repeats_only_failed_runs(
 
 
 @pytest.mark.parametrize(("load", "warnings"), [(9.5, 1), (2.0, 0)])
-@pytest.mark.parametrize("command", ["run", "bench --seed 0,1 --jobs 1 --variant", "ablate --field norm --base"])
+@pytest.mark.parametrize("command", ["bench --seed 0,1 --jobs 1 --variant", "ablate --field norm --base"])
 def test_busy_machine_gives_one_warning(
     command: str, load: float, warnings: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(machine, "load_average", lambda: load)
     monkeypatch.setattr(machine, "cores", lambda: 2)
     monkeypatch.setattr(local, "execute", lambda *_, **settings: launcher.Outcome())
-    monkeypatch.setattr(train, "run", lambda spec, *_, **settings: RunRecord(id=spec.id, spec=spec, status="failed"))
     sweep.warn_of_load.cache_clear()
     for epochs in ("1", "2"):  # as after the pilots of `ablate --tune-rate`
         main([*command.split(), "learned_positions", *SMALL, "--epochs", epochs])
