@@ -36,8 +36,8 @@ pytestmark = pytest.mark.usefixtures("single_thread")
 RECIPES = all_recipes()
 FAMILIES = pytest.mark.parametrize("recipe", [BASE, GRU, REFERENCE], ids=["transformer", "gru", "torch_reference"])
 UNCLIPPED = Training(clip_norm=None, label_smoothing=0.1)
-CLOSE = 1e-6
-"""The rounding error of float32, relative to the largest value."""
+CLOSE = 1e-5
+"""The rounding error of sums in float32, relative to the largest value; it depends on the processor."""
 
 
 def random_batch(rows: int = 2 * GROUP_ROWS + 6) -> Batch:

@@ -131,5 +131,5 @@ def test_check_help_states_what_no_inspection_detects(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         main(["check", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    for words in ("No inspection of records can detect", "losses", "seeds left out", "--rerun N", "cannot tell"):
+    for words in ("No inspection of records can detect", "losses", "were left out", "--rerun N", "cannot tell"):
         assert words in text
