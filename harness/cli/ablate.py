@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument(
         "--field",
-        type=options.ablation_field,
+        type=_field,
         action="append",
         metavar="FIELD[=LEVEL,...]",
         help=f"a field to change, and to which levels (default: all); repeatable (default: all of "
@@ -61,6 +61,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     sweep.add_options(parser)
     options.add_runs(parser)
+
+
+def _field(text: str) -> str:
+    """Check the value of `ablate --field`."""
+    try:
+        ablation_grids.parse_field(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.console import say
-from harness.experiments import ablation_grids, specs
+from harness.experiments import specs
 from harness.experiments.overrides import overridden
 from harness.experiments.serialization import RECIPE_TYPES
 from harness.experiments.specs import DataSpec, FileSpec, RunSpec
@@ -103,15 +103,6 @@ def learning_rates(text: str) -> tuple[float, ...]:
             f"{text!r}: give two or more different learning rates above 0, separated by commas, such as 5e-4,1e-3,2e-3"
         )
     return tuple(rates)
-
-
-def ablation_field(text: str) -> str:
-    """Check the value of `ablate --field`."""
-    try:
-        ablation_grids.parse_field(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text
 
 
 # Options --------------------------------------------------------------------------------------------------------------

@@ -300,11 +300,12 @@ def forecast_runs(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
         return Forecast({}, jobs)
     datasets, rate, cores = _datasets(specs), eta.core_rate(), machine.cores()
     estimates, progress = {}, {}
+    finished_run = functools.cache(run_store.finished)
     for spec in specs:
         dataset = datasets[spec.data]
         estimates[spec.id] = eta.estimate(spec, dataset, rate * min(spec.threads, cores))
         updates = checkpoint.updates_done(results, spec.id) / eta.all_updates(spec, dataset)
-        progress[spec.id] = 1.0 if reuse.same_training(results, spec) else min(1.0, updates)
+        progress[spec.id] = 1.0 if reuse.same_training(results, spec, finished=finished_run) else min(1.0, updates)
     return Forecast(estimates, jobs, progress)
 
 

@@ -135,10 +135,9 @@ def _training(record: RunRecord) -> str:
 
 
 def _commit(record: RunRecord) -> str:
-    value = record.environment.get("commit")
-    digest = value.get("digest") if isinstance(value, dict) else value
-    changes = " with uncommitted changes" if isinstance(value, dict) and value.get("dirty") else ""
-    return f"`{short_line(str(digest), longest=60)}`{changes}" if digest else "unknown"
+    commit = record.environment.get("commit") or {}
+    changes = " with uncommitted changes" if commit.get("dirty") else ""
+    return f"`{short_line(str(commit['digest']), longest=60)}`{changes}" if commit.get("digest") else "unknown"
 
 
 def _tokens(dataset: Dataset) -> str:

@@ -46,7 +46,13 @@ def reusable_records(
     return records
 
 
-def same_training(results: Path, spec: RunSpec, environment: dict[str, Any] | None = None) -> RunRecord | None:
+def same_training(
+    results: Path,
+    spec: RunSpec,
+    environment: dict[str, Any] | None = None,
+    *,
+    finished: Callable[[Path, str], RunRecord | None] = run_store.finished,
+) -> RunRecord | None:
     """Return the record of a completed run whose training is that of `spec`, and whose weights are stored; else None.
 
     Such a run differs only in its test set, beam or length penalty.
@@ -55,9 +61,10 @@ def same_training(results: Path, spec: RunSpec, environment: dict[str, Any] | No
         results: The folder of results.
         spec: The run to find a training for.
         environment: Runs that were trained with another arithmetic than in this environment do not count.
+        finished: Reads the record of a finished run; with a cache if many runs of a folder are looked up.
     """
     for path in sorted(results.glob(f"{spec.id.rpartition('-')[0]}-*")):
-        record = run_store.finished(results, path.name)
+        record = finished(results, path.name)
         if record is None or record.status != "completed" or _tested_alike(record.spec, spec) != spec:
             continue
         if environment and arithmetic_differences(record.environment, environment, spec.computes):

@@ -34,6 +34,9 @@ from impls.weights import embedding_rms
 RESUMED = ("resumed_after_epochs", "resumed_after_updates", "checkpoint_fallbacks", "earlier_processes")
 """Fields of `RunRecord.environment` that describe earlier, interrupted processes of the same run."""
 
+TRAINING_DIGESTS = ("batches", "stream", "weights_after", "weights")
+"""The fingerprints of the training of a run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
@@ -248,26 +251,27 @@ class _Run:
         diverged = [name for name, weight in weights.items() if not np.isfinite(weight).all()]
         if diverged:
             return self.record("diverged", f"{epochs}: the weights kept are not finite: {', '.join(diverged)}")
+        reason = self._measure(weights)
+        return self.record("diverged", f"{epochs}: {reason}") if reason else self.record("completed")
+
+    def _measure(self, weights: Arrays) -> str:
+        """Measure weights on the test set and store them with the results; return why that is impossible, or ""."""
+        results, run_id = self.results, self.spec.id
         # The training state does not change from here on, so a signal may interrupt anything.
         with self.options.guard.interruptible():
             self.model.set_weights(weights)
             self.progress.start_translation()
             measured = measure(self.model, self.dataset, self.spec.decoding, on_batch=self.progress.translated)
             if not has_perplexity(measured.scores["test_loss"]):
-                reason = f"{epochs}: the test loss is not finite, or beyond {OVERFLOW_NATS:.0f} nats"
-                return self.record("diverged", reason)
-            self._store(measured, weights)
-            return self.record("completed")
-
-    def _store(self, measured: TestResults, weights: Arrays) -> None:
-        results, run_id = self.results, self.spec.id
-        self.measured = measured
-        self.stored = {
-            "hypotheses": run_store.save_hypotheses(results, run_id, measured.hypotheses),
-            "trained_weights": run_store.save_weights(results, run_id, weights),
-            "sentences": run_store.save_sentences(results, run_id, measured.sentences),
-            "attention": run_store.save_attention(results, run_id, measured.attention),
-        }
+                return f"the test loss is not finite, or beyond {OVERFLOW_NATS:.0f} nats"
+            self.measured = measured
+            self.stored = {
+                "hypotheses": run_store.save_hypotheses(results, run_id, measured.hypotheses),
+                "trained_weights": run_store.save_weights(results, run_id, weights),
+                "sentences": run_store.save_sentences(results, run_id, measured.sentences),
+                "attention": run_store.save_attention(results, run_id, measured.attention),
+            }
+        return ""
 
     def same_training(self) -> tuple[RunRecord, Arrays] | None:
         """Return a run whose training this run can use, and its weights; None if there is none, or a checkpoint."""
@@ -286,31 +290,30 @@ class _Run:
 
     def measure_again(self, trained: RunRecord, weights: Arrays) -> RunRecord:
         """Measure the weights of a run with the same training on the test set of this one."""
-        self.model.set_weights(weights)
         self._remark(f"is not trained: its weights are those of {trained.id}")
-        with self.options.guard.interruptible():
-            self.progress.start_translation()
-            measured = measure(self.model, self.dataset, self.spec.decoding, on_batch=self.progress.translated)
-            self._store(measured, weights)
-        tested = self.record("completed")
+        reason = self._measure(weights)
+        tested = self.record("diverged" if reason else "completed", reason)
         changed = machine.differences(
             {name: value for name, value in trained.environment.items() if name in self.environment}, self.environment
         )
         process = [{"until_update": trained.curve[-1].updates, **changed}] if changed else []
         history = {name: trained.environment.get(name, []) for name in RESUMED}
         history["earlier_processes"] = [*history["earlier_processes"], *process]
+        training = {name: trained.fingerprints[name] for name in TRAINING_DIGESTS if name in trained.fingerprints}
         return replace(
             trained,
             id=tested.id,
             spec=tested.spec,
+            status=tested.status,
+            reason=tested.reason,
             note=tested.note,
             command=tested.command,
-            fingerprints=trained.fingerprints | self.dataset.digests | self.stored,
+            fingerprints=tested.fingerprints | training,
             environment=self.environment | history | {"trained_as": trained.id},
             sizes=trained.sizes | self.dataset.figures,
             scores=tested.scores,
             signatures=tested.signatures,
-            speed=trained.speed | measured.speed,
+            speed=trained.speed | self.measured.speed,
             decode=tested.decode,
         )
 
