@@ -162,6 +162,30 @@ def test_run_that_differs_only_in_its_test_uses_the_training_of_another(
     assert sweep.forecast_runs([spec], results, 1).progress == {spec.id: 1.0}
 
 
+def test_test_loss_that_is_not_finite_is_a_diverged_run_without_results(
+    completed: tuple[Path, RunRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, first = completed
+    monkeypatch.setattr(train, "has_perplexity", lambda loss: False)
+    record = train.run(other_test_set(first, tmp_path), results)
+    assert (record.status, record.scores, record.environment["trained_as"]) == ("diverged", {}, first.id)
+    assert "the test loss is not finite" in record.reason
+    assert not {"hypotheses", "trained_weights", "sentences", "attention"} & record.fingerprints.keys()
+    assert record.fingerprints["weights_after"] == first.fingerprints["weights_after"]
+
+
+def test_forecast_reads_each_finished_run_once(
+    completed: tuple[Path, RunRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, first = completed
+    reads: list[str] = []
+    finished = run_store.finished
+    monkeypatch.setattr(run_store, "finished", lambda folder, run: reads.append(run) or finished(folder, run))
+    searched = [replace(first.spec, decoding=replace(first.spec.decoding, beam=beam)) for beam in (2, 3, 4)]
+    assert set(sweep.forecast_runs(searched, results, 1).progress.values()) == {1.0}
+    assert reads == [first.id]
+
+
 @pytest.mark.parametrize("change", ["training text", "setting", "weights gone", "weights damaged", "no BLEU per epoch"])
 def test_run_that_differs_in_its_training_is_trained(
     change: str, completed: tuple[Path, RunRecord], tmp_path: Path
