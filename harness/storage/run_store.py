@@ -138,6 +138,7 @@ def completed(results: Path, variant: str) -> list[RunRecord]:
 
 def find(results: Path, prefix: str) -> RunRecord:
     """Return the record whose id is `prefix`, or the only one whose id begins with it. Raises: ValueError."""
+    run_folder(results, prefix)  # refuses what no id can be
     ids = [run_id for run_id in _stored_ids(results) if run_id.startswith(prefix)]
     ids = [prefix] if prefix in ids else ids
     record = _own_record(results, ids[0]) if len(ids) == 1 else None
