@@ -160,7 +160,7 @@ def learned_positions(tables: Sequence[RunTable], stored: StoredFiles) -> list[t
     for label, record in _first_completed(tables):
         recipe = record.spec.recipe
         is_learned = isinstance(recipe, TransformerRecipe) and recipe.positions == "learned"
-        if is_learned and (stored.folder(record) / f"{run_store.WEIGHTS}.json").is_file():
+        if is_learned and run_store.has_weights(stored.results, record.id):
             shape = run_store.stored_shapes(stored.results, record.id).get("source.positions", ())
             if len(shape) == 2 and max(shape) <= run_store.MAP_POSITIONS:
                 weights = run_store.load_weights(stored.results, record.id, record.fingerprints.get("trained_weights"))

@@ -31,7 +31,7 @@ from harness.storage.hypotheses import SENTENCES_COUNT, parse_hypotheses
 from harness.storage.hypotheses import Hypothesis as Hypothesis
 from harness.storage.records import RunRecord, misfits, record_from_json
 from harness.storage.tensors import Headers, TensorHeader
-from harness.text import brief
+from harness.text import brief, first_few
 from impls.contract import Arrays, Numbers
 
 RESULTS = Path("results/local")
@@ -145,7 +145,7 @@ def find(results: Path, prefix: str) -> RunRecord:
     if record is not None:
         return record
     if ids:
-        raise ValueError(f"run {prefix!r}: {len(ids)} ids begin with it ({', '.join(ids[:4])}{', …' * (len(ids) > 4)})")
+        raise ValueError(f"run {prefix!r}: {len(ids)} ids begin with it ({first_few(ids, 4)})")
     raise ValueError(f"run {prefix!r}: there is none in {results}; see them with: python -m harness list")
 
 
