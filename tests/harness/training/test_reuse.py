@@ -186,17 +186,31 @@ def test_forecast_reads_each_finished_run_once(
     assert reads == [first.id]
 
 
-@pytest.mark.parametrize("change", ["training text", "setting", "weights gone", "weights damaged", "no BLEU per epoch"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "train_source",
+        "validation_source",
+        "setting",
+        "arithmetic",
+        "weights gone",
+        "weights damaged",
+        "no BLEU per epoch",
+    ],
+)
 def test_run_that_differs_in_its_training_is_trained(
     change: str, completed: tuple[Path, RunRecord], tmp_path: Path
 ) -> None:
     results, first = completed
     spec, options = other_test_set(first, tmp_path), {}
-    if change == "training text":
-        path = path_of(first, "train_source")
+    if change.endswith("_source"):
+        path = path_of(first, change)
         path.write_text(path.read_text().replace("sentence 3", "sentence 4"))
     elif change == "setting":
         spec = replace(spec, training=replace(spec.training, peak_rate=1e-4))
+    elif change == "arithmetic":
+        versions = {**first.environment["versions"], "torch": "1.0"}
+        run_store.save_record(results, replace(first, environment={**first.environment, "versions": versions}))
     elif change == "weights gone":
         (results / first.id / "weights.json").unlink()
     elif change == "weights damaged":
