@@ -30,8 +30,7 @@ def build(
 
     Args:
         recipe: The architecture.
-        source_vocabulary_size: Number of source tokens, special ones included.
-        target_vocabulary_size: Number of target tokens, special ones included.
+        source_vocabulary_size, target_vocabulary_size: Numbers of tokens, special ones included.
         training: Optimiser and loss settings; `Training()` by default.
         framework: "torch" or "keras".
         backend: The Keras backend, "tensorflow", "jax" or "torch"; by default KERAS_BACKEND, or else "tensorflow".

@@ -9,12 +9,13 @@ Recipes and `Training` raise ValueError for a value that is not accepted; the me
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, NoReturn, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+
+from impls.field_checks import check_choices, check_counts, check_rate, reject
 
 Ids = npt.NDArray[np.int32]
 Numbers = npt.NDArray[np.float32]
@@ -22,9 +23,6 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 SPECIAL_TOKENS = ("<unk>", "<pad>", "<sos>", "<eos>")
 UNK, PAD, SOS, EOS = range(4)
-LARGEST_COUNT, MOST_LAYERS = 65_536, 1_024
-"""Upper bounds for any size in a recipe and for its layers, so that an untrusted record cannot exhaust memory."""
-
 Positions = Literal["learned", "sinusoidal", "rotary", "alibi", "none"]
 EmbeddingScale = Literal["sqrt_width", "none"]
 EmbeddingInit = Literal["xavier", "normal", "width"]
@@ -37,42 +35,6 @@ Schedule = Literal["constant", "inverse_sqrt"]
 Batching = Literal["random", "length", "tokens"]
 Backend = Literal["tensorflow", "jax", "torch"]
 """The Keras backends; the first is the default."""
-
-
-def _reject(settings: object, name: str, accepted: str) -> NoReturn:
-    raise ValueError(f"{type(settings).__name__}.{name}={getattr(settings, name)!r}: expected {accepted}")
-
-
-def _check_choices(settings: object) -> None:
-    """Raise ValueError for the first Literal field whose value is not one of its choices."""
-    kind: Any = type(settings)
-    for name, choices in _choices(kind).items():
-        if getattr(settings, name) not in choices:
-            _reject(settings, name, " or ".join(map(repr, choices)))
-
-
-@functools.cache
-def _choices(kind: type) -> dict[str, tuple[str, ...]]:
-    """Return the accepted values of each Literal field of a dataclass."""
-    hints = get_type_hints(kind).items()
-    return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
-
-
-def _check_counts(settings: object, *names: str) -> None:
-    for name in names:
-        value = getattr(settings, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            _reject(settings, name, "a whole number of at least 1")
-        most = MOST_LAYERS if name == "layers" else LARGEST_COUNT
-        if value > most:
-            _reject(settings, name, f"a whole number of at most {most:,}")
-
-
-def _check_rate(settings: object, name: str) -> None:
-    """Raise ValueError unless the field is a probability below 1."""
-    value = getattr(settings, name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
-        _reject(settings, name, "a number from 0 up to but not including 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,23 +77,23 @@ class TransformerRecipe:
     tying: Tying = "none"
 
     def __post_init__(self) -> None:
-        _check_choices(self)
-        _check_counts(self, "width", "layers", "heads", "ffn_width", "max_length")
-        _check_rate(self, "dropout")
+        check_choices(self)
+        check_counts(self, "width", "layers", "heads", "ffn_width", "max_length")
+        check_rate(self, "dropout")
         for name in ("attention_dropout", "activation_dropout"):
             if getattr(self, name) is not None:
-                _check_rate(self, name)
+                check_rate(self, name)
         if self.head_width is None:
             if self.width % self.heads:
-                _reject(self, "heads", f"a divisor of width={self.width}, unless head_width is given")
+                reject(self, "heads", f"a divisor of width={self.width}, unless head_width is given")
         else:
-            _check_counts(self, "head_width")
+            check_counts(self, "head_width")
         if self.norm_epsilon is not None and not self.norm_epsilon > 0:
-            _reject(self, "norm_epsilon", "a number above 0")
+            reject(self, "norm_epsilon", "a number above 0")
         if self.positions == "sinusoidal" and self.width % 2:
-            _reject(self, "width", "even with positions='sinusoidal'")
+            reject(self, "width", "even with positions='sinusoidal'")
         if self.positions == "rotary" and self.key_width % 2:
-            _reject(self, "head_width", "even (or width / heads even) with positions='rotary'")
+            reject(self, "head_width", "even (or width / heads even) with positions='rotary'")
 
     @property
     def key_width(self) -> int:
@@ -169,8 +131,8 @@ class GruRecipe:
     dropout: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_counts(self, "embedding_width", "width")
-        _check_rate(self, "dropout")
+        check_counts(self, "embedding_width", "width")
+        check_rate(self, "dropout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,10 +154,10 @@ class TorchReferenceRecipe:
     max_length: int = 100
 
     def __post_init__(self) -> None:
-        _check_counts(self, "width", "layers", "heads", "ffn_width", "max_length")
-        _check_rate(self, "dropout")
+        check_counts(self, "width", "layers", "heads", "ffn_width", "max_length")
+        check_rate(self, "dropout")
         if self.width % self.heads:
-            _reject(self, "heads", f"a divisor of width={self.width}")
+            reject(self, "heads", f"a divisor of width={self.width}")
 
     def as_transformer(self) -> TransformerRecipe:
         """Return the `TransformerRecipe` that computes the same function, tensor for tensor."""
@@ -248,26 +210,26 @@ class Training:
     averaged_epochs: int = 0
 
     def __post_init__(self) -> None:
-        _check_choices(self)
-        _check_counts(self, "batch_size", "batch_tokens", "epochs")
+        check_choices(self)
+        check_counts(self, "batch_size", "batch_tokens", "epochs")
         for name in ("beta1", "beta2", "label_smoothing"):
-            _check_rate(self, name)
+            check_rate(self, name)
         if not self.epsilon > 0:
-            _reject(self, "epsilon", "a number above 0")
+            reject(self, "epsilon", "a number above 0")
         if not self.peak_rate >= 0:
-            _reject(self, "peak_rate", "a number of at least 0")
+            reject(self, "peak_rate", "a number of at least 0")
         if self.clip_norm is not None and not self.clip_norm > 0:
-            _reject(self, "clip_norm", "a number above 0, or None for no clipping")
+            reject(self, "clip_norm", "a number above 0, or None for no clipping")
         if not 0 <= self.teacher_forcing <= 1:
-            _reject(self, "teacher_forcing", "a number from 0 to 1")
+            reject(self, "teacher_forcing", "a number from 0 to 1")
         if self.warmup_updates < 0 or (self.schedule == "inverse_sqrt" and self.warmup_updates < 1):
-            _reject(self, "warmup_updates", "a whole number of at least 0 (of at least 1 with inverse_sqrt)")
+            reject(self, "warmup_updates", "a whole number of at least 0 (of at least 1 with inverse_sqrt)")
         if not 0 <= self.averaged_epochs <= self.epochs:
-            _reject(self, "averaged_epochs", f"a whole number from 0 to epochs={self.epochs}")
+            reject(self, "averaged_epochs", f"a whole number from 0 to epochs={self.epochs}")
         if self.patience is not None:
-            _check_counts(self, "patience")
+            check_counts(self, "patience")
             if self.averaged_epochs:
-                _reject(
+                reject(
                     self,
                     "patience",
                     f"None with averaged_epochs={self.averaged_epochs}: early stopping keeps the best epoch",

@@ -11,7 +11,8 @@ from annotated_types import Ge, Le, Lt
 
 from harness.experiments.serialization import ByFamily, canonical_json, check_fields, from_json, to_json
 from harness.text import brief
-from impls.contract import LARGEST_COUNT, Backend, Recipe, Training, TransformerRecipe
+from impls.contract import Backend, Recipe, Training, TransformerRecipe
+from impls.field_checks import LARGEST_COUNT
 
 SCHEMA = 1
 """The version of manifests and exported documents."""

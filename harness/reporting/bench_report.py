@@ -55,6 +55,20 @@ def write(report: Document, records: Sequence[RunRecord], folder: Path) -> Path:
     return pages.write(report, folder)
 
 
+LINKS = Links(
+    (
+        ("Ablation", "ablation/index.html"),
+        ("Speed", "speed/index.html"),
+        ("Models", models_report.PAGE),
+        ("Models", f"../{models_report.PAGE}"),
+        ("Captions", report_sections.CAPTIONS[1]),
+        ("Runs report", "../index.html"),
+        (csv_export.RUNS, csv_export.RUNS),
+        (csv_export.CURVES, csv_export.CURVES),
+    )
+)
+
+
 def document(
     records: Sequence[RunRecord],
     *,
@@ -91,18 +105,7 @@ def document(
         warnings=(*report_sections.corpus_warnings(records), *warnings),
         about=report_sections.about(records),
         blocks=(
-            Links(
-                (
-                    ("Ablation", "ablation/index.html"),
-                    ("Speed", "speed/index.html"),
-                    ("Models", models_report.PAGE),
-                    ("Models", f"../{models_report.PAGE}"),
-                    ("Captions", report_sections.CAPTIONS[1]),
-                    ("Runs report", "../index.html"),
-                    (csv_export.RUNS, csv_export.RUNS),
-                    (csv_export.CURVES, csv_export.CURVES),
-                )
-            ),
+            LINKS,
             *leaderboard_table.sections(tables),
             *outside_figures.blocks(tables),
             *report_sections.curves(tables),

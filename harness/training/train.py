@@ -79,8 +79,7 @@ def run(
     A completed or diverged run is returned as it is. The record of any other is removed when it starts again.
 
     Args:
-        spec: What to run.
-        results: The folder of results.
+        spec, results: What to run, and the folder of results.
         progress, command, note, checkpoint_seconds, guard, resume_anyway, score_every: As in `RunOptions`.
 
     Raises:
@@ -98,8 +97,7 @@ def run(
         resume_anyway=resume_anyway,
         score_every=score_every,
     )
-    existing = reuse.reusable_records(results, [spec])
-    if existing:
+    if existing := reuse.reusable_records(results, [spec]):
         checkpoint_files.remove(results, spec.id)
         return existing[0]
     options.progress(Event(run=spec.id, stage="preparing"))
