@@ -178,7 +178,9 @@ def _learned_positions(tables: Sequence[TableAnalysis], stored: StoredFiles | No
         )
         for number, (label, values) in enumerate(positions, start=1)
     )
-    return [Heading("Learned positions", slug="positions"), Disclosure("Position tables of the encoder", figures)]
+    some = f", the first {len(figures)}" if len(figures) == run_files.MOST_POSITION_TABLES else ""
+    title = f"Position tables of the encoder{some}"
+    return [Heading("Learned positions", slug="positions"), Disclosure(title, figures)]
 
 
 # Significance ---------------------------------------------------------------------------------------------------------

@@ -106,6 +106,8 @@ def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
             panels = [] if judged.mismatches else run_plots.panel_labels(rows, labels, chart)
             if not panels:
                 continue
+            if len(rows) > run_plots.MOST_PANELS:
+                text += f" The first variant and the {run_plots.MOST_PANELS - 1} best of {len(rows)} by test sacreBLEU."
             blocks.append(
                 Figure(
                     f"{slug}-{chart.name}",

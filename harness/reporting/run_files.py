@@ -37,8 +37,8 @@ class CorpusText:
 
 
 CorpusTexts = Mapping[DataSpec, CorpusText]
-MOST_ATTENDED = 12
-"""The rows with attention in a page, at most."""
+MOST_ATTENDED, MOST_POSITION_TABLES = 12, 4
+"""The rows with attention and with position tables in a page, at most."""
 MOST_WEIGHTS = 200_000
 """The attention weights of a sentence in a page, at most; six layers and 40 words have 10,000."""
 
@@ -151,13 +151,15 @@ def _aligned(
 
 
 def learned_positions(tables: Sequence[RunTable], stored: StoredFiles) -> list[tuple[str, Any]]:
-    """Return the encoder's stored position tables [P,D] by label, for the first completed run of each row.
+    """Return the encoder's stored position tables [P,D] by label, for the first completed run of the first rows.
 
     Raises:
         ValueError: A stored file is damaged; the message names it.
     """
     positions = []
     for label, record in _first_completed(tables):
+        if len(positions) == MOST_POSITION_TABLES:
+            break
         recipe = record.spec.recipe
         is_learned = isinstance(recipe, TransformerRecipe) and recipe.positions == "learned"
         if is_learned and run_store.has_weights(stored.results, record.id):

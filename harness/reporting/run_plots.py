@@ -34,7 +34,7 @@ from harness.reporting.plot_style import (
 )
 
 SPEEDS = ("training_tokens_per_second", "decoding_sentences_per_second")
-PANELS_PER_ROW = 4
+PANELS_PER_ROW, MOST_PANELS = 4, 12
 Intervals = Mapping[str, Mapping[str, Interval]]
 """Intervals by metric and label."""
 
@@ -104,9 +104,19 @@ class _Panel:
 def _panels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> list[_Panel]:
     panels = [
         _Panel(row, label, style, {field: _curve(row, field, chart.metric.scale) for field in chart.lines})
-        for row, label, style in zip(rows, labels, row_styles(rows), strict=True)
+        for row, label, style in _in_panels(rows, labels)
     ]
     return [panel for panel in panels if panel.is_curve or not chart.is_optional]
+
+
+def _in_panels(rows: Sequence[TableRow], labels: Sequence[str]) -> list[tuple[TableRow, str, Style]]:
+    """Return label and style of the rows with a panel: of too many rows the first and the best by the main metric."""
+    styled_rows = list(zip(rows, labels, row_styles(rows), strict=True))
+    if len(rows) <= MOST_PANELS:
+        return styled_rows
+    scores = [np.mean(list(row.by_seed(MAIN).values()) or [-math.inf]) for row in rows]
+    best = sorted(range(1, len(rows)), key=lambda index: -scores[index])[: MOST_PANELS - 1]
+    return [styled_rows[index] for index in sorted((0, *best))]
 
 
 def _curve(row: TableRow, field: str, scale: Scale) -> Reals:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -116,6 +117,20 @@ def test_curves_need_two_epochs_and_speed_two_points() -> None:
     assert run_plots.panel_labels(rows([record()]), ["long"], LOSSES) == ["long"]
     assert run_plots.speeds(rows([record()])) == []
     assert len(run_plots.speeds(rows(MANY))) == 2
+
+
+def test_of_many_rows_the_first_and_the_best_have_panels() -> None:
+    recipes = [replace(RECIPES["learned_positions"], dropout=number / 100) for number in range(20)]
+    runs = [
+        replace(run := record(recipe=recipe), scores={**run.scores, "bleu_sacre": 30 - recipe.dropout})
+        for recipe in recipes
+    ]
+    table = rows(random.Random(0).sample(runs, len(runs)))
+    scores = [row.by_seed("bleu_sacre")[0] for row in table]
+    shown = [int(label) for label in run_plots.panel_labels(table, [str(number) for number in range(20)], LOSSES)]
+    assert len(shown) == run_plots.MOST_PANELS
+    assert shown[0] == 0
+    assert min(scores[number] for number in shown[1:]) > max(scores[number] for number in {*range(1, 20)} - {*shown})
 
 
 def test_pareto_front_holds_what_nothing_beats_in_both() -> None:
