@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_runs
 from fault_server import (
+    WANTED,
     Answer,
     Server,
     always,
@@ -44,6 +46,8 @@ from harness.cli.main import main
 from harness.data import cache, corpora, download, multi30k
 from harness.data.multi30k import DataUnavailable
 from harness.experiments.specs import DataSpec
+from harness.training import train
+from impls.contract import Training
 
 DATA_PAGE = ROOT / "docs" / "data.md"
 SILENT = 1.0
@@ -252,6 +256,22 @@ def test_fetch_messages_contain_no_secrets(monkeypatch: pytest.MonkeyPatch, caps
     for word in ("somebody", "cret", "token", "hidden"):
         assert word not in error
     assert "/files/" in error
+
+
+def test_run_on_downloaded_text_stores_no_secrets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Server
+) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good").replace("//", "//somebody:pass8word@", 1))
+    monkeypatch.setenv("SERVICE_TOKEN", "token8word")
+    results, reports = tmp_path / "results", tmp_path / "reports"
+    data, training = DataSpec(tokenizer="whitespace"), Training(batch_size=2, epochs=2)
+    record = train.run(small_runs.spec(data=data, training=training), results)
+    assert (record.status, len(server.asked)) == ("completed", len(WANTED))
+    main(["report", "--results", str(results), "--reports", str(reports)])
+    files = [path for folder in (results, reports) for path in folder.rglob("*") if path.is_file()]
+    assert {"record.json", "index.html", "index.md"} <= {path.name for path in files}
+    for secret in (b"somebody", b"pass8word", b"token8word"):
+        assert [path for path in files if secret in path.read_bytes()] == []
 
 
 def test_public_url_has_no_secrets_and_file_url_keeps_the_query() -> None:
