@@ -46,8 +46,12 @@ def _table(table: Table, width: int) -> str:
         "─" * (len(head) if kind == "p" else wide)
         for head, kind, wide in zip(rows[0], table.columns, widths, strict=True)
     ]
-    rows.insert(1, tuple(rules))
-    parts = ["\n".join(_line(table, row, widths, part) for row in rows) for part in _parts(table, widths, width)]
+    columns = _parts(table, widths, width)
+    shared = set.intersection(*map(set, columns)) if len(columns) > 1 else set()
+    parts = []
+    for part in columns:  # of a triangle that is split, the later parts have empty rows
+        filled = [row for row in rows[1:] if any(row[column] for column in part if column not in shared)]
+        parts.append("\n".join(_line(table, row, widths, part) for row in (rows[0], tuple(rules), *filled)))
     title = f"{short_line(table.title)}:\n\n" if table.title else ""
     return title + "\n\n".join(parts)
 
