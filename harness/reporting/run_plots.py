@@ -143,8 +143,8 @@ def learning_curves(rows: Sequence[TableRow], labels: Sequence[str], chart: Curv
     Bands are 95 % intervals over seeds; × ends a run that did not complete.
     """
     panels, first_field = _panels(rows, labels, chart), next(iter(chart.lines))
-    columns = min(PANELS_PER_ROW, max(len(panels), 2))
-    height = math.ceil(len(panels) / columns)
+    height = math.ceil(len(panels) / PANELS_PER_ROW)
+    columns = max(math.ceil(len(panels) / height), 2)  # 3 and 2 panels rather than 4 and 1
     picture, grid = figure(11, 0.5 + 2.5 * height, rows=height, columns=columns, sharex=True, sharey=True)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
