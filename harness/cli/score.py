@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 from dataclasses import dataclass
@@ -35,7 +36,10 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument(
-        "--run", action="append", metavar="ID", help="a run, or the beginning of its id; repeatable (default: all)"
+        "--run",
+        action="append",
+        metavar="RUN",
+        help="a run's id or the beginning of it, or a variant for all its completed runs; repeatable (default: all)",
     )
     options.add_json(parser, "every recomputed and recorded score")
     options.add_results(parser)
@@ -45,7 +49,8 @@ def command(arguments: argparse.Namespace) -> int:
     """Compare stored with recomputed scores. Returns 0, or 1 if one differs."""
     results: Path = arguments.results
     if arguments.run:
-        chosen = [run_store.find(results, prefix) for prefix in arguments.run]
+        matching = [run_store.completed(results, name) or [run_store.find(results, name)] for name in arguments.run]
+        chosen = list(itertools.chain.from_iterable(matching))
     else:
         chosen = [record for record in run_store.records(results, complain=warn) if record.status == "completed"]
     if not chosen:

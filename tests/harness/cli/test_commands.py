@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import record_folders
 
 from harness.cli import sweep
 from harness.cli.main import main
@@ -117,6 +118,17 @@ def test_score_reports_a_changed_score(
     assert run["scores"]["chrf"]["recomputed"] == pytest.approx(record.scores["chrf"])
     (tmp_path / record.id / "hypotheses.jsonl").write_bytes(b'{"sentence":0,"text":"","tokens":[]}\n')
     assert main(["score", "--results", str(tmp_path)]) == 2
+
+
+def test_score_of_a_variant_scores_all_its_completed_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = record_folders.write_set(tmp_path)
+    papers = [run.id for run in runs if run.spec.variant == "paper"]
+    assert main(["score", "--results", str(tmp_path), "--run", "paper", "--json"]) == 0
+    scored = json.loads(capsys.readouterr().out)
+    assert sorted(run["run"] for run in scored) == sorted(papers)
+    assert len(papers) == 2
+    assert main(["score", "--results", str(tmp_path), "--run", "paper-"]) == 2
+    assert "2 ids begin with it" in capsys.readouterr().err
 
 
 def test_list_skips_records_of_another_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
