@@ -42,10 +42,11 @@ IMPLS_LAYERS = """
     formulas flops weights
     registry recipes
     contract
+    field_checks
 """
 """Likewise for `impls`: variants and frameworks know one another only through the rules below."""
 
-HARNESS_MAY_USE = {"contract", "weights", "recipes", "registry", "formulas", "flops", "__init__"}
+HARNESS_MAY_USE = {"contract", "field_checks", "weights", "recipes", "registry", "formulas", "flops", "__init__"}
 HARNESS_MAY_USE |= {"baselines.protocol"}
 EXCEPTIONS = {("harness.training.self_check", "harness.conformance")}
 
@@ -126,7 +127,9 @@ def test_harness_uses_models_through_the_registry() -> None:
             assert used <= HARNESS_MAY_USE, name
 
 
-@pytest.mark.parametrize("module", ["__init__", "contract", "weights", "recipes", "registry", "formulas", "flops"])
+@pytest.mark.parametrize(
+    "module", ["__init__", "contract", "field_checks", "weights", "recipes", "registry", "formulas", "flops"]
+)
 def test_contract_and_registry_need_numpy_alone(module: str) -> None:
     found = top(imports(modules()[f"impls.{module}"], nested=True))
     assert found <= {"numpy", "impls"} | set(sys.stdlib_module_names)

@@ -6,7 +6,6 @@ import itertools
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 from typing import Any, TypeVar
 
 from harness.experiments.run_names import flat_settings
@@ -249,11 +248,7 @@ def _place_external_variants(by_key: dict[tuple[Any, ...], list[RunRecord]]) -> 
 
 def _title(records: Sequence[RunRecord]) -> str:
     spec = records[0].spec
-    parts = [f"{spec.data.corpus} {spec.data.direction}", spec.data.test_split]
-    if spec.data.files:
-        parts[1] = short_line(PurePath(spec.data.files.test_source).name)
-    elif spec.data.corpus == "captions":
-        parts[1] = "its test split"
+    parts = [f"{spec.data.corpus} {spec.data.direction}", short_line(spec.data.test_set)]
     if spec.data.training_pairs is not None:
         parts.append(f"{spec.data.training_pairs:,} training pairs")
     if any(_is_reduced(record.spec) for record in records):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import typing
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, Lt
@@ -104,6 +105,13 @@ class DataSpec:
     def has_subwords(self) -> bool:
         """Whether tokens are parts of words, so that word-level scores need another tokenizer."""
         return self.tokenizer == "moses-bpe" or self.tokenizer.startswith("sentencepiece")
+
+    @property
+    def test_set(self) -> str:
+        """The name of the test set for readers; only Multi30k has several."""
+        if self.files is not None:
+            return PurePath(self.files.test_source).name
+        return self.test_split if self.corpus == "multi30k" else "its test split"
 
     @property
     def source_language(self) -> str:

@@ -15,7 +15,7 @@ from harness.analysis.sentence_comparison import Sentence, SubsetScores
 from harness.reporting import provenance
 from harness.reporting.document import Block, Heading, Items, Table
 from harness.reporting.formatting import MISSING, bounds, number, p_value, percent, signed
-from harness.text import count
+from harness.text import count, short_line
 
 MATRICES = (MAIN, "chrf", "test_loss")
 """The metrics with a table of all pairs, for three sides or more."""
@@ -57,7 +57,7 @@ def _table_and_notes(title: str, table: Table, notes: Sequence[str]) -> list[Blo
 def _side(side: Side) -> str:
     spec = side.records[0].spec
     return (
-        f"{side.letter}: {side.label}; {spec.data.corpus} {spec.data.direction} {spec.data.test_split}; "
+        f"{side.letter}: {side.label}; {spec.data.corpus} {spec.data.direction}, {short_line(spec.data.test_set)}; "
         f"{BUDGETS[spec.budget].lower()}; {_seeds([record.spec.seed for record in side.records])} "
         f"({provenance.statuses(side.records)})"
     )

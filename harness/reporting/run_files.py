@@ -101,7 +101,7 @@ def _explorer(
     )
     languages = [data.source_language, data.target_language]
     return {
-        "heading": f"{data.corpus} {data.direction}, {data.test_split}",
+        "heading": f"{data.corpus} {data.direction}, {short_line(data.test_set)}",
         "notes": notes,
         "labels": list(dict.fromkeys(side["label"] for side in content.data["sides"])),
         "examples": [asdict(example) for example in content.examples],

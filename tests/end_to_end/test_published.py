@@ -85,7 +85,10 @@ def test_published_captions_page_shows_its_text_and_aligned_words(pages: Path) -
     written = {path.relative_to(pages) for path in (pages / "captions").rglob("*")}
     assert_published(pages)
     assert Path("captions/index.html") in written
-    assert '<option value="attended">' in (pages / "captions" / "index.html").read_text(encoding="utf-8")
+    page = (pages / "captions" / "index.html").read_text(encoding="utf-8")
+    assert '<option value="attended">' in page
+    assert "captions de-en, its test split" in page
+    assert "test_2016_flickr" not in page.partition('id="translations"')[2].partition("<h2")[0]
 
 
 def test_published_speed_page_follows_from_the_published_document(pages: Path) -> None:

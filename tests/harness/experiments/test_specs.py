@@ -93,3 +93,10 @@ def test_data_spec_files_without_corpus_files_are_refused() -> None:
     with pytest.raises(ValueError, match="files"):
         DataSpec(corpus="captions", files=FILES)
     assert DecodingSpec().beam == 1
+
+
+def test_test_set_is_named_for_readers() -> None:
+    names = FileSpec(train_source="a", validation_source="b", test_source="my folder/test.tsv")
+    assert DataSpec(test_split="test_2017_flickr").test_set == "test_2017_flickr"
+    assert DataSpec(corpus="captions").test_set == "its test split"
+    assert DataSpec(corpus="files", files=names).test_set == "test.tsv"
