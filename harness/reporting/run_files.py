@@ -156,7 +156,7 @@ def learned_positions(tables: Sequence[RunTable], stored: StoredFiles) -> list[t
     Raises:
         ValueError: A stored file is damaged; the message names it.
     """
-    positions = []
+    positions: list[tuple[str, Any]] = []
     for label, record in _first_completed(tables):
         if len(positions) == MOST_POSITION_TABLES:
             break
