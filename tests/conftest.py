@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Refused
 from fault_server import Server, running
 from places import FIXTURES, ROOT
 from worker_tasks import Crew, Task
 
+from harness.cli.main import main
 from harness.data import tokenizer_process
 
 
@@ -41,6 +43,42 @@ def processes(cache: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(FIXTURES), str(ROOT)]))
         yield
+
+
+@pytest.fixture(scope="module")
+def offline(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Use an empty cache, no Multi30k, and one thread."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MULTI30K_DIR", str(tmp_path_factory.mktemp("empty") / "missing"))
+        yield
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands write into an empty folder, on a machine without GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.processes.machine.gpus", list)
+
+
+@pytest.fixture
+def unchecked(offline: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `compare` use no corpus, and apply no rule of `check`, which synthetic records would not pass."""
+    monkeypatch.setattr("harness.cli.compare._failures", lambda *_, **__: [])
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Return a function that checks that a command is refused in one line with exit code 2, and returns that line."""
+
+    def check(words: Sequence[str], message: str) -> str:
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("bakeoff: ")
+        assert error.count("\n") == 1
+        assert message in error
+        return error
+
+    return check
 
 
 @pytest.fixture(scope="module")

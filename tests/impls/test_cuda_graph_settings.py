@@ -9,7 +9,6 @@ import pytest
 from small_models import SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE
 
 import impls
-from harness.cli import main as program
 from harness.experiments.overrides import overridden, override
 from harness.experiments.serialization import to_json
 from harness.experiments.specs import RunSpec, spec_from_json
@@ -65,20 +64,3 @@ def test_cuda_graphs_change_run_id_only_if_on() -> None:
 def test_cuda_graphs_settings_in_any_order() -> None:
     for settings in (["cuda_graphs=on", "device=cuda"], ["device=cuda", " cuda_graphs = on"]):
         assert overridden(run(), settings) == run(device="cuda", cuda_graphs="on")
-
-
-@pytest.mark.parametrize(
-    ("line", "where"),
-    [
-        ("run paper --cuda-graphs on", "paper: "),
-        ("run bahdanau_gru --set cuda_graphs=on --device cuda", "bahdanau_gru: "),
-        ("bench --variant paper --cuda-graphs on --device cpu", "paper: "),
-        ("ablate --cuda-graphs on --device cpu --field norm", "learned_positions: "),
-        ("speed --variant torch_reference --device cuda --cuda-graphs on", ""),
-    ],
-)
-def test_cuda_graphs_command_line_error_is_one_line(line: str, where: str, tmp_path: Any, capsys: Any) -> None:
-    assert program.main([*line.split(), "--corpus", "captions", "--results", str(tmp_path)]) == 2
-    (error,) = capsys.readouterr().err.strip().split("\n")
-    assert error.startswith(f"bakeoff: {where}cuda_graphs='on' with ")
-    assert not list(tmp_path.iterdir())

@@ -23,15 +23,8 @@ from harness.evaluation import metrics
 from harness.reporting import formatting
 from harness.storage import run_store
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 SENTENCES = 60
-
-
-@pytest.fixture(autouse=True)
-def _environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-    monkeypatch.setenv("MULTI30K_DIR", str(tmp_path_factory.getbasetemp() / "nothing"))
-    # The environment of synthetic records does not pass the rules of `check`.
-    monkeypatch.setattr("harness.cli.compare._failures", lambda *_, **__: [])
 
 
 def line_of(metric: str, report: str) -> str:

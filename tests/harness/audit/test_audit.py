@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 from check_attempts import ATTEMPTS
 from check_mutations import MUTATIONS, WITH_CORPUS
+from command_line import HEAVY, Refused, imported_by
 from places import ROOT
 from record_edits import FIRST, PAPER, SECOND, edit, read, respecify, write
 from record_factory import record as made_up
@@ -243,20 +242,11 @@ def test_check_explain_prints_a_rule_and_reads_no_record(capsys: pytest.CaptureF
         (["--run", "learned"], "2 ids begin with it"),
         (["--budget", "source"], "no run with the budget 'source'"),
         (["--budget", "fair"], "'fair' is not one of controlled, source"),
+        (["--results", str(ROOT / "docs")], "there is no record in it"),
     ],
 )
-def test_check_bad_input_gives_one_line(
-    valid: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert main(["check", "--results", str(valid), *arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
-def test_check_empty_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--results", str(tmp_path)]) == 2
-    assert "there is no record in it" in capsys.readouterr().err
+def test_check_bad_input_gives_one_line(valid: Path, arguments: list[str], message: str, refused: Refused) -> None:
+    refused(["check", "--results", str(valid), *arguments], message)
 
 
 @pytest.mark.parametrize("variant", ["learned_positions", "counting_model:build"])
@@ -295,15 +285,7 @@ def test_check_early_stop_passes_if_patience_explains_it(tmp_path: Path, monkeyp
 
 
 def test_check_loads_no_framework(valid: Path) -> None:
-    heavy = {"torch", "tensorflow", "jax", "keras", "spacy", "pandas", "matplotlib"}
-    code = (
-        "import sys\nfrom harness.cli.main import main\n"
-        f"assert main(['check', '--results', {str(valid)!r}]) == 0\n"
-        f"print('LOADED', sorted({heavy!r} & set(sys.modules)))\n"
-    )
-    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr
-    assert process.stdout.endswith("LOADED []\n")
+    assert not imported_by("check", "--results", str(valid)) & HEAVY
 
 
 def test_check_downloads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

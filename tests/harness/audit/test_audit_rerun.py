@@ -122,11 +122,6 @@ def test_rerun_runs_are_chosen_by_a_seed(tmp_path: Path, monkeypatch: pytest.Mon
     assert {record.id for record in records} >= set(chosen)
 
 
-def test_rerun_options_without_rerun_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--results", str(tmp_path), "--rerun-epoch"]) == 2
-    assert "--rerun N" in capsys.readouterr().err
-
-
 def test_check_help_states_what_no_inspection_detects(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["check", "--help"])

@@ -1,15 +1,12 @@
-"""`ablate`: the planned runs, bad input, and a grid that is run and reported."""
+"""`ablate`: the planned runs, and a grid that is run and reported."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ablation_factory import tiny_options
-from places import FIXTURES
 
 from harness.cli import ablate, bench
 from harness.cli.main import main, parser
@@ -17,18 +14,8 @@ from harness.execution import local
 from harness.experiments.specs import RunSpec
 from harness.storage import run_store
 
+pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
 TINY = tiny_options("--updates", "2", pairs=200)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("MULTI30K_DIR", str(tmp_path_factory.mktemp("empty") / "missing"))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("PYTHONPATH", str(FIXTURES))
-        patch.setattr("harness.processes.machine.gpus", list)
-        yield
 
 
 def planned(line: list[str]) -> list[RunSpec]:
@@ -67,8 +54,7 @@ def test_set_changes_the_base_and_every_cell() -> None:
     assert {spec.recipe.dropout for spec in specs} == {0.0}  # type: ignore[union-attr]
 
 
-def test_base_can_be_an_external_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_base_can_be_an_external_recipe() -> None:
     Path("mine_to_ablate.py").write_text(
         "from dataclasses import replace\nfrom impls.recipes import PAPER\nMINE = replace(PAPER, positions='rotary')\n"
     )
@@ -77,37 +63,9 @@ def test_base_can_be_an_external_recipe(tmp_path: Path, monkeypatch: pytest.Monk
     assert {spec.recipe.tying for spec in specs} == {"output"}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("--base bahdanau_gru", "base 'bahdanau_gru' is of the family 'gru', which has no field 'positions'"),
-        ("--base torch_reference", "is of the family 'torch_reference'"),
-        ("--base counting_model:build", "is a builder, which has no field"),
-        ("--base papre", "did you mean 'paper'?"),
-        ("--field norms", "did you mean 'norm'?"),
-        ("--field norm=rmz", "did you mean 'rms'?"),
-        ("--field norm --factorial", "--factorial with --field norm alone: give --field twice or more"),
-        ("--corpus multi30k", "MULTI30K_DIR"),
-        ("--set recipe.width=129", "heads=8: expected a divisor of width=129"),
-        ("--budget source", "there is no argument '--budget'"),
-    ],
-)
-def test_bad_input_is_one_line_and_nothing_is_written(
-    line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["ablate", *line.split()]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("bakeoff: ")
-    assert error.count("\n") == 1
-    assert message in error
-    assert os.listdir(tmp_path) == []
-
-
 def test_grid_is_reported_and_only_missing_runs_are_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     line = ["ablate", *TINY, "--field", "norm_order", "--seed", "0"]
     assert main(line) == 0
     output = capsys.readouterr().out

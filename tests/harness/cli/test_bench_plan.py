@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pages_factory
 import pytest
+from command_line import Refused
 from record_factory import record
 
 from harness.analysis.effects import Method
@@ -64,17 +65,8 @@ def no_published_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
 
 
-PLAN = [
-    "bench",
-    "--variant",
-    "learned_positions",
-    "--variant",
-    "paper",
-    "--budget",
-    "controlled",
-    "--suite",
-    "standard",
-]
+PLAN = ["bench", "--variant", "learned_positions", "--variant", "paper"]
+PLAN += ["--budget", "controlled", "--suite", "standard"]
 CAPTIONS = ["--corpus", "captions", "--tokenizer", "whitespace", "--jobs", "1"]
 
 
@@ -112,11 +104,10 @@ def test_plan_prints_seeds_and_time_and_runs_nothing(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.usefixtures("no_published_runs")
-def test_plan_without_a_pilot_names_the_command_for_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_without_a_pilot_names_the_command_for_one(tmp_path: Path, refused: Refused) -> None:
     store_pilot(tmp_path / "results", 0.3, seeds=1)
     line = [*PLAN, *CAPTIONS, "--results", str(tmp_path / "results"), "--plan", "detect=1"]
-    assert main(line) == 2
-    assert "run a pilot first, such as: python -m harness bench --seed 0-2" in capsys.readouterr().err
+    refused(line, "run a pilot first, such as: python -m harness bench --seed 0-2")
 
 
 def test_plan_uses_published_runs_by_default() -> None:
@@ -125,22 +116,6 @@ def test_plan_uses_published_runs_by_default() -> None:
     assert "the published runs in " in runs.source
     assert runs.estimate.noise.degrees >= 2
     assert runs.records
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("0.5", "give detect=NUMBER"),
-        ("detect=0", "the number is positive"),
-        ("detect=nan", "the number is positive"),
-        ("detect=1,bleu_sacer", "did you mean 'bleu_sacre'?"),
-    ],
-)
-def test_bad_goal_is_refused(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--plan", text]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
 
 
 def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import Refused
 
-from harness.cli.main import main
 from harness.execution import launcher
 
 REFUSED = {
@@ -29,19 +29,11 @@ REFUSED = {
 @pytest.mark.parametrize("command", ["bench", "ablate"])
 @pytest.mark.parametrize(("words", "message"), REFUSED.items(), ids=REFUSED.keys())
 def test_options_that_do_not_fit_the_engine_are_refused(
-    command: str,
-    words: str,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     for library in launcher.LIBRARIES.values():
         monkeypatch.setitem(sys.modules, library, None)
     results = tmp_path / "results"
     arguments = ["--corpus", "captions", "--tokenizer", "whitespace", "--results", str(results)]
-    assert main([command, *arguments, *words.split()]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    refused([command, *arguments, *words.split()], message)
     assert not results.exists()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Refused
 
 from harness.cli.main import main, parser
 from harness.cli.options import settings_of
@@ -83,14 +84,9 @@ def test_setting_of_one_variant_applies_to_its_runs_only(capsys: pytest.CaptureF
         ("[set]\nrecipe.layer = 1", "did you mean 'recipe.layers'?"),
     ],
 )
-def test_bad_experiment_file_is_one_line_that_names_the_key(
-    content: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_experiment_file_is_one_line_that_names_the_key(content: str, message: str, refused: Refused) -> None:
     Path("experiment.toml").write_text(content, encoding="utf-8")
-    assert main(["bench", "--corpus", "captions", "--config", "experiment.toml", "--dry-run"]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    refused(["bench", "--corpus", "captions", "--config", "experiment.toml", "--dry-run"], message)
 
 
 @pytest.mark.parametrize(
@@ -103,13 +99,8 @@ def test_bad_experiment_file_is_one_line_that_names_the_key(
         (["bench", "--save-config", "experiment.toml", "--dry-run"], "experiment.toml: File exists"),
     ],
 )
-def test_bad_use_of_experiment_files_is_one_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+def test_bad_use_of_experiment_files_is_one_line(words: list[str], message: str, refused: Refused) -> None:
+    refused(words, message)
 
 
 @pytest.mark.parametrize(

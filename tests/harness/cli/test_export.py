@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from command_line import Refused
 
 from harness.cli.main import main
 from harness.storage.records import RunRecord
@@ -13,14 +14,15 @@ pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
 Trained = tuple[Path, RunRecord]
 
 
-def test_export_writes_the_folder_and_says_where(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_writes_the_folder_and_says_where(
+    trained: Trained, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
     results, record = trained
     line = ["export", "--results", str(results), "--run", record.id[:20], "--to", "safetensors", "--output", "a/b"]
     assert main(line) == 0
     assert capsys.readouterr().out == f"{record.id}: exported to a/b\n"
     assert Path("a/b/README.md").is_file()
-    assert main(line) == 2
-    assert capsys.readouterr().err == "bakeoff: a/b: expected a folder that does not exist or is empty\n"
+    refused(line, "bakeoff: a/b: expected a folder that does not exist or is empty\n")
 
 
 @pytest.mark.parametrize(
@@ -31,12 +33,7 @@ def test_export_writes_the_folder_and_says_where(trained: Trained, capsys: pytes
         (["--output", "x"], "--to"),
     ],
 )
-def test_export_refuses_bad_input(
-    trained: Trained, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_export_refuses_bad_input(trained: Trained, words: list[str], message: str, refused: Refused) -> None:
     results, record = trained
-    assert main(["export", "--results", str(results), "--run", record.id, *words]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert message in error
+    refused(["export", "--results", str(results), "--run", record.id, *words], message)
     assert not Path("x").exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Refused
 from small_runs import TINY, spec
 
 import harness
@@ -133,30 +134,22 @@ def test_translate_prints_every_hundredth_stored_translation(
         (["a", "--beam", "0"], "'0' is not a whole number of at least 1"),
     ],
 )
-def test_translate_refuses_bad_input(
-    trained: Trained, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_translate_refuses_bad_input(trained: Trained, words: list[str], message: str, refused: Refused) -> None:
     Path("latin").write_bytes(b"l\xe4uft")
     Path("empty").write_bytes(b"\n")
     results, record = trained
-    assert main(["translate", "--results", str(results), "--run", record.id, *words]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert message in error
+    refused(["translate", "--results", str(results), "--run", record.id, *words], message)
     assert not Path("x.png").exists()
 
 
-def test_translate_refuses_changed_weights(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_translate_refuses_changed_weights(trained: Trained, tmp_path: Path, refused: Refused) -> None:
     results, record = trained
     run_store.save_record(tmp_path, record)
     for name in ("weights.json", "weights.safetensors"):
         content = bytearray((results / record.id / name).read_bytes())
         content[-1] ^= name.endswith("safetensors")
         (tmp_path / record.id / name).write_bytes(content)
-    assert main(["translate", "--results", str(tmp_path), "--run", record.id, "Ein Hund"]) == 2
-    assert "damaged" in capsys.readouterr().err
+    refused(["translate", "--results", str(tmp_path), "--run", record.id, "Ein Hund"], "damaged")
 
 
 # Several runs, and the test set ---------------------------------------------------------------------------------------
@@ -214,7 +207,7 @@ def test_translate_test_set_with_several_runs_has_scores_of_its_own(
 
 
 def test_translate_refuses_runs_and_options_that_do_not_fit(
-    trained: Trained, second: RunRecord, capsys: pytest.CaptureFixture[str]
+    trained: Trained, second: RunRecord, refused: Refused
 ) -> None:
     results, first = trained
     both = ["translate", "--results", str(results), "--run", first.id, "--run", second.id]
@@ -225,9 +218,6 @@ def test_translate_refuses_runs_and_options_that_do_not_fit(
         (["--beam", "1", "--test", "a"], "--test translates the test set; it takes no sentence"),
         (["--beam", "1", "--test", "--file", "x"], "--test translates the test set; it takes no sentence"),
     ):
-        assert main([*both, *words]) == 2, words
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1
-        assert message in error
+        refused([*both, *words], message)
     with pytest.raises(ValueError, match="there is no run"):
         harness.translate([], ["a"])

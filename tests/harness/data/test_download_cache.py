@@ -19,10 +19,10 @@ import pytest
 from fault_server import (
     DIGESTS,
     WANTED,
-    Answer,
     Server,
     assert_downloaded,
     install,
+    slow,
     stall,
     whole,
 )
@@ -148,14 +148,7 @@ def loading() -> subprocess.Popen[bytes]:
 def test_fetch_concurrent_processes_share_one_download(
     processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
-    def slow(packed: bytes) -> Answer:
-        def answer(handler: Any) -> None:
-            time.sleep(0.3)
-            whole(packed)(handler)
-
-        return answer
-
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good", slow))
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("good", slow(0.3)))
     running_processes = [loading() for _ in range(processes)]
     errors = [process.communicate(timeout=60)[1] for process in running_processes]
     assert [process.returncode for process in running_processes] == [0] * processes, errors

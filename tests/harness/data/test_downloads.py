@@ -35,6 +35,7 @@ from fault_server import (
     promising_less,
     reset,
     send,
+    slow,
     stall,
     status,
     whole,
@@ -284,14 +285,7 @@ def test_fetch_all_files_share_a_time_limit(monkeypatch: pytest.MonkeyPatch, ser
     """A server that is fast enough for each file, but too slow for all, is abandoned too."""
     monkeypatch.setattr(download, "TOTAL_SECONDS", 1.5)
 
-    def slow(packed: bytes) -> Answer:
-        def answer(handler: Any) -> None:
-            time.sleep(0.6)
-            whole(packed)(handler)
-
-        return answer
-
-    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"{server.serve('slow', slow)} {server.serve('good', slow)}")
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", f"{server.serve('slow', slow(0.6))} {server.serve('good', slow(0.6))}")
     started = time.monotonic()
     with pytest.raises(DataUnavailable, match=r"val\.de is not in .*: not all files downloaded after 1\.5 seconds"):
         corpora.load(DataSpec())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from small_runs import TINY, spec
+from test_metrics import scores
 
 from harness.cli.main import main
 from harness.data.batches import evaluation_batches
 from harness.data.dataset import prepare
-from harness.evaluation import metrics as scoring
 from harness.evaluation.evaluate import test_nats as nats_of
 from harness.evaluation.evaluate import test_scores as scores_of
 from harness.evaluation.metrics import SMOOTHING, bleu_from_sums, chrf_from_sums, perplexity_from_sums, score_from_sums
@@ -29,6 +28,7 @@ from harness.storage.records import RunRecord
 from harness.training import train
 from impls.contract import PAD, Batch, Numbers
 
+pytestmark = pytest.mark.usefixtures("cache")
 RUN = spec("learned_positions", TINY)
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "dd", "<unk>"]), max_size=9)
 CORPORA = st.lists(st.tuples(WORDS, WORDS.filter(bool)), min_size=1, max_size=6)
@@ -39,36 +39,14 @@ SENTENCES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-            patch.setenv(name, "1")
-        yield
-
-
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
+def trained(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
     results = tmp_path_factory.mktemp("results")
     return results, train.run(RUN, results)
 
 
 def score(results: Path, *options: str) -> int:
     return main(["score", "--results", str(results), "--run", RUN.id, *options])
-
-
-def scores(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> scoring.Scores:
-    return scoring.score(
-        hypotheses,
-        references,
-        texts=[" ".join(tokens) for tokens in hypotheses],
-        reference_texts=[" ".join(tokens) for tokens in references],
-        moses=hypotheses,
-        reference_moses=references,
-        case="lower",
-        unknown="never",
-    )
 
 
 # Scores of sums -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,20 +26,12 @@ from harness.storage.records import RunRecord
 from harness.training import train
 from impls.contract import Training
 
+pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
 RATES = (5e-4, 1e-3, 2e-3)
 LINE = ["ablate", *tiny_options("--epochs", "1", pairs=100), "--field", "norm_order", "--seed", "0"]
 LINE += ["--tune-rate", "2e-2,1e-3,1e-2"]
 COUNTS = {"pilot": 2 * 3, "controlled": 2, "tuned": 2}
 """The runs of this line: two recipes, three rates, one seed."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setattr("harness.processes.machine.gpus", list)
-        yield
 
 
 def test_pilots_are_the_beginning_of_the_run_at_other_rates_and_another_seed() -> None:
@@ -231,38 +223,3 @@ def test_base_at_its_best_rate_is_not_run_twice() -> None:
 def test_only_diverged_pilots_are_no_failure(budget: Any, status: Any, code: int) -> None:
     record = replace(synthetic_record(budget=budget), status=status)
     assert sweep.SweepResult([record], Outcome([record])).exit_code == code
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("--tune-rate 1e-3", "'1e-3': give two or more different learning rates above 0"),
-        ("--tune-rate 1e-3,0.001", "give two or more different learning rates"),
-        ("--tune-rate 1e-3,fast", "'1e-3,fast': give two or more"),
-        ("--tune-rate 1e-3,-1", "learning rates above 0"),
-        ("--tune-rate 1e-3,nan", "learning rates above 0"),
-        ("--tune-rate 1e-3,inf", "learning rates above 0"),
-        ("--pilot-epochs 2", "--pilot-epochs without --tune-rate: give the learning rates to try"),
-        ("--tune-rate 1e-3,2e-3 --pilot-epochs 4 --corpus captions", "--pilot-epochs 4: give at most 2"),
-        ("--tune-rate 1e-3,2e-3 --pilot-epochs 0", "'0' is not a whole number of at least 1"),
-    ],
-)
-def test_bad_input_is_one_line_and_nothing_is_written(
-    line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["ablate", *line.split()]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("bakeoff: ")
-    assert error.count("\n") == 1
-    assert message in error
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("command", ["run paper", "bench"])
-@pytest.mark.parametrize("budget", ["tuned", "pilot"])
-def test_only_ablate_makes_runs_of_the_tuning_budgets(
-    command: str, budget: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*command.split(), "--budget", budget]) == 2
-    assert "--budget" in capsys.readouterr().err

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from cluster_doubles import install_submitit
+from command_line import Refused
 from interrupted_bench import interrupted_and_gone_on
 from remote_runs import SETTINGS, ReactingStream, assert_same, local_records
 from small_runs import DATA, TINY, spec
 
-from harness.cli.main import main
 from harness.data.dataset import prepare
 from harness.execution import slurm_launcher
 from harness.experiments.specs import RunSpec
@@ -91,14 +91,11 @@ def test_refused_parameters_are_one_line_and_leave_no_job(tmp_path: Path, monkey
     ],
 )
 def test_unavailable_cluster_is_one_line(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     install_submitit(monkeypatch)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert main([*BENCH, "--engine", "slurm", *words, "--results", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    refused([*BENCH, "--engine", "slurm", *words, "--results", str(tmp_path)], message)
 
 
 def test_submission_folder_is_new_and_no_link(tmp_path: Path) -> None:

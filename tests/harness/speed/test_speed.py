@@ -9,12 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import speed_factory
+from command_line import Refused
 from places import ROOT
 
 from harness.cli import speed
@@ -30,16 +30,9 @@ from harness.storage.records import RunRecord
 from impls import flops, registry
 from impls.contract import TransformerRecipe
 
+pytestmark = pytest.mark.usefixtures("cache")
 TINY = ["--corpus", "captions", "--tokenizer", "whitespace", "--set", "data.training_pairs=208", "--threads", "1"]
 TOY = ["speed", "--size", "toy", *TINY]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BAKEOFF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
 
 
 def only(results: Path) -> SpeedDocument:
@@ -119,7 +112,7 @@ def test_speed_measures_a_variant_and_a_baseline(tmp_path: Path, capsys: pytest.
     assert significant_digits(1_000 * ours.training.update_seconds) in output
     assert "GFLOP/s" in output
     page = tmp_path / "reports" / "speed" / "index.html"
-    assert f"The page: {page} " in output
+    assert f"The page: {page} (as Markdown: {page.with_name('index.md')})" in output
     assert f"{document.id}.json" in page.read_text(encoding="utf-8")
 
 
@@ -165,58 +158,22 @@ def with_environment(text: str) -> list[Path]:
     return paths
 
 
-BAD = {
-    "speed --size toi": "did you mean 'toy'?",
-    "speed --baseline plane": "did you mean 'plain'?",
-    "speed --baseline none --baseline plain": "give one or the other",
-    "speed --part trainig": "did you mean 'training'?",
-    "speed --rounds 0": "'0' is not a whole number of at least 1",
-    "speed --variant learned_position": "did you mean 'learned_positions'?",
-    "speed --backend jax --framework torch": "--backend jax requires --framework keras",
-    "speed --beam 2000 --corpus captions --tokenizer whitespace --size toy": "beam=2000",
-    "speed --timeout soon": "'soon' is not a number of seconds",
-    "speed --set recipe.dropot=0.3 --corpus captions": "did you mean 'dropout'?",
-    "speed --corpus captions --tokenizer whitespace --weights nothing": "run 'nothing': there is none in",
-    "speed --corpus captions --tokenizer whitespace --variant torch_reference --framework keras": "torch_reference",
-    "speed --corpus captions --tokenizer whitespace --device tpu": "device 'tpu' is not available",
-}
-
-
-@pytest.mark.parametrize("line", BAD)
-def test_speed_with_bad_input_prints_one_line(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(line.split()) == 2
-    errors = capsys.readouterr().err
-    assert BAD[line] in errors
-    assert errors.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     "option", [["--rounds", "3"], ["--size", "toy"], ["--variant", "paper"], ["--corpus", "captions"], ["--note", "x"],
                ["--set", "recipe.dropout=0"], ["--weights", "x"], ["--train-source", "x"], ["--results", "x"]]
 )  # fmt: skip
 def test_an_option_of_a_measurement_with_a_stored_document_is_rejected(
-    option: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    option: list[str], refused: Refused, empty_folder: None
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["speed", "--from", "x.json", *option]) == 2
-    errors = capsys.readouterr().err
-    assert f"{option[0]} with --from: --from measures nothing, so give one or the other" in errors
-    assert errors.count("\n") == 1
+    message = f"{option[0]} with --from: --from measures nothing, so give one or the other"
+    refused(["speed", "--from", "x.json", *option], message)
 
 
-def test_a_document_that_is_not_there_or_edited_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_that_is_not_there_or_edited_is_one_line(tmp_path: Path, refused: Refused) -> None:
     path = speed_document.save(tmp_path, speed_factory.document())
     path.write_text(path.read_text(encoding="utf-8").replace("Ditto(R)", "Faster(R)"), encoding="utf-8")
     for name, message in ((path, "seal"), (tmp_path / "nothing.json", "cannot be read")):
-        assert main(["speed", "--from", str(name), "--reports", str(tmp_path / "reports")]) == 2
-        errors = capsys.readouterr().err
-        assert message in errors
-        assert str(name) in errors
-        assert errors.count("\n") == 1
+        assert str(name) in refused(["speed", "--from", str(name), "--reports", str(tmp_path / "reports")], message)
     assert not (tmp_path / "reports").exists()
 
 

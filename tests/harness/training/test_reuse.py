@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Refused
 from small_runs import spec
 
 from harness.analysis.selection import Run, Side
@@ -74,7 +75,7 @@ def test_reusable_records_with_changed_files_are_refused(
 
 @pytest.mark.parametrize("command", ["run", "bench", "ablate"])
 def test_changed_files_are_refused_by_every_training_command(
-    completed: tuple[Path, RunRecord], command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    completed: tuple[Path, RunRecord], command: str, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     results, record = completed
     data = record.spec.data
@@ -90,15 +91,13 @@ def test_changed_files_are_refused_by_every_training_command(
     monkeypatch.setattr(sweep, "prepare", lambda *_: None)
     monkeypatch.setattr("harness.processes.machine.gpus", list)
     words = {"run": ["learned_positions"]}.get(command, [])
-    assert main([command, *words, "--results", str(results)]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert f"test_source={path_of(record, 'test_source')} has changed since it was trained on" in error
+    message = f"test_source={path_of(record, 'test_source')} has changed since it was trained on"
+    refused([command, *words, "--results", str(results)], message)
 
 
 @pytest.mark.parametrize("text", ["another", "absent"])
 def test_record_of_someone_else_reads_no_other_local_text(
-    completed: tuple[Path, RunRecord], text: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    completed: tuple[Path, RunRecord], text: str, monkeypatch: pytest.MonkeyPatch, refused: Refused, capsys: Any
 ) -> None:
     results, record = completed
     path = path_of(record, "validation_source")
@@ -108,10 +107,7 @@ def test_record_of_someone_else_reads_no_other_local_text(
     monkeypatch.setattr(tokenizer_process, "tokenise", lambda jobs: pytest.fail("it is tokenised"))
     message = f"the text of the run is not available: {path}: "
     for command in (["score"], ["translate", "--run", record.id, "a sentence"]):
-        assert main([*command, "--results", str(results)]) == 2
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1
-        assert message in error
+        refused([*command, "--results", str(results)], message)
     outcomes = check(results).outcomes
     skipped = {outcome.rule.code for outcome in outcomes if any(message in reason for reason in outcome.skips)}
     assert len(skipped) >= 3
