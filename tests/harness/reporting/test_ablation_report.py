@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from ablation_factory import (
     runs,
     terminal,
 )
-from markdown_it import MarkdownIt
+from hostile_text import HOSTILE_NAME, assert_no_markup
 from record_factory import record
 
 from harness.reporting import ablation_findings, ablation_report
@@ -133,19 +132,13 @@ def test_report_does_not_depend_on_the_order_of_records(tmp_path: Path) -> None:
 
 
 def test_hostile_variant_name_is_escaped(tmp_path: Path) -> None:
-    name = "evil.mod:$\\frac{x}_y$_a_|<b>`t`|[l](http://x.y)"
     records = [
-        record(name, seed, recipe=replace(LEARNED_POSITIONS, activation=level), final=2.0)  # type: ignore[arg-type]
+        record(HOSTILE_NAME, seed, recipe=replace(LEARNED_POSITIONS, activation=level), final=2.0)  # type: ignore[arg-type]
         for level in ("relu", "gelu")
         for seed in (0, 1)
     ]
     page = markdown(analysed(records), tmp_path, command="python -m harness ablate")
-    html = MarkdownIt("commonmark").enable("table").render(page)
-    assert "<b>" not in html
-    assert 'href="http' not in html
-    assert "&lt;b&gt;" in html
-    outside_code = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", page)
-    assert "$" not in outside_code
+    assert "&lt;b&gt;" in assert_no_markup(page)
 
 
 def test_report_without_an_ablation_is_empty() -> None:

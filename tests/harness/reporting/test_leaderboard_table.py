@@ -1,0 +1,124 @@
+"""The leaderboards of a report: order, intervals, marks, and the columns that are shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from record_factory import record, runs, with_digests
+
+from harness.analysis.effects import Method
+from harness.analysis.leaderboard import analyse_bench
+from harness.reporting import bench_report, leaderboard_table
+from harness.reporting.document import Cell, Figure, Table, Text, find
+from harness.storage.records import RunRecord
+
+QUICK = Method(resamples=50, trials=50)
+
+
+def leaderboard(records: Sequence[RunRecord]) -> Table:
+    (judged,) = analyse_bench(records, method=QUICK).tables
+    return leaderboard_table.leaderboard(judged)
+
+
+def scored(scores: Mapping[str, Sequence[float]], name: str = "bleu_sacre") -> list[RunRecord]:
+    """Return runs of some variants with these scores, one for each seed."""
+    return [
+        replace(record(variant, seed), scores={name: score})
+        for variant, same in scores.items()
+        for seed, score in enumerate(same)
+    ]
+
+
+def test_leaderboard_shows_means_and_intervals() -> None:
+    table = leaderboard(scored({"paper": (35.0, 36.0, 37.0)}, "bleu_tutorial"))
+    (cells,) = (dict(zip(table.heads, row, strict=True)) for row in table.rows)
+    bleu = cells["tutorial BLEU"]
+    assert isinstance(bleu, Cell)
+    assert (bleu.text, bleu.value) == ("36.00", pytest.approx(36.0, abs=0.01))
+    assert re.fullmatch(r"33\.\d\d to 38\.\d\d", bleu.detail)
+    assert str(cells["seeds"]) == "3"
+
+
+def test_leaderboard_has_seven_columns_and_the_rest_on_request() -> None:
+    table = leaderboard(runs("paper", "conv_ffn"))
+    default = ("variant", "sacreBLEU", "test perplexity", "parameters", "training tokens/s", "sentences/s", "seeds")
+    assert table.without_optional().heads == default
+    assert {"chrF", "tutorial BLEU", "BLEU-4 cumulative", "peak memory, MiB"} <= set(table.heads)
+    assert {table.heads[index] for index in table.descending} >= {"sacreBLEU", "sentences/s"}
+
+
+def test_leaderboard_ranks_the_best_row_first_with_rank_intervals() -> None:
+    table = leaderboard(
+        scored({"learned_positions": (30.0, 30.1, 30.0, 30.1, 30.0), "paper": (35.0, 35.1) * 2 + (35.0,)})
+    )
+    assert [str(row[0]) for row in table.rows] == ["paper (rank 1)", "learned_positions (rank 2)"]
+    assert [cell.mark for cell in (row[1] for row in table.rows) if isinstance(cell, Cell)] == ["", "▼"]
+
+
+def test_leaderboard_says_which_rows_are_tied_with_the_best() -> None:
+    table = leaderboard(scored({"learned_positions": (30, 32, 28, 31, 29), "paper": (29, 31, 32, 28, 30.1)}))
+    tied = ["paper (rank 1–2)", "learned_positions (rank 1–2, tied with the best)"]
+    assert [str(row[0]) for row in table.rows] == tied
+
+
+def test_leaderboard_costs_have_intervals_too() -> None:
+    table = leaderboard(
+        [
+            replace(run, speed={"training_tokens_per_second": 4000.0 + 10 * run.spec.seed})
+            for run in runs("paper", seeds=3)
+        ]
+    )
+    assert str(table.rows[0][table.heads.index("training tokens/s")]) == "4,010 (3,985 to 4,035)"
+
+
+def on_machine(run: RunRecord, processor: str) -> RunRecord:
+    return replace(run, environment={**run.environment, "machine": {"processor": processor, "cores": 2}})
+
+
+def texts(records: Sequence[RunRecord]) -> list[str]:
+    return [block.text for block in find(bench_report.document(records, method=QUICK).blocks, Text)]
+
+
+def test_speeds_are_compared_on_one_kind_of_machine_only() -> None:
+    same = [on_machine(run, "A") for run in runs("learned_positions", "paper", seeds=2)]
+    mixed = [on_machine(run, "B") if run.spec.variant == "paper" else run for run in same]
+    for records, is_shown in ((same, True), (mixed, False)):
+        heads = leaderboard(records).heads
+        assert ("training tokens/s" in heads) is ("sentences/s" in heads) is ("one epoch, s" in heads) is is_shown
+        assert "peak memory, MiB" in heads
+        page = bench_report.document(records, method=QUICK)
+        assert any(figure.name.endswith("-speed") for figure in find(page.blocks, Figure)) is is_shown
+        reason = "No speed columns: measured on different machines (A, 2 cores; B, 2 cores). runs.csv has the speeds."
+        assert (reason in texts(records)) is not is_shown
+
+
+def test_a_speed_that_a_completed_row_lacks_is_left_out_with_the_reason() -> None:
+    name = "training_tokens_per_second"
+    records = [
+        replace(run, speed={key: value for key, value in run.speed.items() if key != name})
+        if run.spec.variant == "paper"
+        else run
+        for run in runs("learned_positions", "paper", seeds=2)
+    ]
+    heads = leaderboard(records).heads
+    assert "training tokens/s" not in heads
+    assert "sentences/s" in heads
+    assert any("No training tokens/s in this table: not measured for paper." in text for text in texts(records))
+    failed = [replace(run, status="failed") if run.spec.variant == "paper" else run for run in records]
+    assert "training tokens/s" in leaderboard(failed).heads
+
+
+def test_another_vocabulary_is_marked_in_the_source_table() -> None:
+    records = runs("learned_positions", "paper", "conv_ffn", seeds=1, budget="source")
+    records[2] = with_digests(records[2], target_vocabulary="1" * 64)
+    marked = {
+        str(row[0]).partition(" ")[0]
+        for row in leaderboard(records).rows
+        for cell in row
+        if isinstance(cell, Cell) and cell.mark == leaderboard_table.OTHER_VOCABULARY
+    }
+    assert marked == {"conv_ffn"}
+    assert any("another vocabulary than most rows" in text for text in texts(records))
