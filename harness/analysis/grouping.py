@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -63,6 +64,12 @@ class Summary:
         return statistics.fmean(self.values) if self.values else None
 
 
+def statuses(records: Iterable[RunRecord]) -> str:
+    """Return the number of runs with each status, such as "2 completed, 1 diverged"."""
+    counts = Counter(record.status for record in records)
+    return ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+
+
 @dataclass(frozen=True)
 class TableRow:
     """A variant with one set of settings: its runs, one per seed, and a label that no other row of the table has."""
@@ -83,8 +90,7 @@ class TableRow:
     @property
     def status(self) -> str:
         """The number of runs with each status, such as "2 completed, 1 diverged"."""
-        statuses = sorted(record.status for record in self.records)
-        return ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
+        return statuses(self.records)
 
     def summary(self, name: str) -> Summary:
         """Return a metric over the seeds that have it."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from harness.audit.run_folder import SEAL, StoredRun, skip_unless
 from harness.audit.speed_rules import start_time
-from harness.processes.machine import REPOSITORY
+from harness.processes.machine import git
 
 CLOCKS = timedelta(hours=1)
 """Largest difference between the clocks of two machines."""
 
-GIT_SECONDS = 20
 NOT_PUBLISHED = "not published results"
 
 
@@ -55,19 +53,8 @@ def known_commit(stored: StoredRun) -> Iterator[str]:
 
 def _commit_time(stored: StoredRun, digest: str) -> datetime | None:
     """Return the time of a commit, or None if it does not exist. Raises: Skipped without a full history."""
-    shallow = stored.context.cached("git", lambda: _git("rev-parse", "--is-shallow-repository"))
+    shallow = stored.context.cached("git", lambda: git("rev-parse", "--is-shallow-repository"))
     skip_unless(shallow == "false", "no full git history here" if shallow else "not a git checkout")
     commit = f"{digest}^{{commit}}"
-    time = stored.context.cached(commit, lambda: _git("show", "--no-patch", "--format=%cI", commit))
+    time = stored.context.cached(commit, lambda: git("show", "--no-patch", "--format=%cI", commit))
     return datetime.fromisoformat(time) if time else None
-
-
-def _git(*arguments: str) -> str | None:
-    """Return the output of git in the repository of this code, or None if git fails."""
-    if not (REPOSITORY / ".git").exists():
-        return None
-    command = ["git", "-C", str(REPOSITORY), *arguments]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None

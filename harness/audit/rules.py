@@ -228,7 +228,7 @@ def check(
         names = [name for name in names if name not in running]
     names = sorted(names)
     if prefixes:
-        names = sorted({_find(names, prefix, results) for prefix in prefixes})
+        names = sorted({run_store.only_id(names, prefix, results) for prefix in prefixes})
     runs = [read(results, name, context) for name in names]
     if budget is not None:
         runs = [run for run in runs if run.parsed is None or run.parsed.spec.budget == budget]
@@ -292,17 +292,6 @@ def summary(lines: Sequence[str], most: int) -> str:
     """Return the first lines, and the number of the others."""
     more = f"; and {len(lines) - most} more" if len(lines) > most else ""
     return "; ".join(lines[:most]) + more
-
-
-def _find(names: Sequence[str], prefix: str, results: Path) -> str:
-    matches = [prefix] if prefix in names else [name for name in names if prefix and name.startswith(prefix)]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        raise ValueError(
-            f"run {prefix!r}: expected one run, but {len(matches)} ids begin with it ({first_few(matches, 4)})"
-        )
-    raise ValueError(f"run {prefix!r}: there is none in {results}; see them with: python -m harness list")
 
 
 def _names(outcomes: Sequence[RuleOutcome]) -> str:

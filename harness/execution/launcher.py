@@ -83,11 +83,6 @@ class Outcome:
     records: list[RunRecord] = field(default_factory=list)
     signal: int | None = None
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether a signal interrupted the set."""
-        return self.signal is not None
-
 
 class NoRecord(ValueError):
     """A run ended without a usable record. The message is the reason for its new record."""

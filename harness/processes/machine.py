@@ -194,9 +194,13 @@ def commit() -> dict[str, Any] | None:
     """
     if not (REPOSITORY / ".git").exists():
         return _sent_commit()
-    digest = _output("git", "-C", str(REPOSITORY), "rev-parse", "HEAD")
-    changes = _output("git", "-C", str(REPOSITORY), "status", "--porcelain", "--untracked-files=no")
+    digest, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
     return None if not digest or changes is None else {"digest": digest, "dirty": bool(changes)}
+
+
+def git(*arguments: str) -> str | None:
+    """Return the output of git in the repository of this code; None outside a checkout or if git fails."""
+    return _output("git", "-C", str(REPOSITORY), *arguments) if (REPOSITORY / ".git").exists() else None
 
 
 def _sent_commit() -> dict[str, Any] | None:

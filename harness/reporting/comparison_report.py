@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from harness.analysis.comparability import machine
 from harness.analysis.comparison import Comparison, LargestDifferences, MetricComparison
 from harness.analysis.effects import CLAIM_SEEDS, LEGEND, Conclusion, Difference, assumption
-from harness.analysis.grouping import BUDGETS
+from harness.analysis.grouping import BUDGETS, statuses
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import COMPARISON, MAIN, Kind
 from harness.analysis.selection import Side
 from harness.analysis.sentence_comparison import Sentence, SubsetScores
-from harness.reporting import provenance
 from harness.reporting.document import Block, Heading, Items, Table
 from harness.reporting.formatting import MISSING, bounds, number, p_value, percent, signed
 from harness.text import count, short_line
@@ -59,7 +58,7 @@ def _side(side: Side) -> str:
     return (
         f"{side.letter}: {side.label}; {spec.data.corpus} {spec.data.direction}, {short_line(spec.data.test_set)}; "
         f"{BUDGETS[spec.budget].lower()}; {_seeds([record.spec.seed for record in side.records])} "
-        f"({provenance.statuses(side.records)})"
+        f"({statuses(side.records)})"
     )
 
 

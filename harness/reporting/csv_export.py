@@ -10,13 +10,11 @@ from typing import Any
 from harness.analysis.grouping import groups, measure
 from harness.analysis.metric_registry import DEFAULT_COLUMNS, LEADERBOARD, METRICS
 from harness.experiments.serialization import canonical_json, to_json
+from harness.reporting.formatting import one_line
 from harness.storage import files
 from harness.storage.records import RunRecord
-from harness.text import short_line
 
 RUNS, CURVES = "runs.csv", "curves.csv"
-LONGEST = 4_000
-"""Longer text is cut. Units: characters."""
 MOST_COLUMNS = 40
 """The columns of runs.csv, unless its settings and the metrics of leaderboards are more."""
 FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -80,7 +78,7 @@ def cell(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    line = short_line(value, longest=LONGEST)
+    line = one_line(value)
     return f"'{line}" if line.startswith(FORMULA) else line
 
 

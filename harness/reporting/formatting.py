@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from harness.text import short_line
+
 MISSING = "–"
 
 
@@ -18,6 +20,11 @@ class HasInterval(Protocol):
     def high(self) -> float | None: ...
     @property
     def values(self) -> tuple[float, ...]: ...
+
+
+def one_line(value: object) -> str:
+    """Return text, which may come from someone else, as one line of at most 4,000 characters."""
+    return short_line(str(value), longest=4_000)
 
 
 def number(value: float | None, digits: int) -> str:

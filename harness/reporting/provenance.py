@@ -25,12 +25,6 @@ _SIZES = {
 }
 
 
-def statuses(records: Iterable[RunRecord]) -> str:
-    """Return the number of runs by status, such as "2 completed, 1 diverged"."""
-    names = [record.status for record in records]
-    return ", ".join(f"{names.count(name)} {name}" for name in sorted(set(names)))
-
-
 def measured(records: Sequence[RunRecord]) -> list[str]:
     """Return sentences on the decoding, the machine settings and the data of the runs."""
     return [

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.reporting.document import Block, Heading, Items, Table, Text
-from harness.text import short_line
+from harness.reporting.formatting import one_line
 
-LONGEST = 4_000
 ESCAPES = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -63,7 +62,7 @@ def _sentences(content: Sequence[Block]) -> tuple[str, ...]:
 
 def escape(text: str) -> str:
     """Return text with the special characters of LaTeX escaped."""
-    return short_line(text, longest=LONGEST).translate(ESCAPES)
+    return one_line(text).translate(ESCAPES)
 
 
 def _table(table: Table, caption: str, notes: Sequence[str]) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.reporting.document import Block, Code, Document, Heading, Items, Table, Text, join_blocks
+from harness.reporting.formatting import one_line
 from harness.text import short_line
 
-LONGEST = 4_000
 LINE = 104
 """The width in characters above which a table of numbers is printed in several parts."""
 
@@ -26,21 +26,21 @@ def blocks(content: Sequence[Block], *, width: int = 0) -> str:
 
 def _block(block: Block, width: int) -> str:
     if isinstance(block, Heading):
-        title = short_line(block.text, longest=LONGEST)
+        title = one_line(block.text)
         return f"{title}\n{('=' if block.level <= 2 else '-') * min(len(title), 100)}"
     if isinstance(block, Text):
-        return short_line(block.text, longest=LONGEST)
+        return one_line(block.text)
     if isinstance(block, Items):
-        return "\n".join(short_line(line, longest=LONGEST) for line in block.lines)
+        return "\n".join(one_line(line) for line in block.lines)
     if isinstance(block, Code):
-        return "\n".join(f"    {short_line(line, longest=LONGEST)}" for line in block.text.split("\n"))
+        return "\n".join(f"    {one_line(line)}" for line in block.text.split("\n"))
     if isinstance(block, Table):
         return _table(block.without_optional() if block.optional else block, width)
     return ""
 
 
 def _table(table: Table, width: int) -> str:
-    rows = [tuple(short_line(str(cell), longest=LONGEST) for cell in row) for row in (table.heads, *table.rows)]
+    rows = [tuple(one_line(cell) for cell in row) for row in (table.heads, *table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rules = [
         "─" * (len(head) if kind == "p" else wide)

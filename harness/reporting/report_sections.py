@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from harness.analysis.grouping import BUDGETS
+from harness.analysis.grouping import BUDGETS, statuses
 from harness.analysis.leaderboard import TableAnalysis
 from harness.experiments.specs import DataSpec
 from harness.reporting import provenance, run_files, run_plots
@@ -191,7 +191,7 @@ def about(records: Sequence[RunRecord]) -> str:
     at = f", commit {', '.join(commits[:2])}{' and others' if len(commits) > 2 else ''}" if commits else ""
     data = list(dict.fromkeys(f"{record.spec.data.corpus} {record.spec.data.direction}" for record in records))
     return short_line(
-        f"{count(len(records), 'run')} ({provenance.statuses(records)}) on {'; '.join(data)}{when}{at}.", longest=600
+        f"{count(len(records), 'run')} ({statuses(records)}) on {'; '.join(data)}{when}{at}.", longest=600
     )
 
 

@@ -7,7 +7,7 @@ Absolute values hold for one machine and day; report ratios.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -319,15 +319,3 @@ def load(path: Path) -> SpeedDocument:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from error
     return document
-
-
-def documents(results: Path, *, complain: Callable[[str], None] | None = None) -> list[tuple[Path, SpeedDocument]]:
-    """Return all documents in `results`, oldest first. `complain` receives a line for each that cannot be read."""
-    stored: list[tuple[Path, SpeedDocument]] = []
-    for path in sorted(results.glob(f"{KIND}-*.json")):
-        try:
-            stored.append((path, load(path)))
-        except ValueError as error:
-            if complain is not None:
-                complain(str(error))
-    return sorted(stored, key=lambda pair: (pair[1].started, pair[0].name))

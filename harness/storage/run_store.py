@@ -138,15 +138,21 @@ def completed(results: Path, variant: str) -> list[RunRecord]:
 
 def find(results: Path, prefix: str) -> RunRecord:
     """Return the record whose id is `prefix`, or the only one whose id begins with it. Raises: ValueError."""
+    record = _own_record(results, only_id(_stored_ids(results), prefix, results))
+    if record is None:
+        raise ValueError(f"run {prefix!r}: its record has been removed")
+    return record
+
+
+def only_id(ids: Sequence[str], prefix: str, results: Path) -> str:
+    """Return the id of a run in `results` that is `prefix`, or the only one that begins with it. Raises: ValueError."""
     run_folder(results, prefix)  # refuses what no id can be
-    ids = [run_id for run_id in _stored_ids(results) if run_id.startswith(prefix)]
-    ids = [prefix] if prefix in ids else ids
-    record = _own_record(results, ids[0]) if len(ids) == 1 else None
-    if record is not None:
-        return record
-    if ids:
-        raise ValueError(f"run {prefix!r}: {len(ids)} ids begin with it ({first_few(ids, 4)})")
-    raise ValueError(f"run {prefix!r}: there is none in {results}; see them with: python -m harness list")
+    matches = [prefix] if prefix in ids else [run_id for run_id in ids if run_id.startswith(prefix)]
+    if len(matches) > 1:
+        raise ValueError(f"run {prefix!r}: {len(matches)} ids begin with it ({first_few(matches, 4)})")
+    if not matches:
+        raise ValueError(f"run {prefix!r}: there is none in {results}; see them with: python -m harness list")
+    return matches[0]
 
 
 def _stored_ids(results: Path) -> list[str]:

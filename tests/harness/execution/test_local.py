@@ -48,7 +48,7 @@ def test_failed_run_does_not_affect_others(tmp_path: Path) -> None:
     assert "failed: RuntimeError: the planted fault" in output
     assert "epoch 3/3: training loss" in output
     assert "\x1b" not in output
-    assert not outcome.interrupted
+    assert outcome.signal is None
 
 
 @pytest.mark.parametrize(

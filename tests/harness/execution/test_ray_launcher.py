@@ -151,7 +151,7 @@ def test_runs_of_a_killed_node_are_repeated(cluster: Any, tmp_path: Path) -> Non
     outcome = ray_launcher.execute([*slow, *quick], results, address=cluster.address, stream=stream, settings=SETTINGS)
     assert stream.has_reacted, stream.getvalue()
     assert "try 2: Ray lost the one before" in stream.getvalue()
-    assert not outcome.interrupted
+    assert outcome.signal is None
     records = {record.id: record for record in outcome.records}
     expected = local_records([*slow, *quick], tmp_path / "local")
     assert [record.status for record in expected.values()].count("completed") == 5
