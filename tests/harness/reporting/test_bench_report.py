@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from hostile_text import HOSTILE_NAME, assert_no_markup
+from pages_factory import QUICK, write
 from record_factory import broken, narrow, record, runs
 
-from harness.analysis.effects import Method
 from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups, rows
 from harness.cli.report_options import without_disturbed_rates
@@ -23,9 +23,6 @@ from harness.reporting.document import Figure, Heading, Table, find
 from harness.reporting.render_markdown import text
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TUTORIAL
-
-QUICK = Method(resamples=50, trials=50)
-
 
 # Tables ---------------------------------------------------------------------------------------------------------------
 
@@ -162,12 +159,7 @@ RUN_IDS = [run.id for run in page_records()]
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    return write(page_records(), folder, command="python -m harness bench")
-
-
-def write(records: list[RunRecord], folder: Path, **options: Any) -> Path:
-    """Write a report and return its Markdown page."""
-    return bench_report.write(bench_report.document(records, **options), records, folder).with_suffix(".md")
+    return write(page_records(), folder, command="python -m harness bench").with_suffix(".md")
 
 
 def test_page_opens_with_the_headline_that_every_format_has(page: Path) -> None:
@@ -202,7 +194,7 @@ def test_links_of_the_page_lead_to_files_and_every_picture_is_shown(page: Path) 
 
 def test_models_page_is_written_once_and_linked_from_the_folder_below(tmp_path: Path) -> None:
     for folder, address in ((tmp_path, "models.html"), (tmp_path / "captions", "../models.html")):
-        content = write(page_records(), folder).read_text(encoding="utf-8")
+        content = write(page_records(), folder).with_suffix(".md").read_text(encoding="utf-8")
         assert re.findall(r"\]\(([./]*models\.html)\)", content) == [address]
     assert (tmp_path / "models.html").is_file()
     assert not (tmp_path / "captions" / "models.html").exists()

@@ -14,10 +14,10 @@ import pytest
 import speed_factory
 from browser_view import SIZES, View, launched, open_view
 from hostile_text import HOSTILE
+from pages_factory import write
 from record_factory import record
 
-from harness.analysis.effects import Method
-from harness.reporting import bench_report, speed_report
+from harness.reporting import speed_report
 from harness.reporting.run_files import CorpusText
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -26,17 +26,11 @@ pytestmark = pytest.mark.browser
 for package in ("playwright", "axe_playwright_python"):
     pytest.importorskip(package, reason=f"needs {package}: pip install '.[browser]'")
 
-QUICK = Method(resamples=50, trials=50)
 Open = Callable[..., View]
 VARIANTS = ("learned_positions", "conv_ffn", "bahdanau_gru")
 COUNT = 40
 SECTIONS = ["verdict", "leaderboard", "curves", "scores", "speed", "ablation"]
 SECTIONS += ["significance", "translations", "attention", "positions", "method"]
-
-
-def write(records: list[RunRecord], folder: Path, **options: Any) -> Path:
-    """Write a report and return its HTML page."""
-    return bench_report.write(bench_report.document(records, method=QUICK, **options), records, folder)
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from pages_factory import QUICK
 from record_factory import record, runs, with_digests
 
-from harness.analysis.effects import Method
 from harness.analysis.leaderboard import analyse_bench
 from harness.reporting import bench_report, leaderboard_table
 from harness.reporting.document import Cell, Figure, Table, Text, find
 from harness.storage.records import RunRecord
-
-QUICK = Method(resamples=50, trials=50)
 
 
 def leaderboard(records: Sequence[RunRecord]) -> Table:
