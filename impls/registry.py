@@ -159,6 +159,8 @@ def no_effect(name: str, device: str) -> str:
 def load(path: str) -> Any:
     """Return the object that "package.module:NAME" names. Raises: ValueError saying which part is missing."""
     module_name, _, attribute = path.partition(":")
+    if module_name.endswith(".py") or "/" in module_name:
+        raise ValueError(_file_hint(module_name, attribute or "NAME"))
     if not module_name or not attribute:
         raise ValueError(f"{path!r} does not name an object: write package.module:NAME")
     try:
@@ -202,9 +204,16 @@ def _is_torch_module(value: object) -> bool:
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
+def _file_hint(path: str, attribute: str) -> str:
+    name = path.rpartition("/")[2].removesuffix(".py")
+    return f"{path!r} is a file; a variant is an object in a module that Python can import, such as {name}:{attribute}"
+
+
 def _known(name: str) -> str:
     if name in RECIPES:
         return name
+    if name.endswith(".py"):
+        raise ValueError(_file_hint(name, "NAME"))
     accepted = f"known: {', '.join(RECIPES)}, or package.module:NAME"
     raise ValueError(f"there is no variant {name!r}{_hint(name, RECIPES)} ({accepted})")
 

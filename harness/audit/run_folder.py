@@ -165,7 +165,7 @@ def run_names(results: Path) -> list[str]:
         ValueError: The folder does not exist or has no run.
     """
     if not results.is_dir():
-        raise ValueError(f"{results}: there is no such folder")
+        raise ValueError(f"{results}: there is no such folder; train runs with: python -m harness bench")
     traces = (run_store.RECORD, run_store.HYPOTHESES, run_store.LOG, f"{run_store.WEIGHTS}.json")
     names = sorted(
         path.name

@@ -116,8 +116,7 @@ def _say(report: AuditReport, *, verbose: bool) -> None:
         say(f"Remark: {remark}")
     if not verbose:
         passed = sum(outcome.end == "ok" for outcome in outcomes)
-        skipped = len(outcomes) - passed - len(printed)
-        say(f"{count(passed, 'rule')} passed, {skipped} skipped. --verbose lists them; --explain CODE explains one.")
+        say(f"{count(passed, 'rule')} passed. --verbose lists them; --explain CODE explains one.")
 
 
 def _explain(code: str) -> int:
@@ -127,7 +126,7 @@ def _explain(code: str) -> int:
     rule = by_code.get(code.upper())
     if rule is None:
         hint = did_you_mean(code.upper(), by_code)
-        raise ValueError(f"--explain {code}: no rule has this code{hint}; codes are {min(by_code)} to {max(by_code)}")
+        raise ValueError(f"--explain {code}: no rule has this code{hint}; --verbose lists all codes")
     say(f"{rule.code} {rule.name}: {rule.sentence}")
     if rule.needs_corpus:
         say("It needs the corpus, and is skipped if the corpus is not available.")

@@ -79,7 +79,8 @@ def arguments_of(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     for key, value in content.items():
         action = actions.get(key.replace("-", "_"))
         if action is None:
-            raise ValueError(f"{path}: unknown key {brief(key)}{did_you_mean(key, actions)}")
+            hint = did_you_mean(key, actions) or "; expected an option of the command without its dashes"
+            raise ValueError(f"{path}: unknown key {brief(key)}{hint}")
         try:
             words = list(_words(action, value))
             parser.parse_known_args(words)

@@ -43,5 +43,5 @@ def command(arguments: argparse.Namespace) -> int:
 
     record = translate.completed_run(arguments.results, arguments.run)
     weight_export.export(record, arguments.results, arguments.to, arguments.output)
-    say(f"{record.id}: exported to {arguments.output}")
+    say(f"{record.id}: exported to {arguments.output}; its README.md has code that loads it")
     return 0

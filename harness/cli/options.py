@@ -287,7 +287,7 @@ def data_spec(arguments: argparse.Namespace) -> DataSpec:
     if any(names.values()):
         missing = [f"--{name.replace('_', '-')}" for name in FILE_OPTIONS[:3] if not names[name]]
         if missing:
-            raise ValueError(f"corpus 'files': {', '.join(missing)} is missing")
+            raise ValueError(f"corpus 'files' also needs {', '.join(missing)}")
         files = FileSpec(**{name: os.path.abspath(value) if value else "" for name, value in names.items()})
     corpus: specs.CorpusName = arguments.corpus or ("files" if files else "multi30k")
     if corpus == "files" and files is None:

@@ -131,7 +131,7 @@ def _check_options(arguments: argparse.Namespace, runs: int) -> None:
     """Raise ValueError for options that exclude each other."""
     image = arguments.attention
     if image is not None and image.suffix not in IMAGE_SUFFIXES:
-        raise ValueError(f"--attention {image}: the file name must end in {', '.join(IMAGE_SUFFIXES)}")
+        raise ValueError(f"--attention {image}: the file name must end in {' or '.join(IMAGE_SUFFIXES)}")
     if runs > 1 and (image or arguments.every_hundredth):
         raise ValueError("--attention and --every-hundredth are about one run: give one --run")
     if arguments.test and (arguments.sentence or arguments.file or image):

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -270,7 +271,10 @@ def _built(variant: str, *sizes: int, **settings: Any) -> Seq2SeqModel:
         raise
     except Exception as error:
         first_line = (str(error).splitlines() or [""])[0]
-        reason = f"{variant!r} fails with {type(error).__name__}: {first_line}"
+        own = getattr(sys.modules.get(variant.partition(":")[0]), "__file__", None)
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
+        where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+        reason = f"{variant!r} fails with {type(error).__name__}: {first_line}{where}"
         raise ValueError(f"{reason}; {registry.EXTERNAL_VARIANT}") from error
 
 

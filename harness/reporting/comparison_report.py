@@ -269,7 +269,7 @@ def _subsets(comparison: Comparison, subsets: SubsetScores) -> list[Block]:
     notes = list(subsets.notes)
     if len(comparison.seeds) != 2:
         tests = len(subsets.parts) * len(letters)
-        notes.append(f"Symbols hold after Holm's correction for the {tests} differences of this table.")
+        notes.append(f"Symbols hold after Holm's correction for the {count(tests, 'difference')} of this table.")
     table = Table("lrr" + "r" * len(letters) + "rll" * len(letters), tuple(heads), tuple(rows))
     return _table_and_notes(f"{subsets.score} {subsets.title}", table, notes)
 
@@ -335,16 +335,17 @@ def _legend(comparison: Comparison) -> tuple[str, ...]:
     table = "the report's table" if main and main.reported else "the table of these sides"
     lines = [
         "↑ higher is better, ↓ lower is better. The columns of a side are means over its completed runs.",
-        f"A difference is a side minus {base}, paired by seed, over the seeds that all sides have.",
+        f"A difference is a side minus {base}, paired by seed, over the seeds that all sides have. Those of BLEU, chrF "
+        "and perplexity are estimated on a logit or log scale, so they can deviate from the differences of the means.",
         f"{LEGEND}; after Holm's correction for all comparisons of {table}.",
         "p is the p-value of the comparison on its own, below 0.05 if and only if its 95 % interval excludes 0. p of N "
         "is corrected for the N comparisons of the table. Neither is corrected for the number of metrics, which are "
         "correlated: choose one in advance.",
-        "new seed: the probability that the side is better in a new seed on the same test sentences.",
+        "new seed: the probability that the side is better with a new seed on the same test sentences.",
         "covers: what interval and p cover. If they cover seeds only, they do not hold for other test sentences.",
     ]
     if seeds >= LEAST_SEEDS and (condition := assumption(seeds)):
-        lines.append(f"All tests over {seeds} seeds hold{condition}.")
+        lines.append(f"Tests over {seeds} seeds are valid{condition}.")
     records = [record for side in comparison.sides for record in side.records]
     for name in (MAIN, "chrf"):
         signatures = dict.fromkeys(record.signatures[name] for record in records if name in record.signatures)

@@ -34,6 +34,10 @@ ESCAPES = str.maketrans(
         "↑": r"$\uparrow$",
         "↓": r"$\downarrow$",
         "…": r"\ldots{}",
+        "▲": r"$\blacktriangle$",
+        "▼": r"$\blacktriangledown$",
+        "†": r"\dag{}",
+        "⁇": "??",
     }
 )
 """Replacements of characters that LaTeX lacks or interprets. A bracket or star after a row's end would be an option."""
@@ -42,9 +46,9 @@ ESCAPES = str.maketrans(
 def blocks(content: Sequence[Block]) -> str:
     """Return each table as a `table` with the heading above it as caption and the sentences below it as notes.
 
-    This needs the package booktabs and, for quotation marks, textcomp with T1 fonts.
+    This needs the packages booktabs and amssymb and, for quotation marks, textcomp with T1 fonts.
     """
-    parts, heading = ["% Needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}."], ""
+    parts, heading = ["% Needs \\usepackage{amssymb,booktabs} and \\usepackage[T1]{fontenc}."], ""
     for index, block in enumerate(content):
         if isinstance(block, Heading):
             heading = block.text

@@ -151,8 +151,14 @@ def only_id(ids: Sequence[str], prefix: str, results: Path) -> str:
     if len(matches) > 1:
         raise ValueError(f"run {prefix!r}: {len(matches)} ids begin with it ({first_few(matches, 4)})")
     if not matches:
-        raise ValueError(f"run {prefix!r}: there is none in {results}; see them with: python -m harness list")
+        raise ValueError(no_such_run(prefix, results))
     return matches[0]
+
+
+def no_such_run(prefix: str, results: Path) -> str:
+    """Return the message for an id that no run of a folder has."""
+    option = "" if results == RESULTS else f" --results {results}"
+    return f"run {prefix!r}: there is none in {results}; list its runs with: python -m harness list{option}"
 
 
 def _stored_ids(results: Path) -> list[str]:

@@ -29,7 +29,7 @@ def record_remark(record: RunRecord) -> str:
     stopped = f", stopped early after epoch {record.stopped_epoch}" if record.stopped_epoch is not None else ""
     return (
         f"completed in {duration(record.speed['total_seconds'])}{stopped}: "
-        f"test perplexity {scores['test_perplexity']:.3f}, tutorial BLEU {scores['bleu_tutorial']:.2f}"
+        f"test perplexity {scores['test_perplexity']:.3f}, sacreBLEU {scores['bleu_sacre']:.2f}"
     )
 
 

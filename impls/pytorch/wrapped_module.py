@@ -29,12 +29,11 @@ class WrappedModule(nn.Module):
 
     def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         """Return the logits of all positions. Shapes: [B,S], [B,T] to [B,T,V]."""
-        logits, _ = self.user.decode(self.user.encode(source.long()), target_in.long())
-        return logits
+        return self.decode(self.user.encode(source.long()), target_in)[0]
 
     def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         """Return the attention weights of target on source positions. Shapes: [B,layers,H,T,S]."""
-        _, attention = self.user.decode(self.user.encode(source.long()), target_in.long())
+        attention = self.decode(self.user.encode(source.long()), target_in)[1]
         return attention[:, None, None] if attention.ndim == 3 else attention
 
     def prefill(self, source: torch.Tensor) -> WrappedState:
@@ -44,11 +43,22 @@ class WrappedModule(nn.Module):
     def step(self, state: WrappedState, last: torch.Tensor) -> torch.Tensor:
         """Feed the newest tokens [R] and return the logits of the next ones, [R,V]."""
         if getattr(self.user, "step", None) is not None:
-            logits, state.decoder = self.user.step(state.memory, state.decoder, last.long())
+            result = self.user.step(state.memory, state.decoder, last.long())
+            logits, state.decoder = self._pair("step", result, "the logits and a new state")
             return logits
         state.tokens = torch.cat([state.tokens, last[:, None]], dim=1)
-        logits, _ = self.user.decode(state.memory, state.tokens.long())
-        return logits[:, -1]
+        return self.decode(state.memory, state.tokens)[0][:, -1]
+
+    def decode(self, memory: Any, target_in: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what the user's `decode` returns: logits and attention weights."""
+        return self._pair("decode", self.user.decode(memory, target_in.long()), "the logits and the attention weights")
+
+    def _pair(self, method: str, result: Any, expected: str) -> tuple[Any, Any]:
+        """Return the two values that a method of the user's module returned. Raises: ValueError for anything else."""
+        if isinstance(result, tuple | list) and len(result) == 2:
+            return result[0], result[1]
+        kind = type(result).__name__
+        raise ValueError(f"{type(self.user).__name__}.{method} returned a {kind}: return a pair, {expected}")
 
 
 class WrappedState:

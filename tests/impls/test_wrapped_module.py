@@ -126,12 +126,30 @@ class WrongAttention(LstmAttention):
         return logits, attention.transpose(1, 2)
 
 
+class LogitsOnly(LstmAttention):
+    def decode(self, memory: Any, target_in: torch.Tensor) -> Any:
+        return super().decode(memory, target_in)[0]
+
+
+class StepWithoutState(LstmAttention):
+    def step(self, memory: Any, state: Any, last: torch.Tensor) -> Any:
+        return super().step(memory, state, last)[0]
+
+
+def test_wrap_step_without_a_state_is_refused() -> None:
+    model = impls.wrap(lambda: StepWithoutState(*SIZES, 16, 0.0), *SIZES)
+    decoding = model.begin_decoding(np.array([[SOS, 5, EOS], [SOS, 6, EOS]], np.int32))
+    with pytest.raises(ValueError, match="StepWithoutState.step returned a Tensor: return a pair"):
+        decoding.step(np.array([SOS, SOS], np.int32), 1)
+
+
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
         (lambda: nn.Linear(2, 2), "Linear has no method 'encode'"),
         (lambda: 3, "a function that returns a int"),
         (lambda: WrongLogits(*SIZES, 16, 0.0), r"logits of shape \(1, 2, 40\) for one sentence: expected \(1, 2, 41\)"),
+        (lambda: LogitsOnly(*SIZES, 16, 0.0), "LogitsOnly.decode returned a Tensor: return a pair"),
         (lambda: WrongAttention(*SIZES, 16, 0.0), "attention weights of the wrong shape"),
     ],
 )

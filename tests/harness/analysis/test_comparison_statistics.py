@@ -20,6 +20,7 @@ from harness.analysis.grouping import groups
 from harness.analysis.leaderboard import leaderboards
 from harness.cli.main import main
 from harness.evaluation import metrics
+from harness.experiments.specs import DataSpec
 from harness.reporting import formatting
 from harness.storage import run_store
 
@@ -42,6 +43,13 @@ def test_compare_single_runs_shows_p_values_over_sentences_and_no_interval(tmp_p
     assert re.search(r"\? not tested +– +– +1$", line_of("validation loss", report))
     assert not re.search(r"^BLEU-1 cumulative.*(better|worse|~)", report, re.MULTILINE)
     assert "inconclusive even on these sentences; seed variance unknown." in report
+
+
+def test_compare_names_the_test_set_of_the_corpus(tmp_path: Path) -> None:
+    data = DataSpec(corpus="captions", tokenizer="whitespace")
+    for variant in (FIRST, SECOND):
+        save_run(tmp_path, record(variant, 0, data=data), translations(variant, 0, SENTENCES))
+    assert f"A: {FIRST}; captions de-en, its test split; " in text(tmp_path)
 
 
 def test_compare_single_runs_with_different_seeds_tests_sentences(tmp_path: Path) -> None:

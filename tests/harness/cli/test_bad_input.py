@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ BAD = {
     "run lerned_positions": "did you mean 'learned_positions'?",
     "run paper --corpus multi30k": "MULTI30K_DIR",
     "run paper --corpus files": "--train-source",
-    "run paper --train-source x": "--validation-source, --test-source is missing",
+    "run paper --train-source x": "also needs --validation-source, --test-source",
     "run paper --corpus captions --train-source x --validation-source x --test-source x": "files",
     "run paper --corpus captions --tokenizer whitespace --framework tensroflow": "is not one of torch, keras",
     "run paper --corpus captions --tokenizer whitespace --device cudda": "device 'cudda' is not available",
@@ -174,13 +175,21 @@ def test_multi30k_with_another_digest_is_refused(
     assert files_in(tmp_path) == before
 
 
+@pytest.mark.parametrize("name", ["./mine.py", "mine.py:build", "folder/mine.py:build"])
+def test_file_as_a_variant_is_refused_with_the_name_of_its_module(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["laws", "--variant", name]) == 2
+    assert re.search(r"is a file; .* such as mine:(NAME|build)\n$", capsys.readouterr().err)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("NETWORK", "is of type Network"),
         ("Network", "is the class Network"),
         ("NUMBER", "is of type int"),
-        ("failing_builder", "fails with RuntimeError: no such file"),
+        ("failing_builder", "fails with RuntimeError: no such file (no_variants.py, line 24)"),
         ("builder_of_nothing", "returned an object of type NoneType"),
     ],
 )

@@ -20,7 +20,7 @@ def test_export_writes_the_folder_and_says_where(
     results, record = trained
     line = ["export", "--results", str(results), "--run", record.id[:20], "--to", "safetensors", "--output", "a/b"]
     assert main(line) == 0
-    assert capsys.readouterr().out == f"{record.id}: exported to a/b\n"
+    assert capsys.readouterr().out == f"{record.id}: exported to a/b; its README.md has code that loads it\n"
     assert Path("a/b/README.md").is_file()
     refused(line, "bakeoff: a/b: expected a folder that does not exist or is empty\n")
 
