@@ -28,6 +28,7 @@ from harness.experiments.run_names import flat_settings, run_names
 from harness.experiments.specs import RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
+from harness.text import brief
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -373,8 +374,11 @@ def translate(
         device: Where the model computes.
 
     Raises:
-        ValueError: A run is not completed, its weights or corpus are not available, or the runs do not fit together.
+        ValueError: `sentences` is a single string, a run is not completed, its weights or corpus are not available, or
+            the runs do not fit together.
     """
+    if isinstance(sentences, str):
+        raise ValueError(f"translate: expected a list of sentences, such as [{brief(sentences)}]")
     from harness.evaluation import ensemble, evaluate
     from harness.training import load
 

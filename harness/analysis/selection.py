@@ -155,8 +155,8 @@ def _matching(name: str, stored: Sequence[Run], results: Path) -> tuple[Run, ...
     if not runs:
         hint = did_you_mean(prefix, dict.fromkeys(run.record.spec.variant for run in stored))
         raise ValueError(
-            f"side {name!r}: {results} has no such variant or run, and there is no such file{hint}; see the runs with: "
-            "python -m harness list"
+            f"side {name!r}: {results} has no such variant or run, and there is no such file{hint}; "
+            f"{run_store.list_command(results)}"
         )
     for choice in filter(None, selection.split(",")):
         runs = _narrowed(name, runs, choice)

@@ -12,6 +12,7 @@ from harness.experiments.specs import Budget, DataSpec, RunSpec
 from harness.experiments.suites import Suite
 from harness.processes import machine
 from harness.storage.records import RunRecord
+from harness.text import count
 from harness.training import load
 from impls import registry
 
@@ -126,7 +127,7 @@ def _unusable(framework: str, backend: str | None, device: str | None) -> str:
 
 
 def _announce(suite: Suite, specs: list[RunSpec], finished: list[RunRecord]) -> None:
-    say(f"Suite {suite.name} ({suite.purpose}): {len(specs)} runs on {sweep.corpus_names(specs)}.")
+    say(f"Suite {suite.name} ({suite.purpose}): {count(len(specs), 'run')} on {sweep.corpus_names(specs)}.")
     sweep.warn_of_size(suite)
     for record in finished:
         say(f"  {record.id}: already {record.status}, not run again")

@@ -157,8 +157,12 @@ def only_id(ids: Sequence[str], prefix: str, results: Path) -> str:
 
 def no_such_run(prefix: str, results: Path) -> str:
     """Return the message for an id that no run of a folder has."""
-    option = "" if results == RESULTS else f" --results {results}"
-    return f"run {prefix!r}: there is none in {results}; list its runs with: python -m harness list{option}"
+    return f"run {prefix!r}: there is none in {results}; {list_command(results)}"
+
+
+def list_command(results: Path) -> str:
+    """Return the end of a message: how to list the runs of a folder."""
+    return f"see the runs with: python -m harness list{'' if results == RESULTS else f' --results {results}'}"
 
 
 def _stored_ids(results: Path) -> list[str]:

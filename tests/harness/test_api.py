@@ -139,6 +139,11 @@ def test_run_trains_stores_and_translates(tmp_path: Path, monkeypatch: pytest.Mo
     assert harness.run(recipe, epochs=1, results=results, settings=SETTINGS).record == record
 
 
+def test_translate_of_a_string_asks_for_a_list() -> None:
+    with pytest.raises(ValueError, match=r"expected a list of sentences, such as \['Ein Hund'\]"):
+        harness.translate("any run", "Ein Hund")
+
+
 def test_run_of_something_else_names_what_is_accepted(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="recipe"):
         harness.run(3, results=tmp_path)  # type: ignore[arg-type]
