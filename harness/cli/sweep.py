@@ -115,8 +115,11 @@ def _finds_gpu(framework: str) -> bool:
 
 
 def _datasets(specs: list[RunSpec]) -> dict[DataSpec, Dataset]:
+    from harness.data import preprocess
     from harness.data.dataset import prepare
 
+    for spec in specs:
+        preprocess.check_libraries(spec.data)
     return {data: prepare(data) for data in dict.fromkeys(spec.data for spec in specs)}
 
 

@@ -65,6 +65,13 @@ def _versions(data: DataSpec) -> dict[str, str]:
     return versions
 
 
+def check_libraries(data: DataSpec) -> None:
+    """Raise ValueError if a library that scores translations is missing, so that no training ends without scores."""
+    for library, version in _versions(data).items():
+        if not version:
+            raise ValueError(f"{library} is not installed: python -m pip install '.[data]'")
+
+
 def key(identity: dict[str, Any]) -> str:
     """Return the SHA-256 of an identity."""
     return hashlib.sha256(canonical_json(identity).encode()).hexdigest()

@@ -151,13 +151,8 @@ def only_id(ids: Sequence[str], prefix: str, results: Path) -> str:
     if len(matches) > 1:
         raise ValueError(f"run {prefix!r}: {len(matches)} ids begin with it ({first_few(matches, 4)})")
     if not matches:
-        raise ValueError(no_such_run(prefix, results))
+        raise ValueError(f"run {prefix!r}: there is none in {results}; {list_command(results)}")
     return matches[0]
-
-
-def no_such_run(prefix: str, results: Path) -> str:
-    """Return the message for an id that no run of a folder has."""
-    return f"run {prefix!r}: there is none in {results}; {list_command(results)}"
 
 
 def list_command(results: Path) -> str:

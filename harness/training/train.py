@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import impls
+from harness.data import preprocess
 from harness.data.batches import training_batches
 from harness.data.dataset import Dataset, prepare
 from harness.evaluation.evaluate import TestResults, measure, validation_bleu
@@ -101,6 +102,7 @@ def run(
         checkpoint_files.remove(results, spec.id)
         return existing[0]
     options.progress(Event(run=spec.id, stage="preparing"))
+    preprocess.check_libraries(spec.data)
     with options.guard.interruptible():
         current = _Run(spec, prepare(spec.data), options, results)
     if not resume_anyway:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import Refused
 
+from harness.data import preprocess
+
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
 
 
@@ -175,12 +177,20 @@ def test_multi30k_with_another_digest_is_refused(
     assert files_in(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", ["./mine.py", "mine.py:build", "folder/mine.py:build"])
-def test_file_as_a_variant_is_refused_with_the_name_of_its_module(
-    name: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("line", ["bench --variant paper", "run paper"])
+def test_missing_library_for_scores_is_refused_before_training(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
-    assert main(["laws", "--variant", name]) == 2
-    assert re.search(r"is a file; .* such as mine:(NAME|build)\n$", capsys.readouterr().err)
+    monkeypatch.setattr(preprocess, "_versions", lambda data: {"sacremoses": ""})
+    before = files_in(tmp_path)
+    refused([*line.split(), "--corpus", "captions", "--tokenizer", "whitespace"], "sacremoses is not installed: python")
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["./mine.py", "mine.py:build", "folder/mine.py:build"])
+def test_file_as_a_variant_is_refused_with_the_name_of_its_module(name: str, refused: Refused) -> None:
+    message = refused(["laws", "--variant", name], "is a file")
+    assert re.search(r"such as mine:(NAME|build)$", message.strip())
 
 
 @pytest.mark.parametrize(
