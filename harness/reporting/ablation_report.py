@@ -86,6 +86,7 @@ def _blocks(
         Heading("What matters most", slug="most"),
         *_figures(analysis),
         *_tables(analysis),
+        *([] if any(item.study.differences for item in analysis.studies) else report_sections.curves(labelled)),
         Heading("Limits", slug="limits"),
         Items(tuple(ablation_findings.limits(analysis))),
         *([Disclosure("Findings in words", (Items(findings),), "words")] if findings else []),
@@ -96,9 +97,11 @@ def _blocks(
 
 
 def _labelled(table: RunTable, recipes: Mapping[str, str]) -> TableAnalysis:
-    """Return a table without statistics, with rows named by their changes, such as "norm=rms"."""
-    rows = tuple(replace(row, label=recipes[row.records[0].id]) for row in table.rows)
-    return TableAnalysis(replace(table, rows=rows), (), {})
+    """Return a table without statistics, with rows named by their changes, such as "norm=rms", the base first."""
+    order = list(dict.fromkeys(recipes.values()))
+    rows = [replace(row, label=recipes[row.records[0].id]) for row in table.rows]
+    rows.sort(key=lambda row: order.index(row.label))
+    return TableAnalysis(replace(table, rows=tuple(rows)), (), {})
 
 
 def _records(analysis: Analysis) -> list[RunRecord]:
@@ -153,13 +156,16 @@ def _figures(analysis: Analysis) -> list[Block]:
                 blocks.append(_forest(slug, heading, effects, effects.fields))
             if effects.factorial and effects.factorial.main:
                 crossed = f"{heading}: main effects in {' × '.join(effects.factorial.fields)}"
-                blocks.append(_forest(f"{slug}-main", crossed, effects, effects.factorial.main))
+                mean = "averaged over the levels of the others"
+                blocks.append(_forest(f"{slug}-main", crossed, effects, effects.factorial.main, mean))
     return blocks
 
 
-def _forest(name: str, heading: str, effects: StudyEffects, fields: Sequence[FieldEffects]) -> Figure:
+def _forest(
+    name: str, heading: str, effects: StudyEffects, fields: Sequence[FieldEffects], others: str = "all else equal"
+) -> Figure:
     alt = short_line(f"Forest plot of validation loss and sacreBLEU, each level against the base: {heading}")
-    caption = f"{heading}. Each level against the base, all else equal."
+    caption = f"{heading}. Each level against the base, {others}."
     return Figure(name, caption, alt, partial(forest, effects.study, fields))
 
 

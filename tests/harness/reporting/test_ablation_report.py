@@ -29,6 +29,7 @@ from record_factory import record
 
 from harness.reporting import ablation_findings, ablation_report
 from harness.reporting.ablation_tables import signed
+from harness.reporting.document import Figure, find
 from impls.recipes import LEARNED_POSITIONS
 
 
@@ -74,6 +75,17 @@ def test_runs_that_are_not_comparable_are_named(change: dict[str, Any], message:
     assert message.split(":")[0] in page
     assert "not comparable" in terminal(analysis)
     assert ablation_findings.limits(analysis) == []
+    assert "Learning curves" not in page
+
+
+def test_learning_curves_have_a_panel_for_each_level_the_base_first() -> None:
+    analysis = analysed(runs({"norm": ("none", "layernorm", "handmade")}, additive))
+    (curves,) = (
+        figure for figure in find(ablation_report.document(analysis).blocks, Figure) if figure.name == "controlled-loss"
+    )
+    assert curves.data is not None
+    panels = [head.removesuffix(", validation") for head in curves.data.heads[1::2]]
+    assert panels == ["base", "norm=handmade", "norm=none"]
 
 
 def test_one_seed_gives_no_interval_and_a_warning() -> None:
