@@ -104,8 +104,8 @@ def test_limits_name_size_seeds_and_design() -> None:
         "rest on 3 seeds, assuming normally distributed seed noise",
         "one at a time",
         "learning rate",
-        "Speed",
-        "parameters",
+        "speeds are not compared",
+        "number of parameters",
     ):
         assert phrase in limits
     factorial = analysed(runs(FACTORS, lambda levels, seed: 2 + noise(levels, seed)))
