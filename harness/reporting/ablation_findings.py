@@ -315,8 +315,8 @@ def limits(analysis: Analysis) -> list[str]:
         return []
     settings = "; ".join(dict.fromkeys(_setting(effects.study) for effects in studies))
     lines = [
-        f"Measured {settings[0].lower()}{settings[1:]}. Larger models, other text or longer training may rank the levels "
-        "differently.",
+        f"Measured {settings[0].lower()}{settings[1:]}. Larger models, other text or longer training may rank the "
+        "levels differently.",
         _seed_limit(studies),
         _rate_limit(studies),
         _cost_limit(studies),
