@@ -167,6 +167,8 @@ def load(path: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ValueError(f"{path!r}: there is no module {error.name!r}") from error
+    except SyntaxError as error:
+        raise ValueError(f"{path!r}: {error.filename}, line {error.lineno}: {error.msg}") from error
     if not hasattr(module, attribute):
         raise ValueError(f"{path!r}: {module_name} has no {attribute!r}{_hint(attribute, vars(module))}")
     return getattr(module, attribute)

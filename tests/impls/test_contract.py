@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -182,6 +183,13 @@ def test_load_wrong_path_raises(path: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         registry.load(path)
     assert registry.load("impls.recipes:LEARNED_POSITIONS") is LEARNED_POSITIONS
+
+
+def test_load_module_with_a_syntax_error_names_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "unfinished_module.py").write_text("RECIPE = 1\n\ndef build(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"^'unfinished_module:build': .*unfinished_module\.py, line 3: \w"):
+        registry.load("unfinished_module:build")
 
 
 def test_unknown_variant_suggests_nearest() -> None:
