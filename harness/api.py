@@ -124,18 +124,11 @@ class Runs:
         """Return the learning curves, one row per run and epoch: run, variant, seed and the fields of `EpochRecord`."""
         import pandas as pd
 
-        return pd.DataFrame(
-            [
-                {
-                    "run": record.id,
-                    "variant": record.spec.variant,
-                    "seed": record.spec.seed,
-                    **dataclasses.asdict(epoch),
-                }
-                for record in self.records
-                for epoch in record.curve
-            ]
-        )
+        rows = []
+        for record in self.records:
+            run = {"run": record.id, "variant": record.spec.variant, "seed": record.spec.seed}
+            rows += [run | dataclasses.asdict(epoch) for epoch in record.curve]
+        return pd.DataFrame(rows)
 
     def filter(self, condition: Callable[[RunRecord], bool] | None = None, **values: Any) -> Runs:
         """Return the runs that fulfil every condition.

@@ -47,10 +47,7 @@ HYPOTHESES_BYTES = 24 * 2**20
 SENTENCES_BYTES = 16 * 2**20
 ATTENTION_BYTES = 16 * 2**20
 WEIGHTS_BYTES = 512 * 2**20
-"""Limits of files in bytes, and the number of test sentences.
-
-Runs write 0.2 MB of translations, 0.3 MB of counts, 0.2 MB of attention, and 250 MB of weights.
-"""
+"""Limits in bytes; runs write 0.2 MB of translations, 0.3 MB of counts, 0.2 MB of attention, 250 MB of weights."""
 
 MAP_POSITIONS = 2_048
 """The largest number of source or target positions of a stored attention map."""

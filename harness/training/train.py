@@ -78,10 +78,7 @@ def run(
     """Train and measure one run and store its record; continue an interrupted run from its checkpoint.
 
     A completed or diverged run is returned as it is. The record of any other is removed when it starts again.
-
-    Args:
-        spec, results: What to run, and the folder of results.
-        progress, command, note, checkpoint_seconds, guard, resume_anyway, score_every: As in `RunOptions`.
+    `results` is the folder of results; the keyword arguments are as in `RunOptions`.
 
     Raises:
         RunFailed: Training or measuring failed; the stored record has the reason.
