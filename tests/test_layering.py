@@ -183,3 +183,14 @@ def test_no_public_class_name_is_used_twice() -> None:
 
 def test_harness_top_level_stays_small() -> None:
     assert len([name for name in modules() if name.startswith("harness.") and name.count(".") == 1]) <= 4
+
+
+def test_files_have_at_most_400_lines_and_functions_50() -> None:
+    for path in (
+        path for folder in ("impls", "harness", "tests", "examples") for path in (ROOT / folder).rglob("*.py")
+    ):
+        text = path.read_text(encoding="utf-8")
+        assert text.count("\n") <= 400, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert (node.end_lineno or 0) - node.lineno < 50, f"{path}: {node.name}"
