@@ -27,9 +27,11 @@ def forest(study: Study, fields: Sequence[FieldEffects]) -> Figure:
     0 is the base. Levels without a value show the status of their runs.
     """
     labels = [
-        (f"{field.field} (base: {word})", "bold") if word == field.levels[0] else (f"{field.field} = {word}", "normal")
+        (f"{field.field} (base: {level})", "bold")
+        if level == field.levels[0]
+        else (f"{field.field} = {level}", "normal")
         for field in fields
-        for word in field.levels
+        for level in field.levels
     ]
     picture, grid = figure(11, 1.7 + 0.3 * len(labels), columns=2, sharey=True)
     for axes, name in zip(grid[0], (MAIN, SECOND), strict=True):

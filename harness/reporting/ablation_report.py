@@ -234,7 +234,7 @@ def _csv_rows(effects: StudyEffects) -> list[dict[str, Any]]:
 def _kinds(effects: StudyEffects) -> list[tuple[str, AblationEffect]]:
     """Return all effects of a study with their kinds."""
     factorial = effects.factorial
-    levels = [("word", effects.fields), *([("main effect", factorial.main)] if factorial else [])]
+    levels = [("level", effects.fields), *([("main effect", factorial.main)] if factorial else [])]
     pairs = []
     for kind, fields in levels:
         for field in fields:

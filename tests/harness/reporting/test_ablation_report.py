@@ -138,7 +138,7 @@ def test_report_does_not_depend_on_the_order_of_records(tmp_path: Path) -> None:
             assert f"({name})" in page
     effects = pd.read_csv(first / "effects.csv")
     kinds = effects[effects.figure == LOSS].groupby("kind").size().to_dict()
-    assert kinds["interaction"] == kinds["main effect"] == kinds["word"] == 3
+    assert kinds["interaction"] == kinds["main effect"] == kinds["level"] == 3
     row = effects[(effects.figure == LOSS) & (effects.kind == "main effect") & (effects.changed == "positions=none")]
     assert row.effect.item() == pytest.approx(0.5, abs=0.03)
 

@@ -89,7 +89,7 @@ def test_tuned_and_untuned_effects_are_shown_with_their_rates(tmp_path: Path) ->
         assert re.search(r"sinusoidal\W+0\.002\W+\+0\.5.*−0\.2", report)
         assert re.search(r"positions=none\W+3\.000\W+4\.000\W+5\.000\W+0\.0005\W+lowest", report)
     effects = pd.read_csv(tmp_path / ablation_report.EFFECTS)
-    rows = effects[(effects.figure == LOSS) & (effects.changed == "positions=sinusoidal") & (effects.kind == "word")]
+    rows = effects[(effects.figure == LOSS) & (effects.changed == "positions=sinusoidal") & (effects.kind == "level")]
     assert dict(zip(rows.learning_rates, rows.effect.round(1), strict=True)) == {"untuned": 0.5, "tuned": -0.2}
     html = (tmp_path / "index.html").read_text()
     assert sum(record.id in html for record in records) == len(records)
