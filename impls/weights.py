@@ -94,23 +94,6 @@ def embedding_rms(recipe: Recipe | None, weights: Arrays) -> dict[str, float]:
     squares = {
         name: float(np.square(table, dtype=np.float64).mean()) for name, table in weights.items() if _embeds(name)
     }
-    return _embedding_rms(recipe, squares)
-
-
-def expected_embedding_rms(
-    recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int
-) -> dict[str, float]:
-    """Return `embedding_rms` at initialisation, averaged over seeds."""
-    squares = {
-        name: _deviation(recipe, shape) ** 2
-        for name, shape in shapes(recipe, source_vocabulary_size, target_vocabulary_size).items()
-        if _embeds(name)
-    }
-    return _embedding_rms(recipe, squares)
-
-
-def _embedding_rms(recipe: Recipe, squares: dict[str, float]) -> dict[str, float]:
-    """Return the root mean squares from the mean square of each table of embeddings and positions."""
     target = squares["target.embedding"]
     source = squares.get("source.embedding", target)
     learned = [square for name, square in squares.items() if name.endswith(".positions")]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from harness.analysis.ablation_study import LEVELS, Study
 from harness.analysis.grouping import group_by
 from harness.storage.records import RunRecord
-from impls import weights
 
 LARGEST_CHANGE = 2.0
 """The factor by which the ratio may differ between the levels of a field without a warning."""
@@ -48,17 +47,8 @@ def confounds(study: Study, crossed: Sequence[str]) -> tuple[Confound, ...]:
 
 
 def embedding_ratio(record: RunRecord) -> float | None:
-    """Return source embedding RMS divided by position RMS at initialisation; None without position vectors.
-
-    Records of older versions do not hold these values; the expected values are used for them.
-    """
-    sizes = record.sizes
-    if "position_rms" not in sizes:
-        recipe, vocabularies = record.spec.recipe, [sizes.get(f"{side}_words") for side in ("source", "target")]
-        if recipe is None or None in vocabularies:
-            return None
-        sizes = weights.expected_embedding_rms(recipe, *(int(levels or 0) for levels in vocabularies))
-    embedding, position = sizes.get("source_embedding_rms"), sizes["position_rms"]
+    """Return source embedding RMS divided by position RMS at initialisation; None without position vectors."""
+    embedding, position = (record.sizes.get(name) for name in ("source_embedding_rms", "position_rms"))
     return embedding / position if embedding and position else None
 
 

@@ -11,7 +11,6 @@ import itertools
 import struct
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
@@ -71,14 +70,10 @@ class _Sentences:
         return contents, np.add.reduceat(lengths, firsts), int(sizes @ longest)
 
 
-def expected(
-    split: Split, training: Training, *, seed: int, updates: Collection[int], digest: Literal["chain", "flat"] = "chain"
-) -> Expected:
+def expected(split: Split, training: Training, *, seed: int, updates: Collection[int]) -> Expected:
     """Return what training on `split` consumes up to the largest of `updates`, with a mark at each of them.
 
-    Args:
-        digest: Whether the digest of a batch includes that of the batches before it (chain), or all are hashed as one
-            text (flat), as in records of the time before digests at several updates.
+    The digest of a batch includes that of the batches before it.
     """
     lengths = [(len(source), len(target)) for source, target in zip(split.source, split.target, strict=True)]
     result = Expected(updates_per_epoch=len(_epoch(lengths, training, seed, 0)))
@@ -94,8 +89,7 @@ def expected(
         source_tokens, source_ids, target_ids = source_tokens + int(words.sum()), source_ids + ids, target_ids + all_ids
         tokens += block_tokens.tolist()
         for contents in zip(source, target_in, target_out, strict=True):
-            if digest == "chain":
-                hashed = hashlib.sha256(hashed.digest())
+            hashed = hashlib.sha256(hashed.digest())
             hashed.update(b"".join(contents))
             total, number = total + tokens[number], number + 1
             if number in marks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from harness.analysis.fairness import initialiser
 from harness.audit.batch_reference import Expected, expected
 from harness.audit.file_rules import BATCH, unequal_tutorial
 from harness.audit.messages import unequal
-from harness.audit.record_rules import Shapes, before_digests, tensor_shapes
+from harness.audit.record_rules import Shapes, tensor_shapes
 from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, Skipped, StoredRun, skip_unless
 from harness.data.batch_digest import STATISTICS
 from harness.experiments.serialization import canonical_json
@@ -101,8 +101,6 @@ def stream(stored: StoredRun) -> Iterator[str]:
     last = max(batches.marks)
     if fingerprints.get("stream") != batches.marks[last]:
         yield f"stream is not the digest of the batches of seed {seed} up to update {last:,}"
-    if before_digests(record):
-        return
     digests = fingerprints.get("batches") or {}
     wrong = [update for update, digest in sorted(batches.marks.items()) if digests.get(str(update)) != digest]
     if wrong:
@@ -140,10 +138,9 @@ def _expected_batches(stored: StoredRun) -> Expected:
     skip_unless(1 <= min(updates) <= max(updates) <= MOST_UPDATES, f"updates are not from 1 to {MOST_UPDATES:,}")
     training, seed = record.spec.training, record.spec.seed
     batches = (training.batching, training.batch_size, training.batch_tokens)
-    digest: Literal["chain", "flat"] = "flat" if before_digests(record) else "chain"
     return stored.context.cached(
-        ("stream", record.spec.data, *batches, seed, updates, digest),
-        lambda: expected(prepared.train, training, seed=seed, updates=updates, digest=digest),
+        ("stream", record.spec.data, *batches, seed, updates),
+        lambda: expected(prepared.train, training, seed=seed, updates=updates),
     )
 
 

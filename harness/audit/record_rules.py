@@ -9,9 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from harness.audit.messages import unequal
 from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, SEAL, UNREADABLE, StoredRun, skip_unless
-from harness.data.batch_digest import MARKS, STATISTICS, WEIGHTS_MARK
-from harness.experiments.serialization import to_json
-from harness.experiments.specs import ADDED_FIELDS
+from harness.data.batch_digest import MARKS, WEIGHTS_MARK
 from harness.storage import files, run_store
 from harness.storage.records import RunRecord
 from harness.text import brief, first_few
@@ -209,7 +207,6 @@ def unlike_tensors(recorded: Shapes, expected: Shapes, source: str) -> Iterator[
 def training_digests(stored: StoredRun) -> Iterator[str]:
     """Batches and weights have a digest at each expected update, and no digest occurs twice."""
     record = stored.record
-    skip_unless(not before_digests(record), "trained by an older version, which took no digests")
     skip_unless(record.status in run_store.FINISHED and record.curve, NOT_COMPLETED)
     ends = {line.updates for line in record.curve}
     last = record.curve[-1].updates
@@ -221,17 +218,6 @@ def training_digests(stored: StoredRun) -> Iterator[str]:
     yield from _repeated("batches", batches)
     if record.status == "completed":  # the weights of a diverged run may be NaN from some update on
         yield from _repeated("weights_after", weights)
-
-
-def before_digests(record: RunRecord) -> bool:
-    """Return whether a run was trained before digests were recorded.
-
-    Such runs have the default settings of that time, so no newer run can pass for one.
-    """
-    spec = to_json(record.spec)
-    earlier = all(spec[part].get(name, value) == value for (part, name), value in ADDED_FIELDS.items() if spec[part])
-    new = {*TRAINING_DIGESTS} & record.fingerprints.keys() or {"updates_per_epoch", *STATISTICS} & record.sizes.keys()
-    return earlier and not new
 
 
 def _wrong_updates(name: str, digests: Mapping[str, str], expected: set[int]) -> Iterator[str]:

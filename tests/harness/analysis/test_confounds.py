@@ -29,6 +29,9 @@ from impls.recipes import LEARNED_POSITIONS
 
 WARNING = "positions also changes the size of word embeddings relative to position vectors."
 RMS = ("source_embedding_rms", "target_embedding_rms", "position_rms")
+POSITION_RMS = {"learned": 0.075, "sinusoidal": 0.707}
+EMBEDDING_RMS = {"xavier": 0.016, "width": 1 / 16, "normal": 1.0}
+"""Approximate values at width 256, embeddings before they are scaled."""
 BATCHINGS = ("random", "length", "tokens")
 TWO_BY_TWO = {"batching": ("random", "tokens"), "norm": ("layernorm", "rms")}
 
@@ -42,7 +45,11 @@ def run(levels: Mapping[str, str], seed: int = 0, **changes: Any) -> RunRecord:
     updates = {"random": 227, "length": 227, "tokens": 61}[batching]
     curve = tuple(replace(epoch, updates=epoch.epoch * updates) for epoch in record.curve)
     fingerprints = {**record.fingerprints, "stream": f"{batching} {seed}", **changes.pop("fingerprints", {})}
-    return replace(record, curve=curve, fingerprints=fingerprints, **changes)
+    embedding = EMBEDDING_RMS[levels.get("embedding_init", "xavier")]
+    embedding *= {"sqrt_width": 16, "none": 1}[levels.get("embedding_scale", "sqrt_width")]
+    position = POSITION_RMS.get(levels.get("positions", "learned"), 0.0)
+    sizes = {**record.sizes, **dict(zip(RMS, (embedding, embedding, position), strict=True))}
+    return replace(record, curve=curve, fingerprints=fingerprints, sizes=sizes, **changes)
 
 
 def grid(levels: Mapping[str, tuple[str, ...]], seeds: int = 2) -> list[RunRecord]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ from small_runs import DATA, TRAINING
 
 from harness.audit.batch_reference import expected
 from harness.data.batch_digest import expected_batches
-from harness.data.batches import training_batches
 from harness.data.dataset import prepare
 from harness.data.vocabulary import Split
 from impls.contract import Training
@@ -35,15 +33,6 @@ def test_expected_batches_are_those_of_training(batching: str, cache: object) ->
     assert {str(update): digest for update, digest in result.marks.items()} == trained.marks
     assert result.statistics == trained.statistics()
     assert result.tokens[max(UPDATES)] == trained.target_tokens
-
-
-def test_flat_digest_is_that_of_all_batches_as_one_text(cache: object) -> None:
-    train, content = prepare(DATA).train, b""
-    for batch in training_batches(train, TRAINING, seed=3, epoch=0):
-        for ids in (batch.source, batch.target_in, batch.target_out):
-            content += np.array(ids.shape, "<i8").tobytes() + ids.astype("<i4").tobytes()
-    result = expected(train, TRAINING, seed=3, updates=[7], digest="flat")
-    assert result.marks[7] == hashlib.sha256(content).hexdigest()
 
 
 def test_batches_of_18_000_epochs_are_computed_in_seconds() -> None:
