@@ -181,6 +181,10 @@ def test_results_page_repeats_the_ablation() -> None:
         bleu = [np.mean([run.scores["bleu_sacre"] for run in runs]) for runs in records]
         row = [f"`{positions}`", *(f"{loss:.3f}" for loss in losses), *(f"{score:.1f}" for score in bleu)]
         assert f"| {' | '.join(row)} |" in section
+    page = re.sub(r" (▲|▼|&#126;|\?)", "", (REPORTS / "ablation" / "index.md").read_text(encoding="utf-8"))
+    effects = re.findall(r"[+−]?\d\.\d+ \([^)]+ to [^)]+\)", " ".join(section.split()))
+    assert len(effects) == 8
+    assert not [effect for effect in effects if effect not in page]
 
 
 @pytest.mark.usefixtures("multi30k_folder")
