@@ -49,9 +49,9 @@ def test_load_skips_a_damaged_record_with_a_warning(tmp_path: Path) -> None:
 
 def test_to_pandas_has_a_row_per_run_and_the_documented_columns(ablation: api.Runs) -> None:
     table = ablation.to_pandas()
-    assert len(table) == len(ablation) == 33
+    assert len(table) == len(ablation) == 40
     assert list(table.columns[: len(api.COLUMNS)]) == list(api.COLUMNS)
-    assert set(table["recipe.norm"]) == {"layernorm", "handmade", "rms", "none"}
+    assert set(table["recipe.positions"]) == {"learned", "sinusoidal", "rotary", "none"}
     record = ablation[0].record
     row = table[table["run"] == record.id].iloc[0]
     assert row["bleu_sacre"] == record.scores["bleu_sacre"]
@@ -66,13 +66,13 @@ def test_to_pandas_without_runs_has_the_columns(tmp_path: Path) -> None:
 def test_curves_have_a_row_per_epoch(ablation: api.Runs) -> None:
     curves = ablation.curves()
     assert len(curves) == sum(len(run.record.curve) for run in ablation)
-    assert set(ablation[0].curve()["epoch"]) == {1, 2}
+    assert set(ablation[0].curve()["epoch"]) == {1, 2, 3, 4}
 
 
 def test_filter_selects_by_settings_seeds_and_functions(ablation: api.Runs) -> None:
-    assert len(ablation.filter(norm="rms")) == 3
-    assert len(ablation.filter(recipe__norm=["rms", "none"], seed=range(2))) == 4
-    assert len(ablation.filter(lambda record: record.spec.seed == 1)) == 11
+    assert len(ablation.filter(positions="rotary")) == 10
+    assert len(ablation.filter(recipe__positions=["rotary", "none"], embedding_init="width", seed=range(2))) == 4
+    assert len(ablation.filter(lambda record: record.spec.seed == 1)) == 8
     assert len(ablation.filter(status="failed")) == 0
 
 
@@ -106,7 +106,7 @@ def test_compare_looks_among_filtered_runs_only() -> None:
 
 
 def test_compare_gives_differences_with_intervals(ablation: api.Runs) -> None:
-    one, other = "learned_positions@norm=rms", "learned_positions@positions=alibi"
+    one, other = (f"learned_positions@positions={name},embedding_init=width" for name in ("learned", "sinusoidal"))
     compared = ablation.compare(one, other, allow=["recipe"])
     table = compared.to_pandas().set_index("metric")
     row: Any = table.loc["sacreBLEU"]
