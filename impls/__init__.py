@@ -30,7 +30,8 @@ def build(
 
     Args:
         recipe: The architecture.
-        source_vocabulary_size, target_vocabulary_size: Numbers of tokens, special ones included.
+        source_vocabulary_size: Number of source tokens, special ones included.
+        target_vocabulary_size: Number of target tokens, special ones included.
         training: Optimiser and loss settings; `Training()` by default.
         framework: "torch" or "keras".
         backend: The Keras backend, "tensorflow", "jax" or "torch"; by default KERAS_BACKEND, or else "tensorflow".
@@ -43,8 +44,7 @@ def build(
         cuda_graphs: Capture the updates and decoding steps of a Transformer as CUDA graphs (torch on a GPU only).
 
     Raises:
-        ValueError: The framework, device, a precision or CUDA graphs are not available, or the recipe does not fit
-            the vocabularies.
+        ValueError: A setting is not available here, or the recipe does not fit the vocabularies.
     """
     if cuda_graphs:
         builder = registry.graph_builder(recipe.family, framework)
