@@ -15,7 +15,7 @@ from harness.analysis.effects import Conclusion, Difference, Interval
 from harness.analysis.selection import Side
 from harness.analysis.sentence_comparison import SubsetScores
 from harness.reporting.csv_export import cell
-from harness.reporting.formatting import one_line
+from harness.reporting.formatting import long_line
 
 SCHEMA = 2
 COLUMNS = (
@@ -122,7 +122,7 @@ def _directions(examples: tuple[Sequence[Any], Sequence[Any]] | None) -> dict[st
 def _plain(value: Any) -> Any:
     """Return a JSON value in which text has no control characters, so that it is safe to print."""
     if isinstance(value, str):
-        return one_line(value)
+        return long_line(value)
     if isinstance(value, Conclusion):
         return value.label
     if isinstance(value, Mapping):

@@ -10,7 +10,7 @@ from typing import Any
 from harness.analysis.grouping import groups, measure
 from harness.analysis.metric_registry import DEFAULT_COLUMNS, LEADERBOARD, METRICS
 from harness.experiments.serialization import canonical_json, to_json
-from harness.reporting.formatting import one_line
+from harness.reporting.formatting import long_line
 from harness.storage import files
 from harness.storage.records import RunRecord
 
@@ -78,7 +78,7 @@ def cell(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    line = one_line(value)
+    line = long_line(value)
     return f"'{line}" if line.startswith(FORMULA) else line
 
 

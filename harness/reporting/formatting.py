@@ -22,7 +22,7 @@ class HasInterval(Protocol):
     def values(self) -> tuple[float, ...]: ...
 
 
-def one_line(value: object) -> str:
+def long_line(value: object) -> str:
     """Return text, which may come from someone else, as one line of at most 4,000 characters."""
     return short_line(str(value), longest=4_000)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.reporting.document import Block, Heading, Items, Table, Text
-from harness.reporting.formatting import one_line
+from harness.reporting.formatting import long_line
 
 ESCAPES = str.maketrans(
     {
@@ -66,7 +66,7 @@ def _sentences(content: Sequence[Block]) -> tuple[str, ...]:
 
 def escape(text: str) -> str:
     """Return text with the special characters of LaTeX escaped."""
-    return one_line(text).translate(ESCAPES)
+    return long_line(text).translate(ESCAPES)
 
 
 def _table(table: Table, caption: str, notes: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from harness.reporting.document import (
     Text,
     join_blocks,
 )
-from harness.reporting.formatting import one_line
+from harness.reporting.formatting import long_line
 from harness.text import short_line
 
 PAGE = "index.md"
@@ -49,7 +49,7 @@ def _block(block: Block) -> str:
     if isinstance(block, Items):
         return "\n".join(f"- {text(line)}" for line in block.lines)
     if isinstance(block, Code):
-        return "\n".join(f"    {one_line(line)}" for line in block.text.split("\n"))
+        return "\n".join(f"    {long_line(line)}" for line in block.text.split("\n"))
     if isinstance(block, Links):
         return " · ".join(f"[{text(title)}]({address})" for title, address in block.targets)
     if isinstance(block, Table):
@@ -72,7 +72,7 @@ def _cell(cell: str | Cell, kind: str) -> str:
 
 def text(value: object) -> str:
     """Return `value` as running text. Special characters become entities, also for GitHub's formulas and links."""
-    line = one_line(value)
+    line = long_line(value)
     escaped = re.sub(r"[&<>$@|`*~\[\]\\#]|(?<![^\W_])_|_(?![^\W_])", lambda match: f"&#{ord(match[0])};", line)
     escaped = re.sub(r"(?i)(?<=\b)(https?|ftp|www)(?=[:.])", lambda match: f"{match[0]}&#8203;", escaped)
     return re.sub(r"^([-+]|\d+[.)])(?=\s)", lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", escaped)

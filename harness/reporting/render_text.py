@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.reporting.document import Block, Code, Document, Heading, Items, Table, Text, join_blocks
-from harness.reporting.formatting import one_line
+from harness.reporting.formatting import long_line
 from harness.text import short_line
 
 LINE = 104
@@ -26,21 +26,21 @@ def blocks(content: Sequence[Block], *, width: int = 0) -> str:
 
 def _block(block: Block, width: int) -> str:
     if isinstance(block, Heading):
-        title = one_line(block.text)
+        title = long_line(block.text)
         return f"{title}\n{('=' if block.level <= 2 else '-') * min(len(title), 100)}"
     if isinstance(block, Text):
-        return one_line(block.text)
+        return long_line(block.text)
     if isinstance(block, Items):
-        return "\n".join(one_line(line) for line in block.lines)
+        return "\n".join(long_line(line) for line in block.lines)
     if isinstance(block, Code):
-        return "\n".join(f"    {one_line(line)}" for line in block.text.split("\n"))
+        return "\n".join(f"    {long_line(line)}" for line in block.text.split("\n"))
     if isinstance(block, Table):
         return _table(block.without_optional() if block.optional else block, width)
     return ""
 
 
 def _table(table: Table, width: int) -> str:
-    rows = [tuple(one_line(cell) for cell in row) for row in (table.heads, *table.rows)]
+    rows = [tuple(long_line(cell) for cell in row) for row in (table.heads, *table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rules = [
         "─" * (len(head) if kind == "p" else wide)
