@@ -1,8 +1,8 @@
 """Hugging Face's Marian as a variant: random weights from a small configuration, nothing is downloaded.
 
-python -m pip install transformers
-python -m harness laws --fast --variant examples.hugging_face_marian:build
-python -m harness bench --variant examples.hugging_face_marian:build --variant learned_positions
+    python -m pip install transformers
+    python -m harness laws --fast --variant examples.hugging_face_marian:build
+    python -m harness bench --variant examples.hugging_face_marian:build --variant learned_positions
 """
 
 from __future__ import annotations

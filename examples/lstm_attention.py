@@ -1,4 +1,4 @@
-"""An LSTM with dot-product attention (Luong et al. 2015), as an example of a model of your own.
+"""An LSTM with scaled dot-product attention, after Luong et al. 2015: an example of a model of your own.
 
 Check that it behaves as the benchmark expects, then train it beside a built-in variant:
 
@@ -52,7 +52,7 @@ class LstmAttention(nn.Module):
     def read(self, memory: Memory, state: State | None, tokens: Tensor) -> tuple[Tensor, Tensor, State]:
         """Return logits [B,T,V], attention weights [B,T,S] and the state after the last token."""
         encoded, visible = memory
-        if state is not None:  # nn.LSTM wants [1,B,D]
+        if state is not None:  # nn.LSTM expects [1,B,D]
             state = state[0].transpose(0, 1).contiguous(), state[1].transpose(0, 1).contiguous()
         hidden, (last_hidden, last_cell) = self.decoder(self.dropout(self.target_embedding(tokens)), state)
         scores = hidden @ encoded.transpose(1, 2) / hidden.shape[-1] ** 0.5

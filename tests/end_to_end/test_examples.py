@@ -46,6 +46,13 @@ def test_notebook_runs(notebook: Path, tmp_path: Path) -> None:
         assert "FAILED" in output
 
 
+def test_noise_in_the_notebook_is_that_of_seeds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    names: dict[str, Any] = {}
+    exec(code_of(ROOT / "examples" / "how_many_seeds.ipynb"), names)
+    assert not names["ablation"].duplicated([*names["within"].keys, "seed"]).any()
+
+
 def snippet(page: str, text: str) -> str:
     """Return the Python code of a page of the documentation that contains a text."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
