@@ -1,5 +1,7 @@
 """Hugging Face's Marian as a variant: random weights from a small configuration, nothing is downloaded.
 
+Check that it behaves as the benchmark expects, then train it beside a built-in variant:
+
     python -m pip install transformers
     python -m harness laws --fast --variant examples.hugging_face_marian:build
     python -m harness bench --variant examples.hugging_face_marian:build --variant learned_positions
