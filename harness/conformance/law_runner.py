@@ -115,7 +115,13 @@ def for_variant(
 
 
 def check_subject(subject: ModelUnderTest, laws: Collection[int] | None = None) -> Iterator[LawResult]:
-    """Test a subject against the laws numbered `laws` (None: all), and yield one result at a time."""
+    """Test a subject against the laws numbered `laws` (None: all), and yield one result at a time.
+
+    Raises:
+        ValueError: There is no law with one of the numbers.
+    """
+    if unknown := set(laws or ()) - {law.number for law in LAWS}:
+        raise ValueError(f"laws={sorted(unknown)}: expected numbers from 1 to {len(LAWS)}")
     for law in LAWS:
         if laws is not None and law.number not in laws:
             continue

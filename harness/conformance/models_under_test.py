@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 import impls
+from harness.data.batches import pad
 from harness.processes import json_process
 from impls import registry
 from impls.contract import (
     EOS,
-    PAD,
     SOS,
     UNK,
     Arrays,
@@ -54,6 +54,12 @@ SIZES = {
 """Small sizes for the recipes of each family."""
 
 SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE = 37, 41
+SMALLEST_VOCABULARY = 7
+"""The special words and three others, which the laws exchange for one another."""
+
+SHORTEST = 9
+"""Positions: law 12 decodes `<sos>` and eight tokens."""
+
 DROPOUT = 0.1
 RANDOM = Training(label_smoothing=0.1, teacher_forcing=0.5)
 """Training settings with all sources of randomness: dropout and, in recurrent models, teacher forcing."""
@@ -92,8 +98,12 @@ class ModelUnderTest:
     """A way to build models, their sizes, and whether to test faster.
 
     Attributes:
+        max_length: The largest number of positions that the models accept, at least `SHORTEST`.
         describe: JSON from which a new process rebuilds the model.
         dropout_is_fixed: Whether the builder is an external one without a `dropout` argument.
+
+    Raises:
+        ValueError: A vocabulary or `max_length` is too small for the batches of the laws.
     """
 
     build: Build
@@ -103,6 +113,16 @@ class ModelUnderTest:
     describe: str | None = None
     dropout_is_fixed: bool = False
     fast: bool = False
+
+    def __post_init__(self) -> None:
+        least = {
+            "source_vocabulary_size": SMALLEST_VOCABULARY,
+            "target_vocabulary_size": SMALLEST_VOCABULARY,
+            "max_length": SHORTEST,
+        }
+        for name, minimum in least.items():
+            if getattr(self, name) < minimum:
+                raise ValueError(f"{name}={getattr(self, name)}: the laws need models of at least {minimum}")
 
     @property
     def real(self) -> ModelSize:
@@ -152,9 +172,9 @@ class ModelUnderTest:
         sources = [_draw_tokens(generator, length, self.source_vocabulary_size) for length in source]
         targets = [_draw_tokens(generator, length, self.target_vocabulary_size) for length in target]
         return Batch(
-            padded([[SOS, *tokens, EOS] for tokens in sources]),
-            padded([[SOS, *tokens] for tokens in targets]),
-            padded([[*tokens, EOS] for tokens in targets]),
+            pad([[SOS, *tokens, EOS] for tokens in sources]),
+            pad([[SOS, *tokens] for tokens in targets]),
+            pad([[*tokens, EOS] for tokens in targets]),
         )
 
     def trained(self, model: Seq2SeqModel, seeds: Iterable[int]) -> Seq2SeqModel:
@@ -179,12 +199,6 @@ def outcome(model: Seq2SeqModel) -> Arrays:
 def mapped(batch: Batch, change: Callable[[Ids], Ids]) -> Batch:
     """Return a batch with the same change of its source, `target_in` and `target_out`."""
     return Batch(*map(change, vars(batch).values()))
-
-
-def padded(sentences: list[list[int]]) -> Ids:
-    """Return sentences as ids [B, longest], with PAD on the right."""
-    longest = max(map(len, sentences))
-    return np.array([sentence + [PAD] * (longest - len(sentence)) for sentence in sentences], np.int32)
 
 
 def _draw_tokens(generator: np.random.Generator, length: int, vocabulary_size: int) -> list[int]:

@@ -21,9 +21,9 @@ from harness.conformance.models_under_test import (
     ModelUnderTest,
     evaluation,
     outcome,
-    padded,
     resumed_in_new_process,
 )
+from harness.data.batches import pad
 from harness.evaluation.search import Decoded, translate
 from harness.experiments.specs import DecodingSpec
 from impls.contract import EOS, PAD, SOS, UNK, Ids, Seq2SeqModel
@@ -171,6 +171,6 @@ def _long_search(subject: ModelUnderTest, model: Seq2SeqModel) -> int:
 def _rescored(model: Seq2SeqModel, source: Ids, decoded: Decoded) -> tuple[npt.NDArray[np.float64], Ids]:
     """Return the log-probabilities [B,T,V] at each position of translations, and their tokens with `<eos>`, [B,T]."""
     sentences = [list(translation.tokens) + [EOS] * translation.finished for translation in decoded.translations]
-    target = padded([tokens or [PAD] for tokens in sentences])
+    target = pad([tokens or [PAD] for tokens in sentences])
     target_in = np.concatenate([np.full((len(target), 1), SOS, np.int32), target[:, :-1]], 1)
     return log_softmax(model.logits(source, target_in)), target

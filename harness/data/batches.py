@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +77,7 @@ def evaluation_batches(split: Split, batch_size: int = 128) -> Iterator[tuple[Ba
         yield _batch(split, rows), rows
 
 
-def pad(sentences: Sequence[Ids]) -> Ids:
+def pad(sentences: Sequence[Ids] | Sequence[Sequence[int]]) -> Ids:
     """Return sentences as the rows of an array [B, longest], padded on the right."""
     lengths = _lengths(sentences)
     padded = np.full((len(sentences), int(lengths.max(initial=0))), PAD, dtype=np.int32)
@@ -95,7 +95,7 @@ def _batch(split: Split, rows: Rows) -> Batch:
     )
 
 
-def _lengths(sentences: Sequence[Ids]) -> npt.NDArray[np.int64]:
+def _lengths(sentences: Sequence[Sized]) -> npt.NDArray[np.int64]:
     return np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
 
 

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from harness.data.batches import pad
 from harness.experiments.specs import DecodingSpec
 from impls.contract import EOS, PAD, SOS, UNK, Candidates, Decoding, Ids
 
@@ -100,7 +101,7 @@ def translate(
     ties = 0
     for start in range(0, len(order), decoding.batch_size):
         batch = order[start : start + decoding.batch_size]
-        decoded = search(model, _padded([sources[index] for index in batch]), decoding)
+        decoded = search(model, pad([sources[index] for index in batch]), decoding)
         translations.update(zip(batch, decoded.translations, strict=True))
         ties += decoded.ties
         if on_batch is not None:
@@ -320,13 +321,6 @@ class BestHypotheses:
 
 def _decoded(translations: list[Translation], ties: int) -> Decoded:
     return Decoded(tuple(translations), ties, sum(not translation.finished for translation in translations))
-
-
-def _padded(sources: Sequence[Ids]) -> Ids:
-    padded: Ids = np.full((len(sources), max(map(len, sources))), PAD, dtype=np.int32)
-    for row, source in zip(padded, sources, strict=True):
-        row[: len(source)] = source
-    return padded
 
 
 def _without_suppressed(candidates: Candidates, never: Sequence[int]) -> tuple[_Reals, Ids]:

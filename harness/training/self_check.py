@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from harness.conformance.assertions import LawViolated, assert_close
 from harness.conformance.evaluation_laws import changed, cuts, rows_of, trimmed
+from harness.data.batches import pad
 from impls.contract import PAD, Batch, Ids, Numbers, Seq2SeqModel
 
 BATCHES = 3
@@ -59,13 +60,9 @@ def check_model(
 
 def dealt(batches: Sequence[Batch]) -> list[Batch]:
     """Return the same number of batches with the same sentences, dealt in turn, so that lengths are mixed."""
-    parts = [_stacked([ids[name] for ids in map(vars, batches)]) for name in ("source", "target_in", "target_out")]
-    return [trimmed(Batch(*(ids[first :: len(batches)] for ids in parts))) for first in range(len(batches))]
-
-
-def _stacked(parts: list[Ids]) -> Ids:
-    longest = max(ids.shape[1] for ids in parts)
-    return np.concatenate([np.pad(ids, ((0, 0), (0, longest - ids.shape[1])), constant_values=PAD) for ids in parts])
+    fields = zip(*(vars(batch).values() for batch in batches), strict=True)
+    stacked = [pad([row for ids in parts for row in ids]) for parts in fields]
+    return [trimmed(Batch(*(ids[first :: len(batches)] for ids in stacked))) for first in range(len(batches))]
 
 
 def _check_batch(model: Seq2SeqModel, batch: Batch, turn: int, share: float) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from small_models import SOURCE_VOCABULARY_SIZE
 
-from harness.conformance.models_under_test import padded
+from harness.data.batches import pad
 from harness.evaluation.search import SPARE_CANDIDATES, Decoded, translate
 from harness.experiments.specs import DecodingSpec
 from impls.contract import EOS, PAD, SOS, Batch, Candidates, Decoding, Ids, TransformerRecipe
@@ -43,7 +43,7 @@ def random_sources(count: int = 17, seed: int = 0) -> list[Ids]:
 
 
 def source_batch(count: int, seed: int = 0) -> Ids:
-    return padded([source.tolist() for source in random_sources(count, seed)])
+    return pad([source.tolist() for source in random_sources(count, seed)])
 
 
 def random_tokens(random: np.random.Generator, rows: int) -> Ids:
@@ -180,7 +180,7 @@ def test_graph_decoding_ignores_stale_memory() -> None:
 
 def test_graph_decoding_beyond_max_length_raises() -> None:
     _, static = pair(graphs.recipe())
-    decoding, last = static.begin_decoding(padded([[SOS, 5, EOS]])), np.array([7], dtype=np.int32)
+    decoding, last = static.begin_decoding(pad([[SOS, 5, EOS]])), np.array([7], dtype=np.int32)
     for _ in range(graphs.LONGEST):
         decoding.step(last, 3)
     with pytest.raises(ValueError, match=f"{graphs.LONGEST + 1} positions exceed max_length={graphs.LONGEST}"):
@@ -202,7 +202,7 @@ def test_graph_decoding_beyond_max_shapes_runs_plain(monkeypatch: pytest.MonkeyP
 def test_graph_decoding_uses_updated_weights() -> None:
     """Weights change in place, so earlier captures stay valid."""
     plain, static = pair(graphs.recipe())
-    rows = padded([[SOS, 5, 6, EOS]] * graphs.ROWS)
+    rows = pad([[SOS, 5, 6, EOS]] * graphs.ROWS)
     for _ in range(2):
         assert_same(translated(static, 1), translated(plain, 1))
         for result in (plain, static):

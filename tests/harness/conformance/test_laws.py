@@ -179,6 +179,42 @@ def test_law_that_raises_fails_with_first_line_of_error() -> None:
     assert str(replace(result[0], seconds=0.0)) == "law 2 determinism, 0.00 s … FAILED RuntimeError: no such device"
 
 
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"max_length": 8}, "max_length=8: the laws need models of at least 9"),
+        ({"source_vocabulary_size": 6}, "source_vocabulary_size=6: the laws need models of at least 7"),
+        ({"target_vocabulary_size": 6}, "target_vocabulary_size=6: the laws need models of at least 7"),
+        ({"laws": {3, 15}}, r"laws=\[15\]: expected numbers from 1 to 14"),
+    ],
+)
+def test_check_size_or_law_that_is_impossible_raises(sizes: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        list(check(subject(BASE).build, **sizes))
+
+
+def test_smallest_model_obeys_every_law() -> None:
+    sizes = {"max_length": models_under_test.SHORTEST}
+    sizes |= dict.fromkeys(("source_vocabulary_size", "target_vocabulary_size"), models_under_test.SMALLEST_VOCABULARY)
+
+    def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
+        recipe = replace(BASE, max_length=models_under_test.SHORTEST, dropout=dropout)
+        return impls.build(recipe, *(models_under_test.SMALLEST_VOCABULARY,) * 2, training=training, seed=seed)
+
+    assert not failures(list(check(build, **sizes, fast=True)))
+
+
+def test_law_3_names_the_position_that_has_no_influence() -> None:
+    class BlindAtPositionThree:
+        def logits(self, source: Any, target_in: Any) -> Any:
+            seen = np.where(np.arange(source.shape[1]) == 3, 0, source).sum(1) + 50 * target_in.cumsum(1).T
+            return np.repeat(seen.T[..., None], TARGET_VOCABULARY_SIZE, 2).astype(np.float32)
+
+    model: Any = BlindAtPositionThree()
+    with pytest.raises(LawViolated, match=r"do not depend on the source token at position 3$"):
+        evaluation_laws._real_causality(subject(BASE), model)
+
+
 def test_law_result_str_is_one_line() -> None:
     assert str(LawResult(3, "causality", True, seconds=1.234)) == "law 3 causality, 1.23 s … ok"
     remark = LawResult(13, "resumption", True, "in this process", 2.0)
