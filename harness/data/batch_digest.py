@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from harness.data.batches import training_batches
-from harness.data.vocabulary import Split
-from impls.contract import PAD, Arrays, Batch, Training
+from impls.contract import PAD, Arrays, Batch
 
 MARKS = (1, 10, 50)
 """Updates after which the digest of the batches is recorded, in addition to the ends of epochs."""
@@ -80,28 +77,6 @@ class ConsumedBatches:
 
 STATISTICS = ("source_padding_rate", "target_padding_rate", "fewest_update_tokens", "most_update_tokens")
 """The keys of `ConsumedBatches.statistics`."""
-
-
-def expected_batches(split: Split, training: Training, *, seed: int, updates: Collection[int]) -> ConsumedBatches:
-    """Return the batches that a run on `split` consumes, computed from the corpus alone.
-
-    Args:
-        split: The training split.
-        training: The training settings.
-        seed: The seed of the run.
-        updates: Numbers of updates after which the digest is recorded, in addition to `MARKS`; the largest is the last
-            update.
-    """
-    consumed, last, epoch = ConsumedBatches(), max(updates, default=0), 0
-    while consumed.updates < last and len(split):
-        for batch in training_batches(split, training, seed=seed, epoch=epoch):
-            consumed.add(batch)
-            if consumed.updates in updates:
-                consumed.mark()
-            if consumed.updates == last:
-                break
-        epoch += 1
-    return consumed
 
 
 def weights_digest(weights: Arrays) -> str:

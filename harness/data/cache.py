@@ -6,17 +6,16 @@ Functions that write raise a ValueError that names the folder and BAKEOFF_CACHE 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from harness.experiments.serialization import canonical_json
-from harness.storage import files
+from harness.storage import files, locks
 from harness.storage.leftovers import Leftover, is_abandoned
 
 CONTENTS = "contents.json"
@@ -67,7 +66,7 @@ def turn(work: str) -> Iterator[None]:
         except Timeout:
             pass
         except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK):
+            if error.errno not in locks.UNSUPPORTED:
                 raise
     try:
         yield
@@ -90,7 +89,8 @@ def write_entry(entry: Path, description: dict[str, Any], contents: dict[str, by
         for path in entry.parent.glob(f"{PARTIAL}*"):
             if is_abandoned(path):
                 shutil.rmtree(path, ignore_errors=True)
-        temporary = Path(tempfile.mkdtemp(dir=entry.parent, prefix=PARTIAL))
+        temporary = entry.parent / f"{PARTIAL}{uuid.uuid4().hex}"
+        temporary.mkdir()
         try:
             for name, content in {**contents, CONTENTS: sealed.encode()}.items():
                 files.write_bytes(temporary / name, content)

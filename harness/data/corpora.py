@@ -146,7 +146,9 @@ def _files(data: DataSpec, expected: Digests | None) -> Corpus:
             if expected is not None and expected.get(field) != digest:
                 raise ValueError(f"{paths[field]}: its SHA-256 is not that of the run's {field}")
     except ValueError as error:
-        raise error if expected is None else ValueError(f"the text of the run is not available: {error}") from error
+        if expected is None:
+            raise
+        raise ValueError(f"the text of the run is not available: {error}") from error
     splits: dict[str, tuple[Lines, Lines]] = {}
     for split, word in zip(SPLITS, ("train", "validation", "test"), strict=True):
         source, target = f"{word}_source", f"{word}_target"

@@ -14,6 +14,7 @@ from harness.data.tokenizers import UNKNOWN_TEXT, tokenizer
 from harness.data.vocabulary import Split
 from harness.experiments.specs import DataSpec
 from harness.storage.records import RunRecord
+from harness.text import count
 from impls.contract import Ids
 
 Tokens = tuple[tuple[str, ...], ...]
@@ -271,7 +272,7 @@ def remark(data: DataSpec, figures: dict[str, Any]) -> str:
     )
     if figures["train_left_out"] or cut:
         words.append(
-            f"longer than max_length={data.max_length}: {figures['train_left_out']:,.0f} training pairs left out, "
-            f"{cut:,.0f} validation and test sentences cut"
+            f"longer than max_length={data.max_length}: {count(int(figures['train_left_out']), 'training pair')} left "
+            f"out, {count(int(cut), 'validation and test sentence')} cut"
         )
     return f"Data: {data.corpus}, {data.direction}: {'; '.join(words)}."

@@ -126,7 +126,12 @@ def _download(names: Sequence[str]) -> dict[str, bytes]:
     urls = os.environ.get("BAKEOFF_MULTI30K_URLS", "").replace(",", " ").split()
     with cache.turn("multi30k"):
         contents = {name: _from_cache(name) for name in names}
-        download = downloading.Download(urls or ADDRESSES)
+        try:
+            download = downloading.Download(urls or ADDRESSES)
+        except ValueError:  # whose message may have a password
+            raise DataUnavailable(
+                "BAKEOFF_MULTI30K_URLS: an address is malformed; expected URLs of folders, separated by spaces"
+            ) from None
         for name in names:
             if not contents[name]:
                 text = download.file(f"{name}.gz", functools.partial(_checked, name))

@@ -29,7 +29,9 @@ LOCK = "run.lock"
 LOCKED_CODE = 75
 """The exit code of a run that another process already runs: EX_TEMPFAIL of sysexits.h."""
 
-_UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}
+UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}
+"""The errors of file systems without locks."""
+
 _OWNER_BYTES = 500
 
 
@@ -59,7 +61,7 @@ def hold(results: Path, run_id: str) -> Iterator[None]:
     except Timeout:
         raise Locked(f"{run_id}: is being run by {owner(results, run_id)}") from None
     except OSError as error:
-        if error.errno not in _UNSUPPORTED:
+        if error.errno not in UNSUPPORTED:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise NoLocks(
             f"{path}: cannot be locked ({error.strerror}): expected a folder of results on a file system with locks"
@@ -99,7 +101,7 @@ def owner(results: Path, run_id: str) -> str:
         host = "".join(letter for letter in str(signature["host"]) if letter.isprintable())
         since = datetime.fromisoformat(signature["since"]).astimezone(UTC)
         return f"process {int(signature['process'])} on {host} since {since:%Y-%m-%d %H:%M:%S} UTC"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return "another process"
 
 

@@ -154,8 +154,10 @@ def read(
         arrays: Arrays = safetensors.numpy.load_file(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (safetensors.SafetensorError, KeyError, TypeError, AttributeError, MemoryError) as error:
+    except safetensors.SafetensorError as error:
         raise ValueError(f"{path}: not safetensors ({error})") from error
+    except MemoryError as error:
+        raise ValueError(f"{path}: too large for the free memory of this machine") from error
     except ValueError as error:
         reason = str(error)
         raise ValueError(reason if reason.startswith(f"{path}: ") else f"{path}: {reason}") from error

@@ -105,7 +105,8 @@ def text(record: RunRecord, dataset: Dataset, kind: str) -> str:
 def _head(record: RunRecord, kind: str) -> str:
     data = record.spec.data
     return (
-        f"---\nlanguage: [{data.source_language}, {data.target_language}]\npipeline_tag: translation\n"
+        # Quoted: in YAML 1.1 the code of Norwegian, no, is a boolean.
+        f'---\nlanguage: ["{data.source_language}", "{data.target_language}"]\npipeline_tag: translation\n'
         f"library_name: {LIBRARIES[kind]}\n---"
     )
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from consumed_batches import expected_batches
 from small_runs import DATA, TRAINING
 
 from harness.audit.batch_reference import expected
-from harness.data.batch_digest import expected_batches
 from harness.data.dataset import prepare
 from harness.data.vocabulary import Split
 from impls.contract import Training

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from consumed_batches import expected_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.data import batches
-from harness.data.batch_digest import ConsumedBatches, expected_batches, weights_digest
+from harness.data.batch_digest import ConsumedBatches, weights_digest
 from harness.data.vocabulary import Split
 from impls.contract import EOS, PAD, SOS, Batch, Training
 

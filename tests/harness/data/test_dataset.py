@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import imported
+from consumed_batches import expected_batches
 from small_corpora import TRAIN, same, small
 
 from harness.data import cache, corpora, tokenizer_process, vocabulary
-from harness.data.batch_digest import expected_batches
 from harness.data.dataset import (
     describe,
     detokenise,

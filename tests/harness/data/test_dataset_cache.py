@@ -95,6 +95,13 @@ def test_cache_entry_reads_and_writes_nothing_outside(name: str, tmp_path: Path)
     assert cache.read_entry(tmp_path / "entry") is None
 
 
+@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
+def test_cache_entry_has_the_permissions_of_other_new_folders(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    cache.write_entry(tmp_path / "entry", {}, {"name": b"content"})
+    assert (tmp_path / "entry").stat().st_mode == (tmp_path / "folder").stat().st_mode
+
+
 def test_splits_of_compressed_arrays_are_refused() -> None:
     packed = io.BytesIO()
     np.savez_compressed(packed, train_source_ids=np.zeros(1 << 20, np.int32))

@@ -260,6 +260,14 @@ def test_fetch_messages_contain_no_secrets(monkeypatch: pytest.MonkeyPatch, caps
     assert "/files/" in error
 
 
+@pytest.mark.parametrize("address", ["http://[x", "http://somebody:secret@[x/files"])
+def test_fetch_malformed_address_names_the_setting(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", address)
+    with pytest.raises(DataUnavailable, match=r"^BAKEOFF_MULTI30K_URLS: .*; expected URLs of folders") as caught:
+        corpora.load(DataSpec())
+    assert "secret" not in str(caught.value)
+
+
 def test_run_on_downloaded_text_stores_no_secrets(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Server
 ) -> None:

@@ -99,7 +99,7 @@ def test_prepare_line_of_ten_thousand_words_is_left_out_or_cut(tmp_path: Path) -
     assert (prepared.validation.cut, prepared.test.cut) == (2, 2)
     assert max(map(len, (*prepared.test.source, *prepared.test.target))) == data.max_length == 100
     assert prepared.figures["test_source_length_100"] == 10_002
-    message = "longer than max_length=100: 1 training pairs left out, 4 validation and test sentences cut"
+    message = "longer than max_length=100: 1 training pair left out, 4 validation and test sentences cut"
     assert message in remark(data, prepared.figures)
 
 

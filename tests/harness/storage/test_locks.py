@@ -26,6 +26,19 @@ def test_hold_failing_lock_names_the_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert caught.value.filename == str(tmp_path / RUN / locks.LOCK)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"process": Infinity, "host": "h", "since": "2026-01-01"}',
+        '{"process": 1, "host": "h", "since": "0001-01-01T00:00+14:00"}',
+    ],
+)
+def test_owner_of_a_lock_file_with_impossible_numbers_is_unknown(tmp_path: Path, text: str) -> None:
+    (tmp_path / RUN).mkdir()
+    (tmp_path / RUN / locks.LOCK).write_text(text)
+    assert locks.owner(tmp_path, RUN) == "another process"
+
+
 @pytest.mark.parametrize("method", ["unlink", "write_text"])
 def test_hold_lock_file_that_cannot_be_changed_is_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str

@@ -77,6 +77,17 @@ def test_read_malformed_header_is_rejected(tmp_path: Path, name: str) -> None:
     assert len(str(caught.value)) < 600
 
 
+def test_read_without_enough_memory_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> None:
+        raise MemoryError
+
+    path = tmp_path / "it.safetensors"
+    tensors.write(path, {"a": np.zeros(2)})
+    monkeypatch.setattr(tensors.safetensors.numpy, "load_file", fail)
+    with pytest.raises(ValueError, match=r"it\.safetensors: too large for the free memory of this machine$"):
+        tensors.read(path)
+
+
 def test_read_written_arrays_are_the_same(tmp_path: Path) -> None:
     arrays = {
         "a": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from consumed_batches import expected_batches
 from counting_model import COMPILING_SECONDS
 from small_runs import TINY, TRAINING, UPDATES_PER_EPOCH, spec
 
-from harness.data.batch_digest import expected_batches, weights_digest
+from harness.data.batch_digest import weights_digest
 from harness.data.batches import evaluation_batches
 from harness.data.dataset import prepare
 from harness.evaluation import evaluate as evaluation

@@ -134,7 +134,13 @@ def test_export_has_vocabularies_and_a_card_without_scores(kind: str, tmp_path: 
         stored_words = json.loads((folder / f"{side}_vocabulary.json").read_text(encoding="utf-8"))
         assert stored_words == list(words)
     card = (folder / weight_export.CARD).read_text(encoding="utf-8")
-    for part in (record.id, "language: [de, en]", '"positions": "learned"', '"batch_size": 32', "200 training pairs"):
+    for part in (
+        record.id,
+        'language: ["de", "en"]',
+        '"positions": "learned"',
+        '"batch_size": 32',
+        "200 training pairs",
+    ):
         assert part in card
     assert "1 epoch, 1,234 updates; weights of epoch 1." in card
     assert "`0123456789abcdef`" in card
