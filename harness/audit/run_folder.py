@@ -14,7 +14,7 @@ from harness.storage.run_store import Hypothesis
 from harness.text import brief
 from impls.contract import Arrays
 
-SEAL = run_store.SEAL
+SEAL = files.SEAL
 NOT_STARTED = "stopped before training"
 NO_EPOCH = "no finished epoch"
 NOT_COMPLETED = "not completed"

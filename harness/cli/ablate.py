@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -118,9 +119,10 @@ def command(arguments: argparse.Namespace) -> int:
 
     Returns 0, 1 if a run failed, or 128 + the number of the signal that interrupted it.
     """
-    experiment_file.save(arguments)
+    typed = copy.copy(arguments)  # the plan may change the device and the note
     with sweep.interruptible():
         plan = _plan(arguments)
+        experiment_file.save(typed)
         specs = plan.independent_runs
         finished = sweep.finished(specs, arguments.results)
         _announce(arguments, plan, finished)

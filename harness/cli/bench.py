@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 from pathlib import Path
 
 from harness.cli import experiment_file, options, report_options, seed_plan, sweep
@@ -52,9 +53,10 @@ def command(arguments: argparse.Namespace) -> int:
 
     Returns 0, 1 if a run failed, or 128 + the number of the signal that interrupted it.
     """
-    experiment_file.save(arguments)
+    typed = copy.copy(arguments)  # the plan may change the device and the note
     with sweep.interruptible():
         suite, specs = _plan(arguments)
+        experiment_file.save(typed)
         if arguments.plan is not None:
             return seed_plan.report(arguments.plan, specs, arguments)
         finished = sweep.finished(specs, arguments.results)
@@ -98,7 +100,7 @@ def _pairs(variants: list[str], suite: Suite, arguments: argparse.Namespace) -> 
     if arguments.framework or variants:
         frameworks = list(dict.fromkeys(arguments.framework or ["torch"]))
         if "keras" not in frameworks:
-            options.framework_settings(None, backend)
+            options.check_backend(None, backend)
         chosen = variants or suite.variants
         pairs = [(name, framework) for framework in frameworks for name in chosen if suites.has(name, framework)]
         # A variant without any of these frameworks is refused when its builder is looked up.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from harness.cli import options
 from harness.cli.console import say, warn
 from harness.experiments import specs
-from harness.text import count, did_you_mean
+from harness.text import count, did_you_mean, short_line
 
 if TYPE_CHECKING:
     from harness.audit.rules import AuditReport, RuleOutcome
@@ -135,7 +135,6 @@ def _explain(code: str) -> int:
 
 def _line(outcome: RuleOutcome) -> str:
     from harness.audit.rules import OF_COMPARISONS, WARNINGS_OF_COMPARISONS, summary
-    from harness.text import short_line
 
     plain = functools.partial(short_line, longest=400)
     head = f"{outcome.rule.code} {outcome.rule.name:19} "

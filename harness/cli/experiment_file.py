@@ -104,8 +104,9 @@ def _words(action: argparse.Action, value: Any) -> Iterator[str]:
             raise ValueError(f"{brief(value)}: expected true or false")
         yield from [option] * value
     else:
-        for item in value if isinstance(value, list) else [value]:
-            yield f"{option}={_text(item)}"
+        texts = [_text(item) for item in (value if isinstance(value, list) else [value])]
+        is_repeatable = isinstance(action, argparse._AppendAction)
+        yield from (f"{option}={text}" for text in (texts if is_repeatable else [",".join(texts)]))
 
 
 def _settings(table: Any, variant: str = "") -> Iterator[str]:
@@ -129,7 +130,8 @@ def save(arguments: argparse.Namespace) -> None:
     """Write the options that differ from their defaults to the file that `--save-config` names, if it is given.
 
     Raises:
-        OSError: The file exists or cannot be written.
+        OSError: The file cannot be written.
+        ValueError: The file exists and has other options.
     """
     if arguments.save_config is None:
         return
@@ -139,18 +141,30 @@ def save(arguments: argparse.Namespace) -> None:
         if action.dest not in ("set", "variant", *NOT_SAVED)
         and (value := getattr(arguments, action.dest)) != action.default
     }
-    with arguments.save_config.open("x", encoding="utf-8") as file:
-        file.write("\n".join([*_lines(options), *_tables(getattr(arguments, "variant", None), arguments.set)]) + "\n")
+    path: Path = arguments.save_config
+    text = "\n".join([*_lines(options), *_tables(getattr(arguments, "variant", None) or (), arguments.set)]) + "\n"
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        if path.read_text(encoding="utf-8") != text:
+            raise ValueError(f"{path}: the file exists and has other options; give another name") from None
 
 
-def _tables(variants: Sequence[str] | None, settings: Sequence[str]) -> Iterator[str]:
-    """Yield the tables of the settings of all runs and of each variant."""
+def _tables(variants: Sequence[str], settings: Sequence[str]) -> Iterator[str]:
+    """Yield the tables of the settings of all runs and of each of the variants.
+
+    A table `variant.NAME` also chooses a variant to run. So the settings of other variants are in the table `set`.
+    """
     tables: dict[str, dict[str, str]] = {"set": {}}
-    tables.update((f"variant.{json.dumps(name)}", {}) for name in variants or ())
+    tables.update((f"variant.{json.dumps(name)}", {}) for name in variants)
     for setting in settings:
         name, _, value = setting.partition("=")
         variant, _, field = name.rpartition(":")
-        tables[f"variant.{json.dumps(variant)}" if variant else "set"][field] = value
+        if variant in variants:
+            tables[f"variant.{json.dumps(variant)}"][field] = value
+        else:
+            tables["set"][json.dumps(name) if variant else name] = value
     for title, values in tables.items():
         if values or title != "set":
             yield from ("", f"[{title}]", *_lines(values))

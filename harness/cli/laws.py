@@ -8,6 +8,7 @@ import os
 from harness.cli import options
 from harness.cli.console import say
 from harness.experiments import suites
+from harness.text import count
 from harness.training import load
 from impls import registry
 
@@ -44,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Print the result and the seconds of each law for each variant. Returns 0, or 1 if a law is broken."""
     framework = arguments.framework or "torch"
-    options.framework_settings(framework, arguments.backend)
+    options.check_backend(framework, arguments.backend)
     names = arguments.variant or [name for name in registry.names() if suites.has(name, framework)]
     variants = [load.find_variant(name) for name in names]
     from harness.conformance.law_runner import for_variant
@@ -62,5 +63,5 @@ def command(arguments: argparse.Namespace) -> int:
         for result in for_variant(variant, laws=arguments.law, **settings):
             say(f"  {result}")
             broken += not result.passed
-    say(f"{broken} laws broken" if broken else "every law holds")
+    say(f"{count(broken, 'law')} broken" if broken else "every law holds")
     return int(broken > 0)

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 import typing
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,22 +23,20 @@ from impls import registry
 
 REPORTS = Path("reports/local")
 FILE_OPTIONS = ("train_source", "validation_source", "test_source", "train_target", "validation_target", "test_target")
-NO_FILES = "corpus 'files' needs text: give --train-source, --validation-source and --test-source"
 MOST_SEEDS = 1_000
 """The most seeds that one range may name."""
 
 SETTINGS = {
-    "direction": "data.direction",
     "tokenizer": "data.tokenizer",
     "epochs": "training.epochs",
-    "updates": "updates",
-    "threads": "threads",
-    "device": "device",
-    "precision": "precision",
-    "matmul_precision": "matmul_precision",
-    "cuda_graphs": "cuda_graphs",
+    **{name: name for name in ("updates", "threads", "device", "precision", "matmul_precision", "cuda_graphs")},
 }
 """Options that abbreviate one `--set`."""
+
+
+def flag(name: str) -> str:
+    """Return the option whose value the parsed arguments have under a name."""
+    return f"--{name.replace('_', '-')}"
 
 
 # Values ---------------------------------------------------------------------------------------------------------------
@@ -109,7 +107,7 @@ def learning_rates(text: str) -> tuple[float, ...]:
 
 
 def add_checkpoints(parser: argparse.ArgumentParser) -> None:
-    """Add --checkpoint-seconds."""
+    """Add --checkpoint-seconds, --resume-anyway and --score-every."""
     parser.add_argument(
         "--checkpoint-seconds",
         type=seconds,
@@ -193,7 +191,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     }
     for name in FILE_OPTIONS:
         help_text = f"for --corpus files: {formats[name.rpartition('_')[2]]}"
-        group.add_argument(f"--{name.replace('_', '-')}", metavar="FILE", default="", help=help_text)
+        group.add_argument(flag(name), metavar="FILE", default="", help=help_text)
 
 
 def add_framework(group: Any, *, repeatable: Container[str] = ()) -> None:
@@ -209,16 +207,10 @@ def add_framework(group: Any, *, repeatable: Container[str] = ()) -> None:
     group.add_argument("--backend", choices=registry.BACKENDS, action=action, help=help_text)
 
 
-def framework_settings(framework: str | None, backend: str | None) -> tuple[str, ...]:
-    """Return a choice of framework as `--set` arguments.
-
-    Raises:
-        ValueError: A backend is given without Keras.
-    """
+def check_backend(framework: str | None, backend: str | None) -> None:
+    """Raise ValueError for a backend without Keras."""
     if backend is not None and framework != "keras":
         raise ValueError(f"--backend {backend} requires --framework keras")
-    chosen = (("framework", framework), ("backend", backend))
-    return tuple(f"{name}={value}" for name, value in chosen if value is not None)
 
 
 def add_runs(parser: argparse.ArgumentParser, *, repeatable: Container[str] = ()) -> None:
@@ -280,20 +272,18 @@ def data_spec(arguments: argparse.Namespace) -> DataSpec:
     """Return the corpus that the options name, by default multi30k, whether it is available or not.
 
     Raises:
-        ValueError: A file of the corpus "files" is missing among the options.
+        ValueError: A file of the corpus "files" is missing, or files are given for another corpus.
     """
-    names = {name: getattr(arguments, name) for name in FILE_OPTIONS}
-    files = None
-    if any(names.values()):
-        missing = [f"--{name.replace('_', '-')}" for name in FILE_OPTIONS[:3] if not names[name]]
-        if missing:
-            raise ValueError(f"corpus 'files' also needs {', '.join(missing)}")
-        files = FileSpec(**{name: os.path.abspath(value) if value else "" for name, value in names.items()})
+    files = {name: os.path.abspath(path) for name in FILE_OPTIONS if (path := getattr(arguments, name))}
     corpus: specs.CorpusName = arguments.corpus or ("files" if files else "multi30k")
-    if corpus == "files" and files is None:
-        raise ValueError(NO_FILES)
-    settings = {name: getattr(arguments, name) for name in ("direction", "tokenizer") if getattr(arguments, name)}
-    return DataSpec(corpus=corpus, files=files, **settings)
+    if files and corpus != "files":
+        raise ValueError(f"{flag(next(iter(files)))} with --corpus {corpus}: it is only for --corpus files")
+    missing = [flag(name) for name in FILE_OPTIONS[:3] if name not in files]
+    if corpus == "files" and missing:
+        raise ValueError(f"--corpus files needs {', '.join(missing)}")
+    options = ("direction", "tokenizer")
+    settings = {name: value for name in options if (value := getattr(arguments, name)) is not None}
+    return DataSpec(corpus=corpus, files=FileSpec(**files) if files else None, **settings)
 
 
 def available(arguments: argparse.Namespace, build: Callable[[DataSpec], list[RunSpec]]) -> list[RunSpec]:
@@ -309,8 +299,7 @@ def available(arguments: argparse.Namespace, build: Callable[[DataSpec], list[Ru
 
     base = data_spec(arguments)
     runs = build(base)
-    reasons = [unavailable(data) for data in dict.fromkeys(spec.data for spec in runs)]
-    reason = next((reason for reason in reasons if reason is not None), None)
+    reason = next(filter(None, map(unavailable, dict.fromkeys(spec.data for spec in runs))), None)
     if reason is None:
         return runs
     if arguments.corpus is not None:
@@ -337,6 +326,8 @@ def _check_names(spec: RunSpec, settings: list[str]) -> None:
     groups = {path.partition(".")[0] for path in names}
     for setting in settings:
         name = setting.partition("=")[0].strip()
+        if name in ("variant", "budget"):
+            raise ValueError(f"--set {setting}: the {name} is no setting; choose it on the command line")
         if "=" not in setting or name in names or name in groups:
             continue
         leaf = name.rpartition(".")[2]
@@ -353,20 +344,19 @@ def _check_names(spec: RunSpec, settings: list[str]) -> None:
 
 def settings_of(variant: str, settings: Sequence[str]) -> list[str]:
     """Return the `--set` arguments for a variant: FIELD=VALUE, and VARIANT:FIELD=VALUE without the variant."""
-    chosen = []
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        only, _, field = name.rpartition(":")
-        if not only or only == variant:
-            chosen.append(f"{field}{equals}{value}")
-    return chosen
+    return [setting.removeprefix(f"{variant}:") for setting in settings if variant_of(setting) in ("", variant)]
+
+
+def variant_of(setting: str) -> str:
+    """Return the variant that a `--set` argument is for; empty if it is for all."""
+    return setting.partition("=")[0].rpartition(":")[0]
 
 
 def check_variants(variants: Iterable[str], settings: Sequence[str]) -> None:
     """Raise ValueError for a `--set` argument of a variant that has no run."""
     known = list(dict.fromkeys(variants))
     for setting in settings:
-        variant = setting.partition("=")[0].rpartition(":")[0]
+        variant = variant_of(setting)
         if variant and variant not in known:
             raise ValueError(f"--set {setting}: no run is of the variant {variant!r}{did_you_mean(variant, known)}")
 
@@ -382,17 +372,26 @@ def apply(spec: RunSpec, arguments: argparse.Namespace, framework: str | None = 
     Raises:
         ValueError: A setting is unknown or its value is not accepted.
     """
+    backend = arguments.backend
     if framework is None:
-        chosen = framework_settings(arguments.framework, arguments.backend)
-    else:
-        chosen = framework_settings(framework, arguments.backend if framework == "keras" else None)
+        framework = arguments.framework
+        check_backend(framework, backend)
+    elif framework != "keras":
+        backend = None
     values = {name: getattr(arguments, option) for option, name in SETTINGS.items()}
+    return changed(spec, {"framework": framework, "backend": backend, **values}, arguments.set)
+
+
+def changed(spec: RunSpec, values: Mapping[str, Any], settings: Sequence[str]) -> RunSpec:
+    """Return `spec` with the values by setting that are not None, and the `--set` arguments that are for its variant.
+
+    Raises:
+        ValueError: A setting is unknown or its value is not accepted.
+    """
+    own = settings_of(spec.variant, settings)
+    _check_names(spec, own)
     by_option = [f"{name}={value}" for name, value in values.items() if value is not None]
-    settings = settings_of(spec.variant, arguments.set)
-    _check_names(spec, settings)
     try:
-        spec = overridden(spec, [*chosen, *by_option, *settings])
+        return overridden(spec, [*by_option, *own])
     except ValueError as error:
         raise ValueError(f"{spec.variant}: {error}") from error
-    spec.id  # noqa: B018  fails for numbers that JSON cannot hold
-    return spec

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -31,6 +32,8 @@ EXAMPLES = (
     ("a small model on the built-in captions, in minutes", "paper --suite quick --corpus captions"),
     ("another dropout rate, seed and framework", "paper --set recipe.dropout=0.3 --seed 1 --framework keras"),
 )
+SENTENCES = {"de": "Ein Hund läuft .", "en": "A dog is running ."}
+"""A sentence of each source language, for an example."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -178,8 +181,16 @@ def _report(record: RunRecord, results: Path, guard: SignalGuard | None = None) 
         say(f"Record: {results / record.id}")
         if record.status == "completed":
             sweep.say_next_steps(results)
-            say(f"  python -m harness translate --run {record.id} 'Ein Hund läuft .'")
+            say(f"  {_translate_command(record, results)}")
     return _exit_code(record, guard)
+
+
+def _translate_command(record: RunRecord, results: Path) -> str:
+    """Return a command line that translates a sentence with a run."""
+    sentence = SENTENCES.get(record.spec.data.source_language, "SENTENCE")
+    external = "" if record.spec.recipe is not None else " --import-builder"
+    folder = run_store.results_option(results)
+    return f"python -m harness translate --run {record.id}{folder}{external} {shlex.quote(sentence)}"
 
 
 def _exit_code(record: RunRecord, guard: SignalGuard | None) -> int:

@@ -17,7 +17,7 @@ from harness.cli.console import say, warn
 from harness.evaluation.metrics import Scores, perplexity_from_sums
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.text import one_line
+from harness.text import count, one_line
 from impls.contract import Arrays
 
 TOLERANCE = 1e-6
@@ -57,6 +57,8 @@ def command(arguments: argparse.Namespace) -> int:
         raise ValueError(f"there is no completed run in {results}: name a folder with --results")
     rescored = []
     for record in chosen:
+        if not arguments.json:
+            say(f"{record.id}:")
         rescored.append(_rescore(record, results))
         if not arguments.json:
             _say(rescored[-1])
@@ -124,8 +126,10 @@ def _say(run: _Rescored) -> None:
     if run.sentences is not None:
         remark = f"   wrong for {', '.join(run.wrong_counts)}" if run.wrong_counts else ""
         say(f"  sentences            {run.sentences:,}, with their counts for each score{remark}")
-    verdict = f"{run.differences} scores differ" if run.differences else "every score agrees"
-    say(f"{run.record.id}: {verdict}")
+    if run.differences:
+        say(f"  {count(run.differences, 'score')} {'differs' if run.differences == 1 else 'differ'}")
+    else:
+        say("  every score agrees")
 
 
 def _json(run: _Rescored) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
     else:
         say(f"  {seeds} seeds: {seeds * len(single)} runs, {_time(single, runs.records, seeds, arguments)}.")
         upper = seeds_needed(upper_bound(noise), difference, rows, comparisons)
-        upper_text = "more than 1,000" if upper is None else str(upper)
+        upper_text = f"more than {MOST_SEEDS:,}" if upper is None else str(upper)
         say(f"  {upper_text} seeds if the noise is as large as the upper end of its 80 % interval.")
     for line in _assumptions(runs, goal.metric):
         say(f"  {line}")
@@ -110,7 +110,7 @@ def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotR
     from harness.analysis.power import estimate_noise
 
     ids = {spec.id for spec in single}
-    records = run_store.records(results, complain=warn) if results.is_dir() else []
+    records = run_store.records(results, complain=warn)
     of_plan = [record for record in records if replace(record.spec, seed=0).id in ids]
     estimate = estimate_noise(of_plan, metric, stored_sentences(results))
     if estimate is not None:

@@ -128,6 +128,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the settings of a variant. Returns 0."""
     suite = suites.SUITES[arguments.suite]
     variant = find_variant(arguments.variant)
+    options.check_variants([variant], arguments.set)
     spec = suites.spec(suite, variant, budget=arguments.budget, seed=0, data=options.data_spec(arguments))
     rows = list(settings(options.apply(spec, arguments)))
     if arguments.json:

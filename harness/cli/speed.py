@@ -14,7 +14,6 @@ from harness.cli import options, report_options, speed_options, sweep
 from harness.cli.console import say, warn
 from harness.cli.speed_options import NO_BASELINE
 from harness.experiments import suites
-from harness.experiments.overrides import overridden
 from harness.experiments.specs import DataSpec, RunSpec, number_format
 from harness.processes import machine
 from harness.processes.progress_display import Display
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from harness.speed.speed_document import SpeedDocument
 
 DEFAULT_BASE = "learned_positions"
+OPTION_OF = {"framework": "--framework", "backend": "--backend", "decoding.beam": "--beam"}
+"""Settings that `speed` takes from an option, not from `--set`."""
 
 
 SUMMARY = "measure speed and memory"
@@ -73,8 +74,7 @@ def _render_stored(arguments: argparse.Namespace) -> int:
 
     for name, default in arguments.measurement_defaults.items():
         if getattr(arguments, name) != default:
-            option = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{option} with --from: --from measures nothing, so give one or the other")
+            raise ValueError(f"{options.flag(name)} with --from: --from measures nothing, so give one or the other")
     _write_page(speed_document.load(arguments.document), arguments.reports)
     return 0
 
@@ -131,6 +131,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[MeasurementPlan, Dataset]:
     unavailable: list[Unavailable] = []
     _chosen_baselines(arguments)
     subjects = _subjects(arguments, size, unavailable)
+    _check_settings(subjects, arguments.set)
     specs = options.available(arguments, lambda data: [_spec(arguments, size, data, subject) for subject in subjects])
     dataset = sweep.prepare(specs)[specs[0].data]
     jobs = [
@@ -172,7 +173,7 @@ def _subjects(arguments: argparse.Namespace, size: Amounts, unavailable: list[Un
     frameworks = tuple(dict.fromkeys(arguments.framework or (["torch"] if is_chosen else ["torch", "keras"])))
     backends = tuple(dict.fromkeys(arguments.backend or registry.BACKENDS[:1]))
     if arguments.backend and "keras" not in frameworks:
-        options.framework_settings(None, arguments.backend[0])
+        options.check_backend(None, arguments.backend[0])
     subjects = []
     for framework in frameworks:
         for variant in variants or (suite.in_keras if framework == "keras" and not is_chosen else suite.variants):
@@ -191,10 +192,21 @@ def _subjects(arguments: argparse.Namespace, size: Amounts, unavailable: list[Un
     return subjects
 
 
+def _check_settings(subjects: list[Subject], settings: list[str]) -> None:
+    """Raise ValueError for a `--set` argument that has an option of its own, or may not differ between variants."""
+    options.check_variants((subject.variant for subject in subjects), settings)
+    for setting in settings:
+        variant, field = options.variant_of(setting), setting.partition("=")[0].rpartition(":")[2].strip()
+        if field in OPTION_OF:
+            raise ValueError(f"--set {setting}: give {OPTION_OF[field]} instead")
+        if variant and not field.startswith("recipe."):
+            raise ValueError(f"--set {setting}: only recipes may differ; give {field} for all variants")
+
+
 def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, subject: Subject) -> RunSpec:
     """Return the run of a subject, with the training settings that all subjects share."""
     spec = suites.spec(suites.SUITES["standard"], subject.variant, budget="controlled", seed=0, data=data)
-    changes = {
+    values = {
         "framework": subject.framework,
         "backend": subject.backend,
         "training.batch_size": size.batch_size,
@@ -208,11 +220,7 @@ def _spec(arguments: argparse.Namespace, size: Amounts, data: DataSpec, subject:
     }
     if size.width is not None and spec.recipe is not None:
         spec = replace(spec, recipe=suites.reduced(spec.recipe, size.width))
-    settings, beam = [f"{name}={value}" for name, value in changes.items() if value is not None], spec.decoding.beam
-    spec = overridden(spec, [*settings, *arguments.set])
-    if spec.decoding.beam != beam:
-        raise ValueError(f"decoding.beam={spec.decoding.beam}: use --beam for the beam width")
-    spec.id  # noqa: B018  fails for numbers that JSON cannot hold
+    spec = options.changed(spec, values, arguments.set)
     replace(spec.decoding, beam=arguments.beam)  # fails for a beam that is too wide
     return spec
 

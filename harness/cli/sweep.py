@@ -330,7 +330,7 @@ def conclude(result: SweepResult, specs: list[RunSpec], report: Callable[[], Non
 
 def say_next_steps(results: Path) -> None:
     """Print the commands that usually follow."""
-    where = "" if results == run_store.RESULTS else f" --results {results}"
+    where = run_store.results_option(results)
     say("\nNext:")
     say(f"  python -m harness list{where}        the runs and their BLEU")
     say(f"  python -m harness check{where}       whether they are a fair comparison")

@@ -198,4 +198,5 @@ def reason_of(error: BaseException) -> str:
         while isinstance(inner := getattr(error, "reason", None) or error.args[0], BaseException):
             error = inner
     text = " ".join(str(error).split()) or type(error).__name__
-    return short_line(re.split(r"[>)]: ", text)[-1], longest=100)
+    system_error = re.search(r"\[Errno -?\d+\] ([^()\[\]]+)", text)
+    return short_line(system_error[1] if system_error else re.split(r"[>)]: ", text)[-1], longest=100)

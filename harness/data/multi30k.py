@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import urllib.parse
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +40,7 @@ DIGESTS = {
 
 LARGEST_TEXT_BYTES = 32 << 20
 GZIP = b"\x1f\x8b"
-OFFLINE = "put the files (NAME or NAME.gz) into a folder and name that folder in MULTI30K_DIR"
+OFFLINE = "set MULTI30K_DIR to a folder with the files of Multi30k"
 
 
 class DataUnavailable(ValueError):
@@ -90,7 +91,9 @@ def _from_folder(name: str) -> bytes:
         return b""
     folder = Path(os.path.expanduser(setting))
     if not folder.is_dir():
-        raise DataUnavailable(f"MULTI30K_DIR={setting}: there is no such folder; {OFFLINE}, or unset it")
+        raise DataUnavailable(
+            f"MULTI30K_DIR={setting}: there is no such folder; name one with the files of Multi30k, or unset it"
+        )
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             try:
@@ -144,12 +147,12 @@ def _download(names: Sequence[str]) -> dict[str, bytes]:
 
 def _unavailable(name: str, download: downloading.Download) -> DataUnavailable:
     if not download.possible:
-        reason = "is not available: downloading needs requests (python -m pip install '.[data]')"
+        reason = "needs requests to be downloaded: python -m pip install '.[data]'"
     else:
-        reasons = "; ".join(f"{address}: {reason}" for address, reason in download.reasons.items())
-        reason = f"could not be downloaded from {reasons}"
-    where = "neither in MULTI30K_DIR nor" if os.environ.get("MULTI30K_DIR") else "not"
-    return DataUnavailable(f"Multi30k: {name} is {where} in the cache and {reason}. Offline: {OFFLINE}")
+        servers = {urllib.parse.urlsplit(address).netloc: reason for address, reason in download.reasons.items()}
+        reason = "could not be downloaded from " + "; ".join(f"{host}: {why}" for host, why in servers.items())
+    where = "is not in MULTI30K_DIR and " if os.environ.get("MULTI30K_DIR") else ""
+    return DataUnavailable(f"{name} {where}{reason}. Offline: {OFFLINE}")
 
 
 def _checked(name: str, packed: bytes) -> bytes:

@@ -93,7 +93,7 @@ class RetryPolicy:
         """Return a stored record of a failure, with the end of the log and the contents of the record, if any."""
         run = process.spec.id
         lines = logs.last_lines(run_store.log_path(self.results, run), since=process.log_bytes)
-        new_lines = [line for line in lines if (line.partition(": ")[2] or line) not in reason]
+        new_lines = [line for line in lines if not _repeats(line, reason)]
         if self.losses[run]:
             reason += f"; lost before it: {len(self.losses[run])}"
         if new_lines:
@@ -109,3 +109,9 @@ class RetryPolicy:
         if losses:
             record = replace(record, environment={**record.environment, LOST_PROCESSES: losses})
         return save_record(self.results, record, self.say)
+
+
+def _repeats(line: str, reason: str) -> bool:
+    """Return whether a line of a log has a message that `reason` has too, or the statement that raised it."""
+    message = (line.partition(": ")[2] or line).removesuffix(logs.CUT)
+    return line.startswith("raise ") or message in " ".join(reason.split())

@@ -155,7 +155,7 @@ def _record(contents: Contents) -> RunRecord:
         raise ValueError(f"{run_store.RECORD}: missing")
     try:
         value = files.parse_json(contents[run_store.RECORD])
-        is_intact = value.pop(run_store.SEAL) == files.seal(value)
+        is_intact = value.pop(files.SEAL) == files.seal(value)
         record = record_from_json(value)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{run_store.RECORD}: damaged ({error})") from error

@@ -50,10 +50,12 @@ def _changed(settings: Any, path: Sequence[str], text: str, setting: str) -> Any
             example = f"{name}.{dataclasses.fields(inner)[0].name}"
             raise ValueError(f"--set {setting}: {name!r} has fields of its own; name one, such as {example}")
         return replace(settings, **{name: _changed(inner, rest, text, setting)})
-    if rest:
-        raise ValueError(f"--set {setting}: {name!r} has no field {rest[0]!r}")
     # The type without its bounds, which the constructor checks with a better message.
     kind = typing.get_type_hints(type(settings))[name]
+    if any(map(dataclasses.is_dataclass, typing.get_args(kind))):
+        raise ValueError(f"--set {setting}: {name!r} is none in this run and cannot be set")
+    if rest:
+        raise ValueError(f"--set {setting}: {name!r} has no field {rest[0]!r}")
     try:
         value = text if typing.get_origin(kind) is typing.Literal else parse(kind, text)
     except ValueError as error:

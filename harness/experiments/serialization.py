@@ -85,12 +85,12 @@ def parse(kind: Any, text: str) -> Any:
     Raises:
         ValueError: The text is not of this type; the message says what is expected.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     if text.lower() == "none" and type(None) in typing.get_args(kind):
         return None
     try:
-        return TypeAdapter(kind).validate_strings(text)
+        return TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False)).validate_strings(text)
     except ValidationError as error:
         raise ValueError(_expected(_first(error))) from None
 

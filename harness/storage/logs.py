@@ -11,6 +11,8 @@ LOG_BYTES = 8_000_000
 KEPT_BYTES = 1_000_000
 LINES = 3
 LINE_LETTERS = 200
+CUT = " …"
+"""The end of a line that was cut to `LINE_LETTERS` characters."""
 _TAIL_BYTES = 20_000
 
 
@@ -60,4 +62,4 @@ def last_lines(path: Path, *, since: int = 0) -> list[str]:
 
 def _printable(line: str) -> str:
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in line).split())
-    return line if len(line) <= LINE_LETTERS else f"{line[:LINE_LETTERS]} …"
+    return line if len(line) <= LINE_LETTERS else f"{line[:LINE_LETTERS]}{CUT}"

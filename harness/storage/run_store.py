@@ -19,6 +19,7 @@ import hashlib
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,7 +42,6 @@ PUBLISHED = "published"
 FINISHED = ("completed", "diverged")
 RECORD, HYPOTHESES, WEIGHTS, LOG = "record.json", "hypotheses.jsonl", "weights", "log.txt"
 SENTENCES, ATTENTION = "sentences.safetensors", "attention.safetensors"
-SEAL = files.SEAL
 
 HYPOTHESES_BYTES = 24 * 2**20
 SENTENCES_BYTES = 16 * 2**20
@@ -94,17 +94,21 @@ def save_record(results: Path, record: RunRecord) -> Path:
 def load_record(results: Path, run_id: str) -> RunRecord | None:
     """Return a stored record, or None if there is none."""
     path = run_folder(results, run_id) / RECORD
-    return _read_record(path) if os.path.lexists(path) else None
+    if not os.path.lexists(path):
+        return None
+    value = files.read_sealed(path)
+    try:
+        record = record_from_json(value)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    for misfit in misfits(record):
+        raise ValueError(f"{path}: {misfit}")
+    return record
 
 
 def finished(results: Path, run_id: str, *, complain: Callable[[str], None] | None = None) -> RunRecord | None:
     """Return the record of a finished run, or None. `complain` receives a line if the record is unusable."""
-    try:
-        record = _own_record(results, run_id)
-    except ValueError as error:
-        if complain is not None:
-            complain(str(error))
-        return None
+    record = _usable_record(results, run_id, complain)
     return record if record is not None and record.status in FINISHED else None
 
 
@@ -115,16 +119,8 @@ def remove_record(results: Path, run_id: str) -> None:
 
 def records(results: Path, *, complain: Callable[[str], None] | None = None) -> list[RunRecord]:
     """Return all records in a folder of results, sorted by id. `complain` receives a line for each unusable file."""
-    usable = []
-    for run_id in _stored_ids(results):
-        try:
-            record = _own_record(results, run_id)
-        except ValueError as error:
-            if complain is not None:
-                complain(str(error))
-            continue
-        usable += [record] if record is not None else []
-    return usable
+    stored = (_usable_record(results, run_id, complain) for run_id in _stored_ids(results))
+    return [record for record in stored if record is not None]
 
 
 def completed(results: Path, variant: str) -> list[RunRecord]:
@@ -154,11 +150,26 @@ def only_id(ids: Sequence[str], prefix: str, results: Path) -> str:
 
 def list_command(results: Path) -> str:
     """Return the end of a message: how to list the runs of a folder."""
-    return f"see the runs with: python -m harness list{'' if results == RESULTS else f' --results {results}'}"
+    return f"see the runs with: python -m harness list{results_option(results)}"
+
+
+def results_option(results: Path) -> str:
+    """Return " --results FOLDER" for a command line, quoted for the shell; empty for the default folder."""
+    return "" if results == RESULTS else f" --results {shlex.quote(str(results))}"
 
 
 def _stored_ids(results: Path) -> list[str]:
     return sorted(path.parent.name for path in results.glob(f"*/{RECORD}"))
+
+
+def _usable_record(results: Path, run_id: str, complain: Callable[[str], None] | None) -> RunRecord | None:
+    """Return the record in a folder, or None. `complain` receives a line if the record is unusable."""
+    try:
+        return _own_record(results, run_id)
+    except ValueError as error:
+        if complain is not None:
+            complain(str(error))
+        return None
 
 
 def _own_record(results: Path, run_id: str) -> RunRecord | None:
@@ -167,17 +178,6 @@ def _own_record(results: Path, run_id: str) -> RunRecord | None:
     if record is not None and record.id != run_id:
         path = run_folder(results, run_id) / RECORD
         raise ValueError(f"{path}: its id is {record.id!r}: expected the name of its folder")
-    return record
-
-
-def _read_record(path: Path) -> RunRecord:
-    value = files.read_sealed(path)
-    try:
-        record = record_from_json(value)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: {error}") from error
-    for misfit in misfits(record):
-        raise ValueError(f"{path}: {misfit}")
     return record
 
 

@@ -59,7 +59,7 @@ def test_check_attempt_is_reported_by_its_rule(
     if name not in UNSEALED:
         for path in results.glob(f"*/{run_store.RECORD}"):
             value = json.loads(path.read_text(encoding="utf-8"))
-            assert files.seal(value) == value[run_store.SEAL], "an attempt without a seal is reported for that alone"
+            assert files.seal(value) == value[files.SEAL], "an attempt without a seal is reported for that alone"
 
 
 def has_full_history() -> bool:

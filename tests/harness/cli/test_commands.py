@@ -26,15 +26,19 @@ SMALL += ["--set", "training.batch_size=32", "--set", "decoding.max_tokens=5", "
 
 def test_run_without_multi30k_uses_the_captions_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["run", "counting_model:build", *SMALL[2:]]
-    assert main(line) == 0
+    folder = ["--results", "my results"]
+    assert main([*line, *folder]) == 0
     output = capsys.readouterr().out
     assert "Multi30k is not available: MULTI30K_DIR" in output
     assert "results are for captions" in output
-    (record,) = run_store.records(Path("results/local"))
+    (record,) = run_store.records(Path("my results"))
+    for command in ("list", "check", "compare A B", f"translate --run {record.id}"):
+        assert f"  python -m harness {command} --results 'my results' " in output
+    assert "--import-builder 'Ein Hund läuft .'\n" in output
     assert record.spec.data.corpus == "captions"
     assert record.note.startswith("Multi30k was not available: MULTI30K_DIR")
     assert record.command == shlex.join(["python", "-m", "harness", *line])
-    assert main(line) == 0
+    assert main([*line, *folder]) == 0
     assert "already completed" in capsys.readouterr().out
 
 
@@ -65,7 +69,10 @@ def test_bench_trains_reports_and_repeats_only_failed_runs(
     assert main(["list"]) == 0
     assert "failed (RuntimeError: the planted fault; its log ends: " in capsys.readouterr().out
     assert main(["score"]) == 0
-    assert capsys.readouterr().out.count("every score agrees") == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("  every score agrees") == 2
+    assert lines[0].startswith("counting_model_build-"), "the id comes before the lines about it"
+    assert lines[0].endswith(":")
     assert main(["report"]) == 1
     assert "check: C06 status: " in capsys.readouterr().err
     assert reports == [(4, Path("reports/local/quick")), (4, Path("reports/local"))]

@@ -96,11 +96,19 @@ def test_bad_experiment_file_is_one_line_that_names_the_key(content: str, messag
         (["bench", "--config", "missing.toml"], "missing.toml: No such file or directory"),
         (["bench", "--variant", "paper", "--set", "papr:recipe.layers=1"], "did you mean 'paper'?"),
         (["run", "paper", "--set", "plain:recipe.layers=1"], "no run is of the variant 'plain'"),
-        (["bench", "--save-config", "experiment.toml", "--dry-run"], "experiment.toml: File exists"),
+        (
+            ["bench", "--save-config", "experiment.toml", "--dry-run"],
+            "experiment.toml: the file exists and has other opt",
+        ),
     ],
 )
 def test_bad_use_of_experiment_files_is_one_line(words: list[str], message: str, refused: Refused) -> None:
     refused(words, message)
+
+
+def test_refused_command_saves_no_experiment_file() -> None:
+    assert main(["bench", "--variant", "papr", "--save-config", "saved.toml", "--dry-run"]) == 2
+    assert not Path("saved.toml").exists()
 
 
 @pytest.mark.parametrize(
@@ -108,6 +116,8 @@ def test_bad_use_of_experiment_files_is_one_line(words: list[str], message: str,
     [
         ["bench", "--config", "experiment.toml", "--jobs", "2", "--results", "a folder"],
         ["ablate", "--field", "norm", "--field", "positions", "--factorial", "--seed", "0-2", "--corpus", "captions"],
+        ["ablate", "--field", "norm", "--tune-rate", "1e-3,2e-3", "--set", "learned_positions:recipe.layers=1"],
+        ["bench", "--set", "paper:recipe.layers=1", "--corpus", "captions"],
     ],
 )
 def test_saved_experiment_file_gives_the_same_options(words: list[str]) -> None:
@@ -115,9 +125,11 @@ def test_saved_experiment_file_gives_the_same_options(words: list[str]) -> None:
         arguments = vars(parser().parse_args(line))
         return {name: value for name, value in arguments.items() if name not in ("config", "save_config", "dry_run")}
 
-    words = [*words, "--set", "recipe.heads=4", "--set", "training.peak_rate=1e-3"]
-    main([*words, "--save-config", "saved.toml", "--dry-run"])
-    expected, saved = options(words), options([words[0], "--config", "saved.toml"])
+    words = [*words, "--set", "training.patience=4", "--set", "training.peak_rate=1e-3"]
+    for _ in range(2):  # an interrupted command is repeated as it is
+        assert main([*words, "--tokenizer", "whitespace", "--save-config", "saved.toml", "--dry-run"]) == 0
+    expected = options([*words, "--tokenizer", "whitespace"])
+    saved = options([words[0], "--config", "saved.toml"])
     for arguments in (expected, saved):
         arguments["set"] = sorted(arguments["set"])
         arguments.pop("config_parser")

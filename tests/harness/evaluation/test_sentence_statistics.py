@@ -196,7 +196,7 @@ def test_score_command_checks_the_sentences(trained: tuple[Path, RunRecord], tmp
         assert score(tmp_path) == 1
         output = capsys.readouterr().out
         assert f"wrong for {'test_perplexity' if name == 'nats' else name}\n" in output
-        assert "1 scores differ" in output
+        assert "  1 score differs" in output
     run_store.save_sentences(tmp_path, RUN.id, arrays)
     assert score(tmp_path) == 2
     assert "damaged" in capsys.readouterr().err

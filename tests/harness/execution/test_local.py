@@ -36,7 +36,8 @@ def test_failed_run_does_not_affect_others(tmp_path: Path) -> None:
         "build_nothing": "failed",
     }
     assert records["build_breaking"].reason.startswith("RuntimeError: the planted fault; its log ends: File ")
-    assert "in train_step / raise RuntimeError" in records["build_breaking"].reason
+    assert records["build_breaking"].reason.endswith(", in train_step")
+    assert stream.getvalue().count("the planted fault") == 1
     assert "code 9" in records["build_dying"].reason
     assert "the last words" in records["build_dying"].reason
     assert "returned an object of type str" in records["build_nothing"].reason
@@ -92,14 +93,19 @@ class EndedProcess:
         return self.policy.resolve(process, stopping=False)
 
 
-def test_resolve_does_not_repeat_the_reason_from_the_log(tmp_path: Path) -> None:
-    reason, printed = "RuntimeError: one\ntwo\nthree", "RuntimeError: one\ntwo\nthree\n"
-    record = EndedProcess(tmp_path / "the same").resolve(1, printed, status="failed", reason=reason)
+@pytest.mark.parametrize(
+    ("reason", "printed", "end"),
+    [
+        ("RuntimeError: one\ntwo\nthree", "RuntimeError: one\ntwo\nthree\n", ""),
+        ("RuntimeError: one  two", "    raise RuntimeError('one  two')\npackage.RuntimeError: one  two\n", ""),
+        (f"RuntimeError: {'long ' * 99}", f"f(x)\nRuntimeError: {'long ' * 99}\n", "; its log ends: f(x)"),
+        ("RuntimeError: one", "", "; it printed nothing"),
+    ],
+)
+def test_resolve_does_not_repeat_the_reason_from_the_log(reason: str, printed: str, end: str, tmp_path: Path) -> None:
+    record = EndedProcess(tmp_path).resolve(1, printed, status="failed", reason=reason)
     assert record is not None
-    assert record.reason == reason
-    record = EndedProcess(tmp_path / "nothing").resolve(1, status="failed", reason=reason)
-    assert record is not None
-    assert record.reason == f"{reason}; it printed nothing"
+    assert record.reason == reason + end
 
 
 def test_resolve_interrupted_run_after_its_last_retry_keeps_the_losses(tmp_path: Path) -> None:

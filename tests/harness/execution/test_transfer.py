@@ -23,7 +23,7 @@ from harness.experiments.specs import DataSpec, FileSpec, RunSpec
 from harness.processes import machine
 from harness.processes.progress import Event
 from harness.processes.signals import SignalGuard
-from harness.storage import run_store
+from harness.storage import files, run_store
 from harness.storage.records import RunRecord
 from harness.training import train
 
@@ -68,7 +68,7 @@ def edit(content: bytes, **changes: Any) -> bytes:
 
 
 def without_seal(content: bytes) -> bytes:
-    return json.dumps({name: value for name, value in json.loads(content).items() if name != run_store.SEAL}).encode()
+    return json.dumps({name: value for name, value in json.loads(content).items() if name != files.SEAL}).encode()
 
 
 RECORD, MANIFEST = run_store.RECORD, transfer.MANIFEST

@@ -212,7 +212,10 @@ def test_speed_leaves_out_a_baseline_that_declines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--set", "decoding.beam=3"], "decoding.beam=3: use --beam"),
+        (["--set", "decoding.beam=3"], "decoding.beam=3: give --beam instead"),
+        (["--set", "framework=keras"], "framework=keras: give --framework instead"),
+        (["--set", "paper:data.max_length=9"], "only recipes may differ; give data.max_length for all variants"),
+        (["--set", "papr:recipe.layers=1"], "did you mean 'paper'?"),
         (["--weights", "x", "--part", "training"], "--weights with --part training, which uses no weights"),
     ],
 )

@@ -136,6 +136,11 @@ def test_records_damaged_files_are_reported_and_skipped(tmp_path: Path) -> None:
     assert run_store.records(tmp_path / "nowhere") == []
 
 
+def test_list_command_quotes_the_folder() -> None:
+    assert run_store.list_command(run_store.RESULTS).endswith("python -m harness list")
+    assert run_store.list_command(Path("my results")).endswith("list --results 'my results'")
+
+
 def test_find_unique_prefix_returns_the_record(tmp_path: Path) -> None:
     run_store.save_record(tmp_path, RECORD)
     assert run_store.find(tmp_path, SPEC.id[:12]) == RECORD
