@@ -138,27 +138,40 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.mark.faults
-def test_runs_of_a_killed_node_are_repeated(cluster: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [None, "shared"])
+def test_runs_of_a_killed_node_are_repeated(cluster: Any, tmp_path: Path, shared: str | None) -> None:
     slow = [spec("counting_model:build_slow", seed=seed) for seed in range(3)]
     quick = [spec(), spec("learned_positions", TINY), spec("counting_model:build_breaking")]
     (node,) = cluster.worker_nodes
 
     def both_nodes_train(text: str) -> bool:
-        return sum(f"{run.id}: epoch 1/3" in text for run in slow) == 2
+        return sum(f"{run.id}: epoch 2/3" in text for run in slow) == 2
 
     stream = ReactingStream(both_nodes_train, lambda: cluster.remove_node(node, allow_graceful=False))
-    results = tmp_path / "ray"
-    outcome = ray_launcher.execute([*slow, *quick], results, address=cluster.address, stream=stream, settings=SETTINGS)
+    results, folder = tmp_path / "ray", None if shared is None else tmp_path / shared
+    try:
+        outcome = ray_launcher.execute(
+            [*slow, *quick],
+            results,
+            address=cluster.address,
+            stream=stream,
+            settings=SETTINGS,
+            checkpoint_folder=folder,
+        )
+    finally:
+        cluster.add_node(**NODE)
     assert stream.has_reacted, stream.getvalue()
     assert "try 2: Ray lost the one before" in stream.getvalue()
     assert outcome.signal is None
     records = {record.id: record for record in outcome.records}
+    resumed = [run for run in slow if records[run.id].environment["resumed_after_epochs"]]
+    assert len(resumed) == (0 if folder is None else 1)
+    assert folder is None or not list(folder.glob("*/*"))
     expected = local_records([*slow, *quick], tmp_path / "local")
     assert [record.status for record in expected.values()].count("completed") == 5
     broken = quick[2].id
     assert records.pop(broken).reason.split(";")[0] == expected.pop(broken).reason.split(";")[0]
     assert_same(records, results, expected)
-    cluster.add_node(**NODE)
 
 
 @pytest.mark.faults
