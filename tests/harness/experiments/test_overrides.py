@@ -42,7 +42,7 @@ def test_override_changes_one_field(setting: str, path: str, value: Any) -> None
         ("recipe.dropout=much", "'much' does not fit: expected a number"),
         ("recipe.width=1.5", "'1.5' does not fit: expected an integer"),
         ("recipe.dropout=2", "dropout=2.0: expected"),
-        ("recipe.dropout=nan", "dropout=nan: .nan. does not fit: expected a finite number"),
+        ("recipe.dropout=nan", "dropout=nan: 'nan' does not fit: expected a finite number"),
         ("recipe.activation=gleu", "activation='gleu': expected 'relu'"),
         ("data.tokenizer=spicy", "did you mean 'spacy'?"),
         ("seed.x=3", "'seed' has no field 'x'"),
