@@ -23,6 +23,7 @@ import numpy.typing as npt
 import impls
 from harness.data.batches import pad
 from harness.processes import json_process
+from harness.storage import tensors
 from impls import registry
 from impls.contract import (
     EOS,
@@ -306,8 +307,8 @@ def resumed_in_new_process(describe: str, saved: Arrays) -> Arrays:
         RuntimeError: The process failed; the message has its last line of output.
     """
     with tempfile.TemporaryDirectory() as folder:
-        state, out = Path(folder, "state.npz"), Path(folder, "weights.npz")
-        _write(state, saved)
+        state, out = Path(folder, "state.safetensors"), Path(folder, "outcome.safetensors")
+        tensors.write(state, saved)
         paths = os.pathsep.join(path or os.curdir for path in sys.path)
         arguments = {"describe": describe, "state": str(state), "out": str(out)}
         environment = {**threads(), "PYTHONPATH": paths}
@@ -315,7 +316,7 @@ def resumed_in_new_process(describe: str, saved: Arrays) -> Arrays:
             json_process.request_once(MODULE, "resume", arguments, environment=environment)
         except (json_process.ProcessFailed, json_process.RequestRefused) as error:
             raise RuntimeError(f"the new process failed: {error}") from error
-        return _read(out)
+        return tensors.read(out)
 
 
 def threads() -> dict[str, str]:
@@ -326,19 +327,9 @@ def threads() -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(torch.get_num_threads()), "MKL_NUM_THREADS": str(torch.get_num_threads())}
 
 
-def _write(path: Path, arrays: Arrays) -> None:
-    named_arrays: dict[str, Any] = {**arrays}
-    np.savez(path, **named_arrays)
-
-
-def _read(path: Path) -> Arrays:
-    with np.load(path, allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
 def _resume(describe: str, state: str, out: str) -> None:
     """Continue the training of a stored state; this runs in the new process."""
-    _write(Path(out), named(**json.loads(describe)).resumed(_read(Path(state))))
+    tensors.write(Path(out), named(**json.loads(describe)).resumed(tensors.read(Path(state))))
 
 
 if __name__ == "__main__":

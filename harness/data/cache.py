@@ -83,7 +83,7 @@ def write_entry(entry: Path, description: dict[str, Any], contents: dict[str, by
     """
     digests = {_plain_name(name): digest(content) for name, content in contents.items()}
     body = {"description": description, "files": digests}
-    sealed = canonical_json({**body, "digest": digest(canonical_json(body).encode())})
+    sealed = canonical_json({**body, "digest": files.seal(body)})
     with _naming_the_folder():
         entry.parent.mkdir(parents=True, exist_ok=True)
         for path in entry.parent.glob(f"{PARTIAL}*"):
@@ -146,7 +146,7 @@ def _read_contents(entry: Path) -> dict[str, Any] | None:
         expected = contents.pop("digest")
     except (ValueError, KeyError, AttributeError, TypeError):
         return None
-    return contents if digest(canonical_json(contents).encode()) == expected else None
+    return contents if files.seal(contents) == expected else None
 
 
 def _plain_name(name: str) -> str:

@@ -68,19 +68,6 @@ def signature(data: DataSpec) -> dict[str, str] | None:
     return None
 
 
-def multi30k_reason(data: DataSpec) -> str | None:
-    """Return why Multi30k is not available, in one line; None if it is, possibly after a download.
-
-    Raises: ValueError for an unknown direction or test split.
-    """
-    names = _multi30k_names(data)
-    try:
-        multi30k.texts(names)
-    except multi30k.DataUnavailable as error:
-        return str(error)
-    return None
-
-
 def needs_download(data: DataSpec) -> bool:
     """Return whether `load` would download a file. Raises: as `load`."""
     return data.corpus == "multi30k" and bool(multi30k.missing_names(_multi30k_names(data)))

@@ -10,11 +10,12 @@ from typing import Any
 
 from harness.data import cache, corpora, portable_corpus, preprocess, text_files, tokenizer_process, vocabulary
 from harness.data.corpora import Digests
+from harness.data.multi30k import DataUnavailable
 from harness.data.tokenizers import UNKNOWN_TEXT, tokenizer
 from harness.data.vocabulary import Split
 from harness.experiments.specs import DataSpec
 from harness.storage.records import RunRecord
-from harness.text import count
+from harness.text import brief, count
 from impls.contract import Ids
 
 Tokens = tuple[tuple[str, ...], ...]
@@ -100,7 +101,12 @@ def unavailable(data: DataSpec) -> str | None:
 
     Raises: ValueError for an unknown direction or test split of Multi30k.
     """
-    return None if data.corpus != "multi30k" or _is_cached(data) else corpora.multi30k_reason(data)
+    if data.corpus == "multi30k" and not _is_cached(data):
+        try:
+            corpora.load(data)
+        except DataUnavailable as error:
+            return str(error)
+    return None
 
 
 def text_digests(data: DataSpec) -> dict[str, str]:
@@ -128,7 +134,12 @@ def at_hand(record: RunRecord) -> Dataset | None:
 
 
 def encode(prepared: Dataset, sentences: Sequence[str]) -> Encoded:
-    """Return source sentences as the model's tokens and ids. Raises: ValueError if a library is missing."""
+    """Return source sentences as the model's tokens and ids.
+
+    Raises: ValueError for a word that is too long for tokenizers, and if a library is missing.
+    """
+    for sentence in sentences:
+        text_files.check_words(sentence, f"sentence {brief(sentence)}")
     data = prepared.data
     job = preprocess.job(data, data.source_language, text_files.stripped(sentences), prepared.source_model)
     tokens = tokenizer_process.tokenise([job])[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import urllib.parse
 import zlib
@@ -137,7 +136,7 @@ def _download(names: Sequence[str]) -> dict[str, bytes]:
             ) from None
         for name in names:
             if not contents[name]:
-                text = download.file(f"{name}.gz", functools.partial(_checked, name))
+                text = download.file(f"{name}.gz", lambda packed, name=name: _verified(name, _unpacked(packed)))
                 if text is None:
                     raise _unavailable(name, download)
                 cache.write_file(cache.folder() / "multi30k" / name, text)
@@ -153,10 +152,6 @@ def _unavailable(name: str, download: downloading.Download) -> DataUnavailable:
         reason = "could not be downloaded from " + "; ".join(f"{host}: {why}" for host, why in servers.items())
     where = "is not in MULTI30K_DIR and " if os.environ.get("MULTI30K_DIR") else ""
     return DataUnavailable(f"{name} {where}{reason}. Offline: {OFFLINE}")
-
-
-def _checked(name: str, packed: bytes) -> bytes:
-    return _verified(name, _unpacked(packed))
 
 
 def _unpacked(content: bytes) -> bytes:

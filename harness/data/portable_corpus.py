@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -33,4 +32,4 @@ def find(data: DataSpec) -> PackedCorpus | None:
 
 
 def _entry(data: DataSpec) -> Path:
-    return cache.folder() / "handed" / hashlib.sha256(canonical_json(to_json(data)).encode()).hexdigest()
+    return cache.folder() / "handed" / cache.digest(canonical_json(to_json(data)).encode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import io
 import itertools
@@ -74,7 +73,7 @@ def check_libraries(data: DataSpec) -> None:
 
 def key(identity: dict[str, Any]) -> str:
     """Return the SHA-256 of an identity."""
-    return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+    return cache.digest(canonical_json(identity).encode())
 
 
 def job(data: DataSpec, language: str, texts: Sequence[str], model: bytes) -> TokenizerJob:

@@ -83,8 +83,8 @@ def _train_sentencepiece(name: str, texts: Sequence[str], **settings: Any) -> tu
     return base64.b64encode(model).decode(), tokenizers.SentencePieceTokenizer(model).words
 
 
-def _train_bpe(**arguments: Any) -> str:
-    return base64.b64encode(tokenizers.train_bpe(arguments.pop("sides"), **arguments)).decode()
+def _train_bpe(sides: Sequence[tuple[str, Sequence[str]]], **settings: Any) -> str:
+    return base64.b64encode(tokenizers.train_bpe(sides, **settings)).decode()
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {

@@ -11,6 +11,7 @@ import importlib
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, get_args
 
@@ -73,14 +74,16 @@ def tokenizer(
     return kinds[name]()
 
 
+@dataclass
 class SpacyTokenizer:
     """The rules of spaCy's blank pipeline, which needs no model; tokens are lower-cased afterwards.
 
     Source: the tutorials' `[token.text for token in spacy_en.tokenizer(text)]`, torchtext's `Field(lower=True)`.
     """
 
-    def __init__(self, language: str, case: str = "lower", fallback: str = "") -> None:
-        self.language, self.case, self.fallback = language, case, fallback
+    language: str
+    case: str = "lower"
+    fallback: str = ""
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -102,11 +105,12 @@ class SpacyTokenizer:
         return _detokenise(tuple(tokens), self.language)
 
 
+@dataclass
 class MosesTokenizer:
     """The Moses tokenizer without XML escapes; text is lower-cased first, so no rule depends on the case."""
 
-    def __init__(self, language: str, case: str = "lower") -> None:
-        self.language, self.case = language, case
+    language: str
+    case: str = "lower"
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -151,11 +155,12 @@ class MosesBpeTokenizer:
         return _detokenise(tuple(text.replace(f"{BPE_MARK} ", "").removesuffix(BPE_MARK).split()), self.language)
 
 
+@dataclass
 class SentencePieceTokenizer:
     """The pieces of a trained SentencePiece model; text is lower-cased first."""
 
-    def __init__(self, model: bytes, case: str = "lower") -> None:
-        self.model, self.case = model, case
+    model: bytes
+    case: str = "lower"
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -175,11 +180,11 @@ class SentencePieceTokenizer:
         return re.sub(" +", " ", text.replace(SPACE_MARK, " ")).strip()
 
 
+@dataclass
 class WhitespaceTokenizer:
     """The words between white space."""
 
-    def __init__(self, case: str = "lower") -> None:
-        self.case = case
+    case: str = "lower"
 
     def tokenise(self, text: str) -> list[str]:
         return _cased(text, self.case).split()

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from harness.evaluation.metrics import Judge
+from harness.evaluation.metrics import TokenScorer
 from harness.evaluation.search import Decodable
 from harness.experiments.serialization import to_json
 from harness.experiments.specs import DecodingSpec, Unknown
@@ -21,7 +21,7 @@ from impls.contract import PAD, Batch, Candidates, Decoding, Ids, Numbers
 _Reals = npt.NDArray[np.float64]
 
 
-class Translator(Decodable, Judge, Protocol):
+class Translator(Decodable, TokenScorer, Protocol):
     """The members of `Seq2SeqModel` that translate and score."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from harness.data import text_files
 from harness.data.batches import evaluation_batches
 from harness.data.dataset import Dataset, detokenise, encode, moses_tokens, score_tokens
-from harness.evaluation.metrics import Judge, Scored, Scores, evaluate, score, text_bleu, unknown_tokens
+from harness.evaluation.metrics import Scored, Scores, TokenScorer, evaluate, score, text_bleu, unknown_tokens
 from harness.evaluation.search import Decodable, Decoded, translate
 from harness.experiments.specs import DecodingSpec, Unknown
 from harness.storage.run_store import Hypothesis
@@ -92,7 +92,7 @@ def as_hypotheses(prepared: Dataset, decoded: Decoded) -> list[Hypothesis]:
 
 
 def translated(model: Decodable, prepared: Dataset, sentences: Sequence[str], decoding: DecodingSpec) -> list[str]:
-    """Return the translation of each sentence; that of an empty one is empty."""
+    """Return the translation of each sentence; that of an empty one is empty. Raises: as `encode`."""
     nonempty = [sentence for sentence in sentences if sentence.strip()]
     if not nonempty:
         return [""] * len(sentences)
@@ -117,13 +117,9 @@ def validation_bleu(
     decoded = translate(
         model, prepared.validation.source, replace(decoding, beam=1, unknown="never"), on_batch=on_batch
     )
-    translations = [translation.tokens for translation in decoded.translations]
-    references = [ids[1:-1] for ids in prepared.validation.target]
-    texts, reference_texts = (
-        detokenise(prepared, [tuple(prepared.target_words[token] for token in ids) for ids in side])
-        for side in (translations, references)
-    )
-    return text_bleu(texts, reference_texts, prepared.data.case)
+    texts = [hypothesis.text for hypothesis in as_hypotheses(prepared, decoded)]
+    references = [[prepared.target_words[token] for token in ids[1:-1]] for ids in prepared.validation.target]
+    return text_bleu(texts, detokenise(prepared, references), prepared.data.case)
 
 
 def _translated(
@@ -140,7 +136,7 @@ def _compilations(model: Seq2SeqModel) -> int:
     return model.compilation().count if isinstance(model, Compiling) else 0
 
 
-def test_nats(model: Judge, prepared: Dataset) -> tuple[Scored, Arrays]:
+def test_nats(model: TokenScorer, prepared: Dataset) -> tuple[Scored, Arrays]:
     """Return the loss of a model on the test set, and `nats` and `tokens` of each sentence in the order of the set."""
     batches = list(evaluation_batches(prepared.test))
     scored = evaluate(model, [batch for batch, _ in batches])

@@ -43,7 +43,7 @@ _NO_MATCH = _MARK + "unknown"
 _Sentences = Sequence[Sequence[str]]
 
 
-class Judge(Protocol):
+class TokenScorer(Protocol):
     """The one member of `Seq2SeqModel` that evaluation uses."""
 
     def token_nats(self, batch: Batch) -> Numbers:
@@ -115,7 +115,7 @@ def perplexity(nats: float, tokens: int) -> float:
         return math.inf
 
 
-def evaluate(model: Judge, batches: Iterable[Batch]) -> Scored:
+def evaluate(model: TokenScorer, batches: Iterable[Batch]) -> Scored:
     """Sum the nats of all target tokens in float64. A batch of only padding adds nothing.
 
     Raises:

@@ -12,6 +12,7 @@ from fault_server import TEXTS, WANTED, Server, install
 from small_corpora import corpus
 
 from harness.data import cache, corpora, multi30k
+from harness.data.dataset import unavailable
 from harness.data.multi30k import DataUnavailable
 from harness.experiments.specs import DataSpec
 
@@ -138,7 +139,7 @@ def test_load_multi30k_damaged_file_in_the_cache_is_downloaded_again(
     ],
 )
 def test_load_unknown_direction_or_test_split_is_refused(settings: dict[str, str], message: str) -> None:
-    for call in (corpora.load, corpora.multi30k_reason):
+    for call in (corpora.load, unavailable):
         with pytest.raises(ValueError, match=message) as caught:
             call(DataSpec(**settings))
         assert not isinstance(caught.value, DataUnavailable)

@@ -60,6 +60,13 @@ def test_prepare_matches_a_corpus_worked_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
+def test_encode_overlong_word_is_refused(tmp_path: Path) -> None:
+    message = r"sentence '\.{78}…: 1,001 characters without a space; expected at most 1,000"
+    with pytest.raises(ValueError, match=message):
+        encode(prepare(small(tmp_path)), ["Ein Hund", "." * 1_001])
+
+
+@pytest.mark.usefixtures("one_process")
 def test_prepare_follows_the_settings(tmp_path: Path) -> None:
     data = small(tmp_path)
     first_two = prepare(replace(data, training_pairs=2))

@@ -147,6 +147,11 @@ def test_export_has_vocabularies_and_a_card_without_scores(kind: str, tmp_path: 
     assert not re.search("31.4|bleu|perplexity", card, re.IGNORECASE)
 
 
+def test_export_unknown_kind_raises(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="kind='onnx': expected one of ctranslate2, huggingface, safetensors"):
+        weight_export.export(stored(tmp_path), tmp_path, "onnx", tmp_path / "exported")
+
+
 def test_export_of_subwords_has_the_models_of_the_tokenizers(tmp_path: Path) -> None:
     pytest.importorskip("sentencepiece")
     data = replace(DATA, tokenizer="sentencepiece-bpe", vocabulary_size=300)
