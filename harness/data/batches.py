@@ -133,7 +133,7 @@ def _shuffled(rows: Rows, random: np.random.PCG64) -> Rows:
 
 
 def _interleaved(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return numbers whose bits alternate between those of `first` and `second`, highest of `first` first."""
+    """Return numbers whose bits alternate between the lowest 16 of `first` and of `second`, beginning with `first`."""
     interleaved = np.zeros_like(first)
     for bit in range(16):
         interleaved |= ((first >> bit) & 1) << (2 * bit + 1) | ((second >> bit) & 1) << (2 * bit)

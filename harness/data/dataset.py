@@ -119,7 +119,7 @@ def text_digests(data: DataSpec) -> dict[str, str]:
 def of_run(record: RunRecord) -> Dataset:
     """Return the dataset of a run, whose record may come from an untrusted source and name any local file.
 
-    Raises: as `prepare`, and ValueError if a file is not the one that the run was trained on.
+    Raises: as `prepare`, and ValueError if one of the user's files is not the one that the run was trained on.
     """
     return prepare(record.spec.data, record.fingerprints.get("files") or {})
 

@@ -17,7 +17,9 @@ def pack(data: DataSpec, key: str) -> PackedCorpus:
     """Return the cache entry `key` of a prepared corpus. Raises: ValueError if the cache no longer has it."""
     entry = cache.read_entry(cache.folder() / "prepared" / key)
     if entry is None:
-        raise ValueError(f"the prepared corpus {data.corpus} is no longer in the cache folder {cache.folder()}")
+        raise ValueError(
+            f"the prepared corpus {data.corpus} is no longer in the cache folder {cache.folder()}: start again"
+        )
     return entry
 
 

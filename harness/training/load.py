@@ -66,7 +66,8 @@ def stored_weights(record: RunRecord, results: Path, dataset: Dataset) -> Arrays
     """Return the stored weights of a run.
 
     Raises:
-        ValueError: They are missing or damaged, or do not have the shapes of the recipe.
+        ValueError: They are missing or damaged, do not have the shapes of the recipe, or the dataset has other
+            vocabularies than the run.
     """
     from impls.weights import shapes
 
@@ -74,6 +75,12 @@ def stored_weights(record: RunRecord, results: Path, dataset: Dataset) -> Arrays
         raise ValueError(
             f"run {record.id}: {results} does not have its weights; published runs have none: train it again"
         )
+    for name in ("source_vocabulary", "target_vocabulary"):
+        if record.fingerprints.get(name) != dataset.digests[name]:
+            raise ValueError(
+                f"run {record.id}: its corpus has another {name.replace('_', ' ')} here than in training: the text, or "
+                "a tokenizer's library, has changed; use the versions in its record, or train it again"
+            )
     recipe = record.spec.recipe
     words = len(dataset.source_words), len(dataset.target_words)
     if recipe is not None and run_store.stored_shapes(results, record.id) != dict(shapes(recipe, *words)):

@@ -41,7 +41,7 @@ TRAINING_DIGESTS = ("batches", "stream", "weights_after", "weights")
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a run is executed. Only `resume_anyway` can change the result.
+    """How a run is executed. Only `resume_anyway` can change weights and scores.
 
     Attributes:
         progress: Receives events on the state of the run.

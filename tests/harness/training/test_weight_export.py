@@ -147,6 +147,14 @@ def test_export_has_vocabularies_and_a_card_without_scores(kind: str, tmp_path: 
     assert not re.search("31.4|bleu|perplexity", card, re.IGNORECASE)
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_export_with_another_vocabulary_than_in_training_is_refused(side: str, tmp_path: Path) -> None:
+    record = stored(tmp_path)
+    changed = replace(record, fingerprints={**record.fingerprints, f"{side}_vocabulary": "0" * 64})
+    with pytest.raises(ValueError, match=f"its corpus has another {side} vocabulary here than in training"):
+        weight_export.export(changed, tmp_path, "safetensors", tmp_path / "exported")
+
+
 def test_export_unknown_kind_raises(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="kind='onnx': expected one of ctranslate2, huggingface, safetensors"):
         weight_export.export(stored(tmp_path), tmp_path, "onnx", tmp_path / "exported")
