@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from harness.conformance.assertions import assert_near, objective_nats, require
+from harness.conformance.assertions import assert_close, assert_near, objective_nats, require
 from harness.conformance.dropout_law import dropout
 from harness.conformance.models_under_test import ModelUnderTest, Probe
 from impls.contract import Arrays, Batch, Seq2SeqModel, Training
@@ -77,20 +77,12 @@ def _adam_step(name: str, before: Arrays, after: Arrays, count: int, rate: float
     gradient = (new[1] - ADAM.beta1 * old[1]) / (1 - ADAM.beta1)
     second = ADAM.beta2 * old[2] + (1 - ADAM.beta2) * gradient**2
     where = f"of {name} after update {count}"
-    _assert_largest(f"second moment {where}", new[2], second, MOMENTS * float(second.max(initial=0.0)))
+    assert_close(f"second moment {where}", new[2], second, MOMENTS * float(second.max(initial=0.0)))
     corrected = new[1] / (1 - ADAM.beta1**count), new[2] / (1 - ADAM.beta2**count)
     change = -rate * corrected[0] / (np.sqrt(corrected[1]) + ADAM.epsilon)
     rounding = 4 * np.finfo(np.float32).eps * (np.abs(old[0]).max(initial=0.0) + rate)
     tolerance = float(rounding + 1e-4 * np.abs(change).max(initial=0.0))
-    _assert_largest(f"change {where} at rate {rate:g}", new[0] - old[0], change, tolerance)
-
-
-def _assert_largest(name: str, actual: Reals, expected: Reals, tolerance: float) -> None:
-    """Require that two arrays agree, and report the largest difference."""
-    differences = np.abs(actual - expected)
-    if not bool((differences <= tolerance).all()):
-        index = np.unravel_index(int(np.nanargmax(np.where(np.isnan(differences), np.inf, differences))), actual.shape)
-        assert_near(name, float(actual[index]), float(expected[index]), tolerance)
+    assert_close(f"change {where} at rate {rate:g}", new[0] - old[0], change, tolerance)
 
 
 # The gradient ---------------------------------------------------------------------------------------------------------
@@ -170,4 +162,4 @@ def _clipping(subject: ModelUnderTest, batch: Batch) -> None:
         for name, clipped in at(share * length).items():
             scale = float(np.abs(free[name]).max(initial=0.0))
             label = f"gradient of {name} with clip_norm {share:g} times its norm"
-            _assert_largest(label, clipped, expected * free[name], 1e-3 * scale + 1e-6 * length)
+            assert_close(label, clipped, expected * free[name], 1e-3 * scale + 1e-6 * length)

@@ -95,7 +95,8 @@ def write_entry(entry: Path, description: dict[str, Any], contents: dict[str, by
             for name, content in {**contents, CONTENTS: sealed.encode()}.items():
                 files.write_bytes(temporary / name, content)
             if entry.exists() and read_entry(entry) is None:
-                os.rename(entry, temporary / "damaged")
+                with contextlib.suppress(FileNotFoundError):  # another process has moved it meanwhile
+                    os.rename(entry, temporary / "damaged")
             try:
                 os.rename(temporary, entry)
             except OSError:

@@ -95,6 +95,23 @@ def test_cache_entry_reads_and_writes_nothing_outside(name: str, tmp_path: Path)
     assert cache.read_entry(tmp_path / "entry") is None
 
 
+def test_cache_entry_that_is_removed_while_it_is_replaced_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, entry = cache.read_entry, tmp_path / "entry"
+
+    def read_and_remove(path: Path) -> object:
+        found = read(path)
+        if found is None:
+            path.rmdir()
+        return found
+
+    entry.mkdir()
+    monkeypatch.setattr(cache, "read_entry", read_and_remove)
+    cache.write_entry(entry, {"a": 1}, {"name": b"content"})
+    assert read(entry) == ({"a": 1}, {"name": b"content"})
+
+
 @pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
 def test_cache_entry_has_the_permissions_of_other_new_folders(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
