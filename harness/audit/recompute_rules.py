@@ -194,13 +194,13 @@ def exact_tutorial_perplexity(stored: StoredRun) -> Iterator[str]:
 
 def local_corpus(stored: StoredRun) -> Dataset:
     """Return the local corpus of a run; nothing is downloaded. Raises: Skipped if it is not available."""
-    from harness.data.dataset import at_hand
+    from harness.data.dataset import of_run_offline
 
     record = stored.record
 
     def load() -> Dataset | str:
         try:
-            return at_hand(record) or "Multi30k is not available"
+            return of_run_offline(record) or "Multi30k is not available"
         except ValueError as error:
             return " ".join(str(error).split())
 

@@ -141,11 +141,11 @@ def _corpus(sides: Sequence[Side]) -> ReferenceCorpus | None:
     from collections import Counter
 
     from harness.analysis.comparison import ReferenceCorpus
-    from harness.data.dataset import at_hand
+    from harness.data.dataset import of_run_offline
 
     record = sides[0].records[0]
     try:
-        dataset = at_hand(record)
+        dataset = of_run_offline(record)
     except ValueError:
         return None
     if dataset is None or dataset.digests["files"] != record.fingerprints.get("files"):

@@ -108,13 +108,13 @@ def test_sets(records: Iterable[RunRecord]) -> dict[DataSpec, CorpusText]:
 
     Nothing is downloaded. A line is printed if the user's own files have changed.
     """
-    from harness.data.dataset import at_hand
+    from harness.data.dataset import of_run_offline
     from harness.reporting.run_files import CorpusText
 
     texts: dict[DataSpec, CorpusText] = {}
     for data, record in {record.spec.data: record for record in records}.items():
         try:
-            dataset = at_hand(record)
+            dataset = of_run_offline(record)
         except ValueError as error:
             if data.corpus == "files":
                 say(f"{record.id}: {error}")

@@ -124,7 +124,7 @@ def of_run(record: RunRecord) -> Dataset:
     return prepare(record.spec.data, record.fingerprints.get("files") or {})
 
 
-def at_hand(record: RunRecord) -> Dataset | None:
+def of_run_offline(record: RunRecord) -> Dataset | None:
     """Return `of_run(record)`, or None if that would download a file. Raises: as `of_run`."""
     data = record.spec.data
     return of_run(record) if _is_cached(data) or not corpora.needs_download(data) else None

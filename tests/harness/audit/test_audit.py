@@ -21,7 +21,7 @@ from small_runs import TINY, TRAINING, spec
 from harness.audit.rules import RULES, WARNINGS, AuditReport, check
 from harness.cli.main import main
 from harness.data import multi30k
-from harness.data.dataset import at_hand
+from harness.data.dataset import of_run_offline
 from harness.storage import locks, run_store
 from harness.training import train
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 @pytest.fixture
 def _no_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.data.dataset.at_hand", lambda data: None)
+    monkeypatch.setattr("harness.data.dataset.of_run_offline", lambda data: None)
 
 
 def failed(report: AuditReport) -> set[str]:
@@ -291,4 +291,4 @@ def test_check_loads_no_framework(valid: Path) -> None:
 def test_check_downloads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MULTI30K_DIR", raising=False)
     monkeypatch.setattr(multi30k, "_download", lambda missing: pytest.fail("it downloads"))
-    assert at_hand(made_up()) is None
+    assert of_run_offline(made_up()) is None

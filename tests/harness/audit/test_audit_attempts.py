@@ -78,7 +78,7 @@ def prepared_folder(bases: dict[Base, Path], folder: Path, attempt: Attempt) -> 
 def run_check(results: Path, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> AuditReport:
     with monkeypatch.context() as patch:
         if not attempt.corpus:
-            patch.setattr("harness.data.dataset.at_hand", lambda record: None)
+            patch.setattr("harness.data.dataset.of_run_offline", lambda record: None)
         return check(results, published=attempt.published)
 
 

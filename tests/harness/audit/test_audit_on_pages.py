@@ -92,7 +92,7 @@ def test_check_without_corpus_reads_each_file_once(valid: Path, monkeypatch: pyt
         hashed[path] += 1
         return digest(path, *settings)
 
-    monkeypatch.setattr("harness.data.dataset.at_hand", lambda record: pytest.fail("it reads the corpus"))
+    monkeypatch.setattr("harness.data.dataset.of_run_offline", lambda record: pytest.fail("it reads the corpus"))
     monkeypatch.setattr("harness.audit.run_folder.files.file_digest", count)
     loaded: Counter[str] = Counter()
 
