@@ -9,6 +9,7 @@ any sums of counts, such as those of thousands of bootstrap samples.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -178,13 +179,12 @@ def score(
     sides = {"texts": texts, "reference_texts": reference_texts, "moses": moses, "reference_moses": reference_moses}
     _check_numbers(hypotheses, references=references, **sides)
     scores = _on_words(hypotheses, references)
-    metrics = _text_metrics(case)
-    lines = dict.fromkeys(metrics, (list(texts), list(reference_texts)))
+    lines = dict.fromkeys(("bleu_sacre", "chrf"), (texts, reference_texts))
     if moses is not None and reference_moses is not None:
-        metrics = {"bleu_tokenised": _moses_metric(), **metrics}
-        lines["bleu_tokenised"] = _lines(moses, reference_moses)
-    for name, metric in metrics.items():
-        total, scores.statistics[name] = _count(metric, *lines[name])
+        lines = {"bleu_tokenised": _lines(moses, reference_moses), **lines}
+    for name, (own, of_references) in lines.items():
+        metric = _metric(name, tuple(of_references), case)
+        total, scores.statistics[name] = _count(metric, own)
         scores.values[name] = total.score
         scores.signatures[name] = str(metric.get_signature()) + SIGNATURE_SUFFIXES.get(name, "")
         if name == "bleu_sacre":
@@ -195,26 +195,23 @@ def score(
 
 def text_bleu(texts: Sequence[str], reference_texts: Sequence[str], case: Case) -> float:
     """Return the `bleu_sacre` of plain sentences, as `score` computes it."""
-    bleu: float = _text_metrics(case)["bleu_sacre"].corpus_score(texts, [list(reference_texts)]).score
+    bleu: float = _metric("bleu_sacre", tuple(reference_texts), case).corpus_score(texts, None).score
     return bleu
 
 
-def _moses_metric() -> Metric:
+@functools.lru_cache(maxsize=8)
+def _metric(name: str, references: tuple[str, ...], case: Case = "lower") -> Metric:
+    """Return a metric of `score` with its references, whose n-grams are counted once; tokens are always lower-cased."""
     from sacrebleu.metrics.bleu import BLEU  # imported late: it takes as long as NumPy, and --help does not need it
-
-    return BLEU(tokenize="none", lowercase=True, force=True, smooth_method=SMOOTHING["bleu_tokenised"])
-
-
-def _text_metrics(case: Case) -> dict[str, Metric]:
-    """Return the metrics of plain sentences by name."""
-    from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
     lowercase = case == "lower"
-    return {
-        "bleu_sacre": BLEU(lowercase=lowercase, smooth_method=SMOOTHING["bleu_sacre"]),
-        "chrf": CHRF(char_order=CHRF_ORDERS, beta=CHRF_BETA, lowercase=lowercase),
-    }
+    if name == "chrf":
+        return CHRF(char_order=CHRF_ORDERS, beta=CHRF_BETA, lowercase=lowercase, references=[references])
+    smoothing = SMOOTHING[name]
+    if name == "bleu_sacre":
+        return BLEU(lowercase=lowercase, smooth_method=smoothing, references=[references])
+    return BLEU(tokenize="none", lowercase=True, force=True, smooth_method=smoothing, references=[references])
 
 
 def without_unknown(signature: str) -> str:
@@ -239,9 +236,10 @@ def _on_words(hypotheses: _Sentences, references: _Sentences) -> Scores:
     """Return the scores on the model's tokens."""
     from sacrebleu.metrics.bleu import BLEU
 
-    metric = BLEU(tokenize="none", lowercase=True, smooth_method=SMOOTHING["bleu_tutorial"], force=True)
+    lines, reference_lines = _lines(hypotheses, references)
+    metric = _metric("bleu_tutorial", tuple(reference_lines))
     bleu: BLEUScore
-    bleu, statistics = _count(metric, *_lines(hypotheses, references))
+    bleu, statistics = _count(metric, lines)
     signature = f"{metric.get_signature()}|tokens:model"
     values, signatures = {"bleu_tutorial": bleu.score}, {"bleu_tutorial": signature}
     for order in ORDERS:
@@ -254,9 +252,9 @@ def _on_words(hypotheses: _Sentences, references: _Sentences) -> Scores:
     return Scores(values, signatures, {"bleu_tutorial": statistics})
 
 
-def _count(metric: Metric, lines: list[str], reference_lines: list[str]) -> tuple[Any, npt.NDArray[np.int32]]:
+def _count(metric: Metric, lines: Sequence[str]) -> tuple[Any, npt.NDArray[np.int32]]:
     """Return the score of a corpus and the counts of each sentence: sacreBLEU's `corpus_score` in two steps."""
-    counts = metric._extract_corpus_statistics(lines, [reference_lines])
+    counts = metric._extract_corpus_statistics(lines, None)
     return metric._aggregate_and_compute(counts), np.array(counts, dtype=np.int32)
 
 

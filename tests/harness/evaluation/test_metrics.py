@@ -73,6 +73,19 @@ def batch(*sentences: Sequence[int]) -> Batch:
     return Batch(np.full((len(sentences), 2), EOS, np.int32), np.full(target.shape, SOS, np.int32), target)
 
 
+def test_score_same_translations_against_other_references_gives_their_scores() -> None:
+    hypotheses = [["a", "b", "c", "d", "e"]] * 2
+    close, far = [["a", "b", "c", "d", "f"]] * 2, [["x", "y", "z", "v", "e"]] * 2
+    for references in (close, far, close):
+        texts = [" ".join(tokens) for tokens in references]
+        expected = BLEU(lowercase=True).corpus_score([" ".join(tokens) for tokens in hypotheses], [texts])
+        assert scores(hypotheses, references).values["bleu_sacre"] == expected.score
+    upper = [[token.upper() for token in tokens] for tokens in close]
+    assert scores(hypotheses, upper, "mixed").values["bleu_sacre"] == 0
+    assert scores(hypotheses, upper, "mixed").values["bleu_tokenised"] > 0
+    assert scores(hypotheses, upper, "lower").values["bleu_sacre"] > 0
+
+
 # Nats and perplexity --------------------------------------------------------------------------------------------------
 
 
