@@ -204,6 +204,23 @@ def test_unsupported_framework_raises(recipe: Any, framework: str) -> None:
         impls.build(recipe, 10, 10, framework=framework)
 
 
+@pytest.mark.parametrize(
+    ("framework", "backend", "package"),
+    [
+        ("torch", None, "torch"),
+        ("keras", "tensorflow", "keras"),
+        ("keras", "tensorflow", "tensorflow"),
+        ("keras", "jax", "jax"),
+        ("keras", "torch", "torch"),
+    ],
+)
+def test_missing_package_of_a_framework_is_named(
+    framework: str, backend: str | None, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else name)
+    assert registry.missing(framework, backend) == f"{package!r} is not installed: {registry.INSTALL[package]}"
+
+
 def test_missing_framework_names_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"'torch' is not installed: python -m pip install '\.\[torch\]'"):

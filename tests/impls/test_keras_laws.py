@@ -88,8 +88,8 @@ def test_keras_bfloat16_is_close_to_float32_and_learns(task: Task, crew: Crew) -
 
 @pytest.mark.parametrize(
     "task",
-    cases(*(Task("tensorflow", "packing", name) for name in SMALL), Task("jax", "packing", "base"))
-    + cases(Task("jax", "packing", "gru"), *(Task("keras-torch", "packing", name) for name in SMALL), slow=True),
+    cases(*(Task("tensorflow", "packing", name) for name in SMALL))
+    + cases(*(Task(backend, "packing", name) for backend in BACKENDS[1:] for name in SMALL), slow=True),
 )
 def test_keras_packing_changes_no_value(task: Task, crew: Crew) -> None:
     arrays, _ = crew.result(task)

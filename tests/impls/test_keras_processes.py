@@ -164,17 +164,7 @@ def test_bench_with_both_frameworks_separates_processes(folder: Path) -> None:
     assert not [loaded for loaded in result.loaded if len(loaded & COMPUTES) > 1]
 
 
-@pytest.mark.parametrize(
-    ("name", "hidden"),
-    [
-        ("torch", "torch"),
-        ("tensorflow", "keras"),
-        ("tensorflow", "tensorflow"),
-        ("jax", "keras"),
-        ("jax", "jax"),
-        ("keras-torch", "torch"),
-    ],
-)
+@pytest.mark.parametrize(("name", "hidden"), [("torch", "torch"), ("tensorflow", "keras"), ("jax", "jax")])
 def test_missing_package_names_install_command(name: str, hidden: str, tmp_path: Path) -> None:
     result = train(tmp_path / "run", name, (hidden,))
     assert result.code == 2
@@ -185,8 +175,9 @@ def test_missing_package_names_install_command(name: str, hidden: str, tmp_path:
     assert not result.records
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "torch")) for name in CHOICES])
 def test_framework_trains_without_the_others(name: str, folder: Path) -> None:
+    """By default only torch: that no process of another run loads a second framework is tested above."""
     hidden = tuple(sorted((COMPUTES | {"keras"}) - frameworks_of(name)))
     result = train(folder / f"{name} alone", name, hidden)
     assert result.code == 0, result.error

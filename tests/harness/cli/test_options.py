@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import commands
 
 import harness
 from harness.cli import options
@@ -42,11 +43,6 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
         main(["--version"])
     assert end.value.code == 0
     assert capsys.readouterr().out == f"bakeoff {harness.__version__}\n"
-
-
-def commands() -> dict[str, argparse.ArgumentParser]:
-    (action,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
-    return dict(action.choices)
 
 
 @pytest.mark.parametrize("command", commands().values(), ids=list(commands()))
