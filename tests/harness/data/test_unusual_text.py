@@ -103,12 +103,6 @@ def test_prepare_line_of_ten_thousand_words_is_left_out_or_cut(tmp_path: Path) -
     assert message in remark(data, prepared.figures)
 
 
-@pytest.mark.usefixtures("one_process")
-def test_prepare_only_long_lines_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="max_length=100: no training pair is that short; expected at least 10002"):
-        prepare(corpus(tmp_path, f"{LONG}\t{LONG}\n".encode()))
-
-
 @pytest.mark.parametrize("kind", ["only unknown words", pytest.param("odd", marks=pytest.mark.faults)])
 def test_run_on_unusual_text_completes(kind: str, tmp_path: Path) -> None:
     """A run completes even with empty sentences and with a vocabulary of special words only."""

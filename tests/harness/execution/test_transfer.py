@@ -200,7 +200,7 @@ def test_packed_corpus_needs_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
     packed = portable_corpus.pack(data, expected.key)
     for name in ("train", "validation", "test"):
         (tmp_path / name).unlink()
-    with pytest.raises((ValueError, OSError)):
+    with pytest.raises(ValueError, match="train: cannot be read"):
         prepare(data)
     monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "node"))
     # The version of the tokenizer on that machine does not matter: the ids are the sender's.
@@ -210,7 +210,7 @@ def test_packed_corpus_needs_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (dataset.key, dataset.digests, dataset.figures) == (expected.key, expected.digests, expected.figures)
     (entry,) = cache.folder().glob("handed/*")
     (entry / "ids.npz").write_bytes(flip((entry / "ids.npz").read_bytes()))
-    with pytest.raises((ValueError, OSError)):
+    with pytest.raises(ValueError, match="train: cannot be read"):
         prepare(data)
 
 

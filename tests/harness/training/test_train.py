@@ -176,7 +176,7 @@ def test_run_with_the_same_seed_is_identical(straight: tuple[Path, RunRecord], t
         assert other_seed.fingerprints[name] != record.fingerprints[name]
 
 
-@pytest.mark.parametrize(("run", "epoch"), [(spec(), 1), (TORCH, 2), (spec(), 3)])
+@pytest.mark.parametrize(("run", "epoch"), [(spec(), 1), (TORCH, 2)])
 def test_run_interrupted_resumes_with_the_same_bits(tmp_path: Path, monkeypatch: Any, run: RunSpec, epoch: int) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
     record = train.run(run, tmp_path / "straight")
@@ -319,18 +319,6 @@ def test_run_with_an_update_limit_stops_there(tmp_path: Path, updates: int, expe
     assert record.fingerprints["stream"] == stream.digest
 
 
-def test_run_that_diverges_stores_the_record_only(tmp_path: Path) -> None:
-    run = replace(TORCH, training=replace(TRAINING, peak_rate=1e12, clip_norm=None))
-    record = train.run(run, tmp_path)
-    assert record.status == "diverged"
-    assert "loss" in record.reason
-    assert None in (record.curve[-1].training_loss, record.curve[-1].training_perplexity)
-    assert record.scores == {}
-    assert run_store.load_record(tmp_path, run.id) == record
-    assert files(tmp_path, run) == ["record.json"]
-    assert train.run(run, tmp_path) == record
-
-
 def test_run_that_fails_stores_a_record(tmp_path: Path) -> None:
     run = spec("counting_model:build_breaking")
     with pytest.raises(run_store.RunFailed):
@@ -356,12 +344,6 @@ def test_run_with_unavailable_settings_writes_nothing(tmp_path: Path, run: RunSp
         train.run(run, tmp_path)
     assert words in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_run_with_an_external_builder_completes(tmp_path: Path) -> None:
-    record = train.run(spec(), tmp_path)
-    assert record.status == "completed"
-    assert record.curve[-1].updates == 3 * UPDATES_PER_EPOCH
 
 
 def test_run_progress_reports_every_update(tmp_path: Path, monkeypatch: Any) -> None:
