@@ -128,7 +128,7 @@ def test_name_and_source_do_not_affect_equality(kind: Any) -> None:
     assert kind(dropout=0.25) != kind()
 
 
-def test_derived_sizes() -> None:
+def test_recipe_without_explicit_sizes_derives_them() -> None:
     assert Recipe().key_width == 32
     assert Recipe(head_width=6, heads=7).key_width == 6
     assert Recipe().epsilon == Recipe(norm="rms").epsilon == 1e-5

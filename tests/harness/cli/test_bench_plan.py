@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pages_factory
 import pytest
+import scipy.special
 from command_line import Refused
 from record_factory import record
 
@@ -124,8 +125,16 @@ def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) ->
     estimate = estimate_noise(records, "bleu_sacre", sentences, method=Method(resamples=100))
     assert estimate is not None
     assert (estimate.rows, estimate.seeds, estimate.with_sentences, estimate.paired) == (3, 3, True, True)
+    bleu = np.reshape([record.scores["bleu_sacre"] or 0.0 for record in records], (3, 3))
+    logits = scipy.special.logit(bleu / 100)
+    residuals = logits - logits.mean(axis=1, keepdims=True) - logits.mean(axis=0) + logits.mean()
+    assert estimate.noise.run_variance == pytest.approx((residuals**2).sum() / 4)
     assert estimate.noise.degrees == 4
+    assert estimate.noise.sentence_variance > 0
+    assert estimate.level == pytest.approx(np.median(bleu.mean(axis=1)))
     one_row = [record for record in records if record.spec.variant == "paper"]
     estimate = estimate_noise(one_row, "bleu_sacre", sentences)
     assert estimate is not None
     assert (estimate.paired, estimate.with_sentences, estimate.noise.degrees) == (False, False, 2)
+    assert estimate.noise.run_variance == pytest.approx(logits[1].var(ddof=1))
+    assert estimate.noise.sentence_variance == 0

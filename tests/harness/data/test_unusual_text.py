@@ -168,7 +168,9 @@ def stop(*_: object, **__: object) -> None:
     raise ValueError("stopped by the test")
 
 
-def test_repetitions_of_multi30k(multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_count_repetitions_of_multi30k_equals_the_published_counts(
+    multi30k_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three training pairs repeat another, and no test pair is a training pair, as in the published records."""
     monkeypatch.setenv("MULTI30K_DIR", str(multi30k_folder))
     splits = corpora.load(DataSpec()).splits
