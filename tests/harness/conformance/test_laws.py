@@ -110,10 +110,6 @@ def test_variant_resumes_in_a_new_process(variant: str) -> None:
     assert list(for_variant(variant, laws={13})) == [LawResult(13, "resumption", True, "")]
 
 
-def test_external_builder_obeys_every_law() -> None:
-    assert not failures(list(for_variant("test_laws:external_builder", fast=True)))
-
-
 @pytest.mark.parametrize("name", ["EXTERNAL_RECIPE", "external_builder", "builder_without_dropout"])
 def test_external_variant_with_dropout_is_tested_for_it(name: str) -> None:
     law_results = list(for_variant(f"test_laws:{name}", laws={1, 14}, fast=True))
