@@ -113,8 +113,8 @@ def _mean_curve(row: TableRow, name: str) -> MeanCurve:
     means: MeanCurve = []
     best = -math.inf
     for epoch in sorted(values[0]):
-        of_seeds = [by_epoch.get(epoch) for by_epoch in values]
-        if None not in of_seeds:
+        of_seeds = [value for by_epoch in values if (value := by_epoch.get(epoch)) is not None]
+        if len(of_seeds) == len(values):
             best = max(best, sign * statistics.fmean(of_seeds))
             means.append((float(epoch), sign * best))
     return means
@@ -135,4 +135,5 @@ def _value_at(curve: MeanCurve, epoch: float | None) -> float | None:
     """Return the value at a fractional epoch, interpolated linearly; None outside of the curve."""
     if epoch is None or not curve[0][0] <= epoch <= curve[-1][0] + 1e-9:
         return None
-    return float(np.interp(epoch, *zip(*curve, strict=True)))
+    epochs, values = zip(*curve, strict=True)
+    return float(np.interp(epoch, epochs, values))

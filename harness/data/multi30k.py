@@ -136,12 +136,16 @@ def _download(names: Sequence[str]) -> dict[str, bytes]:
             ) from None
         for name in names:
             if not contents[name]:
-                text = download.file(f"{name}.gz", lambda packed, name=name: _verified(name, _unpacked(packed)))
-                if text is None:
-                    raise _unavailable(name, download)
-                cache.write_file(cache.folder() / "multi30k" / name, text)
-                contents[name] = text
+                contents[name] = _downloaded(name, download)
+                cache.write_file(cache.folder() / "multi30k" / name, contents[name])
     return contents
+
+
+def _downloaded(name: str, download: downloading.Download) -> bytes:
+    text = download.file(f"{name}.gz", lambda packed: _verified(name, _unpacked(packed)))
+    if text is None:
+        raise _unavailable(name, download)
+    return text
 
 
 def _unavailable(name: str, download: downloading.Download) -> DataUnavailable:

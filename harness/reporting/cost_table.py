@@ -38,7 +38,7 @@ def _table(cost: TableCost) -> Table:
         heads += [f"epochs to {goal}", f"TFLOP to {goal}"]
     if cost.operations is not None:
         heads += [f"{CURVE_METRICS[name].title} at {cost.operations / TERA:.0f} TFLOP" for name in cost.targets]
-    rows = [(label, *_cells(row, cost)) for label, row in cost.rows.items()]
+    rows: list[tuple[str | Cell, ...]] = [(label, *_cells(row, cost)) for label, row in cost.rows.items()]
     return Table("l" + "r" * (len(heads) - 1), tuple(heads), tuple(rows))
 
 

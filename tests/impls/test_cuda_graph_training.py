@@ -62,12 +62,17 @@ def graph_model(dropout: float = 0.0, **settings: Any) -> GraphModel:
     return graphs.model(GraphModel, graphs.recipe(dropout=dropout), graphs.training(), **settings)
 
 
-def test_graph_model_obeys_every_law() -> None:
+@pytest.mark.parametrize("variant", ["learned_positions", "paper"])
+def test_graph_model_obeys_every_law(variant: str) -> None:
     """Covers totals, padding, dropout, resumption and reproducibility."""
 
     def build(settings: Training, seed: int, dropout: float) -> TorchModel:
-        recipe = with_dropout(graphs.recipe(), dropout)
-        return graphs.model(GraphModel, recipe, replace(settings, batch_size=graphs.ROWS), seed=seed)
+        return graphs.model(
+            GraphModel,
+            with_dropout(graphs.recipe(variant), dropout),
+            replace(settings, batch_size=graphs.ROWS),
+            seed=seed,
+        )
 
     laws = check_subject(
         ModelUnderTest(build, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, max_length=graphs.LONGEST, fast=True)
