@@ -25,13 +25,16 @@ NEAR = 1e-6
 """Relative tolerance between equal losses of runs with different seeds."""
 
 ALIKE, ALIKE_MORE = 0.6, 0.3
-"""The share of equal translations from which they are reported: 0.6, or 0.3 more than their BLEU, as a share of 100.
+"""The share of equal translations that is reported: at least 0.6, and at least BLEU / 100 + 0.3.
 
 On Multi30k, runs of up to 36 BLEU share less than 0.35; models that are nearly always right agree with each other.
 """
 
-VARIED = 0.2
-"""The share of different translations from which `ALIKE` applies: an untrained model repeats one for all sentences."""
+FEWEST, VARIED = 10, 0.2
+"""The number and the share of sentences with translations of their own from which `ALIKE` applies.
+
+A model that has learned little translates many sentences alike, and so do two such models.
+"""
 
 NEARLY_RIGHT = 95.0
 """The tutorials' BLEU from which all translations of two runs may be equal."""
@@ -54,8 +57,10 @@ class _Results:
         return self.stored.record.scores.get("bleu_tutorial") or 0.0
 
     @functools.cached_property
-    def varied(self) -> bool:
-        return len(set(self.texts.tolist())) >= VARIED * len(self.texts) and self.bleu < NEARLY_RIGHT
+    def distinct(self) -> npt.NDArray[np.bool_]:
+        """Whether no other sentence has the translation of a sentence."""
+        _, indices, times = np.unique(self.texts, return_inverse=True, return_counts=True)
+        return np.asarray(times[indices] == 1)
 
     @functools.cached_property
     def evidence(self) -> set[tuple[str, object]]:
@@ -100,29 +105,35 @@ def _same_results(first: _Results, second: _Results) -> Iterator[str]:
         return
     tolerance = 0.0 if first.spec.seed == second.spec.seed else NEAR
     near = int((np.abs(first.nats - second.nats) <= tolerance * np.abs(first.nats)).sum())
-    equal = int((first.texts == second.texts).sum())
-    if near == 0 and equal < ALIKE * sentences:
-        return
+    distinct = first.distinct & second.distinct
+    equal, compared = int((first.texts == second.texts)[distinct].sum()), int(distinct.sum())
     # A short run with another number of threads is nearly the same run, so single equal losses prove nothing.
     only_threads = replace(first.spec, threads=second.spec.threads) == second.spec
     if near >= (sentences if only_threads else max(1, SHARE * sentences)):
         yield f"losses in {near:,} of {sentences:,} sentences"
     share = min(1.0, max(ALIKE, ALIKE_MORE + max(first.bleu, second.bleu) / 100))
-    if first.varied and second.varied and equal >= (1.0 if only_threads else share) * sentences:
-        yield f"translations of {equal:,} of {sentences:,} sentences"
+    may_agree = compared < max(FEWEST, VARIED * sentences) or max(first.bleu, second.bleu) >= NEARLY_RIGHT
+    if not may_agree and equal >= (1.0 if only_threads else share) * compared:
+        yield f"translations of {equal:,} of {compared:,} sentences"
 
 
 def _effective(spec: RunSpec) -> str:
     """Return the settings that change the trained weights, as text.
 
-    The others: an earlier end may keep the same best epoch, a convolution of width 1 is a linear layer, and a GPU
-    ignores threads.
+    The others: an earlier end may keep the same best epoch, a convolution of width 1 is a linear layer, an absent norm
+    has no order, and a GPU ignores threads.
     """
     settings = to_json(spec)
     recipe = settings["recipe"]
     if isinstance(spec.recipe, TransformerRecipe):
+        recipe |= {
+            "head_width": spec.recipe.key_width,
+            "attention_dropout": spec.recipe.attention_rate,
+            "activation_dropout": spec.recipe.activation_rate,
+            "norm_epsilon": spec.recipe.epsilon,
+        }
+        recipe |= {"norm_order": None, "norm_epsilon": None} if recipe["norm"] == "none" else {}
         recipe["ffn"] = "linear" if recipe["ffn"] == "conv1d" else recipe["ffn"]
-        recipe["norm_epsilon"] = spec.recipe.epsilon if recipe["norm"] != "none" else None
         recipe["norm"] = "layernorm" if recipe["norm"] == "handmade" else recipe["norm"]
         del recipe["name"], recipe["source"]
     for name in ("epochs", "averaged_epochs", "patience"):
