@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from harness.analysis.grouping import CURVE
 from harness.audit.messages import unequal
-from harness.audit.record_rules import LOSSES, updates_per_epoch
+from harness.audit.record_rules import updates_per_epoch
 from harness.audit.run_folder import NO_EPOCH, StoredRun, skip_unless
 from harness.evaluation.metrics import ORDERS, perplexity
 from harness.storage.records import RunRecord
-from harness.text import first_few
+from harness.text import count, first_few
 from harness.training.schedules import learning_rate, stopping_epoch
 
 BLEU_ORDERS = tuple(f"bleu_{order}_{kind}" for order in ORDERS for kind in ("cumulative", "individual"))
@@ -36,7 +37,7 @@ def curve(stored: StoredRun) -> Iterator[str]:
     smoothed = record.spec.training.label_smoothing > 0
     for line in record.curve:
         if record.status != "diverged" or line is not record.curve[-1]:
-            for name in (*LOSSES, "largest_gradient_norm"):
+            for name in (*CURVE, "largest_gradient_norm"):
                 value = getattr(line, name)
                 if value is None or value < 0:
                     yield f"epoch {line.epoch}: {name}={value}, expected a number of at least 0"
@@ -64,7 +65,7 @@ def updates(stored: StoredRun) -> Iterator[str]:
     stop = stopping_epoch([line.validation_loss for line in record.curve], spec.training.patience)
     expected = planned if stop is None else min(stop, planned)
     if epochs > expected or (record.status == "completed" and epochs < expected):
-        yield f"{epochs} epochs, expected {expected} (its settings)"
+        yield f"{count(epochs, 'epoch')}, expected {expected} (its settings)"
     stopped = expected if expected < planned and record.status == "completed" else None
     yield from unequal("stopped_epoch", record.stopped_epoch, stopped, "its curve and training.patience")
 

@@ -13,7 +13,7 @@ from harness.analysis.fairness import initialiser
 from harness.audit.batch_reference import Expected, expected
 from harness.audit.file_rules import BATCH, unequal_tutorial
 from harness.audit.messages import unequal
-from harness.audit.record_rules import Shapes, tensor_shapes
+from harness.audit.record_rules import Shapes, tensor_shapes, vocabulary_sizes
 from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, Skipped, StoredRun, skip_unless
 from harness.data.batch_digest import STATISTICS
 from harness.experiments.serialization import canonical_json
@@ -46,7 +46,7 @@ def initial(stored: StoredRun) -> Iterator[str]:
     if recipe is None:
         raise Skipped("an external model, without a recipe")
     digests, seed = skip_unless(record.fingerprints.get("weights"), NOT_STARTED), record.spec.seed
-    shapes, tensors = weights.shapes(recipe, *_vocabulary_sizes(record)), tensor_shapes(record)
+    shapes, tensors = weights.shapes(recipe, *vocabulary_sizes(record)), tensor_shapes(record)
     numbers = sum(map(math.prod, tensors.values()))
     skip_unless(numbers <= MOST_NUMBERS, f"more than {MOST_NUMBERS:,} numbers to draw")
     wrong = []
@@ -63,10 +63,6 @@ def initial(stored: StoredRun) -> Iterator[str]:
 
 def _tensor_digest(recipe: Recipe, name: str, shape: tuple[int, ...], seed: int) -> str:
     return machine.array_digests({name: weights.draw(recipe, name, shape, seed)})[name]
-
-
-def _vocabulary_sizes(record: RunRecord) -> list[int]:
-    return [int(record.sizes.get(f"{side}_words", 0)) for side in ("source", "target")]
 
 
 def _embedding_rms(record: RunRecord, recipe: Recipe, shapes: Shapes) -> Iterator[str]:

@@ -7,6 +7,8 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
+from harness.analysis.fairness import DIGESTS
+from harness.analysis.grouping import CURVE
 from harness.audit.messages import unequal
 from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, SEAL, UNREADABLE, StoredRun, skip_unless
 from harness.data.batch_digest import MARKS, WEIGHTS_MARK
@@ -18,11 +20,9 @@ from impls.weights import count, shapes
 TRAINING_DIGESTS = ("batches", "weights_after")
 """Fingerprints that are taken during training."""
 
-DIGESTS = ("source_vocabulary", "target_vocabulary", "tokenised")
 SIZES = ("parameters", "source_words", "target_words", "train_pairs", "validation_pairs", "test_pairs")
 SPEEDS = ("total_seconds", "first_update_seconds", "decoding_sentences_per_second")
 RESULTS = ("curve", "chosen_epochs", "scores", "signatures", "decode")
-LOSSES = ("training_loss", "training_perplexity", "validation_loss", "validation_perplexity")
 SETTINGS = ("framework", "device", "precision", "threads")
 """Settings of a run that its environment records too."""
 
@@ -88,7 +88,7 @@ def contents(stored: StoredRun) -> Iterator[str]:
     elif record.scores:
         yield f"{record.status}, but it has scores"
     if record.status == "diverged" and not (
-        record.curve and None in (getattr(record.curve[-1], name) for name in LOSSES)
+        record.curve and None in (getattr(record.curve[-1], name) for name in CURVE)
     ):
         yield "diverged, but the losses of its last epoch are finite"
 
@@ -181,9 +181,14 @@ def parameters(stored: StoredRun) -> Iterator[str]:
     if tensors:
         yield from unequal("parameters", recorded, sum(map(math.prod, tensors.values())), "its tensors")
     if recipe is not None:
-        vocabulary_sizes = [int(record.sizes.get(f"{side}_words", 0)) for side in ("source", "target")]
-        yield from unequal("parameters", recorded, count(recipe, *vocabulary_sizes), "its recipe")
-        yield from unlike_tensors(tensors, dict(shapes(recipe, *vocabulary_sizes)), "its recipe")
+        words = vocabulary_sizes(record)
+        yield from unequal("parameters", recorded, count(recipe, *words), "its recipe")
+        yield from differing_tensors(tensors, dict(shapes(recipe, *words)), "its recipe")
+
+
+def vocabulary_sizes(record: RunRecord) -> tuple[int, int]:
+    """Return the recorded sizes of the source and the target vocabulary; 0 if they are missing."""
+    return int(record.sizes.get("source_words", 0)), int(record.sizes.get("target_words", 0))
 
 
 def tensor_shapes(record: RunRecord) -> dict[str, tuple[int, ...]]:
@@ -193,7 +198,7 @@ def tensor_shapes(record: RunRecord) -> dict[str, tuple[int, ...]]:
     return {name: tuple(map(int, part)) if all(map(str.isdecimal, part)) else () for name, part in sizes.items()}
 
 
-def unlike_tensors(recorded: Shapes, expected: Shapes, source: str) -> Iterator[str]:
+def differing_tensors(recorded: Shapes, expected: Shapes, source: str) -> Iterator[str]:
     """Yield the tensors that are missing, unexpected, or of another shape than in `expected`, those of `source`."""
     faults = [f"{name} is missing" for name in sorted(expected.keys() - recorded.keys())]
     faults += [f"{name} is not a tensor of {source}" for name in sorted(recorded.keys() - expected.keys())]

@@ -91,6 +91,8 @@ def replicas(comparison: ComparedRuns) -> Iterator[str]:
         first_seeds: dict[object, int] = {}
         for record in row.records:
             losses = tuple((line.training_loss, line.validation_loss) for line in record.curve)
+            if not set(losses) - {(None, None)}:
+                losses = ()  # runs that diverged in their first epoch have no losses to compare
             for name, value in (("weights", record.fingerprints.get("trained_weights")), ("losses", losses)):
                 first = first_seeds.setdefault((name, value), record.spec.seed) if value else record.spec.seed
                 if first != record.spec.seed:

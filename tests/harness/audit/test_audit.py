@@ -16,8 +16,10 @@ from places import ROOT
 from record_edits import FIRST, PAPER, SECOND, edit, read, respecify, write
 from record_factory import record as made_up
 from record_folders import folder_spec, write_run
+from small_corpora import small
 from small_runs import TINY, TRAINING, spec
 
+from harness.audit.file_rules import BATCH
 from harness.audit.rules import RULES, WARNINGS, AuditReport, check
 from harness.cli.main import main
 from harness.data import multi30k
@@ -176,6 +178,28 @@ def test_check_diverged_run_gives_a_remark_and_no_fault(results: Path) -> None:
 
 
 @pytest.mark.usefixtures("_no_corpus")
+def test_check_two_seeds_that_diverge_in_their_first_epoch_have_no_equal_losses(results: Path) -> None:
+    for run in (FIRST, SECOND):
+        value = read(results, run)
+        value |= {"status": "diverged", "curve": value["curve"][:1], "scores": {}}
+        value["curve"][0] |= dict.fromkeys(("training_loss", "training_perplexity", "validation_loss"))
+        value["fingerprints"].pop("trained_weights")
+        write(results, run, value)
+    assert "C51" not in failed(check(results))
+
+
+@pytest.mark.usefixtures("_no_corpus")
+def test_check_batches_of_own_files_are_not_guessed_from_target_lengths(tmp_path: Path) -> None:
+    lengths = [(1 + number % 5, 1 + number * 7 % 11) for number in range(BATCH + 2)]
+    text = "".join(f"{'ein ' * source}\t{'a ' * target}\n" for source, target in lengths)
+    run = folder_spec("learned_positions", 0, data=small(tmp_path, train=text, validation=text, test=text))
+    write_run(tmp_path / "results", run)
+    report = check(tmp_path / "results")
+    assert "C38" not in failed(report)
+    assert "C38" in skipped(report)
+
+
+@pytest.mark.usefixtures("_no_corpus")
 def test_check_unfinished_run_fails(results: Path) -> None:
     with run_store.open_log(results, "paper-unfinished") as log:
         log.write(b"began\n")
@@ -276,7 +300,7 @@ def test_check_early_stop_passes_if_patience_explains_it(tmp_path: Path, monkeyp
     longer = replace(record.curve[-1], epoch=3, updates=record.curve[-1].updates + record.curve[0].updates)
     for wrong, message in (
         (replace(record, stopped_epoch=None), "stopped_epoch=None, expected 2 (its curve and training.patience)"),
-        (replace(record, curve=record.curve[:1]), "1 epochs, expected 5 (its settings)"),
+        (replace(record, curve=record.curve[:1]), "1 epoch, expected 5 (its settings)"),
         (replace(record, curve=(*record.curve, longer)), "3 epochs, expected 2 (its settings)"),
         (replace(record, spec=replace(record.spec, training=replace(settings, patience=2))), "2 epochs, expected 5"),
     ):
