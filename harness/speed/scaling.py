@@ -10,6 +10,7 @@ from harness.speed.plan import Measure, ModelJob
 from harness.speed.scheduler import RoundRobin, TimedTask
 from harness.speed.speed_document import Axis, Point, Scaling
 from harness.speed.timing import Samples
+from harness.text import count
 
 ROUNDS = 3
 UPDATES = 2
@@ -113,7 +114,8 @@ def measure_axis(axis: ScalingAxis, scheduler: RoundRobin) -> Scaling:
             tokens = scheduler.series[task].facts.get("words") or synthetic_tokens
             samples = Samples.of([seconds / updates for seconds in values])
             points.append(Point(size=float(size), seconds=samples, tokens=tokens))
-    reason = axis.reason or "; ".join(f"{name}: {error}" for name, error in scheduler.lost.items())
+    failures = scheduler.lost | {task.model: error for task, error in scheduler.refused.items()}
+    reason = axis.reason or "; ".join(f"{name}: {error}" for name, error in failures.items())
     if len(points) < 2 and not reason:
-        reason = f"{len(points)} sizes are possible on this machine; a fit needs two"
+        reason = f"{count(len(points), 'size')} can be measured on this machine; a fit needs two"
     return Scaling(axis=axis.axis, subject=axis.base, fixed=axis.fixed, points=tuple(points), reason=reason)

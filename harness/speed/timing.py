@@ -107,8 +107,6 @@ def ratio(dividends: Sequence[float], divisors: Sequence[float]) -> Samples | No
 def growth(sizes: Sequence[float], costs: Sequence[float]) -> tuple[float | None, float | None]:
     """Fit cost = c · size ** exponent, by least squares on logarithms.
 
-    Formula: slope of log cost on log size; standard error sqrt(residual sum of squares / (n - 2) / sum of (x - mean)²).
-
     Returns:
         The exponent, None with fewer than two different sizes; and its standard error, None with fewer than three
         points, because any line fits two.
@@ -121,13 +119,11 @@ def growth(sizes: Sequence[float], costs: Sequence[float]) -> tuple[float | None
         raise ValueError(f"{smallest!r}: sizes and costs must be above 0")
     if len(set(sizes)) < 2:
         return None, None
-    x, y = np.log(np.asarray(sizes, np.float64)), np.log(np.asarray(costs, np.float64))
-    x, y = x - x.mean(), y - y.mean()
-    exponent = float(x @ y / (x @ x))
+    x, y = np.log(sizes), np.log(costs)
     if len(x) == 2:
-        return exponent, None
-    residuals = y - exponent * x
-    return exponent, math.sqrt(float(residuals @ residuals / (x @ x)) / (len(x) - 2))
+        return float(np.polyfit(x, y, 1)[0]), None
+    (exponent, _), covariance = np.polyfit(x, y, 1, cov=True)
+    return float(exponent), math.sqrt(covariance[0, 0])
 
 
 def seconds(work: Callable[[], object], synchronize: Callable[[], object]) -> float:

@@ -26,6 +26,23 @@ def test_measure_axis_of_a_quadratic_cost_has_exponent_2(tmp_path: Path, monkeyp
     assert all(process.closed for process in scheduler.processes.values())  # type: ignore[attr-defined]
 
 
+def test_measure_axis_names_the_sizes_that_were_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RoundRobin, "start", lambda self, job: True)
+    processes = {
+        "n2": Planted({"training": [1.0] * 3}),
+        "n4": Planted({}, refuses="training"),
+        "n8": Planted({}, dies_after=0),
+    }
+    scheduler, _ = scheduler_of(tmp_path, **processes)
+    jobs = tuple((int(name[1:]), job(name, synthetic_length=7)) for name in processes)
+    measured = scaling.measure_axis(scaling.ScalingAxis("length", "training", jobs, {}, "base"), scheduler)
+    assert "n4: it has no beam" in measured.reason
+    assert "n8: its process ended" in measured.reason
+    scheduler, _ = scheduler_of(tmp_path, n2=Planted({"training": [1.0] * 3}))
+    alone = scaling.measure_axis(scaling.ScalingAxis("length", "training", jobs[:1], {}, "base"), scheduler)
+    assert alone.reason == "1 size can be measured on this machine; a fit needs two"
+
+
 def test_axes_vary_one_setting_each() -> None:
     lines = {line.axis: line for line in scaling.axes(job("base"), "toy", "weights.safetensors")}
     assert set(lines) == set(typing.get_args(speed_document.Axis))
