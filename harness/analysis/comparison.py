@@ -36,7 +36,7 @@ class ReferenceCorpus:
 
 @dataclass(frozen=True)
 class LargestDifferences:
-    """The sentences and n-grams in which a side is most better, and most worse, than the first side."""
+    """The sentences and n-grams with the largest differences from the first side: better ones, and worse ones."""
 
     letter: str
     sentences: tuple[list[Sentence], list[Sentence]] | None = None
@@ -189,7 +189,7 @@ def _incomplete(side: Side) -> list[str]:
         f"{side.letter}, seed {record.spec.seed}: {record.status}"
         + (f" after {len(record.curve)} epochs" if record.curve else "")
         + (f": {record.reason}" if record.reason else "")
-        + ("" if record.status in run_store.FINISHED else " (counts for nothing here)")
+        + ("" if record.status in run_store.FINISHED else " (not used)")
         for record in side.records
         if record.status != "completed"
     ]

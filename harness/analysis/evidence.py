@@ -26,6 +26,9 @@ from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
 from impls.contract import Arrays
 
+LEAST_SENTENCES = 2
+"""The fewest test sentences with an interval over sentences: resampling a single one changes nothing."""
+
 Sentences = Callable[[RunRecord], Arrays | None]
 """Returns the statistics of each test sentence of a run, by score; None if they are not stored."""
 
@@ -234,7 +237,7 @@ def _usable(rows: Sequence[Evidence], metric: MetricFunction | None) -> tuple[np
     usable: npt.NDArray[np.bool_] = np.zeros(len(rows), bool)
     mismatched = []
     for index, row in enumerate(rows):
-        if metric is None or row.sums is None or row.diverged:
+        if metric is None or row.sums is None or row.sums.shape[1] < LEAST_SENTENCES or row.diverged:
             continue
         values = metric(row.sums.sum(axis=1, dtype=np.float64))
         usable[index] = np.allclose(values, np.array(row.values, np.float64), rtol=1e-4, atol=1e-9)
@@ -259,7 +262,7 @@ def _remarks(
         remarks.append("Two seeds: both values are shown; there is no interval and no test.")
     without = [row.label for row, fits in zip(rows, usable, strict=True) if not (fits or row.diverged)]
     if mismatched:
-        remarks.append(f"The stored statistics of {', '.join(mismatched)} do not give their figures and are not used.")
+        remarks.append(f"The stored statistics of {', '.join(mismatched)} do not give their scores and are not used.")
     if without and len(seeds) >= LEAST_SEEDS:
         labels = "" if len(without) == len(rows) else f" of {', '.join(without)}"
         remarks.append(f"Intervals{labels} cover other seeds, not other test sentences.")
@@ -268,7 +271,7 @@ def _remarks(
 
 def missing_values(row: Evidence) -> str:
     """Return a clause on the runs of a row without a value."""
-    return f"{row.label}: no figure for {_named_seeds(row.diverged)} (diverged)"
+    return f"{row.label}: no value for {_named_seeds(row.diverged)} (diverged or missing)"
 
 
 def _named_seeds(seeds: Sequence[int]) -> str:

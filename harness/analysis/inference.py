@@ -48,6 +48,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+import scipy
 
 from harness.analysis.scales import Reals
 
@@ -61,6 +62,7 @@ TOO_LARGE = 0.05
 ROUNDING = 1e-12
 """The relative difference up to which two values count as equal."""
 MOST_DEGREES = 1e9
+"""The degrees of freedom if nothing varies over seeds."""
 POWER = 0.8
 NORMAL_DEGREES = 1e4
 """The degrees of freedom from which Student's t is treated as normal."""
@@ -107,21 +109,17 @@ class Inference:
     @property
     def above_zero(self) -> Reals:
         """The probability, from Student's t, that the effect is above 0 for a new seed on the same test sentences."""
-        from scipy.special import stdtr
-
         spread = self.deviation * math.sqrt(1 + 1 / self.seeds)
         with np.errstate(divide="ignore", invalid="ignore"):
             distance = np.where(spread > 0, self.estimate / spread, np.sign(self.estimate) * np.inf)
         distance = np.where((spread == 0) & (self.estimate == 0), 0.0, distance)
-        probability: Reals = stdtr(np.minimum(self.seed_degrees, MOST_DEGREES), distance)
+        probability: Reals = scipy.special.stdtr(self.seed_degrees, distance)
         return probability
 
 
 def student(degrees: float | Reals, confidence: float) -> Reals:
     """Return the quantile of Student's t that is exceeded on either side with probability 1 − `confidence`."""
-    from scipy.special import stdtrit
-
-    quantile: Reals = stdtrit(np.minimum(degrees, MOST_DEGREES), (1 + confidence) / 2)
+    quantile: Reals = scipy.special.stdtrit(degrees, (1 + confidence) / 2)
     return quantile
 
 
@@ -137,8 +135,6 @@ def infer(values: Reals, matrix: Reals, of_sentences: Reals | None = None, *, mo
     Raises:
         ValueError: There are fewer than 3 seeds.
     """
-    from scipy.special import stdtr
-
     seeds = values.shape[-1]
     if seeds < LEAST_SEEDS:
         raise ValueError(f"{seeds} seeds: inference over seeds needs at least {LEAST_SEEDS}")
@@ -150,14 +146,19 @@ def infer(values: Reals, matrix: Reals, of_sentences: Reals | None = None, *, mo
         variance, seed_degrees = _moderated(variance, prior(values), seeds - 1)
     from_seeds = variance * squares / seeds
     total = from_seeds if of_sentences is None else from_seeds + of_sentences
-    with np.errstate(divide="ignore", over="ignore"):
-        ratio = np.where(from_seeds > 0, total / np.where(from_seeds > 0, from_seeds, 1.0), np.inf)
-        degrees = np.minimum(seed_degrees * ratio**DEGREES_EXPONENT, MOST_DEGREES)
+    degrees = combined_degrees(seed_degrees, from_seeds, total)
     estimate, error = effects.mean(axis=-1), np.sqrt(total)
     with np.errstate(divide="ignore", invalid="ignore"):
-        tail = stdtr(np.minimum(degrees, MOST_DEGREES), -np.abs(estimate / error))
+        tail = scipy.special.stdtr(degrees, -np.abs(estimate / error))
         p = np.where(error > 0, 2 * tail, np.where(estimate == 0, 1.0, np.nan))
     return Inference(estimate, error, degrees, p, np.sqrt(variance * squares), seed_degrees, seeds)
+
+
+def combined_degrees(seed_degrees: float | Reals, from_seeds: float | Reals, total: float | Reals) -> Reals:
+    """Return the degrees of freedom of A + C, `total`, of which A, `from_seeds`, has `seed_degrees`."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        degrees: Reals = seed_degrees * np.divide(total, from_seeds) ** DEGREES_EXPONENT
+    return np.where(np.equal(from_seeds, 0), MOST_DEGREES, np.minimum(degrees, MOST_DEGREES))
 
 
 def seed_values(values: Reals, matrix: Reals) -> Reals:
@@ -186,24 +187,22 @@ def quadratic(covariance: Reals, matrix: Reals) -> Reals:
     return np.where(variance > tolerance, variance, 0.0)
 
 
+def chi_square_share(degrees: float, probability: float | Reals) -> Reals:
+    """Return the quantile of a chi-square variable, divided by its degrees of freedom, which are its mean."""
+    share: Reals = 2 * scipy.special.gammaincinv(degrees / 2, probability) / degrees
+    return share
+
+
 def detectable(standard_error: float, degrees: float, comparisons: int, *, confidence: float = 0.95) -> float:
     """Return the true difference that is found significant with a probability of 80 %.
 
     It is tested at (1 − `confidence`) / `comparisons`, the first and strictest step of Holm's correction; a table in
     which several differences are real detects smaller ones.
     """
-    from scipy.special import nctdtr, ndtri
-
     limit = float(student(degrees, 1 - (1 - confidence) / max(1, comparisons)))
     if degrees >= NORMAL_DEGREES:
-        return standard_error * (limit + float(ndtri(POWER)))
-    low, high = 0.0, 2.0
-    while float(nctdtr(degrees, high, limit)) > 1 - POWER:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if float(nctdtr(degrees, middle, limit)) > 1 - POWER else (low, middle)
-    return standard_error * high
+        return standard_error * (limit + float(scipy.special.ndtri(POWER)))
+    return standard_error * float(scipy.special.nctdtrinc(degrees, 1 - POWER, limit))
 
 
 # Moderation -----------------------------------------------------------------------------------------------------------
@@ -216,8 +215,6 @@ def prior(values: Reals) -> Prior:
 
     Source: Smyth 2004, section 6.2; its equations for the logarithms of the variances.
     """
-    from scipy.special import digamma
-
     rows, seeds = values.shape[-2:]
     degrees = seeds - 1
     if rows < 2:
@@ -234,14 +231,12 @@ def prior(values: Reals) -> Prior:
     compatible = excess <= 0
     prior_degrees = np.where(compatible, np.inf, 2 * _trigamma_inverse(np.where(compatible, 1.0, excess)))
     half = np.where(compatible, 1.0, prior_degrees) / 2
-    scaled = np.exp(logarithms.mean(axis=-1) - mean + digamma(half) - np.log(half))
+    scaled = np.exp(logarithms.mean(axis=-1) - mean + scipy.special.digamma(half) - np.log(half))
     return Prior(np.where(compatible, pooled, scaled), prior_degrees, pooled, (rows - 1) * degrees)
 
 
 def _moderated(variance: Reals, prior: Prior, degrees: int) -> tuple[Reals, Reals]:
     """Return the moderated variance of one run for each effect, and its degrees of freedom."""
-    from scipy.special import fdtri
-
     prior_degrees, prior_variance = prior.degrees[..., None], prior.variance[..., None]
     most = float(prior.most_degrees)
     if not np.any(prior_degrees):
@@ -253,7 +248,7 @@ def _moderated(variance: Reals, prior: Prior, degrees: int) -> tuple[Reals, Real
     mixed = (finite * prior_variance + degrees * raised) / (finite + degrees)
     moderated = np.where(compatible, prior_variance, mixed)
     moderated_degrees = np.where(compatible, most, np.minimum(finite + degrees, most))
-    outlying = variance > fdtri(degrees, most, 1 - TOO_LARGE) * prior_variance
+    outlying = variance > scipy.special.fdtri(degrees, most, 1 - TOO_LARGE) * prior_variance
     return np.where(outlying, variance, moderated), np.where(outlying, float(degrees), moderated_degrees)
 
 
@@ -281,20 +276,16 @@ def _log_chi_square(degrees: int) -> tuple[float, float, float]:
 
     The variance is distributed as chi-square / degrees.
     """
-    from scipy.special import gammaincinv
-
     shares = (np.arange(20_000) + 0.5) / 20_000
-    floor = float(2 * gammaincinv(degrees / 2, FLOOR_QUANTILE) / degrees)
-    logarithms = np.log(np.maximum(2 * gammaincinv(degrees / 2, shares) / degrees, floor))
-    return floor, float(logarithms.mean()), float(logarithms.var())
+    floor = chi_square_share(degrees, FLOOR_QUANTILE)
+    logarithms = np.log(np.maximum(chi_square_share(degrees, shares), floor))
+    return float(floor), float(logarithms.mean()), float(logarithms.var())
 
 
 def _trigamma_inverse(values: Reals) -> Reals:
     """Return y with trigamma(y) = `values`, by Newton's method on 1 / trigamma. Source: Smyth 2004, appendix."""
-    from scipy.special import polygamma
-
     y = 0.5 + 1 / values
     for _ in range(20):
-        trigamma = polygamma(1, y)
-        y = y + trigamma * (1 - trigamma / values) / polygamma(2, y)
+        trigamma = scipy.special.polygamma(1, y)
+        y = y + trigamma * (1 - trigamma / values) / scipy.special.polygamma(2, y)
     return y

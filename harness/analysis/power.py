@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from harness.analysis import inference
 from harness.analysis.effects import METHOD, Method
 from harness.analysis.evidence import Sample, Sentences, metric_function, row_evidence
 from harness.analysis.grouping import RunTable, groups
-from harness.analysis.inference import DEGREES_EXPONENT, LEAST_ROWS, LEAST_SEEDS, MOST_DEGREES, detectable
+from harness.analysis.inference import LEAST_ROWS, LEAST_SEEDS, chi_square_share, combined_degrees, detectable
 from harness.analysis.metric_registry import scale_of
 from harness.storage.records import RunRecord
 
@@ -67,34 +68,23 @@ def detectable_with(noise: DifferenceNoise, seeds: int, rows: int, comparisons: 
     """Return the difference that a table of `rows` rows detects with this number of seeds, on the natural scale."""
     from_seeds = 2 * noise.run_variance / seeds
     total = from_seeds + noise.sentence_variance
-    if total == 0:
-        return 0.0
     seed_degrees = (rows - 1) * (seeds - 1) if rows >= LEAST_ROWS else seeds - 1
-    ratio = total / from_seeds if from_seeds else math.inf
-    degrees = min(seed_degrees * ratio**DEGREES_EXPONENT, MOST_DEGREES)
-    return detectable(math.sqrt(total), degrees, comparisons)
+    return detectable(math.sqrt(total), float(combined_degrees(seed_degrees, from_seeds, total)), comparisons)
 
 
 def seeds_needed(noise: DifferenceNoise, difference: float, rows: int, comparisons: int) -> int | None:
     """Return the smallest number of seeds, at least 3, that detects `difference`; None if 1,000 do not."""
-    if detectable_with(noise, MOST_SEEDS, rows, comparisons) > difference:
-        return None
-    low, high = LEAST_SEEDS - 1, MOST_SEEDS
-    while high - low > 1:
-        middle = (low + high) // 2
-        if detectable_with(noise, middle, rows, comparisons) > difference:
-            low = middle
-        else:
-            high = middle
-    return high
+    numbers = range(LEAST_SEEDS, MOST_SEEDS + 1)
+    index = bisect.bisect_left(
+        numbers, True, key=lambda seeds: detectable_with(noise, seeds, rows, comparisons) <= difference
+    )
+    return numbers[index] if index < len(numbers) else None
 
 
 def upper_bound(noise: DifferenceNoise, confidence: float = 0.8) -> DifferenceNoise:
     """Return the noise with its variance over seeds at the upper end of a one-sided chi-square interval."""
-    from scipy.special import gammaincinv
-
-    share = 2 * gammaincinv(noise.degrees / 2, 1 - confidence) / noise.degrees
-    return replace(noise, run_variance=noise.run_variance / float(np.maximum(share, 1e-12)))
+    share = float(chi_square_share(noise.degrees, 1 - confidence))
+    return replace(noise, run_variance=noise.run_variance / max(share, 1e-12))
 
 
 def _table_noise(table: RunTable, metric: str, sentences: Sentences, method: Method) -> NoiseEstimate | None:

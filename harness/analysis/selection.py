@@ -94,7 +94,7 @@ def find(
     """Return the named sides; the others are compared with the first one.
 
     Args:
-        names: Each the path of a run's folder or record.json; or a variant, a run's id or the beginning of ids in
+        names: Each is the path of a run's folder or record.json; or a variant, a run's id or the beginning of ids in
             `results`, optionally followed by "@" and settings that select a row: "paper@budget=source,seed=0".
         results: The folder of results.
         complain: Called with a line about each damaged record, and each variant of which one of several rows is taken.

@@ -270,7 +270,7 @@ def most_different(
     count: int,
     texts: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> tuple[list[Sentence], list[Sentence]] | None:
-    """Return the sentences that the second side translates better by most, and worse by most.
+    """Return the sentences with the largest differences: those that the second side translates better, and worse.
 
     Args:
         sides: The two sides.
@@ -314,7 +314,7 @@ def most_different(
 def ngrams(
     sides: tuple[Side, Side], seeds: Sequence[int], references: Sequence[Sequence[str]], *, count: int
 ) -> tuple[list[Ngram], list[Ngram]] | None:
-    """Return the n-grams of 1 to 4 words that the second side matches most more often, and most less often.
+    """Return the n-grams of 1 to 4 words with the largest differences: more matches of the second side, and fewer.
 
     An n-gram matches as often in a sentence as both the translation and the reference have it. N-grams are ranked by
     the smoothed share (second + 1) / (first + second + 2); of equal ones the more frequent, then the longer come first.

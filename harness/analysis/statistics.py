@@ -143,7 +143,7 @@ def interval(
     shared = inference.quadratic(sample.shared, single)
     centre, half = sample.natural.mean(), math.nan
     if n == 1 and has_sums:
-        half = float(inference.student(max(1.0, sample.sentences - 1.0), method.confidence) * np.sqrt(shared[0]))
+        half = float(inference.student(sample.sentences - 1, method.confidence) * np.sqrt(shared[0]))
     elif n >= LEAST_SEEDS:
         inferred = inference.infer(sample.natural, single, shared, moderate=False)
         half = float(inferred.half_width(method.confidence)[0])

@@ -122,7 +122,7 @@ def test_diverged_run_is_reported_and_its_difference_unknown(variant_pair: Path)
     report = text(variant_pair)
     assert "Did not complete: B, seed 1: diverged after 10 epochs: loss is not finite." in report
     assert "2 completed, 1 diverged" in report
-    assert "cannot be compared: B: no figure for seed 1 (diverged)." in report
+    assert "cannot be compared: B: no value for seed 1 (diverged or missing)." in report
     line = next(line for line in report.split("\n") if line.startswith("sacreBLEU ↑"))
     assert "32.00" in line, "the mean of the completed runs"
 

@@ -190,11 +190,11 @@ def test_compare_rows_diverged_run_leaves_the_differences_of_its_row_empty(value
         empty = table.between(*pair)
         assert {getattr(empty, name) for name in NUMBERS} == {None}
         assert not empty.significant
-        assert empty.remark == "b: no figure for seed 1 (diverged)."
-    assert "b: no figure for seed 1 (diverged); its differences stay empty." in table.remarks
+        assert empty.remark == "b: no value for seed 1 (diverged or missing)."
+    assert "b: no value for seed 1 (diverged or missing); its differences stay empty." in table.remarks
     remaining = interval(b)
     assert (remaining.mean, remaining.n) == (2.5, 2)
-    assert remaining.remark.startswith("b: no figure for seed 1 (diverged); 2 of 3 runs are in the mean.")
+    assert remaining.remark.startswith("b: no value for seed 1 (diverged or missing); 2 of 3 runs are in the mean.")
 
 
 def test_compare_rows_statistics_of_a_diverged_run_are_not_read() -> None:
@@ -203,7 +203,12 @@ def test_compare_rows_statistics_of_a_diverged_run_are_not_read() -> None:
     assert table.between("r0", "r1").basis == "seeds and sentences"
     estimated = interval(diverged, mean)
     assert estimated.mean is None
-    assert estimated.remark == "lost: no figure for seeds 0, 1, 2 (diverged); 0 of 3 runs are in the mean."
+    assert estimated.remark == "lost: no value for seeds 0, 1, 2 (diverged or missing); 0 of 3 runs are in the mean."
+
+
+def test_interval_of_a_single_sentence_does_not_cover_other_sentences() -> None:
+    estimated = interval(Evidence("a", (0,), (1.5,), np.array([[[3.0, 2.0]]])), mean)
+    assert (estimated.mean, estimated.low, estimated.basis) == (1.5, None, "nothing")
 
 
 def test_compare_rows_only_common_seeds_count_and_unused_ones_are_named() -> None:
@@ -231,7 +236,7 @@ def test_compare_rows_statistics_that_do_not_give_the_metric_are_not_used() -> N
     bad = replace(bad, values=tuple(value + 1 for value in bad.values if value is not None))
     table = compare_rows([good, bad], mean, method=QUICK)
     assert table.differences[0].basis == "seeds"
-    assert "The stored statistics of r1 do not give their figures and are not used." in table.remarks
+    assert "The stored statistics of r1 do not give their scores and are not used." in table.remarks
 
 
 def test_compare_rows_row_without_statistics_leaves_those_of_other_rows_in_use() -> None:

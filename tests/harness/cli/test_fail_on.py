@@ -30,7 +30,7 @@ def test_worse_with_too_few_seeds_is_refused(variant_pair: Path) -> None:
 def test_unknown_difference_fails(variant_pair: Path) -> None:
     save_record(variant_pair, SECOND, 1, status="diverged", scores={"bleu_sacre": None})
     (line,) = fail_on.holds(fail_on.read("bleu_sacre<-50"), compared(variant_pair))
-    assert "unknown for B (conv_ffn): B: no figure for seed 1 (diverged)" in line
+    assert "unknown for B (conv_ffn): B: no value for seed 1 (diverged or missing)" in line
 
 
 @pytest.mark.parametrize(
