@@ -245,20 +245,24 @@ def test_packing_wrong_index_is_detected(fault: str, monkeypatch: pytest.MonkeyP
     assert max(differences(model(BASE), random_batch())) > 1e-3
 
 
-@pytest.mark.parametrize("fault", ["tokens", "sizes", "lengths"])
+@pytest.mark.parametrize("fault", ["tokens", "lengths"])
 def test_gru_packing_wrong_layout_is_detected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(batch: Batch, **settings: Any) -> Any:
         packing = pack_by_position(batch, **settings)
-        if fault == "sizes":
-            return replace(packing, sizes=[*packing.sizes[:-2], sum(packing.sizes[-2:])])
         return replace(packing, **{fault: getattr(packing, fault).roll(1)})
 
     monkeypatch.setattr(torch_adapter, "pack_by_position", wrong)
-    try:
-        nats, gradients = differences(model(GRU), random_batch())
-    except (RuntimeError, ValueError, IndexError):
-        return
-    assert nats > 1e-4 or gradients > 1e-3
+    assert min(differences(model(GRU), random_batch())) > 1e-3
+
+
+def test_gru_packing_wrong_sizes_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(batch: Batch, **settings: Any) -> Any:
+        packing = pack_by_position(batch, **settings)
+        return replace(packing, sizes=[*packing.sizes[:-2], sum(packing.sizes[-2:])])
+
+    monkeypatch.setattr(torch_adapter, "pack_by_position", wrong)
+    with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
+        differences(model(GRU), random_batch())
 
 
 # Dropout --------------------------------------------------------------------------------------------------------------

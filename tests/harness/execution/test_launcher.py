@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ from remote_runs import ReactingStream
 from small_runs import spec
 
 from harness.execution import launcher as launchers
-from harness.execution.launcher import Launcher, NoRecord, RunHandle, RunSettings, library
+from harness.execution.launcher import Launcher, NoRecord, RunHandle, RunSettings
 from harness.experiments.specs import RunSpec
 from harness.storage import locks, run_store
 from harness.storage.records import RunRecord
@@ -223,20 +222,3 @@ def test_run_that_does_not_end_in_time_is_killed(kind: type[InstantLauncher], tm
     assert "did not end in time" in record.reason
     assert run_store.load_record(tmp_path, RUNS[1].id) is None, "it had not started"
     assert not list(tmp_path.glob(f"*/{locks.LOCK}"))
-
-
-def test_missing_library_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match="--engine ray: ray is not installed: python -m pip install"):
-        library("ray")
-
-
-def test_settings_make_a_record() -> None:
-    record = replace(SETTINGS, command="c").new_record(RUNS[0], "failed", "why")
-    assert (record.id, record.status, record.reason, record.command, record.note) == (
-        RUNS[0].id,
-        "failed",
-        "why",
-        "c",
-        "a note",
-    )
