@@ -59,7 +59,11 @@ def _caveat(study: Study, studies: Sequence[StudyEffects]) -> str:
     start = f"The effect of {listed(confounded)} is confounded with embedding scale. " if confounded else ""
     tuned = any(effects.tuned is not None for effects in studies)
     rate = "" if tuned else ", one learning rate for all recipes"
-    return f"{start}{_setting(study)}{rate}; other sizes and longer training may rank the fields otherwise."
+    setting = _setting(study)
+    return (
+        f"{start}Measured {setting[0].lower()}{setting[1:]}{rate}; other sizes and longer training may rank the fields "
+        "differently."
+    )
 
 
 def findings(analysis: Analysis) -> list[str]:
@@ -88,8 +92,8 @@ def warnings(analysis: Analysis) -> list[str]:
         incomplete = [f"{cell.label} ({status(cell)})" for cell in study.cells if status(cell)]
         if incomplete:
             lines.append(
-                f"Runs that did not complete, {study.title}: {'; '.join(incomplete)}. Where some seeds of a recipe "
-                "did, its effects are of these alone, which flatters it."
+                f"Runs that did not complete, {study.title}: {'; '.join(incomplete)}. If some seeds of a "
+                "recipe completed, its effects are those of these seeds alone, which favours it."
             )
         if study.differences:
             lines.append(f"{study.title}: no effects, because its runs are not comparable.")
@@ -118,7 +122,7 @@ def _largest_effects(study: Study, ranks: Sequence[Rank], seconds: Mapping[str, 
             sentence += f"; its largest effect on {ABLATION[SECOND].title} is {_sentence(second)}, with {level}"
         sentences.append(f"{sentence}.")
         if further:
-            sentences.append(f"Then come, by their largest effect: {_list(study, dict(further))}.")
+            sentences.append(f"Next, by their largest effect: {_list(study, dict(further))}.")
     if inconclusive:
         start = "The largest effects of the other fields" if claimed else f"The largest effects on the {TITLE}"
         seeds = count(len(study.seeds), "seed")

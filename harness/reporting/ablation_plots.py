@@ -13,7 +13,7 @@ from harness.analysis.ablation_study import Study
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.metric_registry import ABLATION
 from harness.reporting.ablation_tables import MAIN, SECOND, signed, status
-from harness.reporting.plot_style import FAINT, INK, STYLES, figure, styled, subtitle
+from harness.reporting.plot_style import FAINT, INK, STYLES, Layout, name_rows, row_panels, styled, subtitle, titles
 
 COLOUR = STYLES["learned_positions"].colour
 LARGEST_REACH = 8.0
@@ -21,29 +21,24 @@ LARGEST_REACH = 8.0
 
 
 @styled
-def forest(study: Study, fields: Sequence[FieldEffects]) -> Figure:
+def forest(study: Study, fields: Sequence[FieldEffects], *, layout: Layout = "wide") -> Figure:
     """Draw each level's effect on loss and BLEU as a point with its interval; hollow points are not significant.
 
     0 is the base. Levels without a value show the status of their runs.
     """
-    labels = [
-        (f"{field.field} (base: {level})", "bold")
-        if level == field.levels[0]
-        else (f"{field.field} = {level}", "normal")
-        for field in fields
-        for level in field.levels
-    ]
-    picture, grid = figure(11, 1.7 + 0.3 * len(labels), columns=2, sharey=True)
-    for axes, name in zip(grid[0], (MAIN, SECOND), strict=True):
+    labels, bases = [], []
+    for field in fields:
+        bases.append(len(labels))
+        labels.append(f"{field.field} (base: {field.levels[0]})")
+        labels += [f"{field.field} = {level}" for level in field.levels[1:]]
+    picture, drawn = row_panels(layout, 11, 1.7 + 0.3 * len(labels), 2)
+    for axes, name in zip(drawn, (MAIN, SECOND), strict=True):
         metric = ABLATION[name]
-        axes.set_title(f"{metric.title}, {'lower' if metric.less_is_better else 'higher'} is better")
-        axes.set_xlabel(f"difference from the base{' in ' * bool(metric.unit)}{metric.unit}")
-        axes.tick_params(axis="y", length=0)
+        unit = f" in {metric.unit}" if metric.unit else ""
+        titles(axes, layout, f"{metric.title}, {metric.direction} is better", f"difference from the base{unit}")
         _panel(axes, study, fields, name)
-    grid[0, 0].set_yticks(range(len(labels)), [text for text, _ in labels])
-    for tick, (_, weight) in zip(grid[0, 0].get_yticklabels(), labels, strict=True):
-        tick.set_fontweight(weight)
-    grid[0, 0].set_ylim(len(labels) - 0.4, -0.7)
+        axes.xaxis.set_major_locator(MaxNLocator(7 if layout == "wide" else 4))
+    name_rows(drawn, layout, labels, bold=bases)
     subtitle(
         picture, "Lines are 95 % intervals; hollow points are inconclusive or not tested; arrows lead beyond the axis"
     )
@@ -54,8 +49,6 @@ def _panel(axes: Axes, study: Study, fields: Sequence[FieldEffects], name: str) 
     reach = _reach([effect for field in fields for effect in field.effects[name]])
     axes.set_xlim(-reach, reach)
     axes.axvline(0, color=INK, lw=1.0, zorder=1)
-    axes.grid(axis="y", visible=False)
-    axes.xaxis.set_major_locator(MaxNLocator(7))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}".replace("-", "−") if value else "0"))
     y = 0
     for field in fields:

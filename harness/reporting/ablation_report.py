@@ -12,7 +12,7 @@ from harness.analysis.ablation import Analysis, FieldEffects, StudyEffects
 from harness.analysis.ablation_study import label
 from harness.analysis.contrasts import AblationEffect
 from harness.analysis.effects import assumption
-from harness.analysis.grouping import RunTable, groups
+from harness.analysis.grouping import RunTable, groups, statuses
 from harness.analysis.leaderboard import SYMBOLS, TableAnalysis
 from harness.analysis.metric_registry import ABLATION
 from harness.reporting import ablation_findings, csv_export, pages, report_sections
@@ -191,9 +191,9 @@ def _study(effects: StudyEffects) -> list[Block]:
     study, factorial, after = effects.study, effects.factorial, effects.tuned.effects if effects.tuned else None
     blocks: list[Block] = [Heading(study.title, 3)]
     if study.differences:
-        ends = [f"{cell.label}: {', '.join(record.status for record in cell.records.values())}" for cell in study.cells]
+        runs = "; ".join(f"{cell.label} ({statuses(cell.records.values())})" for cell in study.cells)
         text = Text("No table: these runs are not comparable. They differ in")
-        return [*blocks, text, Items((*study.differences, *ends))]
+        return [*blocks, text, Items(study.differences), Text(f"The runs: {runs}.", "note")]
     if effects.fields:
         blocks.append(tables.levels_table([tables.base_row(study), *tables.field_rows(study, effects.fields)]))
         blocks += [Text(line, "note") for line in tables.detectable_notes(study, effects.fields)]

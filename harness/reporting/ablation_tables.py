@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from harness.analysis.ablation import Factorial, FieldEffects, Rank, StudyEffects, Tuned
 from harness.analysis.ablation_study import Changes, Study, StudyCell
 from harness.analysis.contrasts import AblationEffect, detectable
-from harness.analysis.effects import Conclusion, assumption
+from harness.analysis.effects import assumption
 from harness.analysis.grouping import measure
 from harness.analysis.metric_registry import ABLATION
 from harness.execution.rate_tuning import PILOT_SEED
@@ -21,7 +20,6 @@ from harness.text import short_line
 
 MAIN, SECOND = "validation_loss", "bleu_sacre"
 """The metrics that rank fields and are drawn."""
-TONES: Mapping[Conclusion, Literal["better", "worse"]] = {Conclusion.BETTER: "better", Conclusion.WORSE: "worse"}
 
 
 # Numbers --------------------------------------------------------------------------------------------------------------
@@ -49,13 +47,7 @@ def cell(effect: AblationEffect) -> str | Cell:
     """Return an effect as a cell: its mean, the symbol of its conclusion, and its interval."""
     if effect.mean is None:
         return MISSING
-    return Cell(
-        signed(effect.mean, effect.metric),
-        mark=effect.conclusion.symbol,
-        detail="" if interval(effect) == MISSING else interval(effect),
-        value=effect.mean,
-        tone=TONES.get(effect.conclusion, ""),
-    )
+    return formatting.effect_cell(effect, effect.conclusion, ABLATION[effect.metric].digits)
 
 
 def status(study_cell: StudyCell) -> str:

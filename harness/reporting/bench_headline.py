@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
+from harness.analysis.grouping import statuses
 from harness.analysis.leaderboard import MetricLeaderboard, TableAnalysis
 from harness.analysis.metric_registry import MAIN
 from harness.reporting.document import Headline
@@ -31,13 +32,13 @@ def _finding(judged: TableAnalysis) -> str:
         return f"No run on {where} has completed with a sacreBLEU, so there is nothing to compare."
     best, *rest = board.ranking
     row = table.rows[judged.labels.index(best)]
-    summary = row.summary(MAIN)
-    assert summary.mean is not None
-    interval = interval_words(board.intervals[best], 1)
-    seeds = count(len(summary.values), "seed") + (f", {interval}" if interval else "")
+    estimate = board.intervals[best]
+    assert estimate.mean is not None
+    interval = interval_words(estimate, 1)
+    seeds = count(estimate.n, "seed") + (f", {interval}" if interval else "")
     epochs = max(len(record.curve) for record in row.records)
     after = f"After {count(epochs, 'epoch')} " if epochs else ""
-    finding = f"{after}{best} reaches {summary.mean:.1f} sacreBLEU ({seeds}) on {where}"
+    finding = f"{after}{best} reaches {estimate.mean:.1f} sacreBLEU ({seeds}) on {where}"
     return f"{finding}{_lead(board, rest)}."
 
 
@@ -45,8 +46,8 @@ def _lead(board: MetricLeaderboard, rest: Sequence[str]) -> str:
     """Return the lead of the best row over the rest of the rows."""
     if not rest:
         return "; no other variant has completed there"
-    ahead = board.comparisons.between(board.ranking[0], rest[0]).mean
-    margin = "" if ahead is None else f", {ahead:.2f} above {rest[0]}"
+    first, second = (board.intervals[label].mean or 0.0 for label in board.ranking[:2])
+    margin = f", {first - second:.2f} above {rest[0]}"
     if board.seeds < 2:
         seeds = "with one seed," if board.seeds else "without a seed that all variants have,"
         return f"{margin}; {seeds} seed noise is unknown, so no variant can be called better than another"
@@ -66,17 +67,15 @@ def _lead(board: MetricLeaderboard, rest: Sequence[str]) -> str:
 
 def _caveat(judged: TableAnalysis, tables: int) -> str:
     """Return the conditions of the finding, and how many runs it does not include."""
-    records = judged.table.records
-    lost = [record for record in records if record.status != "completed"]
-    text = "This holds for this corpus, test set, size and budget alone"
-    if tables > 1:
-        text += f" ({count(tables - 1, 'other table')} below)"
-    if lost:
-        diverged = sum(record.status == "diverged" for record in lost)
-        text += f"; {len(lost)} of its {count(len(records), 'run')} did not complete"
-        text += f", {diverged} of them because they diverged" if diverged else ""
+    records, board, parts = judged.table.records, judged.leaderboards.get(MAIN), []
+    if board is not None and board.ranking:
+        others = f" ({count(tables - 1, 'other table')} below)" if tables > 1 else ""
+        parts.append(f"this holds for this corpus, test set, size and budget alone{others}")
+    if lost := [record for record in records if record.status != "completed"]:
+        parts.append(f"{len(lost)} of {count(len(records), 'run')} did not complete ({statuses(lost)})")
     if judged.table.departures:
-        more = len(judged.table.departures) - 1
-        text += f"; not comparable with published figures: {judged.table.departures[0]}"
-        text += f" and {count(more, 'more reason')}" if more else ""
-    return f"{text}."
+        reason, *further = judged.table.departures
+        more = f" and {count(len(further), 'more reason')}" if further else ""
+        parts.append(f"not comparable with published figures: {reason}{more}")
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from harness.analysis.effects import METHOD, Conclusion, Difference, Method
+from harness.analysis.effects import METHOD, Conclusion, Method
 from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard, TableAnalysis, analyse_bench
 from harness.analysis.metric_registry import METRICS
 from harness.reporting import (
@@ -24,7 +24,7 @@ from harness.reporting import (
     run_plots,
 )
 from harness.reporting.document import Block, Cell, Disclosure, Document, Figure, Heading, Links, Table, Text
-from harness.reporting.formatting import MISSING, bounds, p_value, percent, signed
+from harness.reporting.formatting import MISSING, effect_cell, p_value, percent
 from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
@@ -144,7 +144,7 @@ def _scores(tables: Sequence[TableAnalysis]) -> list[Block]:
         names = [name for name in MAIN_METRICS if sum(bool(row.by_seed(name)) for row in rows) > 1]
         if names and not judged.mismatches:
             titles = " and ".join(METRICS[name].title for name in names)
-            alt = f"Points, one per variant: {titles} of {', '.join(judged.labels)}"
+            alt = f"Points, one per variant: {titles} of {'; '.join(judged.labels)}"
             caption = f"{judged.table.heading}. {titles} on the test set."
             intervals = {name: judged.leaderboards[name].intervals for name in names if name in judged.leaderboards}
             draw = partial(run_plots.scores, rows, judged.labels, names, intervals)
@@ -159,7 +159,7 @@ def _speeds(tables: Sequence[TableAnalysis]) -> list[Block]:
         is_comparable = not judged.mismatches and len(leaderboard_table.speed_machines(judged)) == 1
         names = run_plots.speeds(judged.table.rows) if is_comparable else []
         if names:
-            alt = f"Points, one per variant: sacreBLEU against throughput, {', '.join(judged.labels)}"
+            alt = f"Points, one per variant: sacreBLEU against throughput of {'; '.join(judged.labels)}"
             caption = f"{judged.table.heading}. Throughput holds for the machine named under environment."
             draw = partial(run_plots.quality_against_speed, judged.table.rows, judged.labels, names)
             blocks.append(Figure(f"{slug}-speed", caption, short_line(alt, longest=600), draw))
@@ -201,8 +201,9 @@ def _significance(tables: Sequence[TableAnalysis]) -> list[Block]:
     if not blocks:
         return []
     note = (
-        "Each cell is the row less the column: the mean difference over paired seeds with its 95 % interval (two "
-        f"seeds: both values), p after Holm's correction, and the probability to be better in a new seed. {SYMBOLS}"
+        "Each cell is the row minus the column: the mean difference over paired seeds with its 95 % interval (two "
+        "seeds: both values), p after Holm's correction, and the probability of being better with a new seed. "
+        f"{SYMBOLS}"
     )
     return [Heading("Significance", slug="significance"), Text(note, "aside"), *blocks]
 
@@ -214,23 +215,14 @@ def _matrix(title: str, board: MetricLeaderboard) -> Table:
     for index, name in enumerate(names[1:], start=1):
         differences = [_difference(board, name, better) for better in names[:index]]
         rows.append((name, *differences, *[""] * (len(names) - 1 - index)))
-    return Table("l" + "r" * (len(names) - 1), ("row less column", *names[:-1]), tuple(rows), title, "matrix")
+    return Table("l" + "r" * (len(names) - 1), ("row minus column", *names[:-1]), tuple(rows), title, "matrix")
 
 
 def _difference(board: MetricLeaderboard, first: str, second: str) -> Cell:
-    difference: Difference = board.comparisons.between(first, second)
+    difference = board.comparisons.between(first, second)
     if difference.mean is None:
         return Cell(MISSING, mark=Conclusion.NOT_TESTED.symbol)
-    digits, conclusion = board.metric.digits, board.conclusion(difference)
     probability = difference.better_on_new_seed(less_is_better=board.metric.less_is_better)
-    interval = bounds(difference, digits)
-    details = [] if interval == MISSING else [interval]
-    details += [] if difference.p_holm is None else [f"p {p_value(difference.p_holm)}"]
+    details = [] if difference.p_holm is None else [f"p {p_value(difference.p_holm)}"]
     details += [] if probability is None else [f"new seed {percent(probability)}"]
-    return Cell(
-        signed(difference.mean, digits),
-        mark=conclusion.symbol,
-        detail="; ".join(details),
-        value=difference.mean,
-        tone="better" if conclusion is Conclusion.BETTER else "worse" if conclusion is Conclusion.WORSE else "",
-    )
+    return effect_cell(difference, board.conclusion(difference), board.metric.digits, *details)

@@ -13,10 +13,26 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from harness.reporting.formatting import quantity
-from harness.reporting.plot_style import FAINT, INK, STYLES, Style, figure, label_ends, style, styled, subtitle, write
+from harness.reporting.plot_style import (
+    FAINT,
+    INK,
+    NARROW,
+    STYLES,
+    Layout,
+    Style,
+    figure,
+    label_ends,
+    row_panels,
+    short,
+    style,
+    styled,
+    subtitle,
+    titles,
+    write,
+)
 from harness.text import short_line
 from harness.training import schedules
 from impls import formulas
@@ -27,26 +43,24 @@ TRAINING_PAIRS = 29_000
 
 
 @styled
-def sinusoidal_positions(table: npt.NDArray[Any]) -> Figure:
+def sinusoidal_positions(table: npt.NDArray[Any], *, layout: Layout = "wide") -> Figure:
     """Draw a table of sinusoidal positions [P,D] as a heat map, position downwards, column across."""
     title = "Sinusoidal positions: sine in even columns, cosine in odd ones"
-    return _position_table(table, 1.0, title, "; waves grow longer to the right")
+    return _position_table(table, 1.0, title, "; waves grow longer to the right", layout)
 
 
 @styled
-def learned_positions(table: npt.NDArray[Any]) -> Figure:
+def learned_positions(table: npt.NDArray[Any], *, layout: Layout = "wide") -> Figure:
     """Draw a table of learned positions [P,D] as a heat map, position downwards, column across."""
     values = np.asarray(table, dtype=np.float64)
-    return _position_table(values, float(np.abs(values).max()) or 1.0, "Learned positions of the encoder", "")
+    return _position_table(values, float(np.abs(values).max()) or 1.0, "Learned positions of the encoder", "", layout)
 
 
-def _position_table(values: npt.NDArray[Any], largest: float, title: str, note: str) -> Figure:
-    picture, grid = figure(9, 4.2)
-    axes = grid[0, 0]
+def _position_table(values: npt.NDArray[Any], largest: float, title: str, note: str, layout: Layout) -> Figure:
+    picture, (axes,) = row_panels(layout, 9, 4.2, 1)
     image = axes.imshow(values, aspect="auto", cmap="PuOr", vmin=-largest, vmax=largest)
     axes.grid(visible=False)
-    axes.set_title(title)
-    axes.set_xlabel(f"column of the embedding (0 to {values.shape[1] - 1}){note}")
+    titles(axes, layout, title, f"column of the embedding (0 to {values.shape[1] - 1}){note}")
     axes.set_ylabel("position in the sentence")
     bar = picture.colorbar(image, ax=axes, pad=0.02, ticks=[-1, 0, 1] if largest == 1 else None)
     bar.set_label("value added to the embedding")
@@ -54,13 +68,12 @@ def _position_table(values: npt.NDArray[Any], largest: float, title: str, note: 
 
 
 @styled
-def learning_rates(trainings: Mapping[str, Training]) -> Figure:
+def learning_rates(trainings: Mapping[str, Training], *, layout: Layout = "wide") -> Figure:
     """Draw the learning rate of each variant over its updates; variants with the same training share a line."""
     variants: dict[Training, list[str]] = {}
     for name, training in trainings.items():
         variants.setdefault(training, []).append(name)
-    picture, grid = figure(10, 4.2)
-    axes = grid[0, 0]
+    picture, (axes,) = row_panels(layout, 10, 4.2, 1)
     ends: list[tuple[float, float, str, Style]] = []
     for training, names in variants.items():
         updates = training.epochs * math.ceil(TRAINING_PAIRS / training.batch_size)
@@ -69,12 +82,14 @@ def learning_rates(trainings: Mapping[str, Training]) -> Figure:
         line = style(names[0])
         axes.plot(points, rates, color=line.colour, linestyle=line.dashes, lw=1.8)
         axes.plot(points[-1:], rates[-1:], **{**line.line, "linestyle": "none"})
-        ends.append((float(points[-1]), rates[-1], ", ".join(names), line))
-    subtitle(picture, "The marker is the end of a training")
-    axes.set_xlabel(f"update ({TRAINING_PAIRS:,} training pairs)")
+        label = "\n".join(short(name, width=15 if layout == "narrow" else 24) for name in names)
+        ends.append((float(points[-1]), rates[-1], label, line))
+    subtitle(picture, "Markers are the ends of trainings")
+    titles(axes, layout, "", f"update ({TRAINING_PAIRS:,} training pairs)")
     axes.set_ylabel("learning rate")
     axes.set_xlim(0, None)
     axes.set_ylim(0, None)
+    axes.xaxis.set_major_locator(MaxNLocator(8 if layout == "wide" else 2))
     axes.xaxis.set_major_formatter(FuncFormatter(quantity))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     label_ends(axes, ends)
@@ -82,39 +97,41 @@ def learning_rates(trainings: Mapping[str, Training]) -> Figure:
 
 
 @styled
-def padded_masks(source_lengths: Sequence[int], target_lengths: Sequence[int]) -> Figure:
+def padded_masks(source_lengths: Sequence[int], target_lengths: Sequence[int], *, layout: Layout = "wide") -> Figure:
     """Draw the attention masks of a padded batch, one row of panels per sentence."""
     masks = formulas.masks(source_lengths, target_lengths)
     sentences, sources = masks.encoder.shape
     encoder = np.broadcast_to(masks.encoder[:, None, :], (sentences, sources, sources))
-    panels = {
-        "encoder self-attention": (encoder, source_lengths, source_lengths, "source", "source"),
-        "decoder self-attention": (masks.decoder, target_lengths, target_lengths, "target", "target"),
-        "cross-attention": (masks.cross, target_lengths, source_lengths, "target", "source"),
+    kinds = {
+        "encoder\nself-attention": (encoder, source_lengths, source_lengths, "source", "source"),
+        "decoder\nself-attention": (masks.decoder, target_lengths, target_lengths, "target", "target"),
+        "cross-\nattention": (masks.cross, target_lengths, source_lengths, "target", "source"),
     }
-    picture, grid = figure(9, 2.3 * sentences + 1.2, rows=sentences, columns=len(panels))
-    for column, (title, (visible, queries, keys, query, key)) in enumerate(panels.items()):
-        grid[0, column].set_title(title)
-        grid[-1, column].set_xlabel(f"{key} word looked at (key)")
+    width, height, size = (9, 2.3, 9.0) if layout == "wide" else (NARROW, 1.3, 6.5)
+    picture, grid = figure(width, height * sentences + 1.3, rows=sentences, columns=len(kinds))
+    for column, (title, (visible, queries, keys, query, key)) in enumerate(kinds.items()):
+        grid[0, column].set_title(title, fontsize=size)
+        grid[-1, column].set_xlabel(f"{key} (key)", fontsize=size)
         for sentence in range(sentences):
             axes = grid[sentence, column]
-            _mask(axes, visible[sentence], queries[sentence], keys[sentence])
+            _mask(axes, visible[sentence], queries[sentence], keys[sentence], size)
             number = f"sentence {sentence + 1}\n" if column == 0 else ""
-            axes.set_ylabel(f"{number}{query} word (query)", fontsize=9)
+            axes.set_ylabel(f"{number}{query} (query)", fontsize=size)
     handles = [
         Patch(facecolor=VISIBLE_COLOUR, label="visible"),
         Patch(facecolor=HIDDEN_COLOUR, edgecolor=FAINT, label="hidden"),
     ]
-    picture.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
-    picture.suptitle("What may be looked at in a padded batch", x=0.01, ha="left", fontsize=11, fontweight="bold")
+    picture.legend(handles=handles, loc="outside lower right", ncols=2, frameon=False)
+    subtitle(picture, "Tokens (keys) that each token (query) of a padded batch may attend to")
     return picture
 
 
-def _mask(axes: Axes, visible: npt.NDArray[np.bool_], queries: int, keys: int) -> None:
+def _mask(axes: Axes, visible: npt.NDArray[np.bool_], queries: int, keys: int, size: float) -> None:
     axes.imshow(visible, cmap=ListedColormap([HIDDEN_COLOUR, VISIBLE_COLOUR]), vmin=0, vmax=1, aspect="auto")
     rows, columns = visible.shape
-    axes.set_xticks(range(columns), [str(i + 1) if i < keys else "pad" for i in range(columns)], fontsize=9)
-    axes.set_yticks(range(rows), [str(i + 1) if i < queries else "pad" for i in range(rows)], fontsize=9)
+    axes.set_xticks(range(columns), [str(i + 1) if i < keys else "pad" for i in range(columns)], fontsize=size)
+    axes.tick_params(axis="x", labelrotation=90 if size < 8 else 0)
+    axes.set_yticks(range(rows), [str(i + 1) if i < queries else "pad" for i in range(rows)], fontsize=size)
     axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
     axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
     axes.grid(visible=False)
@@ -124,25 +141,29 @@ def _mask(axes: Axes, visible: npt.NDArray[np.bool_], queries: int, keys: int) -
 
 
 @styled
-def activations() -> Figure:
+def activations(*, layout: Layout = "wide") -> Figure:
     """Draw each activation and its derivative from -4 to 4."""
     names, x = get_args(Activation), np.linspace(-4, 4, 401)
-    picture, grid = figure(11, 3.3, columns=len(names), sharey=True)
-    for axes, name in zip(grid[0], names, strict=True):
+    width, height, columns = (11, 3.3, len(names)) if layout == "wide" else (NARROW, 2.2, 2)
+    rows = math.ceil(len(names) / columns)
+    picture, grid = figure(width, height * rows, rows=rows, columns=columns, sharex=True, sharey=True)
+    for axes in grid.flat[len(names) :]:
+        axes.set_visible(False)
+    for axes, name in zip(grid.flat, names, strict=False):
         axes.axhline(0, color=FAINT, lw=0.6)
         axes.axvline(0, color=FAINT, lw=0.6)
-        axes.plot(x, formulas.activation(name, x), color=INK, lw=2, label="activation")
+        axes.plot(x, formulas.activation(name, x), color=INK, lw=2)
         slope = formulas.activation_derivative(name, x)
         if name == "relu":
             slope = np.where(np.abs(x) < 1e-9, np.nan, slope)
-        axes.plot(x, slope, color=STYLES["sinusoidal_handmade"].colour, lw=1.8, ls=(0, (4, 2)), label="derivative")
+        axes.plot(x, slope, color=STYLES["sinusoidal_handmade"].colour, lw=1.8, ls=(0, (4, 2)))
         axes.set_title(short_line(name))
-        axes.set_xlabel("input")
         axes.set_ylim(-1.2, 3)
         axes.set_xticks([-4, -2, 0, 2, 4])
-    subtitle(picture, "Activations of the feed-forward and their derivatives")
+    for axes in grid[-1]:
+        axes.set_xlabel("input")
+    subtitle(picture, "Activations (solid) of the feed-forward block and their derivatives (dashed)")
     grid[0, 0].set_ylabel("output")
-    grid[0, 0].legend(loc="upper left", frameon=False)
     return picture
 
 
@@ -196,5 +217,7 @@ def _heat_maps(weights: npt.NDArray[np.float64], source: list[str], target: list
         axes.tick_params(length=2)
     bar = picture.colorbar(image, ax=grid, shrink=min(1.0, 3 / total), pad=0.01, aspect=25)
     bar.set_label("attention weight (each row sums to 1)")
-    picture.suptitle("Which source words (across) each target word (down) looks at", fontsize=11, fontweight="bold")
+    picture.suptitle(
+        "Attention of each target token (down) to the source tokens (across)", fontsize=11, fontweight="bold"
+    )
     return picture

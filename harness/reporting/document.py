@@ -120,7 +120,7 @@ class Figure:
     Attributes:
         name: The file name without its ending.
         alt: A description of the plot for readers who cannot see it.
-        draw: Draws the plot.
+        draw: Draws the plot; the keyword argument `layout` is "wide" or "narrow".
         data: The plotted values.
         reading: Returns the values with their positions in the plot, which the HTML page reads out point by point.
     """
@@ -128,7 +128,7 @@ class Figure:
     name: str
     caption: str
     alt: str
-    draw: Callable[[], Plot]
+    draw: Callable[..., Plot]
     data: Table | None = None
     reading: Callable[[Plot], Mapping[str, Any]] | None = None
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from harness.analysis.effects import Conclusion, Effect
+from harness.reporting.document import Cell
 from harness.text import short_line
 
 MISSING = "–"
@@ -73,6 +75,18 @@ def bounds(estimate: HasInterval, digits: int, divisor: float = 1.0) -> str:
         values = [signed(value / divisor, digits) for value in estimate.values]
         return f"seeds: {'; '.join(values)}" if len(values) == 2 else MISSING
     return f"{signed(estimate.low / divisor, digits)} to {signed(estimate.high / divisor, digits)}"
+
+
+def effect_cell(effect: Effect, conclusion: Conclusion, digits: int, *details: str) -> Cell:
+    """Return an effect as a cell: its mean, the symbol of its conclusion, and its interval with further details."""
+    interval = bounds(effect, digits)
+    return Cell(
+        signed(effect.mean, digits),
+        mark=conclusion.symbol,
+        detail="; ".join([*([] if interval == MISSING else [interval]), *details]),
+        value=effect.mean,
+        tone="better" if conclusion is Conclusion.BETTER else "worse" if conclusion is Conclusion.WORSE else "",
+    )
 
 
 def between(estimate: HasInterval, digits: int, divisor: float = 1.0) -> str:

@@ -36,8 +36,9 @@ def sections(tables: Sequence[TableAnalysis]) -> list[Block]:
         blocks += [Heading(table.heading, 3), Text(EXPLANATIONS[table.budget], "aside")]
         blocks += [Text(line, "note") for line in table.caveats]
         if judged.mismatches:
+            runs = "; ".join(f"{row.label} ({row.status})" for row in table.rows)
             blocks.append(Text("No table: these runs are not comparable. They differ in"))
-            blocks.append(Items((*judged.mismatches, *(f"{row.label}: {row.status}" for row in table.rows))))
+            blocks += [Items(judged.mismatches), Text(f"The runs: {runs}.", "note")]
             continue
         blocks.append(leaderboard(judged))
         blocks += [Text(line, "note") for line in _visible_notes(judged)]
@@ -145,7 +146,7 @@ def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> str | 
         return Cell(
             metric.format(interval.mean),
             mark=conclusion.symbol if conclusion else "",
-            detail=between(interval, metric.digits),
+            detail=between(interval, metric.decimals(interval.mean)),
             value=interval.mean,
             tone="best" if len(board.ranking) > 1 and label == board.ranking[0] else "",
         )
@@ -171,7 +172,7 @@ def _visible_notes(judged: TableAnalysis) -> list[str]:
     if any(len(board.ranking) > 1 for board in judged.leaderboards.values()):
         notes.append(f"Beside the best of each column: {SYMBOLS}")
     if any(_has_other_vocabulary(judged, row, name) for row in rows for name in METRICS):
-        notes.append(f"{OTHER_VOCABULARY} another vocabulary than most rows: this figure compares with no other row.")
+        notes.append(f"{OTHER_VOCABULARY} the vocabulary differs from that of most rows: not comparable.")
     notes += _hidden_speeds(judged)
     incomplete = _incomplete_runs(judged)
     return notes + ([f"Did not complete: {'; '.join(incomplete)}."] if incomplete else [])

@@ -32,10 +32,14 @@ def write(report: Document, folder: Path) -> Path:
 
 def write_html(report: Document, path: Path, *, plot_folder: Path | None = None) -> Path:
     """Write a document as one HTML file, and its figures as SVG under `plot_folder`; return `path`."""
-    plots = {figure.name: figure.draw() for figure in find(report.blocks, Figure)}
+    plots = {
+        (figure.name, layout): figure.draw(layout=layout)
+        for figure in find(report.blocks, Figure)
+        for layout in plot_style.LAYOUTS
+    }
     page = render_html.document(_linked(report, path.parent), plots)
-    if plot_folder is not None:
-        for name, plot in plots.items():
+    for (name, layout), plot in plots.items():
+        if plot_folder is not None and layout == "wide":
             plot_style.write(plot, plot_folder / f"{name}.svg")
     files.write_bytes(path, page.encode("utf-8", "replace"))
     return path

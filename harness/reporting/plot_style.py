@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import io
 import itertools
+import math
 import textwrap
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from harness.analysis.grouping import TableRow
 from harness.reporting.formatting import quantity
@@ -26,6 +28,13 @@ from harness.text import short_line
 INK, FAINT, GRID = "#222222", "#767676", "#DDDDDD"
 SERIES, TIP = "series: ", "\u2028"
 """The prefix of the id of an element that names its series, and the separator before its tooltip."""
+
+Layout = Literal["wide", "narrow"]
+"""The arrangement of a figure: panels beside each other for a desk, or below each other for a phone."""
+
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+NARROW = 3.8
+"""The width of a narrow figure in inches: its text is readable on a screen of 320 pixels."""
 
 SETTINGS: Any = {
     "axes.edgecolor": FAINT,
@@ -167,18 +176,67 @@ def figure(width: float, height: float, *, rows: int = 1, columns: int = 1, **sh
     return plot, plot.subplots(rows, columns, squeeze=False, **shared)
 
 
+def row_panels(layout: Layout, width: float, height: float, number: int) -> tuple[Figure, list[Axes]]:
+    """Return a new figure with panels of this height, which share their vertical axis.
+
+    They are beside each other within `width` in the wide layout, and below each other in the narrow one.
+    """
+    if layout == "narrow":
+        plot, grid = figure(NARROW, height * number, rows=number, sharey=True)
+    else:
+        plot, grid = figure(width, height, columns=number, sharey=True)
+    return plot, list(grid.flat)
+
+
 def subtitle(plot: Figure, text: str) -> None:
-    """Write a line above all panels of a figure."""
-    plot.suptitle(text, x=0.01, ha="left", fontsize=9, color=FAINT)
+    """Write a sentence above all panels of a figure."""
+    lines = textwrap.fill(text, int(15 * plot.get_figwidth()))
+    plot.suptitle(lines, x=0.01, ha="left", fontsize=9, color=FAINT)
 
 
-def logarithmic(axes: Axes, which: str) -> None:
-    """Make an axis logarithmic, with plain numbers at 1, 2 and 5 times powers of ten."""
+def titles(axes: Axes, layout: Layout, title: str, label: str) -> None:
+    """Write the title of a panel and the label of its horizontal axis, on several lines in the narrow layout."""
+    longest, size = (28, 10) if layout == "narrow" else (100, 11)
+    axes.set_title(textwrap.fill(title, longest), fontsize=size)
+    axes.set_xlabel(textwrap.fill(label, longest))
+
+
+def name_rows(
+    drawn: Sequence[Axes],
+    layout: Layout,
+    names: Sequence[str],
+    *,
+    bold: Container[int] = (),
+    widths: tuple[int, int] = (30, 17),
+) -> None:
+    """Write the names of rows left of panels, the first on top.
+
+    Args:
+        drawn: The panels, which share their vertical axis.
+        layout: The layout of the figure.
+        names: The names.
+        bold: The indices of the names that stand out.
+        widths: The characters of a line in the wide and in the narrow layout.
+    """
+    labels = [short(name, width=widths[LAYOUTS.index(layout)]) for name in names]
+    for axes in drawn:
+        axes.set_yticks(range(len(names)), labels, fontsize=8.5 if layout == "narrow" else 9.5)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", visible=False)
+        for index, tick in enumerate(axes.get_yticklabels()):
+            tick.set_fontweight("bold" if index in bold else "normal")
+    drawn[0].set_ylim(len(names) - 0.4, -0.7)
+
+
+def logarithmic(axes: Axes, which: Literal["x", "y"], *, ticks: int = 12) -> None:
+    """Make an axis logarithmic, with plain numbers at round values and at most about `ticks` of them."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     low, high = sorted(axis.get_view_interval())
-    within_decade = high / low < 12
-    axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 6, 8) if within_decade else (1, 2, 5), numticks=12))
+    per_decade = ticks / max(math.log10(high / low), 0.1)
+    subs = (1, 2, 5) if per_decade >= 3 else (1, 3) if per_decade >= 2 else (1,)
+    linear = high / low < 4
+    axis.set_major_locator(MaxNLocator(min(ticks, 6)) if linear else LogLocator(subs=subs, numticks=ticks))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(quantity))
 
@@ -239,20 +297,27 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Style]], *, l
     if not ends:
         return
     axes.get_figure().draw_without_rendering()  # type: ignore[union-attr]
-    texts = [short(label) for _, _, label, _ in ends]
     to_axes = axes.transData + axes.transAxes.inverted()
-    points = [to_axes.transform((x, y)) for x, y, _, _ in ends]
-    vertical_inch, horizontal_inch = axes.figure.dpi / axes.bbox.height, axes.figure.dpi / axes.bbox.width
-    gaps = [(13.5 * (1 + text.count("\n")) + 2.7) / 72 * vertical_inch for text in texts]
-    heights = spread([float(y) for _, y in points], gaps, -0.06, 1.06)
-    swatch_x, text_x = [1 + inches * horizontal_inch for inches in (0.12, 0.32, 0.52)], 1 + 0.6 * horizontal_inch
-    dotted: dict[str, Any] = {"color": FAINT, "lw": 0.7, "ls": (0, (1, 2)), "clip_on": False, "zorder": 1}
-    for (x, y), height, text, (*_, line_style) in zip(points, heights, texts, ends, strict=True):
-        transform = axes.transAxes
-        axes.plot([x, swatch_x[0]], [y, height], transform=transform, **dotted)
+    targets = [float(to_axes.transform((x, y))[1]) for x, y, _, _ in ends]
+    vertical_inch = axes.figure.dpi / axes.bbox.height
+    gaps = [(13.5 * (1 + text.count("\n")) + 2.7) / 72 * vertical_inch for _, _, text, _ in ends]
+    heights = spread(targets, gaps, -0.06, 1.06)
+    # Inches from the right edge, which stay when the layout makes the axes narrower.
+    inches = axes.figure.dpi_scale_trans + ScaledTranslation(1, 0, axes.transAxes)
+    right = blended_transform_factory(inches, axes.transAxes)
+    dotted: dict[str, Any] = {
+        "arrowstyle": "-",
+        "color": FAINT,
+        "lw": 0.7,
+        "ls": (0, (1, 2)),
+        "shrinkA": 0,
+        "shrinkB": 0,
+    }
+    for (x, y, text, line_style), height in zip(ends, heights, strict=True):
+        axes.annotate("", (x, y), (0.12, height), textcoords=right, annotation_clip=False, arrowprops=dotted, zorder=1)
         swatch = {**line_style.line, "markersize": 5.5} | ({} if line else {"linestyle": "none"})
-        axes.plot(swatch_x, [height] * 3, transform=transform, lw=1.6, clip_on=False, markevery=[1], **swatch)
-        axes.text(text_x, height, text, transform=transform, va="center", ha="left", fontsize=9, linespacing=1.0)
+        axes.plot([0.12, 0.32, 0.52], [height] * 3, transform=right, lw=1.6, clip_on=False, markevery=[1], **swatch)
+        axes.text(0.6, height, text, transform=right, va="center", ha="left", fontsize=9, linespacing=1.0)
 
 
 # Files ----------------------------------------------------------------------------------------------------------------

@@ -16,19 +16,20 @@ from matplotlib.figure import Figure as Plot
 
 from harness.reporting.document import Block, Cell, Document, Heading
 from harness.reporting.inline_svg import inline
+from harness.reporting.plot_style import LAYOUTS, Layout
 from harness.text import printable
 
 PAGE, TEMPLATES = "index.html", Path(__file__).parent / "templates"
 GLOSSARY = {
     "sacreBLEU": "BLEU from 0 to 100 on detokenised text, higher is better",
     "chrF": "F-score of character n-grams, 0 to 100, higher is better",
-    "test perplexity": "Exponential of the mean loss per target word of the test set, lower is better",
-    "validation perplexity": "Exponential of the mean loss per target word, dropout off, lower is better",
-    "training perplexity": "Exponential of the mean loss per target word while training, dropout on",
-    "validation loss": "Nats per target word, dropout off, lower is better",
+    "test perplexity": "Exponential of the mean loss per target token of the test set, lower is better",
+    "validation perplexity": "Exponential of the mean loss per target token, dropout off, lower is better",
+    "training perplexity": "Exponential of the mean loss per target token while training, dropout on",
+    "validation loss": "Nats per target token, dropout off, lower is better",
     "tutorial BLEU": "BLEU as the tutorial computes it, on lowercased tokens",
     "tokenised BLEU": "BLEU on Moses tokens",
-    "training tokens/s": "Target words per second while training",
+    "training tokens/s": "Target tokens per second while training",
     "sentences/s": "Translated test sentences per second",
     "MFU, %": "Model FLOPs utilisation: arithmetic per second over the measured matmul peak of this machine",
     "GFLOP/s": "Billions of multiplications and additions per second, counted by formula",
@@ -43,8 +44,12 @@ GLOSSARY = {
 """Tooltips of column titles."""
 
 
-def document(report: Document, plots: Mapping[str, Plot]) -> str:
-    """Return a page; `plots` has each figure of the document by name.
+Plots = Mapping[tuple[str, Layout], Plot]
+"""The plots of the figures of a document, by the name of the figure and the layout."""
+
+
+def document(report: Document, plots: Plots) -> str:
+    """Return a page with the figures in all layouts, of which the style sheet shows the one that fits.
 
     All text is escaped, and the page's content security policy only allows its own script.
     """
@@ -67,7 +72,7 @@ def document(report: Document, plots: Mapping[str, Plot]) -> str:
     return _without_empty_lines(page)
 
 
-def _environment(plots: Mapping[str, Plot]) -> jinja2.Environment:
+def _environment(plots: Plots) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -80,8 +85,11 @@ def _environment(plots: Mapping[str, Plot]) -> jinja2.Environment:
     environment.globals["number"] = lambda: next(numbers)
     environment.filters["kind"] = lambda block: type(block).__name__
     environment.filters["cell"] = lambda cell: cell if isinstance(cell, Cell) else Cell(cell)
-    environment.filters["svg"] = lambda figure: inline(plots[figure.name], figure.name, figure.alt)
-    environment.filters["reading"] = lambda figure: figure.reading(plots[figure.name])
+    environment.globals["layouts"] = LAYOUTS
+    environment.filters["svg"] = lambda figure, layout: inline(
+        plots[figure.name, layout], f"{figure.name}-{layout}", figure.alt
+    )
+    environment.filters["reading"] = lambda figure, layout: figure.reading(plots[figure.name, layout])
     environment.filters["tip"] = lambda head: GLOSSARY.get(head) or GLOSSARY.get(head.partition(",")[0], "")
     environment.filters["breakable"] = lambda text: escape(printable(text)).replace("_", Markup("_<wbr>"))
     environment.filters["value"] = sort_value

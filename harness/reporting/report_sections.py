@@ -77,7 +77,7 @@ DEFINITIONS = (
 
 
 CORPUS_TITLES = {"multi30k": "Multi30k", "captions": "generated captions", "files": "own text"}
-CAPTIONS = ("Words, references and attention, on the embedded captions", "captions/index.html")
+CAPTIONS = ("Translations with source, reference and attention, on the built-in captions", "captions/index.html")
 
 
 def slugs(tables: Sequence[TableAnalysis]) -> list[str]:
@@ -100,7 +100,8 @@ def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
         rows, labels = judged.table.rows, judged.labels
         seeds = max(len(row.counted) for row in rows)
         bands = "Bands are 95 % intervals over seeds. " if seeds > 2 else "One seed: no bands. " if seeds == 1 else ""
-        losses = f"{bands}× ends a run that did not complete. Lower is better."
+        lost = any(row.completed < len(row.records) for row in rows)
+        losses = f"{bands}{'× ends a run that did not complete. ' * lost}Lower is better."
         bleu = "Greedy translations of the validation set. Higher is better."
         for chart, text in ((run_plots.LOSSES, losses), (run_plots.BLEU, bleu)):
             panels = [] if judged.mismatches else run_plots.panel_labels(rows, labels, chart)
@@ -112,7 +113,7 @@ def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
                 Figure(
                     f"{slug}-{chart.name}",
                     f"{judged.table.heading}. {text}",
-                    short_line(f"{chart.title} against epochs, a panel for each of {', '.join(panels)}", longest=600),
+                    short_line(f"{chart.title} against epochs, a panel for each of {'; '.join(panels)}", longest=600),
                     partial(run_plots.learning_curves, rows, labels, chart),
                     run_plots.curve_data(rows, labels, chart),
                     partial(run_plots.curve_reading, rows, labels, chart),

@@ -88,8 +88,8 @@ def _explorer(
     notes = []
     if not source:
         notes.append(
-            "Translations and sentence numbers alone: this page holds no text of the corpus. Made where the corpus is, "
-            "without --without-corpus-text, it shows source and reference too."
+            "Only translations and sentence numbers: this page holds no text of the corpus. To see sources and "
+            "references, make the page where the corpus is, without --without-corpus-text."
         )
     if content.seeds_left_out:
         notes.append(f"Left out for the size of this page: seeds {', '.join(map(str, content.seeds_left_out))}.")
@@ -97,7 +97,7 @@ def _explorer(
         notes.append(f"Left out for the size of this page: the last {content.sentences_left_out:,} sentences.")
     notes.append(
         "Disagreement is the mean over pairs of variants of the share of words that two translations do not have in "
-        "common. Underlined words are only in the translation, struck ones only in the text compared with."
+        "common. Underlined words are only in the translation, struck-out words only in the text compared with."
     )
     languages = [data.source_language, data.target_language]
     return {
@@ -109,6 +109,7 @@ def _explorer(
         "languages": languages,
         "has_reference": bool(content.data["reference"]),
         "attended": content.data["attended"],
+        "is_scored": any(side["chrf"] for side in content.data["sides"]),
         "packed": packed({**content.data, "languages": languages, "case": data.case}),
     }
 

@@ -22,19 +22,27 @@ from harness.reporting.document import Table
 from harness.reporting.formatting import MISSING, significant_digits
 from harness.reporting.plot_style import (
     FAINT,
+    NARROW,
+    Layout,
     Style,
     figure,
     label_ends,
     logarithmic,
+    name_rows,
+    row_panels,
     row_styles,
     series,
     short,
     styled,
     subtitle,
+    titles,
 )
 
+LABEL_INCHES = 0.42
+"""The height of a label of two lines."""
+
 SPEEDS = ("training_tokens_per_second", "decoding_sentences_per_second")
-PANELS_PER_ROW, MOST_PANELS = 4, 12
+MOST_PANELS = 12
 Intervals = Mapping[str, Mapping[str, Interval]]
 """Intervals by metric and label."""
 
@@ -70,7 +78,7 @@ LOSSES = CurveChart(
     "Training and validation loss",
     {"validation_loss": ("validation", "-"), "training_loss": ("training", (0, (4, 2)))},
     METRICS["validation_loss"],
-    unit="nats per target word",
+    unit="nats per target token",
     heading="Solid: validation; dashed: training",
 )
 BLEU = CurveChart(
@@ -137,30 +145,33 @@ def panel_labels(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveCh
 
 
 @styled
-def learning_curves(rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart) -> Figure:
+def learning_curves(
+    rows: Sequence[TableRow], labels: Sequence[str], chart: CurveChart, *, layout: Layout = "wide"
+) -> Figure:
     """Draw values against epochs, one panel per row; the first panel's first line is grey in the others.
 
     Bands are 95 % intervals over seeds; × ends a run that did not complete.
     """
-    panels, first_field = _panels(rows, labels, chart), next(iter(chart.lines))
-    height = math.ceil(len(panels) / PANELS_PER_ROW)
-    columns = max(math.ceil(len(panels) / height), 2)  # 3 and 2 panels rather than 4 and 1
-    picture, grid = figure(11, 0.5 + 2.5 * height, rows=height, columns=columns, sharex=True, sharey=True)
-    for axes in grid.flat[len(panels) :]:
+    curves, first_field = _panels(rows, labels, chart), next(iter(chart.lines))
+    width, per_row, panel_height, longest = (NARROW, 2, 1.7, 17) if layout == "narrow" else (11, 4, 2.5, 27)
+    height = math.ceil(len(curves) / per_row)
+    columns = max(math.ceil(len(curves) / height), 2)  # 3 and 2 panels rather than 4 and 1
+    picture, grid = figure(width, 0.6 + panel_height * height, rows=height, columns=columns, sharex=True, sharey=True)
+    for axes in grid.flat[len(curves) :]:
         axes.set_visible(False)
-    for index, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
+    for index, (axes, panel) in enumerate(zip(grid.flat, curves, strict=False)):
         if index:
-            _line(axes, panels[0].curves[first_field], color="#BBBBBB", lw=1.2, zorder=1)
+            _line(axes, curves[0].curves[first_field], color="#BBBBBB", lw=1.2, zorder=1)
         _draw(axes, panel, chart)
         axes.set_gid(series(panel.label))
-        axes.set_title(short(panel.label, width=30), fontsize=9.5)
-        axes.tick_params(labelbottom=index + columns >= len(panels))
-        if index + columns >= len(panels):
+        axes.set_title(short(panel.label, width=longest), fontsize=9.5 if layout == "wide" else 8)
+        axes.tick_params(labelbottom=index + columns >= len(curves))
+        if index + columns >= len(curves):
             axes.set_xlabel("epoch")
         if index % columns == 0:
-            axes.set_ylabel(chart.unit)
-    grid[0, 0].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
-    reference = f"; grey: {chart.lines[first_field][0]} of the first panel" if len(panels) > 1 else ""
+            axes.set_ylabel(chart.unit, fontsize=10 if layout == "wide" else 8)
+    grid[0, 0].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8 if layout == "wide" else 5, min_n_ticks=1))
+    reference = f"; grey: {chart.lines[first_field][0]} of the first panel" if len(curves) > 1 else ""
     subtitle(picture, f"{chart.heading}{reference}")
     picture.draw_without_rendering()
     picture.set_layout_engine("none")
@@ -176,9 +187,10 @@ def _draw(axes: Axes, panel: _Panel, chart: CurveChart) -> None:
             axes.fill_between(indices + 1, lows[indices], highs[indices], color=colour, alpha=0.16, lw=0)
         _line(axes, panel.curves[field], color=colour, linestyle=dashes, lw=1.7, zorder=3)
     for record in panel.row.records:
-        value = _finite(getattr(record.curve[-1], next(iter(chart.lines)))) if record.curve else None
-        if record.status != "completed" and value is not None:
-            axes.plot([len(record.curve)], [value], marker="x", ms=9, mew=2.2, color=colour, ls="none", zorder=4)
+        values = ((epoch.epoch, _finite(getattr(epoch, next(iter(chart.lines))))) for epoch in record.curve)
+        known = [(epoch, value) for epoch, value in values if value is not None]
+        if record.status != "completed" and known:
+            axes.plot(*known[-1], marker="x", ms=9, mew=2.2, color=colour, ls="none", zorder=4)
 
 
 def _line(axes: Axes, curve: Reals, **settings: Any) -> None:
@@ -237,17 +249,19 @@ def _reading(curve: Reals, epoch: int, digits: int) -> str:
 
 @styled
 def scores(
-    rows: Sequence[TableRow], labels: Sequence[str], names: Sequence[str], intervals: Intervals = MappingProxyType({})
+    rows: Sequence[TableRow],
+    labels: Sequence[str],
+    names: Sequence[str],
+    intervals: Intervals = MappingProxyType({}),
+    *,
+    layout: Layout = "wide",
 ) -> Figure:
     """Draw scores of the test set, one panel each: seeds as rings, means as markers, intervals by label as lines."""
-    picture, grid = figure(11, 1.2 + 0.42 * max(len(rows), 2), columns=len(names), sharey=True)
-    for axes, name in zip(grid[0], names, strict=True):
-        metric = METRICS[name]
-        axes.set_title(f"{metric.heading}, {'lower' if metric.less_is_better else 'higher'} is better")
+    picture, drawn = row_panels(layout, 11, 1.2 + 0.42 * max(len(rows), 2), len(names))
+    for axes, name in zip(drawn, names, strict=True):
+        titles(axes, layout, f"{METRICS[name].heading}, {METRICS[name].direction} is better", "")
         _dots(axes, rows, labels, name, intervals.get(name, {}))
-    axes = grid[0, 0]
-    axes.set_yticks(range(len(rows)), [short(label, width=30) for label in labels])
-    axes.set_ylim(len(rows) - 0.4, -0.7)
+    name_rows(drawn, layout, labels)
     rings = "rings are seeds, markers their means; " if any(len(row.counted) > 1 for row in rows) else ""
     lines = "Lines are 95 % intervals; " if intervals else ""
     subtitle(picture, f"{lines}{rings}axes do not start at 0")
@@ -269,13 +283,12 @@ def _dots(
     axes.set_xlim(low - margin, high + margin)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", length=0)
     for index, (row, label, style) in enumerate(zip(rows, labels, row_styles(rows), strict=True)):
         axes.axhline(index, color="#EEEEEE", lw=0.8, zorder=0)
         seeds = list(row.by_seed(name).values())
         if not seeds:
-            axes.text(0.02, index, row.status, transform=axes.get_yaxis_transform(), va="center", color=FAINT, size=8)
+            reason = "no value" if row.completed else row.status
+            axes.text(0.02, index, reason, transform=axes.get_yaxis_transform(), va="center", color=FAINT, size=8)
             continue
         if len(seeds) > 1:
             axes.plot(seeds, [index + 0.3] * len(seeds), ls="none", marker="o", ms=4, mfc="none", mec=style.colour)
@@ -306,10 +319,12 @@ def _speed_and_quality(row: TableRow, name: str) -> tuple[float, float] | None:
 
 
 @styled
-def quality_against_speed(rows: Sequence[TableRow], labels: Sequence[str], names: Sequence[str]) -> Figure:
+def quality_against_speed(
+    rows: Sequence[TableRow], labels: Sequence[str], names: Sequence[str], *, layout: Layout = "wide"
+) -> Figure:
     """Draw the main metric against speeds as labelled means; a grey line joins the Pareto front."""
-    picture, grid = figure(11, 3.6, columns=len(names), sharey=True)
-    for axes, name in zip(grid[0], names, strict=True):
+    picture, drawn = row_panels(layout, 11, max(3.6, 1 + LABEL_INCHES * len(rows)), len(names))
+    for axes, name in zip(drawn, names, strict=True):
         ends = []
         for row, label, style in zip(rows, labels, row_styles(rows), strict=True):
             point = _speed_and_quality(row, name)
@@ -317,19 +332,18 @@ def quality_against_speed(rows: Sequence[TableRow], labels: Sequence[str], names
                 continue
             tip = f"{label}: {METRICS[MAIN].format(point[1])}, {significant_digits(point[0])} {METRICS[name].unit}"
             axes.plot([point[0]], [point[1]], gid=series(label, tip), zorder=3, **_point(style, size=8))
-            ends.append((*point, label, style))
+            ends.append((*point, short(label, width=15 if layout == "narrow" else 24), style))
         xs, ys = [x for x, *_ in ends], [y for _, y, *_ in ends]
         front = pareto_front(list(zip(xs, ys, strict=True)))
         axes.plot(*zip(*front, strict=True), color="#BBBBBB", lw=1.2, zorder=1)
         factor, margin = max((max(xs) / min(xs)) ** 0.2, 1.3), max((max(ys) - min(ys)) * 0.15, 0.5)
         axes.set_ylim(min(ys) - margin, max(ys) + margin)
         axes.set_xlim(min(xs) / factor, max(xs) * factor)
-        logarithmic(axes, "x")
-        axes.set_xlabel(f"{METRICS[name].heading} (log scale)")
-        axes.set_title(METRICS[name].title.capitalize())
-        if axes is grid[0, -1]:
+        logarithmic(axes, "x", ticks=3 if layout == "narrow" else 8)
+        titles(axes, layout, METRICS[name].title.capitalize(), f"{METRICS[name].unit} (log scale)")
+        if layout == "narrow" or axes is drawn[-1]:
             label_ends(axes, ends, line=False)
-    grid[0, 0].set_ylabel(f"{METRICS[MAIN].title}, test set")
+    drawn[0].set_ylabel(f"{METRICS[MAIN].title}, test set")
     subtitle(picture, "Up and to the right is better; the grey line joins the Pareto front")
     return picture
 

@@ -44,7 +44,7 @@ def headline(document: SpeedDocument) -> Headline:
     settings, machine = document.settings, document.machine
     caveat = (
         f"One measurement on {machine.gpu or machine.processor or 'an unknown processor'} with "
-        f"{count(settings.threads, 'thread')} each, {count(settings.rounds, 'round')} in turns: report only ratios; "
+        f"{count(settings.threads, 'thread')} each, {count(settings.rounds, 'round')} in turns: quote ratios only; "
         "absolute numbers hold for that machine and day."
     )
     return Headline(finding, short_line(caveat, longest=1_000))
@@ -70,20 +70,20 @@ def _compared(document: SpeedDocument, subject: TimedModel, work: str) -> str:
     slower = [ratio for ratio in ratios if ratio not in equal and ratio.ratio.median < 1]
     parts = []
     if faster:
-        parts.append(f"{_range([ratio.ratio.median for ratio in faster])}× faster than {_names(faster)}")
+        parts.append(f"is {_range([ratio.ratio.median for ratio in faster])} times as fast as {_names(faster)}")
     if slower:
-        parts.append(f"{_range([1 / ratio.ratio.median for ratio in slower])}× slower than {_names(slower)}")
+        parts.append(f"takes {_range([1 / ratio.ratio.median for ratio in slower])} times as long as {_names(slower)}")
     if equal:
-        parts.append(f"not distinguishable from {_names(equal)}")
+        parts.append(f"is not distinguishable from {_names(equal)}")
     if not parts:
         return ""
-    decoding = f"Its decoding ({work_name(document, subject.name, work)})"
-    return f"{f'Training {short_line(subject.name)}' if work == 'training' else decoding} is {listed(parts)}"
+    where = "training" if work == "training" else f"decoding ({work_name(document, subject.name, work)})"
+    return f"In {where}, {short_line(subject.name)} {', and '.join(parts)}"
 
 
 def _range(ratios: Sequence[float]) -> str:
     low, high = significant_digits(min(ratios)), significant_digits(max(ratios))
-    return low if low == high else f"{low}–{high}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _names(ratios: Sequence[SpeedRatio]) -> str:
@@ -148,7 +148,7 @@ def _undistinguished(document: SpeedDocument, subject: TimedModel) -> str:
         f"({quartiles(ratio.ratio) if len(ratio.ratio) > 1 else 'one round'})"
         for ratio in ratios
     ]
-    return f"Not distinguishable, because the 95 % interval of the ratio holds 1: {listed(parts)}." if parts else ""
+    return f"Not distinguishable, because the 95 % interval of the ratio contains 1: {listed(parts)}." if parts else ""
 
 
 def _utilisation(document: SpeedDocument) -> str:
@@ -205,7 +205,7 @@ def warnings(document: SpeedDocument) -> list[str]:
 
 
 def limits(document: SpeedDocument) -> list[str]:
-    """Return what this document does not tell: what is missing, failed, left out, or has too few samples."""
+    """Return what this document does not show: what is missing, failed, left out, or has too few samples."""
     lines = [*_missing_parts(document), *_incomplete_subjects(document), *_left_out(document)]
     if not document.rates:
         reason = short_line(document.reason) if document.status == "complete" else ""
@@ -227,7 +227,7 @@ def limits(document: SpeedDocument) -> list[str]:
         lines.append(
             f"These processes used the CPU while others were timed, whose times are too long: {', '.join(busy)}."
         )
-    lines.append("This is one run on one machine: how another day, machine or version differs is unknown.")
+    lines.append("This is one run on one machine: how much days, machines and versions differ is unknown.")
     return lines
 
 
@@ -260,13 +260,13 @@ def _incomplete_subjects(document: SpeedDocument) -> list[str]:
 
 
 def _left_out(document: SpeedDocument) -> list[str]:
-    """Return for each reason which measures of which subjects are missing."""
-    parts: dict[str, list[str]] = {}
+    """Return which measures of which subjects are missing, a line for each subject and reason."""
+    parts: dict[tuple[str, str], list[str]] = {}
     for subject in document.subjects:
         for measure, reason in subject.left_out.items():
             name = measure_name(measure, document.settings.beam)
-            parts.setdefault(short_line(reason), []).append(f"{name} of {short_line(subject.name)}")
-    return [f"Left out: {', '.join(names)}: {reason}" for reason, names in parts.items()]
+            parts.setdefault((short_line(subject.name), short_line(reason)), []).append(name)
+    return [f"Not measured for {name}: {'; '.join(names)}. Reason: {reason}" for (name, reason), names in parts.items()]
 
 
 def _translations(document: SpeedDocument) -> list[str]:
@@ -296,16 +296,16 @@ def counting(document: SpeedDocument) -> list[str]:
     trained = any(subject.training for subject in subjects)
     lines = [
         "Figures are medians over rounds, with quartiles. Each subject has a process of its own; subjects take turns, "
-        "round by round, each round begun by another, and the device is synchronised on both sides of the clock."
+        "round by round, each round starting with another, and the device is synchronised on both sides of the clock."
     ]
     if trained:
         lines += _of_training(document)
     if trained or any(subject.evaluation for subject in subjects):
         lines += [
             "GFLOP/s are multiplications and additions per second, counted by formula: a forward pass has two for each "
-            "number of a kernel and each real token that it is applied to; an update is three such passes. Padding, "
-            "embedding look-ups, norms, softmax, dropout and the optimiser count nothing; attention counts visible "
-            "pairs of real tokens.",
+            "element of a kernel and each real token that it is applied to; an update is three such passes. Padding, "
+            "embedding look-ups, norms, softmax, dropout and the optimiser are not counted; of attention, visible "
+            "pairs of real tokens are counted.",
             "MFU (model FLOPs utilisation) is that rate over the matmul peak: what this machine reaches at the same "
             "kernels' products, forward and both gradients, measured in the same rounds. Attention's own products are "
             "among the model's operations and not among the peak's.",
@@ -320,8 +320,8 @@ def counting(document: SpeedDocument) -> list[str]:
     lines.append("Peak memory is that of the whole process until the end of the warm-up, libraries included.")
     if any(subject.breakdown for subject in subjects):
         lines.append(
-            "The breakdown's shares of operators are of profiled time, which overstates what is called often. Data is "
-            "making the batches, harness what the training loop takes beyond data and bare updates; both are timed "
+            "The breakdown's shares of operators are of profiled time, which overstates operators that are called "
+            "often. “data” is the time to make batches, “harness” the rest of the training loop; both are timed "
             "without the profiler. Where a framework shows no operators, all of the update is compute."
         )
     if document.scaling:

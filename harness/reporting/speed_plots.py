@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from harness.reporting.formatting import quantity, significant_digits
 from harness.reporting.plot_style import (
@@ -15,13 +16,17 @@ from harness.reporting.plot_style import (
     FAINT,
     GRID,
     INK,
+    NARROW,
     STYLES,
+    Layout,
     figure,
     logarithmic,
+    name_rows,
+    row_panels,
     say,
-    short,
     styled,
     subtitle,
+    titles,
 )
 from harness.reporting.speed_tables import (
     AXES,
@@ -56,11 +61,9 @@ GROUPS: dict[Group, str] = {
     "harness": "#8A78B8",
     "compute": STYLES["learned_positions"].colour,
 }
-WIDE = 10.0
-"""The ratio of the largest to the smallest value above which narrow panels have few ticks."""
-
-LABELLED = 0.045
-"""The smallest share of a bar that is labelled with its value."""
+COLOURS = "Blue: variants; grey: baselines; lines are quartiles"
+LABELLED_INCHES = 0.3
+"""The smallest width of a part of a bar that is labelled with its value."""
 
 Dot = tuple[float, float, float, str]
 """Median, quartiles and colour."""
@@ -78,85 +81,76 @@ def _dot(samples: Samples, colour: str, scale: float = 1.0) -> Dot:
 
 
 @styled
-def training(document: SpeedDocument) -> Figure | None:
-    """Plot target tokens per second and MFU, a line a subject; None if nothing was trained."""
+def training(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
+    """Plot target tokens per second and, where it is known, MFU, with a row for each subject."""
     timed = [(subject, subject.training) for subject in document.subjects if subject.training is not None][:MOST]
-    if not timed:
-        return None
     rates: list[Dot | None] = []
     shares: list[Dot | None] = []
     for subject, times in timed:
         slowest, fastest = times.target / times.seconds.upper, times.target / times.seconds.lower
         rates.append((times.target_per_second, slowest, fastest, _colour(subject)))
         shares.append(None if times.limit_share is None else _dot(times.limit_share, _colour(subject), 100))
-    panels = [("Target tokens per second, higher is better", "tokens/s", rates)]
+    shown = [("Target tokens per second, higher is better", "tokens/s", rates)]
     if any(shares):
-        panels.append(("MFU, higher is better", "% of the matmul peak", shares))
-    plot, grid = figure(11, 1.3 + 0.34 * len(timed), columns=len(panels), sharey=True)
-    for axes, (title, unit, dots) in zip(grid[0], panels, strict=True):
+        shown.append(("MFU, higher is better", "% of the matmul peak", shares))
+    plot, drawn = row_panels(layout, 11, 1.5 + 0.34 * len(timed), len(shown))
+    for axes, (title, unit, dots) in zip(drawn, shown, strict=True):
         for line, dot in enumerate(dots):
-            if dot is None:
-                axes.text(0, line, "  not known", va="center", color=FAINT, fontsize=8)
-            else:
+            if dot is not None:
                 axes.plot([0, dot[0]], [line, line], color=GRID, lw=7, solid_capstyle="butt", zorder=1.5)
         _dots(axes, dots, beside=True)
-        axes.set_title(title)
-        axes.set_xlabel(f"{unit}; lines are quartiles")
-        axes.margins(x=0.12)
+        titles(axes, layout, title, unit)
+        axes.margins(x=0.12 if layout == "wide" else 0.3)
         axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(6 if layout == "wide" else 4))
         axes.xaxis.set_major_formatter(FuncFormatter(quantity))
-    _names(grid[0, 0], [subject.name for subject, _ in timed])
+    name_rows(drawn, layout, [subject.name for subject, _ in timed])
     if any(shares):
-        grid[0, 1].set_xlim(0, max(100, *(1.05 * share[2] for share in shares if share)))
+        drawn[1].set_xlim(0, max(100, *(1.05 * share[2] for share in shares if share)))
+    subtitle(plot, COLOURS)
     return plot
 
 
 @styled
-def decoding(document: SpeedDocument) -> Figure | None:
-    """Plot the seconds of 1,000 translations on one logarithmic axis, a panel a way; None without translations."""
+def decoding(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
+    """Plot the seconds of 1,000 translations on equal logarithmic axes, a panel for each way of decoding."""
     subjects = [subject for subject in document.subjects if subject.decoding][:MOST]
-    if not subjects:
-        return None
     names = list(dict.fromkeys(times.name for subject in subjects for times in subject.decoding))[:4]
-    plot, grid = figure(11.5, 1.3 + 0.34 * len(subjects), columns=len(names), sharey=True, sharex=True)
-    for axes, name in zip(grid[0], names, strict=True):
+    plot, drawn = row_panels(layout, 11, 1.5 + 0.34 * len(subjects), len(names))
+    for axes, name in zip(drawn, names, strict=True):
         timed = [(subject, decoding_named(subject, name)) for subject in subjects]
         dots = [
             _dot(times.seconds, _colour(model), 1_000 / times.sentences) if times else None for model, times in timed
         ]
         _dots(axes, dots)
-        axes.set_title(next(decoding_name(times) for _, times in timed if times).capitalize())
-        axes.set_xlabel("s for 1,000, log scale")
-    _log_limits(grid[0], [end for axes in grid[0] for end in axes.dataLim.intervalx if math.isfinite(end)])
-    _names(grid[0, 0], [subject.name for subject in subjects])
-    if {subject.kind for subject in subjects} == {"variant", "peer"}:
-        subtitle(plot, "Blue: variants. Grey: baselines. Lines are quartiles; lower is better.")
+        title = next(decoding_name(times) for _, times in timed if times).capitalize()
+        titles(axes, layout, title, "s for 1,000, log scale")
+    _log_limits(drawn, [end for axes in drawn for end in axes.dataLim.intervalx if math.isfinite(end)], ticks=6)
+    name_rows(drawn, layout, [subject.name for subject in subjects])
+    subtitle(plot, f"{COLOURS}; lower is better")
     return plot
 
 
 @styled
-def ratios(document: SpeedDocument) -> Figure | None:
-    """Plot how many times as fast a variant is as each baseline, a line a comparison; None without comparisons.
+def ratios(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
+    """Plot how many times as fast a variant is as each baseline, with a row for each comparison.
 
     Comparisons with baselines of another variant are only drawn if there are no others.
     """
     pairs = ordered_ratios(document)
     pairs = ([pair for pair in pairs if same_variant(document, pair)] or pairs)[:MOST]
-    if not pairs:
-        return None
-    plot, grid = figure(11, 1.2 + 0.34 * len(pairs))
-    axes = grid[0, 0]
+    plot, drawn = row_panels(layout, 11, 1.5 + 0.34 * len(pairs), 1)
+    axes = drawn[0]
     _dots(axes, [_dot(pair.ratio, COLOUR) for pair in pairs], beside=True)
     axes.axvline(1, color=INK, lw=1.0, zorder=1)
-    _log_limits([axes], [1.0, *(end for pair in pairs for end in (pair.ratio.lower, pair.ratio.upper))])
-    axes.set_xlabel("times as fast as the baseline (1: equally fast), log scale; lines are quartiles")
+    ends = [1.0, *(end for pair in pairs for end in (pair.ratio.lower, pair.ratio.upper))]
+    _log_limits(drawn, ends, ticks=12 if layout == "wide" else 5)
     single = len({pair.subject for pair in pairs}) == 1
-    axes.set_yticks(
-        range(len(pairs)), [_pair_label(document, pair, with_subject=not single) for pair in pairs], fontsize=9
-    )
-    if single:
-        axes.set_title(f"{_label(pairs[0].subject, 48)} compared with")
-    axes.set_ylim(len(pairs) - 0.4, -0.6)
+    title = f"{short_line(pairs[0].subject, longest=48)} compared with" if single else ""
+    titles(axes, layout, title, "times as fast as the baseline, log scale")
+    names = [_pair_label(document, pair, with_subject=not single) for pair in pairs]
+    name_rows(drawn, layout, names, widths=(48, 23))
+    subtitle(plot, "Right of 1 the variant is faster; lines are quartiles")
     return plot
 
 
@@ -165,18 +159,16 @@ def _pair_label(document: SpeedDocument, pair: SpeedRatio, *, with_subject: bool
     baseline_work = work_name(document, pair.baseline, pair.baseline_what)
     if work != baseline_work:
         work = f"{work} ÷ {baseline_work}"
-    subject = f"{_label(pair.subject)} : " if with_subject else ""
-    return f"{subject}{_label(pair.baseline)}, {_label(work, 48)}"
-
-
-def _label(text: str, width: int = 28) -> str:
-    return short(text, width=width).replace("\n", " ")
+    subject = f"{short_line(pair.subject, longest=28)} : " if with_subject else ""
+    return f"{subject}{short_line(pair.baseline, longest=28)}, {work}"
 
 
 def _dots(axes: Axes, dots: Sequence[Dot | None], *, beside: bool = False) -> None:
     """Plot medians and quartiles with the values above the dots, or beside them."""
     for line, dot in enumerate(dots):
         if dot is None:
+            where = axes.get_yaxis_transform()
+            axes.text(0.02, line, "not measured", va="center", color=FAINT, fontsize=8, transform=where)
             continue
         value, low, high, colour = dot
         axes.plot([low, high], [line, line], color=colour, lw=2.2, solid_capstyle="butt", zorder=2)
@@ -190,38 +182,26 @@ def _dots(axes: Axes, dots: Sequence[Dot | None], *, beside: bool = False) -> No
             ha="left" if beside else "center",
             fontsize=8,
         )
-    axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", length=0)
 
 
-def _names(axes: Axes, names: Sequence[str]) -> None:
-    axes.set_yticks(range(len(names)), [short(name) for name in names], fontsize=9)
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-
-
-def _log_limits(panels: Sequence[Axes], ends: Sequence[float]) -> None:
+def _log_limits(drawn: Sequence[Axes], ends: Sequence[float], *, ticks: int) -> None:
     """Make axes logarithmic with a margin on both sides of `ends`, at least a third of a decade wide."""
     low, high = min(ends), max(ends)
     margin = max(1.35, math.sqrt(2.2 / (high / low)))
-    for axes in panels:
+    for axes in drawn:
         axes.set_xlim(low / margin, high * margin)
-        logarithmic(axes, "x")
-        if len(panels) > 1 and high / low > WIDE:
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 3), numticks=8))
+        logarithmic(axes, "x", ticks=ticks)
 
 
 # Breakdown ------------------------------------------------------------------------------------------------------------
 
 
 @styled
-def breakdown(document: SpeedDocument) -> Figure | None:
-    """Plot how an update spends its time as a stacked bar a subject, in percent; None without breakdowns."""
+def breakdown(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
+    """Plot how an update spends its time, in percent, with a stacked bar for each subject."""
     profiled = [(subject.name, subject.breakdown) for subject in document.subjects if subject.breakdown][:MOST]
-    if not profiled:
-        return None
-    plot, grid = figure(11, 1.7 + 0.46 * len(profiled))
-    axes = grid[0, 0]
+    plot, drawn = row_panels(layout, 11, (1.7 if layout == "wide" else 2.6) + 0.46 * len(profiled), 1)
+    axes, least = drawn[0], LABELLED_INCHES / plot.get_figwidth()
     starts = [0.0] * len(profiled)
     for group, colour in GROUPS.items():
         widths = [100 * _share(parts, group) for _, parts in profiled]
@@ -230,16 +210,22 @@ def breakdown(document: SpeedDocument) -> Figure | None:
         axes.barh(range(len(profiled)), widths, left=starts, height=0.66, color=colour, edgecolor="white",
                   linewidth=0.8, label=group, zorder=2)  # fmt: skip
         for line, (start, width) in enumerate(zip(starts, widths, strict=True)):
-            if width >= 100 * LABELLED:
-                axes.text(start + width / 2, line, f"{width:.0f}", ha="center", va="center", color="white", fontsize=8,
-                          zorder=3)  # fmt: skip
+            if width >= 160 * least:
+                axes.text(start + width / 2, line, f"{width:.0f}", ha="center", va="center", color=_readable_on(colour),
+                          fontsize=8, zorder=3)  # fmt: skip
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     axes.set_xlim(0, 100)
     axes.set_xlabel("% of an update's time")
-    axes.grid(axis="y", visible=False)
-    _names(axes, [name for name, _ in profiled])
-    plot.legend(loc="outside upper left", ncols=6, frameon=False, fontsize=8.5, handlelength=1.1)
+    name_rows(drawn, layout, [name for name, _ in profiled])
+    columns = 6 if layout == "wide" else 2
+    plot.legend(loc="outside upper left", ncols=columns, frameon=False, fontsize=8.5, handlelength=1.1)
     return plot
+
+
+def _readable_on(colour: str) -> str:
+    """Return a dark or a light colour of text, whichever has the higher contrast; both themes keep the choice."""
+    red, green, blue = (part**2.2 for part in to_rgb(colour))
+    return "#111111" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else "white"
 
 
 def _share(parts: Breakdown, group: Group) -> float:
@@ -250,14 +236,12 @@ def _share(parts: Breakdown, group: Group) -> float:
 
 
 @styled
-def scaling(document: SpeedDocument) -> Figure | None:
-    """Plot milliseconds against size on logarithmic axes, with the fitted power; None without points."""
+def scaling(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
+    """Plot milliseconds against size on logarithmic axes, with the fitted power, a panel for each size that grows."""
     lines = document.scaling[:MOST]
-    if not any(line.points for line in lines):
-        return None
-    columns = 3
-    rows = -(-len(lines) // columns)
-    plot, grid = figure(11, 3.1 * rows, rows=rows, columns=columns)
+    columns, width, height = (3, 11, 3.1) if layout == "wide" else (1, NARROW, 2.6)
+    rows = math.ceil(len(lines) / columns)
+    plot, grid = figure(width, height * rows, rows=rows, columns=columns)
     for axes, line in zip(grid.flat, lines, strict=False):
         _growth(axes, line)
     for axes in grid.flat[len(lines) :]:
@@ -287,6 +271,6 @@ def _growth(axes: Axes, scaling: Scaling) -> None:
     axes.set_xscale("log")
     axes.set_xticks(sizes, [quantity(size) for size in sizes])
     axes.xaxis.set_minor_locator(NullLocator())
-    logarithmic(axes, "y")
+    logarithmic(axes, "y", ticks=6)
     axes.set_xlabel(AXES[scaling.axis])
     axes.set_ylabel("ms")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure as Plot
@@ -16,7 +17,7 @@ from harness.text import count, short_line
 
 FOLDER = "speed"
 LINKS = (("Runs report", "../index.html"), ("Ablation", "../ablation/index.html"), ("Models", "../models.html"))
-FIGURES: dict[str, tuple[Callable[[SpeedDocument], Plot | None], str, str]] = {
+FIGURES: dict[str, tuple[Callable[..., Plot], str, str]] = {
     "ratios": (
         speed_plots.ratios,
         "Times as fast as baselines of the same variant, with quartiles over rounds. Right of the line the variant is "
@@ -65,13 +66,20 @@ def write(document: SpeedDocument, folder: Path) -> Path:
 def report(document: SpeedDocument) -> Document:
     """Return the report of a speed document."""
     ratios = _disclosure("Every ratio", speed_tables.comparisons(document))
-    training, decoding = speed_tables.training(document), speed_tables.decoding(document)
-    peak = [*speed_tables.evaluation(document), *speed_tables.matmul_peak(document)]
+    scaling: list[Block] = [*speed_tables.scaling(document)]
+    if any(line.points for line in document.scaling):
+        scaling = _drawn(document, "scaling", scaling)
+    breakdown = _drawn(document, "breakdown", speed_tables.breakdown(document))
     details = [
-        *_disclosure("Training", [*_figure(document, "training"), *training] if training else [], "training"),
-        *_disclosure("Decoding", [*_figure(document, "decoding"), *decoding] if decoding else [], "decoding"),
-        *_cost(document),
-        *_disclosure("Evaluation and matmul peak", peak, "peak"),
+        *_disclosure("Training", _drawn(document, "training", speed_tables.training(document)), "training"),
+        *_disclosure("Decoding", _drawn(document, "decoding", speed_tables.decoding(document)), "decoding"),
+        *_disclosure("What an update is spent on", breakdown, "breakdown"),
+        *_disclosure("How the cost grows", scaling, "scaling"),
+        *_disclosure(
+            "Evaluation and matmul peak",
+            [*speed_tables.evaluation(document), *speed_tables.matmul_peak(document)],
+            "peak",
+        ),
     ]
     return Document(
         title=f"Speed: {corpora([document.data.spec])}",
@@ -81,9 +89,9 @@ def report(document: SpeedDocument) -> Document:
         origin="Made by Bakeoff from one stored document alone: the same document gives the same bytes.",
         blocks=(
             Links(LINKS),
-            *_section("Compared with baselines", "comparisons", _figure(document, "ratios"), ratios),
-            *_section("At a glance", "overview", (), speed_tables.at_a_glance(document)),
-            *_section("Details", "details", (), details),
+            *_section("Compared with baselines", "comparisons", _drawn(document, "ratios", ratios)),
+            *_section("At a glance", "overview", speed_tables.at_a_glance(document)),
+            *_section("Details", "details", details),
             Heading("Limits", slug="limits"),
             Items(tuple(speed_findings.limits(document))),
             *_method(document),
@@ -117,30 +125,19 @@ def _about(document: SpeedDocument) -> str:
     )
 
 
-def _section(title: str, slug: str, figures: Sequence[Block], content: Sequence[Block]) -> list[Block]:
+def _section(title: str, slug: str, content: Sequence[Block]) -> list[Block]:
     """Return a section, or no blocks if it has no content."""
-    return [Heading(title, slug=slug), *figures, *content] if content else []
+    return [Heading(title, slug=slug), *content] if content else []
 
 
-def _figure(document: SpeedDocument, name: str) -> list[Block]:
-    """Return a figure, or no blocks if the document has no data for it."""
+def _drawn(document: SpeedDocument, name: str, content: Sequence[Block]) -> list[Block]:
+    """Return content below its figure, or no blocks if there is no content."""
     draw, caption, alt = FIGURES[name]
-    plot = draw(document)
-    return [] if plot is None else [Figure(name, caption, alt, lambda: plot)]
+    return [Figure(name, caption, alt, partial(draw, document)), *content] if content else []
 
 
 def _disclosure(summary: str, blocks: Sequence[Block], slug: str = "") -> list[Block]:
     return [Disclosure(summary, tuple(blocks), slug)] if blocks else []
-
-
-def _cost(document: SpeedDocument) -> list[Block]:
-    """Return how an update spends its time and how its cost grows, both disclosed."""
-    blocks: list[Block] = []
-    if tables := speed_tables.breakdown(document):
-        blocks += _disclosure("What an update is spent on", [*_figure(document, "breakdown"), *tables], "breakdown")
-    if tables := speed_tables.scaling(document):
-        blocks += _disclosure("How the cost grows", [*_figure(document, "scaling"), *tables], "scaling")
-    return blocks
 
 
 def _method(document: SpeedDocument) -> list[Block]:

@@ -95,10 +95,6 @@ def _number(value: float | None, scale: float = 1.0) -> str | Cell:
     return MISSING if value is None else Cell(significant_digits(scale * value), value=value)
 
 
-def _digits(value: float | None) -> str:
-    return MISSING if value is None else significant_digits(value)
-
-
 def _long(text: str, longest: int) -> Cell:
     line = short_line(text, longest=longest)
     return Cell(line, value=line)
@@ -241,7 +237,7 @@ def comparisons(document: SpeedDocument) -> list[Table]:
 
 
 def breakdown(document: SpeedDocument) -> list[Table]:
-    """Return the share of each group of operators in an update, a column a subject."""
+    """Return the share of each group of operators in an update, a column for each subject."""
     profiled = [(subject.name, subject.breakdown) for subject in document.subjects if subject.breakdown is not None]
     head, rows = "% of an update (calls)", []
     for group in dict.fromkeys(share.group for _, parts in profiled for share in parts.shares):
@@ -253,7 +249,7 @@ def breakdown(document: SpeedDocument) -> list[Table]:
             row[name] = f"{percentage:.1f}{f' ({calls:,})' if calls else ''}" if shares else MISSING
         rows.append(row)
     updates = {name: str(parts.profiled_updates) for name, parts in profiled}
-    overheads = {name: _digits(parts.overhead_ratio) for name, parts in profiled}
+    overheads = {name: str(_number(parts.overhead_ratio)) for name, parts in profiled}
     rows += [{head: "profiled updates", **updates}, {head: "profiled ÷ unprofiled time", **overheads}]
     return _table("Breakdown", rows) if profiled else []
 
@@ -328,8 +324,8 @@ def subjects(document: SpeedDocument) -> list[Table]:
             "ended": _long(": ".join(filter(None, (subject.ending, subject.reason))), 1_000),
             "weights for decoding": short_line(subject.weights_from) or MISSING,
             "parameters": MISSING if subject.parameters is None else f"{subject.parameters:,}",
-            "start, s": _digits(subject.start_seconds),
-            "compilation, s": _digits(subject.compilation_seconds),
+            "start, s": _number(subject.start_seconds),
+            "compilation, s": _number(subject.compilation_seconds),
             "CPU time while idle, %": MISSING if subject.idle_share is None else f"{100 * subject.idle_share:.2g}",
         }
         for subject in document.subjects

@@ -41,7 +41,7 @@
   addEventListener("hashchange", reveal);
   reveal();
 
-  // Leaderboard: columns sort, the first click best first; missing values go last either way.
+  // Leaderboard: a click on a head sorts, the first time best first; missing values are always last.
   function leaderboard(table, number) {
     const heads = all("thead th", table), body = one("tbody", table), controls = table.closest(".scroll").previousElementSibling;
     function sort(column, direction) {
@@ -95,10 +95,10 @@
   }
   all("table.board").forEach(leaderboard);
 
-  // Curves: the pointer, or the arrow keys, choose an epoch; its values stand below.
-  function readable(figure) {
-    const { labels, panels } = read(one(".points", figure));
-    const chart = one(".chart", figure), svg = one("svg", chart), values = all(".legend output", figure);
+  // Curves: the pointer or the arrow keys choose an epoch, whose values are in the legend.
+  function readable(chart) {
+    const { labels, panels } = read(one(".points", chart));
+    const figure = chart.parentElement, svg = one("svg", chart), values = all(".legend output", figure);
     const cursors = panels.map((panel) => {
       const cursor = document.createElementNS("http://www.w3.org/2000/svg", "line");
       for (const [key, value] of Object.entries({ class: "cursor", y1: panel.top, y2: panel.bottom })) cursor.setAttribute(key, value);
@@ -117,7 +117,8 @@
       chart.setAttribute("aria-valuenow", at + 1);
       chart.setAttribute("aria-valuetext", `${labels[at]}: ${panels.map((panel) => `${panel.name} ${panel.texts[at]}`).join("; ")}`);
     }
-    chart.setAttribute("aria-valuemax", labels.length);
+    const attributes = { role: "slider", tabindex: 0, "aria-label": svg.getAttribute("aria-label"), "aria-valuemin": 1, "aria-valuemax": labels.length };
+    for (const [key, value] of Object.entries(attributes)) chart.setAttribute(key, value);
     chart.addEventListener("keydown", (event) => {
       const steps = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, Home: 0, End: labels.length - 1 };
       if (!(event.key in steps)) return;
@@ -135,14 +136,14 @@
     });
     show(at);
   }
-  all("figure.readable").forEach(readable);
+  all("figure.readable .chart").forEach(readable);
 
-  // Series: the one under the pointer is highlighted; buttons switch them off and on.
+  // Series: the one under the pointer is highlighted; buttons of the legend switch series off and on.
   function switchable(figure) {
-    const svg = one("svg", figure), parts = all("[data-series]", svg), names = [...new Set(parts.map((part) => part.dataset.series))];
+    const parts = all("[data-series]", figure), names = [...new Set(parts.map((part) => part.dataset.series))];
     if (names.length < (one(".legend", figure) ? 2 : 3)) return;
     function pick(name) {
-      svg.classList.toggle("picking", name !== undefined);
+      figure.classList.toggle("picking", name !== undefined);
       for (const part of parts) part.classList.toggle("picked", part.dataset.series === name);
     }
     const legend = one(".legend", figure) ?? make("ul", "", { class: "legend" });
@@ -161,8 +162,10 @@
       for (const event of ["pointerenter", "focus"]) control.addEventListener(event, () => pick(name));
       for (const event of ["pointerleave", "blur"]) control.addEventListener(event, () => pick());
     });
-    svg.addEventListener("pointerover", (event) => pick(event.target.closest("[data-series]")?.dataset.series));
-    svg.addEventListener("pointerleave", () => pick());
+    for (const svg of all("svg", figure)) {
+      svg.addEventListener("pointerover", (event) => pick(event.target.closest("[data-series]")?.dataset.series));
+      svg.addEventListener("pointerleave", () => pick());
+    }
   }
   all("figure:has([data-series])").forEach(switchable);
 
@@ -250,7 +253,7 @@
       const wanted = control("search").value.toLowerCase().split(/\s+/).filter(Boolean);
       const kind = control("kind").value;
       const [least, most] = control("length").value ? control("length").value.split("-").map(Number) : [0, 0];
-      const better = having.find((side) => side.label === control("worse").value);
+      const better = having.find((side) => side.label === control("worse")?.value);
       const worse = better && sides.find((side) => side !== better);
       const found = data.numbers.map((_, index) => index).filter((index) => {
         const texts = sides.map((side) => side.text[index]).filter((text) => text !== null);

@@ -19,7 +19,7 @@ from harness.analysis.grouping import groups, rows
 from harness.cli.report_options import without_disturbed_rates
 from harness.experiments.specs import DataSpec
 from harness.reporting import bench_report, render_markdown, render_text
-from harness.reporting.document import Figure, Heading, Table, find
+from harness.reporting.document import Figure, Heading, Items, Table, find
 from harness.reporting.render_markdown import text
 from harness.storage.records import RunRecord
 from impls.recipes import RECIPES, TUTORIAL
@@ -126,6 +126,34 @@ def test_settings_tell_rows_of_one_variant_apart() -> None:
     assert any("dropout=0.3" in label for label in labels)
     assert [label for label in labels if "keras" in label] == ["paper (keras on tensorflow)"]
     assert [row.label for row in rows([record(recipe=ablated)])] == ["learned_positions (dropout=0.3)"]
+
+
+def test_headline_leads_by_the_difference_of_the_means_in_the_table() -> None:
+    scores = {"paper": (5.0, 30.0, 35.0), "conv_ffn": (20.0,) * 3}  # the mean paired difference of logits is negative
+    records = [
+        replace(record(variant, seed), scores={"bleu_sacre": score})
+        for variant, same in scores.items()
+        for seed, score in enumerate(same)
+    ]
+    finding = bench_report.document(records, method=QUICK).headline.finding
+    assert "paper reaches 23.3 sacreBLEU" in finding
+    assert ", 3.33 above conv_ffn" in finding
+
+
+def test_caveat_without_a_completed_run_claims_nothing() -> None:
+    headline = bench_report.document([broken(record(), "diverged")], method=QUICK).headline
+    assert headline.finding.startswith("No run on multi30k de-en")
+    expected = "1 of 1 run did not complete (1 diverged); not comparable with published figures: no run completed."
+    assert headline.caveat == expected
+
+
+def test_states_of_runs_that_are_not_comparable_are_not_among_their_differences() -> None:
+    first, second = runs("learned_positions", "paper", seeds=1)
+    unfair = replace(second, fingerprints={**second.fingerprints, "tokenised": "1" * 64})
+    blocks = bench_report.document([first, unfair], method=QUICK).blocks
+    differences = next(block for block in blocks if isinstance(block, Items))
+    assert [line.partition(":")[0] for line in differences.lines] == ["tokenised"]
+    assert "The runs: learned_positions (1 completed); paper (1 completed)." in terminal([first, unfair])
 
 
 # Significance ---------------------------------------------------------------------------------------------------------

@@ -76,9 +76,9 @@ def test_every_section_is_drawn(report: Path, open_page: Open) -> None:
         box = view.page.locator(f"#{name}").bounding_box()
         assert box["height"] > 40, name
     for name in ("curves", "scores", "speed", "ablation"):
-        for plot in view.page.locator(f"#{name} svg.drawn").all():
+        for plot in view.page.locator(f"#{name} svg.drawn:visible").all():
             assert plot.bounding_box()["height"] > 80
-    assert view.page.locator("#curves svg.drawn path").count() > 40
+    assert view.page.locator("#curves svg.drawn:visible path").count() > 40
     height = view.page.evaluate("document.documentElement.scrollHeight")
     assert height <= 9 * SIZES["desk"][1]
     assert (view.requests, view.messages) == ([], [])
@@ -149,7 +149,7 @@ def test_leaderboard_columns_can_be_reached_and_the_first_stays(report: Path, op
 def test_curves_can_be_read_by_pointer_and_by_keyboard(report: Path, open_page: Open) -> None:
     view = open_page(report)
     figure = view.page.locator("figure.readable").first
-    chart = figure.locator(".chart")
+    chart = figure.locator(".chart:visible")
     assert figure.locator(".at").inner_text() == "epoch 10"
     chart.focus()
     view.page.keyboard.press("Home")
@@ -164,13 +164,25 @@ def test_curves_can_be_read_by_pointer_and_by_keyboard(report: Path, open_page: 
     assert int(figure.locator(".at").inner_text().split()[1]) > near
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_charts_fit_the_screen_and_their_text_is_readable(report: Path, open_page: Open, size: str) -> None:
+    view = open_page(report, size=size)
+    view.open_details()
+    for chart in view.page.locator(".chart:visible").all():
+        assert chart.evaluate("chart => chart.scrollWidth <= chart.clientWidth && !chart.closest('.scroll')")
+        box = chart.locator("svg").bounding_box()
+        width = float(chart.locator("svg").get_attribute("viewBox").split()[2])
+        assert box["width"] <= SIZES[size][0]
+        assert box["width"] / width > 0.95, "text of 8 points would be smaller than 7.6 pixels"
+
+
 def test_series_are_highlighted_and_switched_off(report: Path, open_page: Open) -> None:
     view = open_page(report)
     for name in ("curves", "speed"):
         figure = view.page.locator(f"#{name} figure").first
         labels = figure.locator(".legend button").all_inner_texts()
         control = figure.locator(".legend button").first
-        series, others = (figure.locator(f'[data-series="{label}"]') for label in labels[:2])
+        series, others = (figure.locator(f'.wide [data-series="{label}"]') for label in labels[:2])
         others = others.first
         control.hover()
         assert series.first.evaluate("part => getComputedStyle(part).opacity") == "1"
@@ -380,7 +392,7 @@ def speed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_speed_page_fits_is_accessible_and_loads_nothing(speed: Path, open_page: Open, size: str, theme: str) -> None:
     view = open_page(speed, size=size, theme=theme)
     view.open_details()
-    plots = view.page.locator("svg.drawn").all()
+    plots = view.page.locator("svg.drawn:visible").all()
     assert len(plots) == 5
     assert all(plot.bounding_box()["height"] > 40 for plot in plots)
     view.check()

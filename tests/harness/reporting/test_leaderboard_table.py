@@ -72,6 +72,12 @@ def test_leaderboard_costs_have_intervals_too() -> None:
     assert str(table.rows[0][table.heads.index("training tokens/s")]) == "4,010 (3,985 to 4,035)"
 
 
+def test_large_perplexities_and_their_intervals_have_equally_few_digits() -> None:
+    table = leaderboard(scored({"paper": (812.25, 830.5, 850.75)}, "test_perplexity"))
+    cell = table.rows[0][table.heads.index("test perplexity")]
+    assert re.fullmatch(r"831\.2 \(7\d\d\.\d to 8\d\d\.\d\)", str(cell))
+
+
 def on_machine(run: RunRecord, processor: str) -> RunRecord:
     return replace(run, environment={**run.environment, "machine": {"processor": processor, "cores": 2}})
 
@@ -119,4 +125,4 @@ def test_another_vocabulary_is_marked_in_the_source_table() -> None:
         if isinstance(cell, Cell) and cell.mark == leaderboard_table.OTHER_VOCABULARY
     }
     assert marked == {"conv_ffn"}
-    assert any("another vocabulary than most rows" in text for text in texts(records))
+    assert any("the vocabulary differs from that of most rows" in text for text in texts(records))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
 import random
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from matplotlib.text import Text
 from record_factory import broken, record
 
 from harness.analysis.grouping import rows
@@ -61,18 +64,57 @@ AWKWARD = [
 ]
 
 
-DRAW: dict[str, Callable[[Any, Any], Figure]] = {
-    "curves": lambda table, labels: run_plots.learning_curves(table, labels, LOSSES),
-    "scores": lambda table, labels: run_plots.scores(table, labels, ["bleu_sacre", "test_perplexity"]),
-    "speed": lambda table, labels: run_plots.quality_against_speed(table, labels, run_plots.speeds(table)),
+FORTY = [
+    replace(run := record(f"a_company.its_models:A_LONG_NAME_OF_VARIANT_{number}"),
+            scores={**run.scores, "bleu_sacre": 20 + number / 4})
+    for number in range(40)
+]  # fmt: skip
+DRAW: dict[str, Callable[..., Figure]] = {
+    "curves": lambda table, labels, **layout: run_plots.learning_curves(table, labels, LOSSES, **layout),
+    "scores": lambda table, labels, **layout: run_plots.scores(table, labels, ["bleu_sacre"], **layout),
+    "speed": lambda table, labels, **layout: run_plots.quality_against_speed(
+        table, labels, run_plots.speeds(table), **layout
+    ),
 }
 
 
+def visible_texts(picture: Figure) -> list[Text]:
+    """Return the texts of a figure that has been laid out, without the numbers of horizontal axes."""
+    picture.draw_without_rendering()
+    texts = list(picture.texts)
+    for axes in picture.axes:
+        if axes.get_visible():
+            texts += [child for child in axes.get_children() if isinstance(child, Text)]
+            texts += [axes.xaxis.label, axes.yaxis.label, *axes.get_yticklabels()]
+    return [text for text in texts if text.get_visible() and text.get_text().strip()]
+
+
+def check_layout(picture: Figure, layout: plot_style.Layout) -> None:
+    """Check that all text is inside the figure, and that the narrow figure is readable on a phone without scaling."""
+    texts, whole = visible_texts(picture), picture.bbox
+    boxes = {text.get_text(): text.get_window_extent() for text in texts}
+    assert [text for text, box in boxes.items() if box.x0 < whole.x0 - 2 or box.x1 > whole.x1 + 2] == []
+    assert is_drawn(pixels(picture))
+    if layout == "narrow":
+        assert picture.get_figwidth() <= plot_style.NARROW
+        assert min(text.get_fontsize() for text in texts) >= 6.5
+
+
+@pytest.mark.parametrize("layout", plot_style.LAYOUTS)
 @pytest.mark.parametrize("name", DRAW)
-@pytest.mark.parametrize("records", [MANY, AWKWARD], ids=["many", "awkward"])
-def test_plots_of_records_are_drawn(name: str, records: list[RunRecord]) -> None:
+@pytest.mark.parametrize("records", [MANY, AWKWARD, FORTY], ids=["many", "awkward", "forty"])
+def test_plots_of_records_are_drawn(name: str, records: list[RunRecord], layout: plot_style.Layout) -> None:
     table = rows(records)
-    assert is_drawn(pixels(DRAW[name](table, [row.label for row in table])))
+    check_layout(DRAW[name](table, [row.label for row in table], layout=layout), layout)
+
+
+def test_labels_of_forty_variants_do_not_overlap_beside_speeds() -> None:
+    table = rows(FORTY)
+    picture = DRAW["speed"](table, [row.label for row in table])
+    boxes = [text.get_window_extent() for text in visible_texts(picture) if "VARIANT" in text.get_text()]
+    labels = sorted((box.y0, box.y1) for box in boxes)
+    assert len(labels) == 40
+    assert all(upper[0] > lower[1] - 1 for lower, upper in itertools.pairwise(labels))
 
 
 def test_every_colour_of_a_plot_is_in_the_style_sheet() -> None:
@@ -131,6 +173,30 @@ def test_of_many_rows_the_first_and_the_best_have_panels() -> None:
     assert len(shown) == run_plots.MOST_PANELS
     assert shown[0] == 0
     assert min(scores[number] for number in shown[1:]) > max(scores[number] for number in {*range(1, 20)} - {*shown})
+
+
+def test_cross_of_a_diverged_run_is_at_its_last_finite_loss() -> None:
+    run = record("paper")
+    lost = replace(run.curve[2], validation_loss=None, training_loss=None)
+    table = rows([record(), broken(run, "diverged", curve=(*run.curve[:2], lost))])
+    panel = run_plots.learning_curves(table, [row.label for row in table], LOSSES).axes[1]
+    (cross,) = (line for line in panel.lines if line.get_marker() == "x")
+    assert (cross.get_xdata(), cross.get_ydata()) == ([2], [run.curve[1].validation_loss])
+
+
+def test_captions_of_curves_explain_crosses_only_if_there_are_some() -> None:
+    for records, has_cross in (([record()], False), ([record(), broken(record("paper"))], True)):
+        caption = next(document.find(bench_report.document(records).blocks, document.Figure)).caption
+        assert ("× ends a run" in caption) is has_cross
+
+
+def test_completed_run_without_a_score_is_not_called_completed_in_the_chart() -> None:
+    table = rows([record(), replace(record("paper"), scores={}), broken(record("conv_ffn"))])
+    picture = run_plots.scores(table, [row.label for row in table], ["bleu_sacre"])
+    assert [text.get_text() for text in picture.axes[0].texts if text.get_color() == plot_style.FAINT] == [
+        "1 failed",
+        "no value",
+    ]
 
 
 def test_pareto_front_holds_what_nothing_beats_in_both() -> None:
@@ -194,18 +260,19 @@ def test_validation_bleu_follows_the_losses_and_is_absent_without_scores(tmp_pat
     assert curves.dropna().to_dict() == {(plain[0].id, 5): 25.0, (plain[0].id, 10): 30.0}
 
 
+@pytest.mark.parametrize("layout", plot_style.LAYOUTS)
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda: concept_plots.sinusoidal_positions(formulas.sinusoids(100, 256)),
-        lambda: concept_plots.learning_rates(TRAININGS),
-        lambda: concept_plots.padded_masks((6, 4, 2), (5, 6, 3)),
+        partial(concept_plots.sinusoidal_positions, formulas.sinusoids(100, 256)),
+        partial(concept_plots.learning_rates, TRAININGS),
+        partial(concept_plots.padded_masks, (6, 4, 2), (5, 6, 3)),
         concept_plots.activations,
     ],
     ids=["sinusoids", "rates", "masks", "activations"],
 )
-def test_pictures_of_the_models_are_drawn(draw: Callable[[], Figure]) -> None:
-    assert is_drawn(pixels(draw()))
+def test_pictures_of_the_models_are_drawn(draw: Callable[..., Figure], layout: plot_style.Layout) -> None:
+    check_layout(draw(layout=layout), layout)
 
 
 def test_a_variant_looks_the_same_everywhere_and_no_two_look_alike() -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import page_outline
 import pages_factory
 import pytest
@@ -141,6 +142,18 @@ def test_report_leaves_the_corpus_out_with_the_option_and_for_published_records(
         content = (tmp_path / name / "page" / "index.html").read_text(encoding="utf-8")
         has_text[name] = pages_factory.REFERENCE in content
     assert has_text == {"default": True, "option": False, "published": False}
+
+
+def test_sentences_are_filtered_by_chrf_only_if_it_is_stored(tmp_path: Path) -> None:
+    for has_chrf in (False, True):
+        results = tmp_path / str(has_chrf)
+        records = pages_factory.folder(results, TWO, seeds=1, count=5)
+        if has_chrf:
+            sums = {**run_store.load_sentences(results, records[0].id), "chrf": np.ones((5, 18), np.int32)}
+            digest = run_store.save_sentences(results, records[0].id, sums)
+            records[0] = replace(records[0], fingerprints={**records[0].fingerprints, "sentences": digest})
+        content = write(records, tmp_path / f"page {has_chrf}", results=results).read_text(encoding="utf-8")
+        assert ('data-control="worse"' in content.partition("<script>")[0]) is has_chrf
 
 
 def test_attention_is_the_stored_one_in_percent(stored: tuple[Path, list[RunRecord]], page: str) -> None:
