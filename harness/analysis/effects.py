@@ -31,8 +31,9 @@ class Method:
 
     def __post_init__(self) -> None:
         for name, smallest in (("resamples", 2), ("trials", 1), ("seed", 0)):
-            if getattr(self, name) < smallest:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be a whole number of at least {smallest}")
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < smallest:
+                raise ValueError(f"{name}={value!r} must be a whole number of at least {smallest}")
         if not 0 < self.confidence < 1:
             raise ValueError(f"confidence={self.confidence!r} must be between 0 and 1")
 

@@ -142,12 +142,10 @@ def bleu_of_order(sums: Reals, order: int, *, individual: bool) -> Reals:
 
     Shapes: `sums` [...,10] as `metrics.bleu_from_sums` takes them; the scores [...].
     """
-    lengths, reference_lengths = sums[..., 0], sums[..., 1]
     with np.errstate(divide="ignore", invalid="ignore"):
         precisions = sums[..., 2 : 2 + len(metrics.ORDERS)] / sums[..., 2 + len(metrics.ORDERS) :]
-        brevity = np.exp(np.minimum(0.0, 1 - reference_lengths / lengths))
         mean = precisions[..., order - 1] if individual else np.exp(np.log(precisions[..., :order]).mean(axis=-1))
-        return np.nan_to_num(100 * brevity * mean)
+        return np.nan_to_num(100 * metrics.brevity_from_sums(sums) * mean)
 
 
 def _is_order(metric: str) -> bool:

@@ -29,9 +29,9 @@ as in limma). From the variances of all pairs of rows, v[p] with d = n − 1 deg
     D         = min(d0 + d, (rows − 1) · (n − 1))
 
 Pairs share rows, so their logarithms vary less than independent ones; the variance of log v[p] is divided by 1 − the
-mean squared correlation of two pairs. Variances below the 20 % quantile of their distribution are raised to it:
-two-point noise gives variances of 0 by chance, which carry no information. A comparison whose own variance is too large
-for v0 (F test, 5 %) is not compatible with the others and keeps its own variance and degrees.
+mean squared correlation of two pairs, which is 1 / (rows + 1). Variances below the 20 % quantile of their distribution
+are raised to it: two-point noise gives variances of 0 by chance, which carry no information. A comparison whose own
+variance is too large for v0 (F test, 5 %) is not compatible with the others and keeps its own variance and degrees.
 
 **Fewer seeds.** With one or two seeds there is no inference over seeds.
 
@@ -227,7 +227,7 @@ def prior(values: Reals) -> Prior:
     floor, mean, spread = _log_chi_square(degrees)
     raised = np.maximum(pair_variances, floor * pooled[..., None])
     logarithms = np.log(np.maximum(raised, np.finfo(float).tiny))
-    excess = logarithms.var(axis=-1, ddof=1) / (1 - _overlap(rows)) - spread
+    excess = logarithms.var(axis=-1, ddof=1) / (1 - 1 / (rows + 1)) - spread
     compatible = excess <= 0
     prior_degrees = np.where(compatible, np.inf, 2 * _trigamma_inverse(np.where(compatible, 1.0, excess)))
     half = np.where(compatible, 1.0, prior_degrees) / 2
@@ -259,15 +259,6 @@ def all_pairs(rows: int) -> Reals:
     for index, pair in enumerate(combinations(range(rows), 2)):
         weights[index, pair] = 1.0, -1.0
     return weights
-
-
-@functools.cache
-def _overlap(rows: int) -> float:
-    """Return the mean squared correlation of the differences of two pairs of rows."""
-    pairs = all_pairs(rows)
-    squared = (pairs @ pairs.T / 2) ** 2
-    number = len(pairs)
-    return float((squared.sum() - number) / (number * (number - 1)))
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from harness.analysis.evidence import bleu_of_order
 from harness.audit.messages import ROUNDING, equal, unequal
 from harness.audit.record_rules import differing_tensors, kept_digest, tensor_shapes
 from harness.audit.run_folder import Skipped, StoredRun, skip_unless
@@ -99,9 +100,7 @@ def counts(stored: StoredRun) -> Iterator[str]:
     if "bleu_tutorial" in statistics:
         totals = statistics["bleu_tutorial"].sum(axis=0)
         for order in ORDERS:
-            matching, ngrams = float(totals[1 + order]), float(totals[1 + len(ORDERS) + order])
-            bleu = 100 * float(brevity_from_sums(totals)) * matching / ngrams if ngrams else 0.0
-            name = f"bleu_{order}_individual"
+            bleu, name = float(bleu_of_order(totals, order, individual=True)), f"bleu_{order}_individual"
             yield from unequal(name, scores.get(name), bleu, SUMS)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from harness.analysis.grouping import CURVE
-from harness.audit.messages import unequal
+from harness.audit.messages import ROUNDING, unequal
 from harness.audit.record_rules import updates_per_epoch
 from harness.audit.run_folder import NO_EPOCH, StoredRun, skip_unless
 from harness.evaluation.metrics import ORDERS, perplexity
@@ -29,7 +29,7 @@ COUNTED_IN = {
 
 
 def curve(stored: StoredRun) -> Iterator[str]:
-    """Epochs count from 1, their losses are finite, and each perplexity is the exponential of its loss."""
+    """Epochs count from 1, losses are finite, perplexities their exponentials, and BLEU is between 0 and 100."""
     record = stored.trained
     epochs = [line.epoch for line in record.curve]
     if epochs != list(range(1, len(epochs) + 1)):
@@ -41,6 +41,8 @@ def curve(stored: StoredRun) -> Iterator[str]:
                 value = getattr(line, name)
                 if value is None or value < 0:
                     yield f"epoch {line.epoch}: {name}={value}, expected a number of at least 0"
+        if line.validation_bleu is not None and not 0 <= line.validation_bleu <= 100 + ROUNDING:
+            yield f"epoch {line.epoch}: validation_bleu={line.validation_bleu}, expected a number from 0 to 100"
         for split in ("validation",) if smoothed else ("training", "validation"):
             loss, recorded = getattr(line, f"{split}_loss"), getattr(line, f"{split}_perplexity")
             yield from _unequal_perplexity(f"epoch {line.epoch}: {split}", loss, recorded)
@@ -119,7 +121,7 @@ def bleu(stored: StoredRun) -> Iterator[str]:
     scores = stored.completed.scores
     for name in (*SCORES, *(name for name in OPTIONAL if name in scores)):
         value, most = scores.get(name), 1 if name == "brevity_penalty" else 100
-        if value is None or not 0 <= value <= most + 1e-9:
+        if value is None or not 0 <= value <= most + ROUNDING:
             yield f"{name}={value}, expected a number from 0 to {most}"
     for name in sorted(scores.keys() - {*SCORES, *OPTIONAL, *PERPLEXITIES}):
         yield f"{name} is not a score of this version"

@@ -13,9 +13,8 @@ from harness.analysis.fairness import initialiser
 from harness.audit.batch_reference import Expected, expected
 from harness.audit.file_rules import BATCH, unequal_tutorial
 from harness.audit.messages import unequal
-from harness.audit.record_rules import Shapes, tensor_shapes, vocabulary_sizes
+from harness.audit.record_rules import RMS, SIZES_OF_RUNS, Shapes, tensor_shapes, vocabulary_sizes
 from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, Skipped, StoredRun, skip_unless
-from harness.data.batch_digest import STATISTICS
 from harness.experiments.serialization import canonical_json
 from harness.processes import machine
 from harness.storage import run_store
@@ -33,7 +32,6 @@ SCORE_TOLERANCE, OTHER_VERSION_TOLERANCE = 1e-6, 0.01
 OTHER_VERSION_SHARE = 0.01
 """The share of sentences that may then have other counts."""
 
-RMS = ("source_embedding_rms", "target_embedding_rms", "position_rms")
 PREPARING = ("spacy", "sacremoses", "sentencepiece", "subword-nmt")
 SCORING = ("sacrebleu", "sacremoses", "spacy", "sentencepiece", "subword-nmt")
 MOST_NUMBERS, MOST_UPDATES = run_store.WEIGHTS_BYTES // 4, 200_000
@@ -84,7 +82,7 @@ def corpus(stored: StoredRun) -> Iterator[str]:
         skip_unless(prepared.digests["files"] == fingerprints.get("files"), "the local corpus has other files")
     wrong = [name for name, digest in prepared.digests.items() if fingerprints.get(name) != digest]
     wrong += [name for name, size in prepared.figures.items() if sizes.get(name) != size]
-    wrong += sorted(sizes.keys() - prepared.figures.keys() - {"parameters", "updates_per_epoch", *RMS, *STATISTICS})
+    wrong += sorted(sizes.keys() - prepared.figures.keys() - SIZES_OF_RUNS)
     if wrong:
         yield f"{first_few(wrong)}: not those of the local corpus{_other_versions(record, PREPARING)}"
 

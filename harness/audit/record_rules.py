@@ -11,7 +11,7 @@ from harness.analysis.fairness import DIGESTS
 from harness.analysis.grouping import CURVE
 from harness.audit.messages import unequal
 from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, SEAL, UNREADABLE, StoredRun, skip_unless
-from harness.data.batch_digest import MARKS, WEIGHTS_MARK
+from harness.data.batch_digest import MARKS, STATISTICS, WEIGHTS_MARK
 from harness.storage import files, run_store
 from harness.storage.records import RunRecord
 from harness.text import brief, first_few
@@ -21,6 +21,10 @@ TRAINING_DIGESTS = ("batches", "weights_after")
 """Fingerprints that are taken during training."""
 
 SIZES = ("parameters", "source_words", "target_words", "train_pairs", "validation_pairs", "test_pairs")
+RMS = ("source_embedding_rms", "target_embedding_rms", "position_rms")
+SIZES_OF_RUNS = frozenset(("parameters", "updates_per_epoch", *RMS, *STATISTICS))
+"""The sizes that depend on the recipe, the batches or the seed; the others are those of the corpus."""
+
 SPEEDS = ("total_seconds", "first_update_seconds", "decoding_sentences_per_second")
 RESULTS = ("curve", "chosen_epochs", "scores", "signatures", "decode")
 SETTINGS = ("framework", "device", "precision", "threads")

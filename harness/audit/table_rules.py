@@ -8,12 +8,13 @@ from typing import Any
 
 from harness.analysis.fairness import SOURCE_KINDS, Kind, Mismatch, find_mismatches
 from harness.analysis.grouping import RunTable, groups, rows
+from harness.audit.record_rules import SIZES_OF_RUNS
 from harness.audit.run_folder import Skipped, StoredRun, skip_unless
 from harness.evaluation.metrics import SMOOTHING
 from harness.storage.records import RunRecord
 from harness.text import first_few
 
-NAMED = "the runs named"
+NAMED = "the named runs"
 OWN_TRAINING = "each variant is trained as in its source"
 SINGLE_RUN = "one run only"
 PLACES = ("framework", "backend", "device", "precision", "threads", "python")
@@ -63,9 +64,15 @@ def agreement(kind: Kind) -> Callable[[ComparedRuns], Iterator[str]]:
 
 
 def words(comparison: ComparedRuns) -> Iterator[str]:
-    """All runs have the same target tokens in each epoch and test sentence, and the same references."""
+    """All runs have the same sizes of the corpus, target tokens in each epoch and test sentence, and references."""
     skip_unless(len(comparison.group.records) > 1, SINGLE_RUN)
     skip_unless(comparison.controlled, OWN_TRAINING)
+    yield from _disagreements(
+        (f"sizes.{name}", float(size), record.id)
+        for record in comparison.group.records
+        for name, size in record.sizes.items()
+        if name not in SIZES_OF_RUNS
+    )
     yield from _disagreements(
         (f"target tokens, seed {record.spec.seed}, epoch {line.epoch}", line.tokens, record.id)
         for record in comparison.group.records

@@ -334,6 +334,7 @@ def test_bands_fewer_than_three_runs_have_no_interval(curves: Sequence[list[floa
     ("options", "message"),
     [
         ({"resamples": 1}, "resamples=1 must be a whole number of at least 2"),
+        ({"trials": 2.5}, "trials=2.5 must be a whole number of at least 1"),
         ({"trials": 0}, "trials=0 must be a whole number of at least 1"),
         ({"seed": -1}, "seed=-1 must be a whole number of at least 0"),
         ({"confidence": 1.0}, "confidence=1.0 must be between 0 and 1"),
