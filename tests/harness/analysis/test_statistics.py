@@ -306,11 +306,12 @@ def test_bands_are_t_intervals_by_epoch() -> None:
     assert (band.low, band.high) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_bands_on_the_log_scale_stay_positive() -> None:
-    band = bands([[500.0], [2.0], [30.0]], scale=LOG)
-    assert band.low is not None
-    assert band.low[0] is not None
-    assert band.low[0] > 0
+def test_bands_on_the_log_scale_are_intervals_of_logarithms() -> None:
+    values = np.array([500.0, 2.0, 30.0])
+    band = bands(values[:, None].tolist(), scale=LOG)
+    low, high = scipy.stats.t.interval(0.95, 2, np.log(values).mean(), scipy.stats.sem(np.log(values)))
+    assert band.mean == pytest.approx([values.mean()])
+    assert (band.low, band.high) == (pytest.approx([math.exp(low)]), pytest.approx([math.exp(high)]))
 
 
 def test_bands_end_where_a_run_ends() -> None:

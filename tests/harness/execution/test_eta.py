@@ -14,7 +14,7 @@ from harness.cli import sweep
 from harness.data.dataset import prepare
 from harness.execution import eta
 from harness.execution.eta import Estimate, Forecast
-from harness.experiments.specs import RunSpec
+from harness.experiments.specs import DecodingSpec, RunSpec
 from harness.processes import machine
 from harness.processes.progress import Event
 from harness.storage import checkpoint_files
@@ -97,6 +97,9 @@ def test_estimate_grows_with_the_work() -> None:
     assert seconds(spec("paper", registry.recipe("paper"), training=TUTORIAL)) > seconds(spec("paper", TINY))
     assert seconds(spec("learned_positions", TINY, updates=2)) < seconds(base)
     assert seconds(spec()) > 0
+    assert seconds(spec("learned_positions", TINY, decoding=DecodingSpec(max_tokens=5, beam=5))) > seconds(base)
+    compiled = spec("learned_positions", TINY, framework="keras", backend="tensorflow")
+    assert seconds(compiled) > seconds(base) + eta.COMPILING_SECONDS["tensorflow"]
     assert eta.START_SECONDS < seconds(base, 1.0) < seconds(base, 0.5) < seconds(base)
 
 
