@@ -28,7 +28,6 @@ from hostile_text import HOSTILE_NAME, assert_no_markup
 from record_factory import record
 
 from harness.reporting import ablation_findings, ablation_report
-from harness.reporting.ablation_tables import signed
 from harness.reporting.document import Figure, find
 from impls.recipes import LEARNED_POSITIONS
 
@@ -112,13 +111,6 @@ def test_limits_name_size_seeds_and_design() -> None:
     limits = "\n".join(ablation_findings.limits(factorial))
     assert "one at a time" not in limits
     assert "three fields" in limits
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.1234, "+0.123"), (-0.1234, "−0.123"), (0.0004, "0.000"), (-0.0001, "0.000"), (None, "–")]
-)
-def test_differences_have_a_sign_unless_they_round_to_zero(value: float | None, text: str) -> None:
-    assert signed(value, LOSS) == text
 
 
 def test_report_does_not_depend_on_the_order_of_records(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from speed_factory import FAILED, NOISE, OTHER, OURS, PLAIN
 
 from harness.reporting import plot_style, speed_findings, speed_plots, speed_report, speed_tables
 from harness.reporting.document import Figure, Table, find
-from harness.reporting.formatting import MISSING, significant_digits
+from harness.reporting.formatting import MISSING
 from harness.speed import speed_document
 from harness.speed.speed_document import SpeedDocument
 from harness.speed.timed_model import TrainingTimes
@@ -159,15 +159,6 @@ def test_the_stacked_bar_is_the_shares_end_to_end(document: SpeedDocument) -> No
     bars = sorted((bar.get_x(), bar.get_width()) for bar in plot.axes[0].patches)  # type: ignore[attr-defined]
     assert [width for _, width in bars] == pytest.approx([62.5, 12.5, 19, 4, 2])
     assert [start for start, _ in bars] == pytest.approx([0, 62.5, 75, 94, 98])
-
-
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [(0, "0.000"), (0.00123, "0.0012"), (0.08, "0.080"), (0.1234, "0.123"), (1.234, "1.23"), (12.34, "12.3"),
-     (123.4, "123"), (12_345.6, "12,346")],
-)  # fmt: skip
-def test_figures_have_the_digits_that_count(value: float, written: str) -> None:
-    assert significant_digits(value) == written
 
 
 # Words ----------------------------------------------------------------------------------------------------------------
