@@ -15,6 +15,9 @@ from worker_tasks import Crew, Task
 
 from harness.cli.main import main
 from harness.data import tokenizer_process
+from harness.execution.launcher import Outcome
+from harness.experiments.specs import RunSpec
+from harness.training import train
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +67,19 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def unchecked(offline: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `compare` use no corpus, and apply no rule of `check`, which synthetic records would not pass."""
     monkeypatch.setattr("harness.cli.compare._failures", lambda *_, **__: [])
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Execute the runs of commands in this process, and return a list to which the ids of executed runs are added."""
+    ids: list[str] = []
+
+    def execute(specs: Sequence[RunSpec], results: Path, **_: Any) -> Outcome:
+        ids.extend(spec.id for spec in specs)
+        return Outcome([train.run(spec, results) for spec in specs])
+
+    monkeypatch.setattr("harness.execution.local.execute", execute)
+    return ids
 
 
 @pytest.fixture

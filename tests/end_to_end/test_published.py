@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import math
+import os
 import re
 import shlex
 from pathlib import Path
@@ -46,7 +47,12 @@ def test_published_folder_holds_only_records_translations_and_counts(folder: Pat
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_published_runs_are_a_fair_comparison(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--results", str(folder)]) == 0, capsys.readouterr().out
+    """With the corpus, every score is also recomputed from the stored translations (C31)."""
+    code = main(["check", "--verbose", "--results", str(folder)])
+    output = capsys.readouterr().out
+    assert code == 0, output
+    if folder == CAPTIONS or os.environ.get("MULTI30K_DIR"):
+        assert f"C31 recomputed scores ok ({len(FOLDERS[folder])} runs" in re.sub(r" +", " ", output)
 
 
 def words_of(record: RunRecord) -> list[str]:
@@ -185,13 +191,6 @@ def test_results_page_repeats_the_ablation() -> None:
     effects = re.findall(r"[+−]?\d\.\d+ \([^)]+ to [^)]+\)", " ".join(section.split()))
     assert len(effects) == 8
     assert not [effect for effect in effects if effect not in page]
-
-
-@pytest.mark.usefixtures("multi30k_folder")
-def test_published_scores_are_reproduced(capsys: pytest.CaptureFixture[str]) -> None:
-    for folder, records in FOLDERS.items():
-        assert main(["score", "--results", str(folder)]) == 0
-        assert capsys.readouterr().out.count("every score agrees") == len(records)
 
 
 @pytest.mark.usefixtures("multi30k_folder")

@@ -128,7 +128,7 @@ def test_name_and_source_do_not_affect_equality(kind: Any) -> None:
     assert kind(dropout=0.25) != kind()
 
 
-def test_derived_sizes() -> None:
+def test_recipe_without_explicit_sizes_derives_them() -> None:
     assert Recipe().key_width == 32
     assert Recipe(head_width=6, heads=7).key_width == 6
     assert Recipe().epsilon == Recipe(norm="rms").epsilon == 1e-5
@@ -202,6 +202,23 @@ def test_unknown_variant_suggests_nearest() -> None:
 def test_unsupported_framework_raises(recipe: Any, framework: str) -> None:
     with pytest.raises(ValueError, match=f"framework '{framework}' has no '{recipe.family}': use"):
         impls.build(recipe, 10, 10, framework=framework)
+
+
+@pytest.mark.parametrize(
+    ("framework", "backend", "package"),
+    [
+        ("torch", None, "torch"),
+        ("keras", "tensorflow", "keras"),
+        ("keras", "tensorflow", "tensorflow"),
+        ("keras", "jax", "jax"),
+        ("keras", "torch", "torch"),
+    ],
+)
+def test_missing_package_of_a_framework_is_named(
+    framework: str, backend: str | None, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else name)
+    assert registry.missing(framework, backend) == f"{package!r} is not installed: {registry.INSTALL[package]}"
 
 
 def test_missing_framework_names_install_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from small_models import batch_of
 from torch.nn.functional import cross_entropy, linear
 
 import impls
+from harness.conformance.models_under_test import SIZES
 from impls import registry
 from impls.contract import SOS, Batch, Recipe, Seq2SeqModel, Training, TransformerRecipe
 from impls.pytorch import cpu_kernels
@@ -196,6 +198,7 @@ def test_torch_variants_except_plain_use_output_loss(monkeypatch: pytest.MonkeyP
     names = [name for name in registry.names() if name != "plain"]
     for name in names:
         recipe = registry.recipe(name)
-        model = impls.build(recipe, *vocabularies(recipe), training=registry.training(name))
+        small: dict[str, Any] = SIZES[recipe.family]
+        model = impls.build(replace(recipe, **small), *vocabularies(recipe), training=registry.training(name))
         model.train_step(random_batch(0), 1e-3)
     assert len(calls) == len(names)

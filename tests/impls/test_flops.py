@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
+from small_models import batch_of_lengths
 
 from impls import flops, registry, weights
-from impls.contract import PAD, SOS, Batch, TransformerRecipe
-
-
-def batch(*lengths: tuple[int, int]) -> Batch:
-    """Return a padded batch with these numbers of source and target tokens per sentence."""
-    sources, targets = zip(*lengths, strict=True)
-    source, target = (
-        np.where(np.arange(max(counts) + extra) < np.array(counts)[:, None], 5, PAD).astype(np.int32)
-        for counts, extra in ((sources, 2), (targets, 1))
-    )
-    target_in, target_out = target.copy(), target.copy()
-    target_in[:, 0], target_out[:, -1] = SOS, PAD
-    return Batch(source, target_in, target_out)
+from impls.contract import TransformerRecipe
 
 
 def test_tokens_of_padded_batches_exclude_padding() -> None:
-    tokens = flops.count_tokens([batch((3, 2), (1, 4))])
+    tokens = flops.count_tokens([batch_of_lengths((3, 2), (1, 4))])
     assert tokens == flops.Tokens(
         sentence=2, source=4, target=6, source_pairs=9 + 1, causal_pairs=3 + 10, cross_pairs=6 + 4
     )
-    assert flops.count_tokens([batch((3, 2)), batch((1, 4))]) == tokens
+    assert flops.count_tokens([batch_of_lengths((3, 2)), batch_of_lengths((1, 4))]) == tokens
 
 
 def test_operations_of_a_small_recipe_equal_a_count_by_hand() -> None:

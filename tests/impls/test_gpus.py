@@ -6,7 +6,7 @@ import argparse
 import io
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from small_runs import spec
@@ -27,6 +27,8 @@ case "$*" in
 *) echo 'The first GPU';;
 esac
 """
+
+GPUS = ["GPU-one", "GPU-two"]
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -103,37 +105,35 @@ def test_jobs_default_to_number_of_gpus(
     assert (executed["jobs"], executed["gpus"]) == (jobs, gpus)
 
 
-@pytest.mark.parametrize(
-    ("device", "gpus", "expected"),
-    [
-        ("cuda", ["GPU-one", "GPU-two"], ["GPU-one", "GPU-two"] * 2),
-        ("cuda", ["GPU-one"], ["all"] * 4),
-        ("cuda:1", ["GPU-one", "GPU-two"], ["all"] * 4),
-        ("cpu", ["GPU-one", "GPU-two"], ["all"] * 4),
-    ],
-)
-def test_run_gets_least_busy_gpu(
-    device: str, gpus: list[str], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four runs start at once; each logs the GPUs that are visible to it."""
+def test_run_sees_only_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three runs start at once; each logs the GPUs that are visible to it."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    specs = [spec("counting_model:build_logging_gpus", device=device, seed=seed) for seed in range(4)]
-    outcome = local.execute(specs, tmp_path, jobs=4, stream=io.StringIO(), gpus=gpus)
-    assert [record.status for record in outcome.records] == ["completed"] * 4
+    devices = ("cuda", "cuda", "cpu")
+    specs = [spec("counting_model:build_logging_gpus", device=device, seed=seed) for seed, device in enumerate(devices)]
+    outcome = local.execute(specs, tmp_path, jobs=3, stream=io.StringIO(), gpus=GPUS)
+    assert [record.status for record in outcome.records] == ["completed"] * 3
     logs = [run_store.log_path(tmp_path, run.id).read_text() for run in specs]
-    assert [re.findall(r"^visible GPUs: (.*)$", log, re.MULTILINE) for log in logs] == [[gpu] for gpu in expected]
+    visible = [re.findall(r"^visible GPUs: (.*)$", log, re.MULTILINE) for log in logs]
+    assert visible == [["GPU-one"], ["GPU-two"], ["all"]]
 
 
-def test_gpu_is_freed_after_run(tmp_path: Path) -> None:
-    gpus = ["GPU-one", "GPU-two"]
-    local_launcher = local.LocalLauncher(specs=[], results=tmp_path, stream=io.StringIO(), gpus=gpus)
-    worker: Any = None
+def launcher_with(gpus: list[str], results: Path) -> local.LocalLauncher:
+    return local.LocalLauncher(specs=[], results=results, stream=io.StringIO(), gpus=gpus)
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("cuda", GPUS[:1]), ("cuda:1", GPUS), ("cpu", GPUS)])
+def test_least_busy_gpu_without_a_choice_is_none(device: str, gpus: list[str], tmp_path: Path) -> None:
+    assert launcher_with(gpus, tmp_path).least_busy_gpu(spec(device=device)) is None
+
+
+def test_least_busy_gpu_has_the_fewest_runs_in_progress(tmp_path: Path) -> None:
+    local_launcher, worker = launcher_with(GPUS, tmp_path), cast(Any, None)
     run = spec(device="cuda")
 
     def process(gpu: str) -> RunProcess:
         return RunProcess(spec=run, worker=worker, started=0.0, last_event=0.0, gpu=gpu)
 
-    for busy, expected in (([], "GPU-one"), (["GPU-one"], "GPU-two"), (["GPU-two"], "GPU-one"), (gpus, "GPU-one")):
+    for busy, expected in (([], "GPU-one"), (["GPU-one"], "GPU-two"), (["GPU-two"], "GPU-one"), (GPUS, "GPU-one")):
         local_launcher.running = {gpu: process(gpu) for gpu in busy}
         assert local_launcher.least_busy_gpu(run) == expected
     local_launcher.running["more"] = process("GPU-one")

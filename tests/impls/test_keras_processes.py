@@ -61,6 +61,7 @@ atexit.register(write_loaded)
 
 
 FRAMEWORKS = [pytest.param(name, marks=[pytest.mark.slow] * (name in ("jax", "keras-torch"))) for name in CHOICES]
+TORCH_OR_SLOW = [pytest.param(name, marks=[pytest.mark.slow] * (name != "torch")) for name in CHOICES]
 
 
 @dataclass(frozen=True)
@@ -112,12 +113,33 @@ def runs(folder: Path) -> Runs:
     return lru_cache(lambda name: train(folder / name, name))
 
 
+@pytest.fixture(scope="module")
+def bench(folder: Path) -> Result:
+    """Return the runs of both frameworks that `bench` has made."""
+    words = ("--variant", "learned_positions", "--framework", "torch", "--framework", "keras", "--seed", "0")
+    return run_command(folder / "bench", "bench", "--suite", "quick", *words, *SMALL, "--results", "results")
+
+
+@pytest.fixture(scope="module")
+def records(runs: Runs, bench: Result) -> Callable[[str], tuple[RunRecord, RunRecord]]:
+    """Return a function that gives the record of a framework, and that of torch from the same command."""
+
+    def of(name: str) -> tuple[RunRecord, RunRecord]:
+        if name in ("torch", "tensorflow"):
+            by_backend = {record.environment["backend"]: record for record in bench.records}
+            return by_backend[name], by_backend["torch"]
+        return runs(name).records[0], runs("torch").records[0]
+
+    return of
+
+
 def frameworks_of(name: str) -> set[str]:
     return {"torch"} if name == "torch" else {"keras", name.removeprefix("keras-")}
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", TORCH_OR_SLOW)
 def test_training_process_loads_one_framework(name: str, runs: Runs) -> None:
+    """By default torch; `bench` below trains with Keras in a process like that of `run`."""
     result = runs(name)
     assert result.code == 0, result.error
     assert frameworks_of(name) in result.loaded
@@ -125,8 +147,10 @@ def test_training_process_loads_one_framework(name: str, runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_record_has_framework_and_compilation_time(name: str, runs: Runs) -> None:
-    (record,) = runs(name).records
+def test_record_has_framework_and_compilation_time(
+    name: str, records: Callable[[str], tuple[RunRecord, RunRecord]]
+) -> None:
+    record, _ = records(name)
     assert record.status == "completed"
     assert record.environment["framework"] == ("torch" if name == "torch" else "keras")
     assert record.environment["backend"] == name.removeprefix("keras-")
@@ -141,8 +165,8 @@ def test_record_has_framework_and_compilation_time(name: str, runs: Runs) -> Non
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS[1:])
-def test_keras_and_torch_train_on_same_inputs(name: str, runs: Runs) -> None:
-    (record,), (torch_record,) = runs(name).records, runs("torch").records
+def test_keras_and_torch_train_on_same_inputs(name: str, records: Callable[[str], tuple[RunRecord, RunRecord]]) -> None:
+    record, torch_record = records(name)
     for part in ("files", "source_vocabulary", "target_vocabulary", "tokenised", "stream", "weights"):
         assert record.fingerprints[part] == torch_record.fingerprints[part], part
     assert record.sizes == torch_record.sizes
@@ -152,29 +176,15 @@ def test_keras_and_torch_train_on_same_inputs(name: str, runs: Runs) -> None:
     assert record.id != torch_record.id
 
 
-def test_bench_with_both_frameworks_separates_processes(folder: Path) -> None:
-    words = ("--variant", "learned_positions", "--framework", "torch", "--framework", "keras", "--seed", "0")
-    result = run_command(folder / "bench", "bench", "--suite", "quick", *words, *SMALL, "--results", "results")
-    assert result.code == 0, result.error
-    assert {record.environment["backend"] for record in result.records} == {"torch", "tensorflow"}
-    assert len({json.dumps(record.fingerprints["weights"], sort_keys=True) for record in result.records}) == 1
-    assert len({record.fingerprints["stream"] for record in result.records}) == 1
-    assert {"torch"} in result.loaded
-    assert {"keras", "tensorflow"} in result.loaded
-    assert not [loaded for loaded in result.loaded if len(loaded & COMPUTES) > 1]
+def test_bench_with_both_frameworks_separates_processes(bench: Result) -> None:
+    assert bench.code == 0, bench.error
+    assert {record.environment["backend"] for record in bench.records} == {"torch", "tensorflow"}
+    assert {"torch"} in bench.loaded
+    assert {"keras", "tensorflow"} in bench.loaded
+    assert not [loaded for loaded in bench.loaded if len(loaded & COMPUTES) > 1]
 
 
-@pytest.mark.parametrize(
-    ("name", "hidden"),
-    [
-        ("torch", "torch"),
-        ("tensorflow", "keras"),
-        ("tensorflow", "tensorflow"),
-        ("jax", "keras"),
-        ("jax", "jax"),
-        ("keras-torch", "torch"),
-    ],
-)
+@pytest.mark.parametrize(("name", "hidden"), [("torch", "torch"), ("tensorflow", "keras"), ("jax", "jax")])
 def test_missing_package_names_install_command(name: str, hidden: str, tmp_path: Path) -> None:
     result = train(tmp_path / "run", name, (hidden,))
     assert result.code == 2
@@ -185,8 +195,9 @@ def test_missing_package_names_install_command(name: str, hidden: str, tmp_path:
     assert not result.records
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", TORCH_OR_SLOW)
 def test_framework_trains_without_the_others(name: str, folder: Path) -> None:
+    """By default only torch: that no process of another run loads a second framework is tested above."""
     hidden = tuple(sorted((COMPUTES | {"keras"}) - frameworks_of(name)))
     result = train(folder / f"{name} alone", name, hidden)
     assert result.code == 0, result.error

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from interrupted_runs import interrupted
 from small_models import BASE, FAMILIES, SOURCE_VOCABULARY_SIZE, TARGET_VOCABULARY_SIZE, build, subject
 from small_runs import spec
 
@@ -23,8 +24,6 @@ from harness.experiments.overrides import overridden
 from harness.experiments.serialization import to_json
 from harness.experiments.specs import spec_from_json
 from harness.processes import machine
-from harness.processes.progress import Event
-from harness.processes.signals import SignalGuard
 from harness.speed.matmul_peak import Products
 from harness.training import load, run_progress, train
 from harness.training.self_check import check_model
@@ -212,14 +211,9 @@ def test_interrupted_medium_run_resumes_to_the_same_bits(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_progress, "EVENT_SECONDS", 0.0)
-    run, guard = replace(RUN, matmul_precision="medium"), SignalGuard()
+    run = replace(RUN, matmul_precision="medium")
     straight = train.run(run, tmp_path / "straight")
-
-    def interrupt(event: Event) -> None:
-        if event.stage == "training" and event.updates == 10 and not event.remark:
-            guard.receive(15)
-
-    assert train.run(run, tmp_path, progress=interrupt, guard=guard).status == "interrupted"
+    interrupted(run, tmp_path, 10)
     resumed = train.run(run, tmp_path)
     assert resumed.environment["resumed_after_updates"] == [10]
     assert resumed.fingerprints == straight.fingerprints

@@ -165,14 +165,6 @@ def test_reorder_unknown_state_is_refused() -> None:
         select_rows(("state",), torch.zeros(1, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("name", ["LstmAttention", "MODULE"])
-def test_module_or_class_as_variant_mentions_wrap(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["laws", "--fast", "--variant", f"test_wrapped_module:{name}"]) == 2
-    error = capsys.readouterr().err.strip()
-    assert "\n" not in error
-    assert "impls.wrap" in error
-
-
 def test_example_builder_passes_dropout_on() -> None:
     module: Any = build(*SIZES, dropout=0.0, **SETTINGS)
     assert module.module.user.dropout.p == 0.0

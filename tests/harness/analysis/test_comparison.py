@@ -117,7 +117,7 @@ def test_missing_statistics_of_sentences_are_reported(variant_pair: Path) -> Non
     assert "Intervals cover other seeds, not other test sentences." in comparison.remarks
 
 
-def test_diverged_run_is_reported_and_its_difference_unknown(variant_pair: Path) -> None:
+def test_compare_diverged_run_is_reported_and_its_difference_unknown(variant_pair: Path) -> None:
     save_record(variant_pair, SECOND, 1, status="diverged", reason="loss is not finite", scores={"bleu_sacre": None})
     report = text(variant_pair)
     assert "Did not complete: B, seed 1: diverged after 10 epochs: loss is not finite." in report

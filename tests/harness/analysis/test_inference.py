@@ -28,19 +28,6 @@ def table(rows: int, seeds: int, seed: int = 0, scales: Array | float = 1.0) -> 
 # Formulas -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 8])
-def test_infer_single_pair_is_the_paired_t_test(seeds: int) -> None:
-    first, second = table(2, seeds, 4)
-    inferred = infer(np.stack([first, second]), PAIR)
-    expected = scipy.stats.ttest_rel(first, second)
-    assert inferred.estimate[0] == pytest.approx((first - second).mean())
-    assert inferred.p[0] == pytest.approx(expected.pvalue)
-    low, high = expected.confidence_interval(0.95)
-    half = inferred.half_width(0.95)[0]
-    assert (inferred.estimate[0] - half, inferred.estimate[0] + half) == (pytest.approx(low), pytest.approx(high))
-    assert inferred.degrees[0] == seeds - 1
-
-
 def test_infer_sentence_variance_adds_variance_and_degrees() -> None:
     values = table(2, 4)
     without, with_sentences = infer(values, PAIR), infer(values, PAIR, np.array([0.5]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -20,6 +22,15 @@ def test_detectable_difference_has_a_power_of_80_percent(degrees: int, compariso
 
 def test_detectable_with_many_degrees_is_normal() -> None:
     assert detectable(1.0, 1e9, 1) == pytest.approx(1.959964 + 0.841621, abs=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "seed_degrees"), [(3, 3), (7, 6 * 3)])
+def test_detectable_with_combines_the_variances_of_four_seeds_and_of_sentences(rows: int, seed_degrees: int) -> None:
+    noise = DifferenceNoise(run_variance=0.3**2, degrees=12, sentence_variance=0.1**2)
+    from_seeds = 2 * 0.3**2 / 4
+    total = from_seeds + 0.1**2
+    degrees = seed_degrees * (total / from_seeds) ** 1.2
+    assert detectable_with(noise, 4, rows, 21) == pytest.approx(detectable(math.sqrt(total), degrees, 21))
 
 
 def test_seeds_needed_is_the_smallest_number_that_detects_the_difference() -> None:

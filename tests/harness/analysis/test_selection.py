@@ -46,7 +46,7 @@ def test_variant_with_several_rows_is_refused_with_names_for_each(variant_pair: 
         assert str(side.records[0].spec.updates).lower() == updates_text
 
 
-def test_default_row_is_comparable_of_the_own_recipe_in_torch_and_trained_alike(variant_pair: Path) -> None:
+def test_find_variant_with_several_rows_chooses_the_controlled_torch_runs(variant_pair: Path) -> None:
     base = record(FIRST, 0)
     changes: list[dict[str, Any]] = [
         {"updates": 5},

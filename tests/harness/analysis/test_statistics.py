@@ -77,6 +77,7 @@ def test_compare_rows_without_sentences_is_the_paired_t_test(n: int) -> None:
     assert (difference.low, difference.high) == (pytest.approx(low), pytest.approx(high))
     assert difference.basis == "seeds"
     assert difference.standard_error == pytest.approx(np.std(np.subtract(first, second), ddof=1) / math.sqrt(n))
+    assert difference.degrees == n - 1
 
 
 def test_compare_rows_sentence_noise_shared_by_seeds_adds_its_variance() -> None:

@@ -104,6 +104,7 @@ def test_check_without_corpus_reads_each_file_once(valid: Path, monkeypatch: pyt
         monkeypatch.setattr(run_store, name, functools.partial(load, name, getattr(run_store, name)))
     report = rules.check(valid, with_corpus=False)
     assert not report.failed
+    assert {run_store.HYPOTHESES, run_store.SENTENCES, run_store.ATTENTION} <= {path.name for path in hashed}
     weights = [path for path in hashed if path.name.startswith("weights")]
     assert all(count == 1 for path, count in hashed.items() if path not in weights), hashed
     assert set(loaded.values()) == {4}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ablation_factory import tiny_options
 
 from harness.cli import ablate, bench
 from harness.cli.main import main, parser
-from harness.execution import local
 from harness.experiments.specs import RunSpec
 from harness.storage import run_store
 
@@ -64,7 +62,7 @@ def test_base_can_be_an_external_recipe() -> None:
 
 
 def test_grid_is_reported_and_only_missing_runs_are_run_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    executed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = ["ablate", *TINY, "--field", "norm_order", "--seed", "0"]
     assert main(line) == 0
@@ -78,14 +76,7 @@ def test_grid_is_reported_and_only_missing_runs_are_run_again(
     records = {record.spec.recipe.norm_order: record for record in run_store.records(results)}  # type: ignore[union-attr]
     assert [record.status for record in records.values()] == ["completed"] * 2
     run_store.remove_record(results, records["pre"].id)
-    executed: list[str] = []
-    execute = local.execute
-
-    def note_and_execute(specs: list[RunSpec], *arguments: Any, **options: Any) -> Any:
-        executed.extend(spec.id for spec in specs)
-        return execute(specs, *arguments, **options)
-
-    monkeypatch.setattr("harness.execution.local.execute", note_and_execute)
+    executed.clear()
     assert main(line) == 0
     assert "1 of them finished earlier and are not run again." in capsys.readouterr().out
     assert executed == [records["pre"].id]

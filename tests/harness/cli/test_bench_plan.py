@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pages_factory
 import pytest
+import scipy.special
 from command_line import Refused
 from record_factory import record
 
@@ -18,6 +20,7 @@ from harness.analysis.power import estimate_noise
 from harness.cli import bench, seed_plan
 from harness.cli.main import main, parser
 from harness.experiments.suites import SUITES, VARIANTS
+from harness.processes.progress import duration
 from harness.storage import run_store
 from impls import registry
 
@@ -96,6 +99,7 @@ def test_plan_prints_seeds_and_time_and_runs_nothing(tmp_path: Path, capsys: pyt
         assert match
         needed[difference] = int(match[1])
         assert int(match[2]) == 2 * needed[difference]
+        assert match[3] == duration(600.0 * int(match[2]))
         assert "2 rows over 4 seeds" in output
         assert "The variance due to other test sentences is unknown and not included." in output
         assert "Nothing was run." in output
@@ -124,8 +128,31 @@ def test_estimate_has_the_noise_of_paired_seeds_and_sentences(tmp_path: Path) ->
     estimate = estimate_noise(records, "bleu_sacre", sentences, method=Method(resamples=100))
     assert estimate is not None
     assert (estimate.rows, estimate.seeds, estimate.with_sentences, estimate.paired) == (3, 3, True, True)
+    bleu = np.reshape([record.scores["bleu_sacre"] or 0.0 for record in records], (3, 3))
+    logits = scipy.special.logit(bleu / 100)
+    residuals = logits - logits.mean(axis=1, keepdims=True) - logits.mean(axis=0) + logits.mean()
+    assert estimate.noise.run_variance == pytest.approx((residuals**2).sum() / 4)
     assert estimate.noise.degrees == 4
+    assert estimate.level == pytest.approx(np.median(bleu.mean(axis=1)))
     one_row = [record for record in records if record.spec.variant == "paper"]
     estimate = estimate_noise(one_row, "bleu_sacre", sentences)
     assert estimate is not None
     assert (estimate.paired, estimate.with_sentences, estimate.noise.degrees) == (False, False, 2)
+    assert estimate.noise.run_variance == pytest.approx(logits[1].var(ddof=1))
+    assert estimate.noise.sentence_variance == 0
+
+
+def test_estimate_includes_the_variance_of_sentences_that_all_seeds_share() -> None:
+    generator, tokens = np.random.default_rng(0), np.full(200, 10, np.int32)
+    harder_for_paper, records, stored = 5 * generator.normal(size=200), [], {}
+    for variant, effect in (("learned_positions", 0.0), ("paper", harder_for_paper)):
+        for seed in range(3):
+            run, nats = record(variant, seed), 15 + effect + 0.1 * generator.normal(size=200)
+            stored[run.id] = {"nats": nats, "tokens": tokens}
+            scores = {**run.scores, "test_perplexity": math.exp(nats.sum() / tokens.sum())}
+            records.append(replace(run, scores=scores))
+    estimate = estimate_noise(records, "test_perplexity", lambda run: stored[run.id])
+    assert estimate is not None
+    assert estimate.with_sentences
+    of_losses = (harder_for_paper / 10).var() / 200
+    assert estimate.noise.sentence_variance == pytest.approx(of_losses, rel=0.2)

@@ -17,10 +17,6 @@ from harness.storage import run_store
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 
-def test_unknown_side_is_one_line(variant_pair: Path, refused: Refused) -> None:
-    refused(["compare", FIRST, "conv_fnn", "--results", str(variant_pair)], "did you mean 'conv_ffn'?")
-
-
 def test_differences_are_refused_until_each_is_allowed(
     variant_pair: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,22 +1,18 @@
-"""Values of options, help, and short names of runs."""
+"""Values of options, and help."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import commands
 
 import harness
 from harness.cli import options
 from harness.cli.main import main, parser
-from harness.experiments import suites
-from harness.experiments.overrides import overridden
-from harness.experiments.run_names import run_names
-from harness.experiments.specs import DataSpec, RunSpec
 
 
 @pytest.mark.parametrize(
@@ -44,11 +40,6 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == f"bakeoff {harness.__version__}\n"
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
-    (action,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
-    return dict(action.choices)
-
-
 @pytest.mark.parametrize("command", commands().values(), ids=list(commands()))
 def test_every_option_has_help_with_its_default(command: argparse.ArgumentParser) -> None:
     formatter = command.formatter_class(command.prog)
@@ -69,26 +60,3 @@ def test_help_of_every_command_has_three_examples_that_parse(name: str) -> None:
     for example in examples:
         assert shlex.split(example)[0] == name
         parser().parse_args(shlex.split(example))
-
-
-def spec(*settings: str, seed: int = 0, variant: str = "learned_positions") -> RunSpec:
-    base = suites.spec(suites.SUITES["standard"], variant, budget="controlled", seed=seed, data=DataSpec())
-    return overridden(base, settings)
-
-
-def test_run_names_have_what_differs_from_most_runs_and_the_seed() -> None:
-    runs = [spec(), spec(seed=1), spec("recipe.norm=rms"), spec("recipe.norm=none", "recipe.activation=silu")]
-    runs += [spec("recipe.activation=gelu")]
-    assert run_names(runs) == [
-        "learned_positions s0",
-        "learned_positions s1",
-        "norm=rms s0",
-        "norm=none activation=silu s0",
-        "activation=gelu s0",
-    ]
-
-
-def test_run_names_of_several_variants_begin_with_them() -> None:
-    assert run_names([spec(), replace(spec(variant="paper"), seed=3)]) == ["learned_positions s0", "paper s3"]
-    assert run_names([spec()]) == ["learned_positions s0"]
-    assert run_names([]) == []

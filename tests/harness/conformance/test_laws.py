@@ -1,6 +1,6 @@
 """The laws hold for every variant and every value of every recipe, and each law detects its planted faults.
 
-By default the laws run on the combined recipes, on small batches and on one family; the full matrix is slow.
+By default the laws run on the combined recipes and on the variants, on small batches; the full matrix is slow.
 """
 
 from __future__ import annotations
@@ -74,12 +74,19 @@ def failures(law_results: list[LawResult]) -> list[str]:
     return [str(result) for result in law_results if not result.passed]
 
 
+def assert_detected(law_results: list[LawResult]) -> None:
+    """Assert that a single law fails because of what it found, not because the fault raises an error."""
+    (result,) = law_results
+    assert not result.passed
+    assert "Error" not in result.detail.split(":")[0], result.detail
+
+
 def slow_unless(names: Iterable[str], default: Container[str]) -> list[Any]:
     """Return a parameter for each name, marked slow unless it is one of `default`."""
     return [pytest.param(name, marks=[] if name in default else [pytest.mark.slow]) for name in names]
 
 
-@pytest.mark.parametrize("name", slow_unless(RECIPES, (*combinations(), *FAMILIES, THREE_RATES)))
+@pytest.mark.parametrize("name", slow_unless(RECIPES, (*combinations(), THREE_RATES)))
 def test_recipe_obeys_every_law_on_small_batches(name: str) -> None:
     assert not failures(results(RECIPES[name], fast=True))
 
@@ -106,9 +113,9 @@ def test_variant_resumes_in_a_new_process(variant: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["EXTERNAL_RECIPE", "external_builder", "builder_without_dropout"])
-def test_external_variant_obeys_every_law(name: str) -> None:
-    law_results = list(for_variant(f"test_laws:{name}", fast=True))
-    assert not failures(law_results)
+def test_external_variant_with_dropout_is_tested_for_it(name: str) -> None:
+    law_results = list(for_variant(f"test_laws:{name}", laws={1, 14}, fast=True))
+    assert [result.passed for result in law_results] == [True, True]
     dropout_tested = "not tested" not in law_results[-1].detail
     assert dropout_tested is (name != "builder_without_dropout")
 
@@ -122,7 +129,7 @@ def test_external_variant_with_fixed_dropout_fails_law_1_with_advice() -> None:
 @pytest.mark.parametrize("family", slow_unless(FAMILIES, ["base"]))
 @pytest.mark.parametrize(("number", "fault"), FAULTS, ids=[fault.__name__ for _, fault in FAULTS])
 def test_law_detects_its_planted_fault(number: int, fault: type, family: str) -> None:
-    assert not all(result.passed for result in results(FAMILIES[family], fault, {number}, fast=True))
+    assert_detected(results(FAMILIES[family], fault, {number}, fast=True))
 
 
 @pytest.mark.parametrize(
@@ -130,9 +137,7 @@ def test_law_detects_its_planted_fault(number: int, fault: type, family: str) ->
 )
 @pytest.mark.parametrize(("number", "fault"), REALISTIC_FAULTS, ids=[fault.__name__ for _, fault in REALISTIC_FAULTS])
 def test_law_detects_faults_of_large_batches_long_sentences_and_updates(number: int, fault: type, fast: bool) -> None:
-    (result,) = results(BASE, fault, {number}, fast=fast)
-    assert not result.passed
-    assert "Error" not in result.detail.split(":")[0], "the law must detect the fault, not crash on it"
+    assert_detected(results(BASE, fault, {number}, fast=fast))
 
 
 def test_every_law_has_a_fault() -> None:
@@ -145,8 +150,7 @@ def test_every_law_has_a_fault() -> None:
 @pytest.mark.parametrize("search", SEARCHES + REALISTIC_SEARCHES, ids=lambda search: search.__name__)
 def test_law_12_detects_wrong_searches(search: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_laws, "translate", search)
-    (result,) = results(BASE, numbers={12})
-    assert not result.passed
+    assert_detected(results(BASE, numbers={12}, fast=True))
 
 
 @pytest.mark.parametrize(("sentences", "longest"), [(20, 3), (20, 14), (20, 24), (64, 3), (64, 14), (64, 40)])

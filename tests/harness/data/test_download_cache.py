@@ -157,7 +157,7 @@ def test_fetch_concurrent_processes_share_one_download(
 
 
 @posix
-def test_fetch_killed_process_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+def test_fetch_after_a_killed_process_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     monkeypatch.setenv("BAKEOFF_MULTI30K_URLS", server.serve("stalling", whole, stall))
     server.answers["/stalling/val.de.gz"] = [stall(b"")]
     first = loading()

@@ -302,7 +302,7 @@ def test_fetch_all_files_share_a_time_limit(monkeypatch: pytest.MonkeyPatch, ser
         corpora.load(DataSpec())
     assert time.monotonic() - started < 1.5 + MARGIN
     cached = sorted(path.name for path in (cache.folder() / "multi30k").iterdir())
-    assert cached == ["train.de", "train.en"], "what has come is kept, and the next try goes on from there"
+    assert cached == ["train.de", "train.en"], "files that have arrived are kept for the next attempt"
 
 
 def test_fetch_limits_are_as_documented(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -117,8 +117,7 @@ def test_beam_search_wide_enough_finds_the_best_sentence(unknown: Any, words: Wo
 
 
 @pytest.mark.parametrize("unknown", ["never", "allowed"])
-@pytest.mark.parametrize("formula", FORMULAS)
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
+@pytest.mark.parametrize(("alpha", "formula"), [(0.0, "wu"), (0.6, "wu"), (0.6, "power"), (1.5, "wu"), (1.5, "power")])
 @pytest.mark.parametrize("beam", [1, 2, 3, 5])
 def test_beam_search_early_stopping_and_batching_change_nothing(
     beam: int, alpha: float, formula: Any, unknown: Any

@@ -89,7 +89,7 @@ def test_runs_are_started_once_and_their_records_returned(kind: type[InstantLaun
     assert not list(tmp_path.glob(f"*/{locks.LOCK}"))
 
 
-def test_at_most_so_many_runs_are_in_progress(tmp_path: Path) -> None:
+def test_launcher_has_at_most_the_given_number_of_runs_in_progress(tmp_path: Path) -> None:
     in_progress = []
 
     def finish(results: Path, run: RunSpec) -> RunRecord:

@@ -23,7 +23,6 @@ from harness.experiments.ablation_grids import Grid
 from harness.experiments.specs import RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.training import train
 from impls.contract import Training
 
 pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
@@ -110,20 +109,6 @@ def test_tuned_run_differs_in_the_rate_only() -> None:
 
 
 # The command ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def executed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """Execute runs in this process, and return a list to which the ids of executed runs are added."""
-    ids: list[str] = []
-
-    def execute(specs: Sequence[RunSpec], results: Path, **_: Any) -> Outcome:
-        ids.extend(spec.id for spec in specs)
-        return Outcome([train.run(spec, results) for spec in specs])
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.execution.local.execute", execute)
-    return ids
 
 
 def stored() -> dict[str, list[RunRecord]]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from small_runs import TINY, spec
 
+from harness.experiments.overrides import overridden
 from harness.experiments.run_names import run_names
 
 
@@ -24,3 +25,23 @@ def test_run_names_leave_out_settings_that_follow_from_the_budget() -> None:
     assert run_names([controlled, source]) == ["budget=controlled s0", "budget=source s0"]
     other = replace(source, training=replace(source.training, peak_rate=0.25))
     assert run_names([controlled, source, other])[1:] == ["peak_rate=0.5 s0", "peak_rate=0.25 s0"]
+
+
+def test_run_names_have_what_differs_from_most_runs_and_the_seed() -> None:
+    base = spec("learned_positions", TINY)
+    settings = (["recipe.norm=rms"], ["recipe.norm=none", "recipe.activation=silu"], ["recipe.activation=gelu"])
+    runs = [base, replace(base, seed=1), *(overridden(base, changes) for changes in settings)]
+    assert run_names(runs) == [
+        "learned_positions s0",
+        "learned_positions s1",
+        "norm=rms s0",
+        "norm=none activation=silu s0",
+        "activation=gelu s0",
+    ]
+
+
+def test_run_names_of_several_variants_begin_with_them() -> None:
+    base = spec("learned_positions", TINY)
+    assert run_names([base, replace(base, variant="paper", seed=3)]) == ["learned_positions s0", "paper s3"]
+    assert run_names([base]) == ["learned_positions s0"]
+    assert run_names([]) == []

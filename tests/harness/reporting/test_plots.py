@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hostile_text import HOSTILE_NAME
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
@@ -50,15 +51,12 @@ def is_drawn(image: Any) -> bool:
     return bool(ink.mean() > 0.005) and len(np.unique(image[::2, ::2].sum(-1).round(2))) > 4
 
 
-HOSTILE = "evil.mod:$\\frac{x}_y$_a_|<b>`t`|[l](http://x.y)"
-
-
 MANY = [record(variant) for variant in RECIPES]
 AWKWARD = [
     broken(record("paper")),
     broken(record("conv_ffn", seed=1), "diverged", curve=record("conv_ffn").curve[:2]),
     record("learned_positions", training=replace(TUTORIAL, epochs=1)),
-    record(HOSTILE),
+    record(HOSTILE_NAME),
     record("a_company.with.a.very.long.path.to.its_models:AND_A_VERY_LONG_NAME_OF_A_VARIANT"),
     record(recipe=replace(RECIPES["learned_positions"], dropout=0.3)),
 ]
@@ -292,7 +290,7 @@ def test_row_styles_repeat_after_all_combinations_are_used() -> None:
 
 
 def test_hostile_labels_are_no_formulas() -> None:
-    picture = run_plots.scores(rows([record(HOSTILE)]), [HOSTILE], ["bleu_sacre"])
+    picture = run_plots.scores(rows([record(HOSTILE_NAME)]), [HOSTILE_NAME], ["bleu_sacre"])
     (label,) = picture.axes[0].get_yticklabels()
     assert "$" in label.get_text()
     assert not label.get_parse_math()

@@ -1,4 +1,4 @@
-"""The HTML report on synthetic records: its sections, its size, what it may hold, and that it is the same each time."""
+"""The HTML report on synthetic records: its sections, size and content, and that equal records give equal bytes."""
 
 from __future__ import annotations
 

@@ -6,22 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_models import batch_of_lengths
 
 from harness.speed import matmul_peak
 from impls import flops
-from impls.contract import PAD, SOS, Batch, TransformerRecipe
-
-
-def batch(*lengths: tuple[int, int]) -> Batch:
-    """Return padded sentences with these numbers of source tokens and target words."""
-    source = np.full((len(lengths), max(source for source, _ in lengths) + 2), PAD, np.int32)
-    target = np.full((len(lengths), max(target for _, target in lengths) + 1), PAD, np.int32)
-    for row, (source_length, target_length) in enumerate(lengths):
-        source[row, :source_length], target[row, :target_length] = 5, 5
-    target_in = target.copy()
-    target_in[:, 0] = SOS
-    target[:, -1] = PAD
-    return Batch(source, target_in, target)
+from impls.contract import TransformerRecipe
 
 
 @pytest.mark.parametrize("library", ["torch", "numpy"])
@@ -45,7 +34,7 @@ def test_products_timed_are_those_counted(library: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(matmul_peak, "library", lambda: library)
     recipe, batches = (
         TransformerRecipe(width=8, layers=2, heads=2, ffn_width=12),
-        [batch((3, 2)), batch((1, 4), (2, 2))],
+        [batch_of_lengths((3, 2)), batch_of_lengths((1, 4), (2, 2))],
     )
     products = matmul_peak.Products(recipe, (7, 11), batches, "cpu", "float32")
     products.multiply()

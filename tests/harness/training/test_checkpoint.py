@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from interrupted_runs import interrupted
 from killed_runs import Forker, fresh, generations, moments, outcome, tiny
@@ -19,9 +18,7 @@ from harness.storage import checkpoint_files
 from harness.training import run_progress, train
 from impls import registry
 
-ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(2.5), "c": np.array(True)}
 CHECKPOINT_SECONDS = (0.0, 0.001, 0.02, 0.1)
-LONGEST_SECONDS = {"torch": 60.0, "keras": 180.0}
 
 # Random kills: variants x 4 cases x 6 kills, 2 x 11 for Keras, and 10 of new processes.
 FORKED = [(variant, "torch", number, 6) for variant in registry.names() for number in range(4)]
