@@ -22,13 +22,13 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from harness.experiments.run_names import flat_settings, run_names
 from harness.experiments.specs import RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.text import brief
+from harness.text import brief, did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +91,13 @@ class Runs:
     def __iter__(self) -> Iterator[TrainedRun]:
         return (TrainedRun(record, self.results) for record in self.records)
 
-    def __getitem__(self, index: int) -> TrainedRun:
+    @overload
+    def __getitem__(self, index: int) -> TrainedRun: ...
+    @overload
+    def __getitem__(self, index: slice) -> Runs: ...
+    def __getitem__(self, index: int | slice) -> TrainedRun | Runs:
+        if isinstance(index, slice):
+            return Runs(self.records[index], self.results)
         return TrainedRun(self.records[index], self.results)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -101,10 +107,9 @@ class Runs:
         from harness.analysis.grouping import measure
         from harness.analysis.metric_registry import METRICS
 
-        names = run_names([record.spec for record in self.records])
         metrics = [name for name in METRICS if name not in COLUMNS]
         rows = []
-        for record, name in zip(self.records, names, strict=True):
+        for record, name in zip(self.records, run_names([record.spec for record in self.records]), strict=True):
             row: dict[str, Any] = {
                 "run": record.id,
                 "name": name,
@@ -116,8 +121,7 @@ class Runs:
                 "epochs": len(record.curve),
                 "updates": record.curve[-1].updates if record.curve else 0,
             }
-            settings = {key: value for key, value in flat_settings(record.spec).items() if key not in row}
-            rows.append({**row, **settings, **{metric: measure(record, metric) for metric in metrics}})
+            rows.append(row | flat_settings(record.spec) | row | {name: measure(record, name) for name in metrics})
         return pd.DataFrame(rows, columns=None if rows else [*COLUMNS, *metrics])
 
     def curves(self) -> pd.DataFrame:
@@ -135,33 +139,28 @@ class Runs:
 
         Args:
             condition: A function of a record.
-            **values: A value, or a list of accepted values, of "status", "seed" or a setting. Write recipe.norm as
-                norm or recipe__norm.
+            **values: A value, or a list of accepted values, of "run", "status", "seed" or a setting. Write recipe.norm
+                as norm or recipe__norm.
 
         Raises:
             ValueError: No run has a setting of this name, or the name is ambiguous.
         """
         chosen = [record for record in self.records if condition is None or condition(record)]
-        for name, value in values.items():
-            accepted = value if isinstance(value, list | tuple | set | range) else [value]
-            chosen = [record for record in chosen if self._value(record, name) in accepted]
+        for name, value in values.items() if self.records else ():
+            key, accepted = self._key(name), value if isinstance(value, list | tuple | set | range) else [value]
+            chosen = [record for record in chosen if _values(record).get(key) in accepted]
         return Runs(tuple(chosen), self.results)
 
-    def _value(self, record: RunRecord, name: str) -> Any:
-        fields = {"status": record.status, "seed": record.spec.seed, "id": record.id}
-        if name in fields:
-            return fields[name]
-        dotted, settings = name.replace("__", "."), flat_settings(record.spec)
-        keys = [key for key in settings if dotted in (key, key.rpartition(".")[2])]
-        if not keys and not any(dotted in (key, key.rpartition(".")[2]) for key in self._settings):
-            raise ValueError(f"{name}: no run has this setting; to_pandas() has all settings as columns")
-        if len(keys) > 1 and dotted not in keys:
-            raise ValueError(f"{name} is ambiguous: use one of {', '.join(key.replace('.', '__') for key in keys)}")
-        return settings[dotted if dotted in keys else keys[0]] if keys else None
-
-    @functools.cached_property
-    def _settings(self) -> set[str]:
-        return {name for record in self.records for name in flat_settings(record.spec)}
+    def _key(self, name: str) -> str:
+        """Return the dotted name of a setting. Raises: as `filter`."""
+        dotted = name.replace("__", ".")
+        last_parts = {key: key.rpartition(".")[2] for record in self.records for key in _values(record)}
+        matches = [key for key, last_part in last_parts.items() if dotted in (key, last_part)]
+        if not matches:
+            raise ValueError(f"{name}: no run has this setting{did_you_mean(dotted, last_parts.values())}")
+        if len(matches) > 1 and dotted not in matches:
+            raise ValueError(f"{name} is ambiguous: use one of {', '.join(key.replace('.', '__') for key in matches)}")
+        return dotted if dotted in matches else matches[0]
 
     @functools.cached_property
     def analysis(self) -> BenchAnalysis:
@@ -178,14 +177,13 @@ class Runs:
         import pandas as pd
 
         rows = []
-        for table in self.analysis.tables:
-            board = table.main
-            for label in board.ranking if board is not None else []:
-                assert board is not None
+        boards = [(table.table.heading, table.main) for table in self.analysis.tables if table.main is not None]
+        for heading, board in boards:
+            for label in board.ranking:
                 interval, ranks = board.intervals[label], board.rank_interval(label)
                 rows.append(
                     {
-                        "table": table.table.heading,
+                        "table": heading,
                         "variant": label,
                         "metric": board.metric.title,
                         "mean": interval.mean,
@@ -199,7 +197,7 @@ class Runs:
         return pd.DataFrame(rows)
 
     def compare(self, first: str, second: str, *, allow: Sequence[str] = ()) -> RunComparison:
-        """Compare two variants or runs, among these runs.
+        """Compare two variants or runs, among these runs. A warning says which rows a name of several stands for.
 
         Args:
             first: A variant, the id of a run or the beginning of ids; see `compare --help`.
@@ -211,9 +209,8 @@ class Runs:
         """
         from harness.analysis import comparability, comparison, selection
 
-        remarks: list[str] = []
-        sides = selection.find([first, second], self.results, complain=remarks.append, records=self.records)
-        allowed = comparability.check(sides, allow, complain=remarks.append)
+        sides = selection.find([first, second], self.results, complain=warnings.warn, records=self.records)
+        allowed = comparability.check(sides, allow, complain=warnings.warn)
         return RunComparison(comparison.compare(sides, allowed, None, examples=0, with_text=False))
 
     def report(self, folder: str | Path) -> Path:
@@ -254,10 +251,9 @@ class RunComparison:
         rows = []
         for metric in self.comparison.metrics:
             difference = metric.difference(compared.letter, base.letter)
-            divisor = metric.definition.divisor
-            means = [interval.mean for interval in metric.intervals]
-            ends = (difference.mean, difference.low, difference.high) if difference else (None, None, None)
-            scaled = [None if value is None else value / divisor for value in (*means, *ends)]
+            values: list[float | None] = [interval.mean for interval in metric.intervals]
+            values += (difference.mean, difference.low, difference.high) if difference else (None, None, None)
+            scaled = [None if value is None else value / metric.definition.divisor for value in values]
             rows.append(
                 {
                     "metric": metric.definition.heading,
@@ -272,6 +268,11 @@ class RunComparison:
         remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.comparison.remarks)
         table: str = self.to_pandas().to_html(index=False, float_format="{:.3f}".format, na_rep="–")
         return table + remarks
+
+
+def _values(record: RunRecord) -> dict[str, Any]:
+    """Return what `Runs.filter` selects by."""
+    return flat_settings(record.spec) | {"run": record.id, "status": record.status, "seed": record.spec.seed}
 
 
 def load(folder: str | Path = run_store.RESULTS) -> Runs:
@@ -330,6 +331,7 @@ def run(
 def _spec(recipe_or_builder: str | Recipe | Callable[..., Seq2SeqModel], settings: Mapping[str, Any]) -> RunSpec:
     from harness.experiments import suites
     from harness.experiments.overrides import overridden
+    from harness.experiments.serialization import RECIPE_TYPES
     from harness.training.load import find_variant
     from impls.recipes import TUTORIAL
 
@@ -337,10 +339,10 @@ def _spec(recipe_or_builder: str | Recipe | Callable[..., Seq2SeqModel], setting
     if isinstance(recipe_or_builder, str):
         variant = find_variant(recipe_or_builder)
         recipe, training = suites.resolve(variant)
-    elif dataclasses.is_dataclass(recipe_or_builder):
+    elif isinstance(recipe_or_builder, tuple(RECIPE_TYPES.values())):
         recipe = recipe_or_builder
         variant = recipe.name or "recipe"
-    elif callable(recipe_or_builder):
+    elif hasattr(recipe_or_builder, "__qualname__"):
         variant = find_variant(f"{recipe_or_builder.__module__}:{recipe_or_builder.__qualname__}")
     else:
         raise ValueError(f"{recipe_or_builder!r} is not a variant's name, a recipe or a function that builds a model")
@@ -354,6 +356,7 @@ def translate(
     *,
     beam: int | None = None,
     device: str = "cpu",
+    import_builder: bool = False,
 ) -> list[str]:
     """Translate sentences with the stored weights of a run, or of several runs together.
 
@@ -365,6 +368,7 @@ def translate(
         sentences: One string per sentence.
         beam: The beam width; None for that of the run.
         device: Where the model computes.
+        import_builder: Whether to import and execute the external builder that a record names.
 
     Raises:
         ValueError: `sentences` is a single string, a run is not completed, its weights or corpus are not available, or
@@ -381,7 +385,7 @@ def translate(
     records = [run.record for run in runs]
     ensemble.check_members(records)
     decoding = ensemble.shared_decoding(records, beam=beam)
-    loaded = [load.stored_model(run.id, run.results, device) for run in runs]
+    loaded = [load.stored_model(run.id, run.results, device, import_builder=import_builder) for run in runs]
     dataset = loaded[0][0]
     model = ensemble.joint([model for _, model in loaded], len(dataset.target_words))
     return evaluate.translated(model, dataset, sentences, decoding)

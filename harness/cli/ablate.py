@@ -205,7 +205,7 @@ def _rates(rates: Sequence[float]) -> str:
 
 def _report(records: list[RunRecord], base: RunSpec, arguments: argparse.Namespace) -> None:
     """Print and write the report; `base` is a run of the base."""
-    if not sweep.any_completed(records):
+    if not sweep.any_completed(records, arguments.results):
         return
     from harness.analysis.ablation import analyse
     from harness.analysis.evidence import stored_sentences

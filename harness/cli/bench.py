@@ -136,7 +136,7 @@ def _announce(suite: Suite, specs: list[RunSpec], finished: list[RunRecord]) -> 
 
 
 def _report(records: list[RunRecord], results: Path, folder: Path) -> None:
-    if not sweep.any_completed(records):
+    if not sweep.any_completed(records, results):
         return
     say()
     report_options.write(records, results, folder, failures=report_options.check_records(results, records))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import typing
 from typing import TYPE_CHECKING, Any
 
 from harness.cli import options
-from harness.cli.console import say, warn
+from harness.cli.console import say, say_json, warn
 from harness.experiments import specs
 from harness.text import count, did_you_mean, short_line
 
@@ -27,7 +26,6 @@ are bit-identical only on the same machine, with the same versions, threads and 
 reported as "cannot tell", and --rerun-epoch compares the training loss of the first epoch instead. --rerun does not
 detect changes to later parts of a run, or seeds that were left out.
 """
-
 
 SUMMARY = "test whether records are a fair comparison"
 EXAMPLES = (
@@ -99,7 +97,7 @@ def command(arguments: argparse.Namespace) -> int:
         choice = {"seed": arguments.rerun_seed, "whole_epoch": arguments.rerun_epoch}
         report = rerun_rules.add(report, arguments.results, arguments.rerun, **choice, log=warn)
     if arguments.json:
-        say(json.dumps(_json(report), indent=1, ensure_ascii=False))
+        say_json(_json(report))
     else:
         _say(report, verbose=arguments.verbose)
     return int(bool(report.failed))

@@ -32,7 +32,6 @@ and units in record.json, such as "bleu_sacre<-0.5" or test_loss:worse. An unkno
 repeatable (default: none)
 """
 
-
 SUMMARY = "compare variants or runs in detail"
 EXAMPLES = (
     ("compare two variants", "learned_positions paper"),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
+from typing import Any
 
 from harness import text
+from harness.storage import run_store
 
 LONGEST_WARNING = 1_600
 """Warnings are cut to this length, because they may quote input of any length. Units: characters."""
@@ -25,6 +28,11 @@ def say(message: str = "") -> None:
         with contextlib.suppress(OSError, ValueError):  # the interpreter would try to flush the rest at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+def say_json(value: Any) -> None:
+    """Write a value to standard output as JSON; numbers that are not finite become null."""
+    say(json.dumps(run_store.finite(value), indent=1, ensure_ascii=False, allow_nan=False))
 
 
 def warn(message: str) -> None:

@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--address",
         metavar="HOST:PORT",
-        help="for --engine ray: address of the cluster (default RAY_ADDRESS, otherwise a local one)",
+        help="for --engine ray: address of the cluster (default RAY_ADDRESS, otherwise the cluster of this machine)",
     )
     group.add_argument(
         "--checkpoint-folder",

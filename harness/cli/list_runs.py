@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.cli import options
-from harness.cli.console import say, warn
+from harness.cli.console import say, say_json, warn
 from harness.experiments import suites
 from harness.experiments.run_names import run_names
 from harness.storage import run_store
@@ -18,7 +17,6 @@ from harness.text import one_line, short_line
 from impls import registry
 
 REASON_CHARACTERS = 100
-
 
 SUMMARY = "list variants, frameworks, suites and runs"
 EXAMPLES = (
@@ -44,7 +42,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         runs = [_run(record, name) for record, name in zip(records, names, strict=True)]
         contents = {"variants": variants, "frameworks": frameworks, "suites": purposes, "runs": runs}
-        say(json.dumps(contents, indent=1, ensure_ascii=False))
+        say_json(contents)
         return 0
     _say_names("Variants (or package.module:NAME, your own recipe or builder):", variants)
     _say_names("\nFrameworks:", frameworks)

@@ -156,11 +156,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0; 1 if a run failed or diverged, or a check did not pass; 2 for bad input; 128 + the number of
         the signal that interrupted it.
     """
-    if arguments is None:
-        _reopen_closed_streams()
-        _escape_unencodable_output()
     if arguments is not None:
         return _run(arguments)
+    _reopen_closed_streams()
+    _escape_unencodable_output()
     try:
         code = _run(None)
     except Exception:

@@ -162,7 +162,7 @@ def add_seeds(parser: argparse.ArgumentParser) -> None:
         type=seeds,
         action="extend",
         metavar="SEEDS",
-        help="seeds: 3, a list 0,1,2 or a range 0-4; repeatable (default: the suite's)",
+        help="seeds: 3, a list 0,1,2 or a range 0-4; repeatable (default: the suite's; in ablate at least 3)",
     )
 
 
@@ -230,7 +230,10 @@ def add_models(group: Any, *, repeatable: Container[str] = ()) -> None:
         type=positive,
         help="CPU threads per run (default 1 in bench and ablate, otherwise 2)",
     )
-    group.add_argument("--device", help="cpu, cuda, or another device of the framework (default cpu)")
+    group.add_argument(
+        "--device",
+        help="cpu, cuda, or another device of the framework (default cpu; in bench and ablate a GPU if there is one)",
+    )
     group.add_argument(
         "--precision", choices=typing.get_args(specs.Precision), help="number format of training (default float32)"
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.cli import options, report_options
-from harness.cli.console import say, warn
+from harness.cli.console import say_json, warn
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 
@@ -39,7 +38,7 @@ def command(arguments: argparse.Namespace) -> int:
     if not records:
         raise ValueError(f"{arguments.results}: there is no record in it; train runs with: python -m harness bench")
     if arguments.json:
-        say(json.dumps(_leaderboards(records, arguments.results), indent=1, ensure_ascii=False))
+        say_json(_leaderboards(records, arguments.results))
         return 0
     with_text = not arguments.without_corpus_text
     failures = report_options.check_records(arguments.results)

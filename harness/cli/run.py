@@ -177,7 +177,7 @@ def _report(record: RunRecord, results: Path, guard: SignalGuard | None = None) 
             say(remark(record.spec.data, record.sizes))
         for name, value in record.scores.items():
             say(f"  {name:24} {'-' if value is None else format(value, '.4f')}")
-        say(sweep.ending(record))
+        say(f"{record.id}: {record.status}{': ' * bool(record.reason)}{record.reason}")
         say(f"Record: {results / record.id}")
         if record.status == "completed":
             sweep.say_next_steps(results)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.cli import options
-from harness.cli.console import say, warn
+from harness.cli.console import say, say_json, warn
 from harness.evaluation.metrics import Scores, perplexity_from_sums
 from harness.storage import run_store
 from harness.storage.records import RunRecord
@@ -23,7 +22,6 @@ from impls.contract import Arrays
 TOLERANCE = 1e-6
 PERPLEXITY_TOLERANCE = 1e-4
 """The relative difference between the perplexities of two machines that is accepted."""
-
 
 SUMMARY = "recompute scores from the stored translations"
 EXAMPLES = (
@@ -63,7 +61,7 @@ def command(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             _say(rescored[-1])
     if arguments.json:
-        say(json.dumps([_json(run) for run in rescored], indent=1, ensure_ascii=False, allow_nan=False))
+        say_json([_json(run) for run in rescored])
     return int(any(run.differences for run in rescored))
 
 

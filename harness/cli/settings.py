@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import json
 import types
 import typing
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Union
 
 from harness.cli import options
-from harness.cli.console import say
+from harness.cli.console import say, say_json
 from harness.experiments import suites
 from harness.experiments.specs import RunSpec
 from harness.training.load import find_variant
@@ -132,7 +131,7 @@ def command(arguments: argparse.Namespace) -> int:
     spec = suites.spec(suite, variant, budget=arguments.budget, seed=0, data=options.data_spec(arguments))
     rows = list(settings(options.apply(spec, arguments)))
     if arguments.json:
-        say(json.dumps([dataclasses.asdict(row) for row in rows], indent=1, ensure_ascii=False))
+        say_json([dataclasses.asdict(row) for row in rows])
         return 0
     say(f"Settings of {variant}, budget {arguments.budget}, suite {suite.name}. Change one with --set FIELD=VALUE.")
     widths = [max(len(cell) for cell in column) for column in zip(*map(_cells, rows), strict=True)]

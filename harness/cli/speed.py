@@ -34,7 +34,6 @@ DEFAULT_BASE = "learned_positions"
 OPTION_OF = {"framework": "--framework", "backend": "--backend", "decoding.beam": "--beam"}
 """Settings that `speed` takes from an option, not from `--set`."""
 
-
 SUMMARY = "measure speed and memory"
 EXAMPLES = (
     ("measure every variant and baseline at the tutorials' size", ""),

@@ -337,15 +337,9 @@ def say_next_steps(results: Path) -> None:
     say(f"  python -m harness compare A B{where} two variants or runs in detail")
 
 
-def any_completed(records: list[RunRecord]) -> bool:
-    """Return whether a run completed; if none did, print how each ended."""
+def any_completed(records: list[RunRecord], results: Path) -> bool:
+    """Return whether a run completed. If none did, say so: the reason of each was printed when it ended."""
     if any(record.status == "completed" for record in records):
         return True
-    for record in records:
-        say(f"  {ending(record)}")
+    say(f"No run completed; {run_store.list_command(results)}")
     return False
-
-
-def ending(record: RunRecord) -> str:
-    """Return a line that says how a run ended."""
-    return f"{record.id}: {record.status}{': ' * bool(record.reason)}{record.reason}"

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
 STEP = 100
 
-
 SUMMARY = "translate with one or more trained runs"
 EXAMPLES = (
     ("translate a sentence", "--run paper 'Ein Hund läuft.'"),

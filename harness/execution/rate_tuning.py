@@ -70,9 +70,9 @@ def pilots(spec: RunSpec, rates: Iterable[float], epochs: int | None = None) -> 
     ]
 
 
-def tuned(spec: RunSpec, choice: Choice | None) -> RunSpec:
+def tuned(spec: RunSpec, choice: Choice) -> RunSpec:
     """Return the run of a cell at the chosen learning rate: the run itself if none was chosen."""
-    return spec if choice is None or choice.rate is None else at_rate(spec, choice.rate)
+    return spec if choice.rate is None else at_rate(spec, choice.rate)
 
 
 def at_rate(spec: RunSpec, rate: float) -> RunSpec:

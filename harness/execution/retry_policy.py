@@ -95,7 +95,7 @@ class RetryPolicy:
         lines = logs.last_lines(run_store.log_path(self.results, run), since=process.log_bytes)
         new_lines = [line for line in lines if not _repeats(line, reason)]
         if self.losses[run]:
-            reason += f"; lost before it: {len(self.losses[run])}"
+            reason += f"; earlier attempts lost: {len(self.losses[run])}"
         if new_lines:
             reason += f"; its log ends: {' / '.join(new_lines)}"
         elif not lines:

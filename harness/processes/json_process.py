@@ -88,10 +88,6 @@ def kill_group(process: subprocess.Popen[Any]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _check_nothing() -> None:
-    """Accept to go on waiting."""
-
-
 class JsonProcess:
     """A child process that answers requests. Leaving its context, or `close`, kills it and its children.
 
@@ -117,7 +113,7 @@ class JsonProcess:
         *,
         environment: Mapping[str, str] | None = None,
         log: Path | None = None,
-        check: Callable[[], None] = _check_nothing,
+        check: Callable[[], object] = lambda: None,
         timeout_seconds: float | None = None,
         safe_path: bool = False,
     ) -> None:

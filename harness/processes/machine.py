@@ -173,18 +173,15 @@ def differences(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of the installed packages that can change a result."""
-    return dict(_installed())
+    return {name: version for name in PACKAGES if (version := _version(name)) is not None}
 
 
 @functools.cache
-def _installed() -> tuple[tuple[str, str], ...]:
-    pairs = []
-    for name in PACKAGES:
-        try:
-            pairs.append((name, metadata.version(name)))
-        except metadata.PackageNotFoundError:
-            continue
-    return tuple(pairs)
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def commit() -> dict[str, Any] | None:

@@ -52,7 +52,7 @@ def load_model(
         if not import_builder:
             raise ValueError(
                 f"run {record.id}: its model is built by the external code {spec.variant!r}; --import-builder imports "
-                "and executes it"
+                "and executes it (in Python: import_builder=True)"
             )
         find_variant(spec.variant)
     weights = stored_weights(record, results, dataset)
@@ -89,8 +89,10 @@ def stored_weights(record: RunRecord, results: Path, dataset: Dataset) -> Arrays
 
 
 @functools.lru_cache(maxsize=8)
-def stored_model(run_id: str, results: Path, device: str) -> tuple[Dataset, Seq2SeqModel]:
+def stored_model(
+    run_id: str, results: Path, device: str, *, import_builder: bool = False
+) -> tuple[Dataset, Seq2SeqModel]:
     """Return the corpus and the model of a run; the last eight stay in memory. Raises: as `load_model`."""
     record = run_store.find(results, run_id)
     dataset = of_run(record)
-    return dataset, load_model(record, results, dataset, device=device)
+    return dataset, load_model(record, results, dataset, device=device, import_builder=import_builder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from small_runs import TINY
 import harness
 from harness import api
 from harness.storage import run_store
+from impls.contract import Training
 
 PUBLISHED = ROOT / "results" / "published"
 ABLATION = PUBLISHED / "ablation"
@@ -74,10 +76,12 @@ def test_filter_selects_by_settings_seeds_and_functions(ablation: api.Runs) -> N
     assert len(ablation.filter(recipe__positions=["rotary", "none"], embedding_init="width", seed=range(2))) == 4
     assert len(ablation.filter(lambda record: record.spec.seed == 1)) == 8
     assert len(ablation.filter(status="failed")) == 0
+    assert [run.id for run in ablation.filter(run=ablation[3].id)] == [ablation[3].id]
+    assert [run.id for run in ablation[:2]] == [ablation[0].id, ablation[1].id]
 
 
 def test_filter_by_an_unknown_or_ambiguous_setting_names_it(ablation: api.Runs) -> None:
-    with pytest.raises(ValueError, match="nrom"):
+    with pytest.raises(ValueError, match="nrom: no run has this setting; did you mean 'norm'"):
         ablation.filter(nrom="rms")
     with pytest.raises(ValueError, match="max_length is ambiguous"):
         ablation.filter(max_length=100)
@@ -99,7 +103,8 @@ def test_compare_looks_among_filtered_runs_only() -> None:
     runs = harness.load(PUBLISHED)
     compared = runs.filter(budget="controlled").compare("learned_positions", "paper")
     assert compared.to_pandas()["metric"].is_unique
-    everywhere = runs.compare("learned_positions", "paper")  # the only table with both
+    with pytest.warns(UserWarning, match="learned_positions has 2 rows of runs: comparing"):
+        everywhere = runs.compare("learned_positions", "paper")  # in the only table with both
     assert everywhere.to_pandas().equals(compared.to_pandas())
     with pytest.raises(ValueError, match="has no such variant or run"):
         runs.filter(budget="source").compare("learned_positions", "paper")
@@ -138,13 +143,22 @@ def test_run_trains_stores_and_translates(tmp_path: Path, monkeypatch: pytest.Mo
     assert harness.run(recipe, epochs=1, results=results, settings=SETTINGS).record == record
 
 
+def test_run_of_a_builder_translates_only_with_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAKEOFF_CACHE", str(tmp_path / "cache"))
+    run = harness.run("counting_model:build", epochs=1, results=tmp_path, settings=SETTINGS)
+    with pytest.raises(ValueError, match="import_builder=True"):
+        harness.translate(run, ["Ein Hund"])
+    assert len(harness.translate(run, ["Ein Hund"], import_builder=True)) == 1
+
+
 def test_translate_of_a_string_asks_for_a_list() -> None:
     with pytest.raises(ValueError, match=r"expected a list of sentences, such as \['Ein Hund'\]"):
         harness.translate("any run", "Ein Hund")
 
 
 def test_run_of_something_else_names_what_is_accepted(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="recipe"):
-        harness.run(3, results=tmp_path)  # type: ignore[arg-type]
+    for other in (3, Training(), functools.partial(int)):
+        with pytest.raises(ValueError, match="is not a variant's name, a recipe or a function"):
+            harness.run(other, results=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="paper"):
         harness.run("papr", results=tmp_path)

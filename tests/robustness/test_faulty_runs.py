@@ -81,9 +81,9 @@ def test_run_flooding_its_log_shortens_it(runs: FaultyRuns) -> None:
 @pytest.mark.parametrize(
     ("kind", "limits", "reason"),
     [
-        ("killed", replace(QUICK, retries=2), f"{KILLED}; lost before it: 2"),
+        ("killed", replace(QUICK, retries=2), f"{KILLED}; earlier attempts lost: 2"),
         ("killed_once", replace(QUICK, retries=0), f"{KILLED}; its log ends: epoch 1/3"),
-        ("hanging", replace(HANGING, retries=1), f"{HUNG}; lost before it: 1"),
+        ("hanging", replace(HANGING, retries=1), f"{HUNG}; earlier attempts lost: 1"),
     ],
 )
 def test_run_lost_repeatedly_fails_after_its_retries(
@@ -92,7 +92,9 @@ def test_run_lost_repeatedly_fails_after_its_retries(
     record = runs.record_of(kind, limits=limits)
     assert record.status == "failed"
     assert record.reason.startswith(reason)
-    assert record.environment.get(LOST_PROCESSES, []) == [reason.partition("; lost")[0]] * limits.retries
+    assert (
+        record.environment.get(LOST_PROCESSES, []) == [reason.partition("; earlier attempts lost")[0]] * limits.retries
+    )
     assert runs.starts()[f"{kind}-0"] == 1 + limits.retries
     assert all_end(runs.processes(f"{kind}-0"))
     assert ("it resumes from its last checkpoint (retry" in runs.output) == (limits.retries > 0)

@@ -93,6 +93,13 @@ def test_busy_machine_gives_one_warning(
     assert capsys.readouterr().err.count(f"the load average is {load} on 2 cores: ") == warnings
 
 
+def test_bench_whose_runs_all_fail_prints_each_reason_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *SMALL, "--variant", "counting_model:build_breaking", "--seed", "0"]) == 1
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).count("the planted fault") == 1
+    assert printed.out.endswith("No run completed; see the runs with: python -m harness list\n")
+
+
 def test_dry_run_lists_runs_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
     long_names = ["--variant", "sinusoidal_handmade", "--framework", "torch", "--framework", "keras"]
     assert main(["bench", *SMALL, *long_names, "--seed", "0", "--dry-run"]) == 0

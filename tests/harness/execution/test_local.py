@@ -111,7 +111,7 @@ def test_resolve_killed_process_is_retried_as_often_as_allowed(tmp_path: Path) -
     record = ended.resolve(-9)
     assert record is not None
     assert record.status == "failed"
-    assert "lost before it: 1" in record.reason
+    assert "; earlier attempts lost: 1" in record.reason
 
 
 def test_resolve_process_killed_after_its_record_leaves_no_checkpoint(tmp_path: Path) -> None:

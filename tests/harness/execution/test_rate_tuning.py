@@ -105,7 +105,7 @@ def test_tuned_run_differs_in_the_rate_only() -> None:
     choice = Choice(1e-3, {5e-4: 3.0, 1e-3: 2.0}, 1, 10, 0)
     assert tuned(spec, choice) == replace(spec, budget="tuned", training=replace(spec.training, peak_rate=1e-3))
     assert tuned(spec, replace(choice, rate=spec.training.peak_rate)) is spec
-    assert tuned(spec, replace(choice, rate=None)) is tuned(spec, None) is spec
+    assert tuned(spec, replace(choice, rate=None)) is spec
 
 
 # The command ----------------------------------------------------------------------------------------------------------
