@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.analysis import ablation, statistics
@@ -140,11 +141,32 @@ def analyse_bench(
     """
     records, sentences = tuple(records), stored_sentences(results)
     tables = []
-    for table in groups(records):
+    for table in itertools.chain(*map(_by_seeds, groups(records))):
         mismatches = tuple(map(str, find_mismatches(table.records, table.budget)))
         boards = {} if mismatches else leaderboards(table, sentences, method=method)
         tables.append(TableAnalysis(table, mismatches, boards))
     return BenchAnalysis(records, tuple(tables), sentences)
+
+
+def _by_seeds(table: RunTable) -> list[RunTable]:
+    """Return a table whose rows differ in their seeds alone as tables of equal seeds, those of most seeds first.
+
+    A row is in each table whose seeds it has. The last table has the seeds that all rows share, if there are any.
+    """
+    if {mismatch.kind for mismatch in find_mismatches(table.records, table.budget)} != {"seeds"}:
+        return [table]
+    of_rows = [frozenset(record.spec.seed for record in row.records) for row in table.rows]
+    sets = {frozenset.intersection(*of_rows), *of_rows} - {frozenset()}
+    parts = []
+    for seeds in sorted(sets, key=lambda seeds: (-len(seeds), sorted(seeds))):
+        members = [
+            replace(row, records=tuple(record for record in row.records if record.spec.seed in seeds))
+            for row, own in zip(table.rows, of_rows, strict=True)
+            if seeds <= own
+        ]
+        title = f"{table.title}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, sorted(seeds)))}"
+        parts.append(RunTable(table.budget, title, tuple(members)))
+    return parts
 
 
 def leaderboards(table: RunTable, sentences: Sentences, *, method: Method) -> dict[str, MetricLeaderboard]:

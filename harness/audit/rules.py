@@ -107,7 +107,7 @@ OF_COMPARISONS = (
     Rule("C45", "same budget", agreement("training"), "Controlled runs are trained with the same settings."),
     Rule("C46", "same updates", agreement("updates"), "Controlled runs have the same number of updates."),
     Rule("C47", "same batches", agreement("stream"), "Controlled runs of a seed see the same batches in one order."),
-    Rule("C48", "same seeds", agreement("seeds"), "Every controlled variant has the same seeds."),
+    Rule("C48", "same seeds", table_rules.seeds),
     Rule("C49", "same initialisation", agreement("weights"), "Controlled runs of a seed start from the same tensors."),
     Rule("C50", "same tokens", table_rules.words),
     Rule("C51", "distinct seeds", table_rules.replicas),

@@ -63,6 +63,16 @@ def agreement(kind: Kind) -> Callable[[ComparedRuns], Iterator[str]]:
     return rule
 
 
+def seeds(comparison: ComparedRuns) -> Iterator[str]:
+    """Every controlled variant has the same seeds, or the first of those that another one has."""
+    skip_unless(comparison.controlled, OWN_TRAINING)
+    skip_unless(len(comparison.group.records) > 1, SINGLE_RUN)
+    of_rows = [sorted(record.spec.seed for record in row.records) for row in comparison.group.rows]
+    most = max(of_rows, key=len)
+    if any(row != most[: len(row)] for row in of_rows):
+        yield from (str(mismatch) for mismatch in comparison.differences if mismatch.kind == "seeds")
+
+
 def words(comparison: ComparedRuns) -> Iterator[str]:
     """All runs have the same sizes of the corpus, target tokens in each epoch and test sentence, and references."""
     skip_unless(len(comparison.group.records) > 1, SINGLE_RUN)
@@ -110,6 +120,9 @@ def remarks(comparison: ComparedRuns) -> list[str]:
     """Return remarks that are no faults: runs on different machines, diverged, resumed or uncommitted ones."""
     records = comparison.group.records
     lines = list(comparison.group.caveats) + _disagreements(_origins(records))
+    most = max(len(row.records) for row in comparison.group.rows)
+    fewer = [f"{row.label} ({len(row.records)})" for row in comparison.group.rows if len(row.records) < most]
+    lines += [f"fewer than {most} seeds: {', '.join(fewer)}"] if fewer and comparison.controlled else []
     lines += [f"diverged: {run.id} ({' '.join(run.reason.split())})" for run in records if run.status == "diverged"]
     dirty = [record.id for record in records if (record.environment.get("commit") or {}).get("dirty")]
     resumed = [record.id for record in records if record.environment.get("resumed_after_epochs")]

@@ -14,8 +14,9 @@ from harness.analysis.contrasts import AblationEffect, Contrast
 from harness.analysis.effects import ASSUMPTION, CLAIM_SEEDS, LEGEND, METHOD, Conclusion, Effect, Tested, assumption
 from harness.analysis.evidence import stored_sentences
 from harness.analysis.grouping import groups
-from harness.analysis.leaderboard import MetricLeaderboard, leaderboards
+from harness.analysis.leaderboard import MetricLeaderboard, analyse_bench, leaderboards
 from harness.reporting.ablation_tables import effect_text
+from impls.recipes import TUTORIAL
 
 
 def test_conclusion_every_one_has_its_own_symbol_and_label() -> None:
@@ -102,3 +103,49 @@ def test_leaderboard_notes_name_detectable_difference_and_moderation() -> None:
     )
     assert "empirical Bayes" in moderation
     assert "assuming" not in leaderboard(0.0, 0.1, 0.2, seeds=6).notes[0]
+
+
+# Unequal seeds --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"),
+    [
+        (
+            {"learned_positions": (0, 1, 2), "paper": (0, 1, 2), "conv_ffn": (0,)},
+            [
+                ("seeds 0, 1, 2", {"learned_positions": 3, "paper": 3}),
+                ("seed 0", {"learned_positions": 1, "conv_ffn": 1, "paper": 1}),
+            ],
+        ),
+        (
+            {"learned_positions": (0, 1), "paper": (1, 2)},
+            [
+                ("seeds 0, 1", {"learned_positions": 2}),
+                ("seeds 1, 2", {"paper": 2}),
+                ("seed 1", {"learned_positions": 1, "paper": 1}),
+            ],
+        ),
+        ({"learned_positions": (0,), "paper": (1,)}, [("seed 0", {"learned_positions": 1}), ("seed 1", {"paper": 1})]),
+    ],
+    ids=["nested", "overlapping", "disjoint"],
+)
+def test_analyse_bench_rows_with_other_seeds_are_compared_at_common_seeds(
+    seeds: dict[str, tuple[int, ...]], expected: list[tuple[str, dict[str, int]]]
+) -> None:
+    tables = analyse_bench([record(variant, seed) for variant in seeds for seed in seeds[variant]]).tables
+    assert [
+        (judged.table.title.rpartition("2016_flickr, ")[2], {row.label: len(row.records) for row in judged.table.rows})
+        for judged in tables
+    ] == expected
+    assert all(judged.leaderboards and not judged.mismatches for judged in tables)
+    for judged, (_, rows) in zip(tables, expected, strict=True):
+        assert judged.leaderboards["bleu_sacre"].seeds == max(rows.values())
+
+
+def test_analyse_bench_rows_with_other_seeds_and_settings_stay_refused() -> None:
+    clipped = replace(TUTORIAL, clip_norm=0.5)
+    records = [record("learned_positions", 0), record("learned_positions", 1), record("paper", 0, training=clipped)]
+    (judged,) = analyse_bench(records).tables
+    assert len(judged.mismatches) == 2
+    assert not judged.leaderboards

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -161,6 +162,14 @@ def test_check_different_environments_give_remarks(results: Path) -> None:
     text = "\n".join(check(results).remarks)
     for words in ("commit: ", "processor: ", "torch: ", "uncommitted changes: ", "resumed: ", "captions"):
         assert words in text
+
+
+@pytest.mark.usefixtures("_no_corpus")
+def test_check_variant_with_fewer_seeds_gives_a_remark(results: Path) -> None:
+    shutil.rmtree(results / SECOND)
+    report = check(results)
+    assert not report.failed
+    assert "fewer than 2 seeds: learned_positions (1)" in "\n".join(report.remarks)
 
 
 @pytest.mark.usefixtures("_no_corpus")
