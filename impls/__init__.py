@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from impls import registry
-from impls.contract import Recipe, Seq2SeqModel, Training
+from impls.contract import SPECIAL_TOKENS, Recipe, Seq2SeqModel, Training
 
 
 def build(
@@ -44,8 +44,9 @@ def build(
         cuda_graphs: Capture the updates and decoding steps of a Transformer as CUDA graphs (torch on a GPU only).
 
     Raises:
-        ValueError: A setting is not available here, or the recipe does not fit the vocabularies.
+        ValueError: A setting is not accepted or not available here, or the recipe does not fit the vocabularies.
     """
+    _check(source_vocabulary_size, target_vocabulary_size, seed)
     if cuda_graphs:
         builder = registry.graph_builder(recipe.family, framework)
     else:
@@ -59,8 +60,7 @@ def build(
         device=device,
         precision=precision,
     )
-    if matmul_precision != "highest":
-        registry.set_matmul_precision(model, matmul_precision)
+    registry.set_matmul_precision(model, matmul_precision)
     return model
 
 
@@ -103,13 +103,31 @@ def wrap(
         matmul_precision: "highest", "high" or "medium"; as in `build`.
 
     Raises:
-        ValueError: A method is missing or returns a wrong shape, or the device or a precision is not available.
+        ValueError: `module` is not a torch module or does not return one, a method is missing or returns a wrong shape,
+            or the device or a precision is not available.
     """
     from impls.pytorch import wrapped_module
 
-    settings: dict[str, Any] = {"seed": seed, "device": device, "precision": precision}
+    _check(source_vocabulary_size, target_vocabulary_size, seed)
     model = wrapped_module.build(
-        module, source_vocabulary_size, target_vocabulary_size, training=training or Training(), **settings
+        module,
+        source_vocabulary_size,
+        target_vocabulary_size,
+        training=training or Training(),
+        seed=seed,
+        device=device,
+        precision=precision,
     )
     model.set_matmul_precision(matmul_precision)
     return model
+
+
+def _check(source_vocabulary_size: int, target_vocabulary_size: int, seed: int) -> None:
+    """Raise ValueError for a vocabulary of special tokens alone, or a negative seed."""
+    for side, size in (("source", source_vocabulary_size), ("target", target_vocabulary_size)):
+        if size <= len(SPECIAL_TOKENS):
+            raise ValueError(
+                f"{side}_vocabulary_size={size!r}: expected more than the {len(SPECIAL_TOKENS)} special tokens"
+            )
+    if seed < 0:
+        raise ValueError(f"seed={seed!r}: expected a whole number of at least 0")

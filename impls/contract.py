@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from impls.field_checks import check_choices, check_counts, check_rate, reject
+from impls.field_checks import check_choices, check_counts, check_positive, check_rates, is_number, is_whole, reject
 
 Ids = npt.NDArray[np.int32]
 Numbers = npt.NDArray[np.float32]
@@ -79,17 +79,15 @@ class TransformerRecipe:
     def __post_init__(self) -> None:
         check_choices(self)
         check_counts(self, "width", "layers", "heads", "ffn_width", "max_length")
-        check_rate(self, "dropout")
-        for name in ("attention_dropout", "activation_dropout"):
-            if getattr(self, name) is not None:
-                check_rate(self, name)
+        optional = ("attention_dropout", "activation_dropout")
+        check_rates(self, "dropout", *(name for name in optional if getattr(self, name) is not None))
         if self.head_width is None:
             if self.width % self.heads:
                 reject(self, "heads", f"a divisor of width={self.width}, unless head_width is given")
         else:
             check_counts(self, "head_width")
-        if self.norm_epsilon is not None and not self.norm_epsilon > 0:
-            reject(self, "norm_epsilon", "a number above 0")
+        if self.norm_epsilon is not None:
+            check_positive(self, "norm_epsilon")
         if self.positions == "sinusoidal" and self.width % 2:
             reject(self, "width", "even with positions='sinusoidal'")
         if self.positions == "rotary" and self.key_width % 2:
@@ -132,7 +130,7 @@ class GruRecipe:
 
     def __post_init__(self) -> None:
         check_counts(self, "embedding_width", "width")
-        check_rate(self, "dropout")
+        check_rates(self, "dropout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +153,7 @@ class TorchReferenceRecipe:
 
     def __post_init__(self) -> None:
         check_counts(self, "width", "layers", "heads", "ffn_width", "max_length")
-        check_rate(self, "dropout")
+        check_rates(self, "dropout")
         if self.width % self.heads:
             reject(self, "heads", f"a divisor of width={self.width}")
 
@@ -212,19 +210,18 @@ class Training:
     def __post_init__(self) -> None:
         check_choices(self)
         check_counts(self, "batch_size", "batch_tokens", "epochs")
-        for name in ("beta1", "beta2", "label_smoothing"):
-            check_rate(self, name)
-        if not self.epsilon > 0:
-            reject(self, "epsilon", "a number above 0")
-        if not self.peak_rate >= 0:
+        check_rates(self, "beta1", "beta2", "label_smoothing")
+        check_positive(self, "epsilon")
+        if not is_number(self.peak_rate) or not self.peak_rate >= 0:
             reject(self, "peak_rate", "a number of at least 0")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            reject(self, "clip_norm", "a number above 0, or None for no clipping")
-        if not 0 <= self.teacher_forcing <= 1:
+        if self.clip_norm is not None:
+            check_positive(self, "clip_norm", "a number above 0, or None for no clipping")
+        if not is_number(self.teacher_forcing) or not 0 <= self.teacher_forcing <= 1:
             reject(self, "teacher_forcing", "a number from 0 to 1")
-        if self.warmup_updates < 0 or (self.schedule == "inverse_sqrt" and self.warmup_updates < 1):
+        least = 1 if self.schedule == "inverse_sqrt" else 0
+        if not is_whole(self.warmup_updates) or self.warmup_updates < least:
             reject(self, "warmup_updates", "a whole number of at least 0 (of at least 1 with inverse_sqrt)")
-        if not 0 <= self.averaged_epochs <= self.epochs:
+        if not is_whole(self.averaged_epochs) or not 0 <= self.averaged_epochs <= self.epochs:
             reject(self, "averaged_epochs", f"a whole number from 0 to epochs={self.epochs}")
         if self.patience is not None:
             check_counts(self, "patience")
@@ -325,7 +322,7 @@ class Seq2SeqModel(Protocol):
 
     @property
     def recipe(self) -> Any:
-        """The frozen dataclass the model was built from."""
+        """The frozen dataclass from which the model was built; None for a module in `impls.wrap`."""
 
     def train_step(self, batch: Batch, learning_rate: float) -> None:
         """Enqueue one update at `learning_rate`; never waits for the device."""

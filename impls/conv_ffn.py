@@ -3,12 +3,12 @@
     feed_forward(x) = conv_outer(gelu(conv_inner(x)))         gelu(x) = x * Phi(x), Phi the normal distribution function
 
 A convolution of width 1 is the same linear map at each position, so with equal weights it equals the linear
-feed-forward; only the speed differs. Heads may be wider or narrower than width / heads (`head_width`).
+feed-forward; only the speed differs.
 
 Source: paul-hyun's Transformer notebook (transformer-evolution); Hendrycks and Gimpel 2016 for GELU, in its exact form.
 Departures: the notebook trains a sentiment classifier on top of encoder and decoder, so it has these parts but no
-training for translation; the training here is the tutorials'. Positions count from 0, as in every variant, and
-padding has no row of its own. The notebook's vocabulary is SentencePiece's.
+training for translation; the training here is the tutorials'. Positions count from 0, as in every variant, and padding
+has no position of its own. The notebook's SentencePiece vocabulary is used with `--budget source` only.
 What to expect: 1.5 million parameters more than `learned_positions`, because of the wider feed-forward.
 """
 

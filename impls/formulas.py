@@ -70,8 +70,7 @@ def activation_derivative(name: str, x: npt.ArrayLike) -> Reals:
 
 def _normal_cumulative(values: Reals) -> Reals:
     erf: Any = np.vectorize(math.erf, otypes=[np.float64])
-    cumulative: Reals = (1 + erf(values / math.sqrt(2))) / 2
-    return cumulative
+    return (1 + erf(values / math.sqrt(2))) / 2
 
 
 def _sigmoid(values: Reals) -> Reals:

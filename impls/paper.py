@@ -5,9 +5,9 @@
 
 Source: Vaswani et al. 2017, sections 3.4 (tying, after Press and Wolf 2017), 5.3 (schedule, Adam 0.9, 0.98, 1e-9) and
 5.4 (label smoothing 0.1), as in jadore801120's attention-is-all-you-need-pytorch; translated with a beam of 5.
-Departures: every projection has a bias, the embeddings are not normalised once more, and tied logits are not scaled by
-D^-1/2, as in all recipes of this repository. The size is that of the other variants; `paper_base` has the source's 6
-layers of width 512.
+Departures, as in all recipes of this repository: every projection has a bias, no LayerNorm follows the embeddings, and
+tied logits are not multiplied by D^-1/2. The size is that of the other variants; `paper_base` has the source's 6 layers
+of width 512.
 What to expect: fewer parameters, because there is no output kernel. Label smoothing keeps the training loss above 0, so
 compare perplexities, which are computed without it.
 """

@@ -21,7 +21,8 @@ import torch
 from torch import nn
 
 from impls.contract import PAD, TransformerRecipe
-from impls.pytorch.kv_cache import Rows
+from impls.field_checks import check_length
+from impls.pytorch.kv_cache import RowTensors
 from impls.recipes import PLAIN, TRAININGS
 
 RECIPE = PLAIN
@@ -41,8 +42,7 @@ class Embedding(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the embedded tokens. Raises: ValueError for more positions than the recipe has."""
-        if ids.shape[1] > self.positions.num_embeddings:
-            raise ValueError(f"{ids.shape[1]} positions exceed max_length={self.positions.num_embeddings}")
+        check_length(ids.shape[1], self.positions.num_embeddings)
         indices = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
         return self.dropout(self.embedding(ids) * self.scale + self.positions(indices))
 
@@ -130,22 +130,6 @@ class DecoderLayer(nn.Module):
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x))), weights
 
 
-class Prefixes:
-    """State of incremental decoding without caches: encoded sources and all tokens so far.
-
-    Shapes: memory [R,S,D], visible [R,1,1,S], tokens [R,t].
-    """
-
-    def __init__(self, memory: torch.Tensor, visible: torch.Tensor) -> None:
-        self.memory, self.visible = memory, visible
-        self.tokens = torch.empty((len(memory), 0), dtype=torch.int32, device=memory.device)
-
-    def reorder(self, rows: Rows) -> None:
-        """Keep, drop, repeat or reorder rows."""
-        chosen = torch.from_numpy(rows).to(self.memory.device)
-        self.memory, self.visible, self.tokens = self.memory[chosen], self.visible[chosen], self.tokens[chosen]
-
-
 class PlainTransformer(nn.Module):
     """Encoder, decoder and output projection."""
 
@@ -188,12 +172,16 @@ class PlainTransformer(nn.Module):
         _, attention = self.decode(target_in, *self.encode(source))
         return torch.stack(list(attention), dim=1)
 
-    def prefill(self, source: torch.Tensor) -> Prefixes:
-        """Encode the source [B,S] and return the state before the first target token."""
-        return Prefixes(*self.encode(source))
+    def prefill(self, source: torch.Tensor) -> RowTensors:
+        """Encode the source [B,S] and return the state before the first target token, which has no cache.
 
-    def step(self, state: Prefixes, last: torch.Tensor) -> torch.Tensor:
+        Shapes: memory [R,S,D], visible [R,1,1,S], and the tokens so far, [R,t].
+        """
+        memory, visible = self.encode(source)
+        return RowTensors(memory=memory, visible=visible, tokens=source[:, :0])
+
+    def step(self, state: RowTensors, last: torch.Tensor) -> torch.Tensor:
         """Add the newest tokens [R] and return the features of the next tokens' logits, [R,D]."""
-        state.tokens = torch.cat([state.tokens, last[:, None]], dim=1)
-        features, _ = self.decode(state.tokens, state.memory, state.visible)
+        state["tokens"] = torch.cat([state["tokens"], last[:, None]], dim=1)
+        features, _ = self.decode(state["tokens"], state["memory"], state["visible"])
         return features[:, -1]

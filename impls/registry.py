@@ -16,9 +16,9 @@ from impls.contract import Arrays, Backend, Recipe, Seq2SeqModel, Training
 from impls.recipes import RECIPES, TRAININGS
 
 BUILDERS: dict[tuple[str, str], str] = {
-    ("transformer", "torch"): "impls.pytorch.torch_adapter:build_transformer",
-    ("gru", "torch"): "impls.pytorch.torch_adapter:build_gru",
-    ("torch_reference", "torch"): "impls.pytorch.torch_adapter:build_torch_reference",
+    ("transformer", "torch"): "impls.pytorch.torch_adapter:build",
+    ("gru", "torch"): "impls.pytorch.torch_adapter:build",
+    ("torch_reference", "torch"): "impls.pytorch.torch_adapter:build",
     ("plain", "torch"): "impls.pytorch.plain_adapter:build",
     ("transformer", "keras"): "impls.keras3.keras_adapter:build",
     ("gru", "keras"): "impls.keras3.keras_adapter:build",
@@ -34,6 +34,8 @@ INSTALL = {
     "tensorflow": "python -m pip install '.[keras]'",
     "jax": "python -m pip install '.[keras,jax]'",
 }
+"""How to install each framework and each backend."""
+
 BACKENDS: tuple[str, ...] = get_args(Backend)
 
 EXTERNAL_VARIANT = (
@@ -80,17 +82,17 @@ def find_builder(family: str, framework: str, backend: str | None = None) -> str
 
 
 def missing(framework: str, backend: str | None = None) -> str:
-    """Return which package of a framework is not installed and how to install it; empty if nothing is missing.
+    """Return which package of "torch" or "keras" is not installed and how to install it; empty if nothing is missing.
 
     Raises:
-        ValueError: The framework or the backend is unknown.
+        ValueError: The Keras backend is unknown.
     """
     needed = [framework]
     if framework == "keras":
         needed.append(backend or os.environ.get("KERAS_BACKEND") or BACKENDS[0])
+        if needed[1] not in BACKENDS:
+            raise ValueError(f"unknown Keras backend {needed[1]!r}: use {', '.join(BACKENDS)}")
     for name in needed:
-        if name not in INSTALL:
-            raise ValueError(f"unknown backend {name!r}: use {', '.join(BACKENDS)}")
         if importlib.util.find_spec(name) is None:
             return f"{name!r} is not installed: {INSTALL[name]}"
     return ""
@@ -109,8 +111,7 @@ def builder(family: str, framework: str, backend: str | None = None) -> Callable
         if keras is not None and keras.config.backend() != backend:
             raise ValueError(f"backend {backend!r}: this process already runs Keras on {keras.config.backend()!r}")
         os.environ["KERAS_BACKEND"] = backend
-    loaded: Callable[..., Any] = load(path)
-    return loaded
+    return load(path)
 
 
 def graph_builder(family: str, framework: str) -> Callable[..., Any]:
@@ -123,16 +124,17 @@ def graph_builder(family: str, framework: str) -> Callable[..., Any]:
     if (family, framework) not in GRAPH_BUILDERS:
         pairs = " or ".join(f"{known!r} in {other!r}" for known, other in GRAPH_BUILDERS)
         raise ValueError(f"cuda_graphs=True is not implemented for {family!r} in {framework!r}, only for {pairs}")
-    loaded: Callable[..., Any] = load(GRAPH_BUILDERS[family, framework])
-    return loaded
+    return load(GRAPH_BUILDERS[family, framework])
 
 
 def set_matmul_precision(model: Seq2SeqModel, name: str) -> None:
-    """Let a model multiply float32 matrices in a lower precision.
+    """Let a model multiply float32 matrices in a lower precision; "highest" leaves it as it is.
 
     Raises:
         ValueError: The model does not support it, or the setting has no effect on its device.
     """
+    if name == "highest":
+        return
     setter = getattr(model, "set_matmul_precision", None)
     if setter is None:
         raise ValueError(
@@ -144,8 +146,7 @@ def set_matmul_precision(model: Seq2SeqModel, name: str) -> None:
 
 def matmul_precision(name: str) -> AbstractContextManager[None]:
     """Return a context in which torch multiplies float32 matrices in this precision."""
-    context: AbstractContextManager[None] = load("impls.pytorch.matmul_precision:matmul_precision")(name)
-    return context
+    return load("impls.pytorch.matmul_precision:matmul_precision")(name)
 
 
 def no_effect(name: str, device: str) -> str:
@@ -188,8 +189,7 @@ def build_external(
     model = builder(*vocabulary_sizes, **settings)
     if not isinstance(model, Seq2SeqModel):
         raise ValueError(f"{path!r} returned an object of type {type(model).__name__}; {EXTERNAL_VARIANT}")
-    if matmul_precision != "highest":
-        set_matmul_precision(model, matmul_precision)
+    set_matmul_precision(model, matmul_precision)
     return model
 
 
@@ -261,7 +261,7 @@ def missing_baseline(name: str) -> str:
         raise ValueError(f"there is no baseline {name!r}{_hint(name, BASELINES)} (known: {known})")
     for package in BASELINES[name].packages:
         if importlib.util.find_spec(package) is None:
-            return f"{package!r} is not installed: python -m pip install 'bakeoff[{BASELINES[name].extras}]'"
+            return f"{package!r} is not installed: python -m pip install '.[{BASELINES[name].extras}]'"
     return ""
 
 
@@ -309,5 +309,4 @@ def exporter(kind: str) -> Callable[..., None]:
     reason = missing_baseline(baseline)
     if reason:
         raise ValueError(reason)
-    export: Callable[..., None] = load(f"{BASELINES[baseline].builder.partition(':')[0]}:export")
-    return export
+    return load(f"{BASELINES[baseline].builder.partition(':')[0]}:export")

@@ -3,10 +3,11 @@
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer)      decoder = nn.TransformerDecoder(...)
 
 Source: torch.nn.Transformer, with the settings of `learned_positions`: post-norm, ReLU, learned positions, scaled
-embeddings. No final norm (nn.Transformer adds one that the paper does not have) and no nested tensors. torch's decoder
+embeddings.
+Departures: no final norm (nn.Transformer adds one that the paper does not have) and no nested tensors. torch's decoder
 has no KV cache, so the incremental step is computed here from the layers' weights. torch's layers compute on padded
-batches. On a CPU, a batch is therefore split into groups of sentences of similar length, each padded to its own longest
-sentence; the update is that of the whole batch.
+batches; on a CPU, a batch is split into groups of sentences of similar length, each padded to its own longest sentence.
+The update is that of the whole batch.
 What to expect: with equal weights the logits of `learned_positions` within 1e-5; speed and the dropped units differ.
 """
 
@@ -19,21 +20,12 @@ from torch import nn
 from torch.nn.functional import linear
 
 from impls.contract import PAD, TorchReferenceRecipe
-from impls.pytorch.kv_cache import Rows
+from impls.field_checks import check_length
+from impls.pytorch.kv_cache import RowTensors
 from impls.recipes import TORCH_REFERENCE, TRAININGS
 
 RECIPE = TORCH_REFERENCE
 TRAINING = TRAININGS["torch_reference"]
-
-
-class ReferenceState(dict[str, torch.Tensor]):
-    """State of incremental decoding: tensors by name; the first dimension is the row."""
-
-    def reorder(self, rows: Rows) -> None:
-        """Keep, drop, repeat or reorder rows."""
-        chosen = torch.from_numpy(rows).to(self["hidden"].device)
-        for name, tensor in self.items():
-            self[name] = tensor.index_select(0, chosen)
 
 
 class TorchReference(nn.Module):
@@ -58,8 +50,7 @@ class TorchReference(nn.Module):
         self, embedding: nn.Embedding, positions: nn.Embedding, ids: torch.Tensor, first: int = 0
     ) -> torch.Tensor:
         end = first + ids.shape[1]
-        if end > self.max_length:
-            raise ValueError(f"{end} positions exceed max_length={self.max_length}")
+        check_length(end, self.max_length)
         return self.dropout(embedding(ids) * math.sqrt(self.width) + positions.weight[first:end])
 
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,10 +82,10 @@ class TorchReference(nn.Module):
             columns.append(torch.stack(attention_maps, dim=1))
         return torch.cat(columns, dim=3)
 
-    def prefill(self, source: torch.Tensor) -> ReferenceState:
+    def prefill(self, source: torch.Tensor) -> RowTensors:
         """Encode the source [B,S] and return the state before the first target token."""
         memory, hidden = self.encode(source)
-        state = ReferenceState(hidden=hidden)
+        state = RowTensors(hidden=hidden)
         for index, layer in enumerate(self.decoder.layers):
             attention = layer.multihead_attn
             kernel, bias = attention.in_proj_weight[self.width :], attention.in_proj_bias[self.width :]
@@ -103,7 +94,7 @@ class TorchReference(nn.Module):
         return state
 
     def step(
-        self, state: ReferenceState, last: torch.Tensor, attention_maps: list[torch.Tensor] | None = None
+        self, state: RowTensors, last: torch.Tensor, attention_maps: list[torch.Tensor] | None = None
     ) -> torch.Tensor:
         """Feed the newest tokens [B] and return the features of the next tokens' logits, [B,D].
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from impls.contract import PAD, Arrays, GruRecipe, Ids, Numbers, Recipe, TorchReferenceRecipe, TransformerRecipe
+from impls.contract import EOS, PAD, Arrays, GruRecipe, Ids, Numbers, Recipe, TorchReferenceRecipe, TransformerRecipe
 from impls.weights import check, shapes
 
 Rules = tuple[tuple[str, str], ...]
@@ -90,6 +90,11 @@ def check_request(baseline: str, recipe: TransformerRecipe, sources: Sequence[Id
             raise ValueError(
                 f"baseline {baseline!r}: {field} with {positions} positions exceed max_length={recipe.max_length}"
             )
+
+
+def before_end(words: list[int]) -> list[int]:
+    """Return the tokens before the first `<eos>`, or all."""
+    return words[: words.index(EOS)] if EOS in words else words
 
 
 def in_batches(sources: Sequence[Ids], batch_size: int) -> Iterator[tuple[list[int], Ids]]:

@@ -17,15 +17,7 @@ import torch
 import transformers
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
-from impls.baselines.baseline_weights import (
-    TUTORIAL,
-    Rules,
-    admit,
-    check_request,
-    in_batches,
-    position_vectors,
-    renamed,
-)
+from impls.baselines.baseline_weights import TUTORIAL, Rules, admit, before_end, position_vectors, renamed
 from impls.baselines.protocol import LENGTH_PENALTY, Search
 from impls.baselines.training_loop import PlainLoop, put
 from impls.contract import EOS, PAD, SOS, Arrays, Batch, Ids, Recipe, Training, TransformerRecipe
@@ -73,20 +65,16 @@ TIED = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.shared.wei
 class Marian(PlainLoop):
     """The library's model in the plain training loop, and its `generate`."""
 
-    def __init__(self, recipe: TransformerRecipe, module: MarianMTModel, training: Training, device: str) -> None:
-        super().__init__("marian", module, training, device)
-        self.recipe = recipe
-        self.model = module
+    name = "marian"
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Return the library's own loss, the mean nats per target token."""
         labels = np.where(batch.target_out == PAD, IGNORED, batch.target_out)
-        loss: torch.Tensor = self.model(
+        return self.module(
             input_ids=self.to_device(batch.source),
             attention_mask=self.to_device(batch.source != PAD),
             labels=self.to_device(labels),
         ).loss
-        return loss
 
     def translate(
         self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
@@ -95,17 +83,14 @@ class Marian(PlainLoop):
 
         Raises: ValueError if there are more positions than the recipe has.
         """
-        check_request(self.name, self.recipe, sources, max_tokens)
-        self.model.eval()
         settings = _generation(Search(beam, max_tokens + 1, LENGTH_PENALTY, tuple(suppressed)))
-        translations: dict[int, list[int]] = {}
-        with torch.inference_mode():
-            for indices, source in in_batches(sources, batch_size):
-                visible = self.to_device(source != PAD)
-                ids = self.model.generate(self.to_device(source), attention_mask=visible, generation_config=settings)
-                words = [_words(row, max_tokens) for row in ids.tolist()]
-                translations.update(zip(indices, words, strict=True))
-        return [translations[index] for index in range(len(sources))]
+
+        def generate(source: Ids) -> list[list[int]]:
+            visible = self.to_device(source != PAD)
+            ids = self.module.generate(self.to_device(source), attention_mask=visible, generation_config=settings)
+            return [before_end(row[1:])[:max_tokens] for row in ids.tolist()]
+
+        return self.translate_batches(sources, generate, batch_size=batch_size, max_tokens=max_tokens)
 
 
 def _generation(search: Search) -> GenerationConfig:
@@ -120,12 +105,6 @@ def _generation(search: Search) -> GenerationConfig:
         eos_token_id=EOS,
         decoder_start_token_id=SOS,
     )
-
-
-def _words(ids: list[int], max_tokens: int) -> list[int]:
-    """Return the tokens between `<sos>` and `<eos>`, at most `max_tokens`."""
-    words = ids[1:]
-    return (words[: words.index(EOS)] if EOS in words else words)[:max_tokens]
 
 
 def build(

@@ -18,15 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from impls.baselines.baseline_weights import (
-    TUTORIAL,
-    Rules,
-    admit,
-    check_request,
-    in_batches,
-    position_vectors,
-    renamed,
-)
+from impls.baselines.baseline_weights import TUTORIAL, Rules, admit, before_end, position_vectors, renamed
 from impls.baselines.training_loop import PlainLoop, put
 from impls.contract import EOS, PAD, SOS, Arrays, Ids, Recipe, Training, TransformerRecipe
 
@@ -120,10 +112,7 @@ class LibraryTransformer(nn.Module):
 class NnTransformer(PlainLoop):
     """The library's class in the plain training loop."""
 
-    def __init__(self, recipe: TransformerRecipe, module: LibraryTransformer, training: Training, device: str) -> None:
-        super().__init__("nn_transformer", module, training, device)
-        self.recipe = recipe
-        self.model = module
+    name = "nn_transformer"
 
     def translate(
         self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
@@ -134,32 +123,25 @@ class NnTransformer(PlainLoop):
         """
         if beam != 1:
             raise ValueError(f"baseline 'nn_transformer' with beam={beam}: the library has no beam search, use beam=1")
-        check_request(self.name, self.recipe, sources, max_tokens)
-        self.model.eval()
-        translations: dict[int, list[int]] = {}
-        with torch.inference_mode():
-            for indices, source in in_batches(sources, batch_size):
-                words = self._greedy(self.to_device(source), max_tokens, suppressed)
-                translations.update(zip(indices, words, strict=True))
-        return [translations[index] for index in range(len(sources))]
+
+        def greedy(source: Ids) -> list[list[int]]:
+            return self._greedy(self.to_device(source), max_tokens, suppressed)
+
+        return self.translate_batches(sources, greedy, batch_size=batch_size, max_tokens=max_tokens)
 
     def _greedy(self, source: torch.Tensor, max_tokens: int, suppressed: Sequence[int]) -> list[list[int]]:
-        memory, hidden = self.model.encode(source)
+        memory, hidden = self.module.encode(source)
         words = torch.full((len(source), 1), SOS, device=self.device)
         ended = torch.zeros(len(source), dtype=torch.bool, device=self.device)
         for _ in range(max_tokens):
-            logits = self.model.output(self.model.decode(words, memory, hidden)[:, -1])
+            logits = self.module.output(self.module.decode(words, memory, hidden)[:, -1])
             logits[:, list(suppressed)] = -torch.inf
             newest = logits.argmax(dim=-1)
             words = torch.cat([words, newest[:, None]], dim=1)
             ended |= newest == EOS
             if ended.all():
                 break
-        return [_before_end(row) for row in words[:, 1:].tolist()]
-
-
-def _before_end(words: list[int]) -> list[int]:
-    return words[: words.index(EOS)] if EOS in words else words
+        return [before_end(row) for row in words[:, 1:].tolist()]
 
 
 def build(

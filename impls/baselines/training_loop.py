@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from impls.baselines.baseline_weights import unavailable
-from impls.contract import PAD, Arrays, Batch, Training
+from impls.baselines.baseline_weights import check_request, in_batches, unavailable
+from impls.contract import PAD, Arrays, Batch, Ids, Training, TransformerRecipe
 
 
 class PlainLoop:
     """Padded batches, a loss that ignores padding, and one wait for the device per update.
 
     Adam has its default implementation, and dropout draws from the framework's global generator. `logits` is the
-    module's output unless a subclass overrides it.
+    module's output unless a subclass overrides it. A subclass has the baseline's `name`.
 
     Raises: ValueError for label smoothing, with which the loss would not be in nats, or an unavailable device.
     """
 
-    def __init__(self, name: str, module: nn.Module, training: Training, device: str) -> None:
+    name: str
+
+    def __init__(self, recipe: TransformerRecipe, module: nn.Module, training: Training, device: str) -> None:
         if training.label_smoothing:
             raise ValueError(f"label_smoothing={training.label_smoothing!r}: baselines train without it, use 0")
-        self.name = name
+        self.recipe = recipe
         try:
             self.device = torch.device(device)
-            self.module = module.to(self.device)
+            self.module: Any = module.to(self.device)
         except (RuntimeError, AssertionError) as error:
             raise ValueError(unavailable(device, error)) from error
         self.clip_norm = training.clip_norm
@@ -55,13 +58,31 @@ class PlainLoop:
     def loss(self, batch: Batch) -> torch.Tensor:
         """Return the mean nats per target token, with gradients."""
         logits = self.logits(self.to_device(batch.source), self.to_device(batch.target_in))
-        loss: torch.Tensor = self.criterion(logits.flatten(0, 1), self.to_device(batch.target_out).flatten())
-        return loss
+        return self.criterion(logits.flatten(0, 1), self.to_device(batch.target_out).flatten())
 
     def logits(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         """Return the logits of all positions. Shapes: [B,S], [B,T] to [B,T,V]."""
-        logits: torch.Tensor = self.module(source, target_in)
-        return logits
+        return self.module(source, target_in)
+
+    def translate_batches(
+        self,
+        sources: Sequence[Ids],
+        translate_batch: Callable[[Ids], list[list[int]]],
+        *,
+        batch_size: int,
+        max_tokens: int,
+    ) -> list[list[int]]:
+        """Return the translations in the order of `sources`, from batches of sentences of similar length.
+
+        Raises: ValueError if sources or translations need more positions than the recipe has.
+        """
+        check_request(self.name, self.recipe, sources, max_tokens)
+        self.module.eval()
+        translations: dict[int, list[int]] = {}
+        with torch.inference_mode():
+            for indices, source in in_batches(sources, batch_size):
+                translations.update(zip(indices, translate_batch(source), strict=True))
+        return [translations[index] for index in range(len(sources))]
 
     def to_device(self, ids: np.ndarray[Any, Any]) -> torch.Tensor:
         """Return ids on the device, as int64 for torch's loss."""

@@ -17,7 +17,7 @@ import torch
 from impls.baselines.baseline_weights import TUTORIAL, Rules, admit, check_request, position_vectors, renamed
 from impls.baselines.naive_search import search
 from impls.baselines.training_loop import PlainLoop, put
-from impls.contract import Arrays, Ids, Recipe, Training, TransformerRecipe
+from impls.contract import Arrays, Ids, Recipe, Training
 from impls.plain import PlainTransformer
 
 NAMES: Rules = (
@@ -33,14 +33,11 @@ NAMES: Rules = (
 class Plain(PlainLoop):
     """The plain Transformer in the plain training loop."""
 
-    def __init__(self, recipe: TransformerRecipe, module: PlainTransformer, training: Training, device: str) -> None:
-        super().__init__("plain", module, training, device)
-        self.recipe = recipe
-        self.model = module
+    name = "plain"
 
     def logits(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         """Return the logits of all positions. Shapes: [B,S], [B,T] to [B,T,V]."""
-        return self.model.output(self.model(source, target_in))
+        return self.module.output(self.module(source, target_in))
 
     def translate(
         self, sources: Sequence[Ids], *, beam: int, batch_size: int, max_tokens: int, suppressed: Sequence[int]
@@ -50,19 +47,19 @@ class Plain(PlainLoop):
         Raises: ValueError for more positions than the recipe has.
         """
         check_request(self.name, self.recipe, sources, max_tokens)
-        self.model.eval()
+        self.module.eval()
         with torch.no_grad():
             return [self._translate(source, beam, max_tokens, suppressed) for source in sources]
 
     def _translate(self, source: Ids, beam: int, max_tokens: int, suppressed: Sequence[int]) -> list[int]:
-        memory, visible = self.model.encode(self.to_device(source[None]))
+        memory, visible = self.module.encode(self.to_device(source[None]))
 
         def next_logits(prefixes: list[list[int]]) -> torch.Tensor:
             rows = len(prefixes)
             target_in = torch.tensor(prefixes, device=self.device)
             sources = memory.expand(rows, -1, -1), visible.expand(rows, -1, -1, -1)
-            features, _ = self.model.decode(target_in, *sources)
-            return self.model.output(features)[:, -1]
+            features, _ = self.module.decode(target_in, *sources)
+            return self.module.output(features)[:, -1]
 
         return search(next_logits, beam=beam, max_tokens=max_tokens, suppressed=suppressed)
 

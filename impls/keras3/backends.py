@@ -39,12 +39,12 @@ def _alone(chosen: str) -> Iterator[None]:
 with _alone(os.environ["KERAS_BACKEND"]):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import keras
-    from keras import ops
+    from keras import layers, ops
 
 CHOSEN = keras.config.backend()
 keras.config.set_floatx("float32")  # overrides ~/.keras/keras.json
 
-__all__ = ["CHOSEN", "Backend", "Compiled", "backend", "bucket", "keras", "ops"]
+__all__ = ["CHOSEN", "Backend", "Compiled", "Tensor", "Tensors", "backend", "bucket", "keras", "layers", "ops"]
 
 
 def bucket(size: int, *, step: int) -> int:

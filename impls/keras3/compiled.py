@@ -16,10 +16,9 @@ import numpy as np
 from impls import weights
 from impls.contract import PAD, GruRecipe, Numbers, Recipe
 from impls.keras3.backends import Compiled, Tensor, Tensors, backend, keras, ops
-from impls.keras3.gru import network as gru
+from impls.keras3.gru import GruNetwork
 from impls.keras3.keras_packing import Packing
-from impls.keras3.keras_transformer import canonical
-from impls.keras3.keras_transformer import network as transformer
+from impls.keras3.keras_transformer import TransformerNetwork, canonical
 
 TINY = 1e-6
 """Added to the gradient norm before dividing by it, as in torch."""
@@ -122,8 +121,10 @@ class Program:
 
     def __init__(self, recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, policy: str) -> None:
         with _policy(policy):
-            build: Any = gru if isinstance(recipe, GruRecipe) else transformer
-            self.network = build(recipe, source_vocabulary_size, target_vocabulary_size)
+            kind: Any = GruNetwork if isinstance(recipe, GruRecipe) else TransformerNetwork
+            self.network = kind(recipe, source_vocabulary_size, target_vocabulary_size)
+            words = ops.zeros((1, 2), "int32")
+            self.network.project(self.network(words, words))  # the first call of a layer creates its variables
         expected = weights.shapes(recipe, source_vocabulary_size, target_vocabulary_size)
         variables = self.network.trainable_variables
         slots_by_name = slots(variables)
@@ -204,8 +205,7 @@ class Program:
 
     def _begin(self, values: Tensors, source: Tensor) -> dict[str, Tensor]:
         with self._with(values):
-            state: dict[str, Tensor] = self.network.prefill(source)
-        return state
+            return self.network.prefill(source)
 
     def _step(
         self, best: int, values: Tensors, state: dict[str, Tensor], last: Tensor, position: Tensor

@@ -21,6 +21,7 @@ from impls.contract import (
     Totals,
     Training,
 )
+from impls.field_checks import check_length
 from impls.keras3 import backends
 from impls.keras3.backends import Tensor, Tensors, backend, bucket, keras, ops
 from impls.keras3.compiled import Given, Held, Sums, Update, program
@@ -41,8 +42,8 @@ class KerasDecoding:
     def step(self, last: Ids, best: int) -> Candidates:
         """Feed the newest token of each row, [B], and return the `best` most probable next tokens."""
         model, most = self._model, self._model.program.network.max_length
-        if most is not None and self._position >= most:
-            raise ValueError(f"{self._position + 1} positions exceed max_length={most}")
+        if most is not None:
+            check_length(self._position + 1, most)
         with model.device():
             self._state = model.program.network.with_capacity(self._state, self._position)
             newest = model.to_device(_filled(last, model.rows(self._rows)))
@@ -185,10 +186,11 @@ class KerasModel:
     def _columns(self, positions: int) -> int:
         """Return the padded number of positions. Raises: ValueError beyond max_length."""
         most = self.program.network.max_length
-        if most is not None and positions > most:
-            raise ValueError(f"{positions} positions exceed max_length={most}")
         padded = bucket(positions, step=COLUMNS) if backend().buckets else positions
-        return padded if most is None else min(padded, most)
+        if most is None:
+            return padded
+        check_length(positions, most)
+        return min(padded, most)
 
     def _padded(self, source: Ids, target_in: Ids) -> tuple[Ids, Ids]:
         """Return source and target, padded to one shape if the backend compiles for each shape."""

@@ -21,9 +21,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from keras import ops
 
-Tensor = Any
+from impls.keras3.backends import Tensor, ops
 
 
 class Packing(NamedTuple):

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from keras import ops
 
-Tensor = Any
+from impls.keras3.backends import Tensor, ops
 
 
 def angles(length: int, width: int) -> np.ndarray[Any, Any]:

@@ -11,13 +11,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from keras import layers, ops
-
 from impls.contract import PAD, TransformerRecipe
+from impls.keras3.backends import Tensor, layers, ops
 from impls.keras3.keras_packing import Packing, pack, pack_positions, unpack
 from impls.keras3.keras_positions import linear_biases, rotate, sinusoids
 
-Tensor = Any
 State = dict[str, Tensor]
 """The state of incremental decoding by name; the first dimension of each tensor is the row."""
 
@@ -389,12 +387,3 @@ def canonical(variable: Any) -> str:
     """Return the canonical name of a variable: the layer's name and the ending for the variable."""
     layer, name = variable.path.split("/")[-2:]
     return layer.replace("-", ".") + VARIABLES[name]
-
-
-def network(recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> TransformerNetwork:
-    """Build the layers of a recipe and their variables."""
-    built = TransformerNetwork(recipe, source_vocabulary_size, target_vocabulary_size)
-    words = ops.zeros((1, 2), "int32")
-    built.project(ops.zeros((1, recipe.width)))
-    built(words, words)
-    return built

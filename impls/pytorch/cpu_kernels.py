@@ -13,6 +13,7 @@ import torch
 from torch.autograd import Function
 from torch.nn.functional import linear, log_softmax, nll_loss
 
+from impls.contract import PAD
 from impls.pytorch.matmul_precision import matmul_precision
 from impls.pytorch.torch_packing import Group
 
@@ -56,8 +57,7 @@ def attend_packed(
     and memory [M,2*H*K] (keys and values) of M packed rows. To [N,H*K].
     """
     if is_optimised(projected):
-        mixed: torch.Tensor = _AttendPacked.apply(projected, memory, groups, biases, keep_masks)
-        return mixed
+        return _AttendPacked.apply(projected, memory, groups, biases, keep_masks)
     outputs = []
     for group, bias, keep_mask in zip(groups, biases, keep_masks, strict=True):
         query, key, value = (heads.view(*group.shape[:2], *heads.shape[1:]) for heads in group.heads(projected, memory))
@@ -122,8 +122,7 @@ class _AttendPacked(Function):
 def add_masked(x: torch.Tensor, added: torch.Tensor, keep_mask: torch.Tensor) -> torch.Tensor:
     """Return x + added * keep_mask, without a gradient for `keep_mask`. Shapes: all the same."""
     if is_optimised(x) and added.dtype == x.dtype:
-        total: torch.Tensor = _AddMasked.apply(x, added, keep_mask)
-        return total
+        return _AddMasked.apply(x, added, keep_mask)
     return x + added * keep_mask.to(added.dtype)
 
 
@@ -150,14 +149,21 @@ def output_loss(
     Source: Szegedy et al. 2016, section 7: the smoothed share is spread evenly over the vocabulary.
     """
     if is_optimised(features):
-        objective, nats = _OutputLoss.apply(features, kernel, bias, target, smoothing)
-        return objective, nats
+        return _OutputLoss.apply(features, kernel, bias, target, smoothing)
+    return padded_loss(features, kernel, bias, target, smoothing)
+
+
+def padded_loss(
+    features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, target: torch.Tensor, smoothing: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `output_loss` by its plain formula, without the rows whose target is PAD."""
     exact = torch.promote_types(features.dtype, torch.float32)
     log_probabilities = log_softmax(linear(features, kernel, bias), dim=-1, dtype=exact)
-    nats = nll_loss(log_probabilities, target, reduction="sum")
+    nats = nll_loss(log_probabilities, target, ignore_index=PAD, reduction="sum")
     if smoothing == 0:
         return nats, nats
-    return (1 - smoothing) * nats - smoothing * log_probabilities.mean(dim=-1).sum(), nats
+    even = log_probabilities.mean(dim=-1).masked_fill(target == PAD, 0).sum()
+    return (1 - smoothing) * nats - smoothing * even, nats
 
 
 class _OutputLoss(Function):

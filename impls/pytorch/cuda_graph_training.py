@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 from torch import cuda
-from torch.nn.functional import linear, log_softmax, nll_loss
 
 from impls.contract import PAD, Batch, Compilation, Ids, TransformerRecipe
+from impls.pytorch import torch_adapter
+from impls.pytorch.cpu_kernels import padded_loss
 from impls.pytorch.cuda_graph_decoding import Capture, CapturedSteps, GraphDecoding, Operation, rounded
-from impls.pytorch.torch_adapter import TorchModel, build_transformer
+from impls.pytorch.torch_adapter import TorchModel
 
 LENGTH_STEP = 4
 """Lengths are padded to a multiple of this.
@@ -85,22 +86,6 @@ class Inputs:
         for target, ids in zip(self._ids(block), (batch.source, batch.target_in, batch.target_out), strict=True):
             target.numpy()[: ids.shape[0], : ids.shape[1]] = ids
         self._block.copy_(block, non_blocking=True)
-
-
-def padded_loss(
-    features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, target: torch.Tensor, smoothing: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return `cpu_kernels.output_loss` of the rows whose target is not PAD.
-
-    Shapes: features [N,D], kernel [V,D], bias [V], target [N].
-    """
-    exact = torch.promote_types(features.dtype, torch.float32)
-    log_probabilities = log_softmax(linear(features, kernel, bias), dim=-1, dtype=exact)
-    nats = nll_loss(log_probabilities, target, ignore_index=PAD, reduction="sum")
-    if smoothing == 0:
-        return nats, nats
-    even = log_probabilities.mean(dim=-1).masked_fill(target == PAD, 0).sum()
-    return (1 - smoothing) * nats - smoothing * even, nats
 
 
 class Graphs:
@@ -226,6 +211,6 @@ def build(
     """
     if not device.startswith("cuda"):
         raise ValueError(f"cuda_graphs=True needs a CUDA device, not device={device!r}")
-    return build_transformer(
+    return torch_adapter.build(
         recipe, source_vocabulary_size, target_vocabulary_size, device=device, kind=GraphModel, **settings
     )

@@ -17,6 +17,15 @@ CACHE_STEP = 8
 """The number of positions by which caches grow."""
 
 
+class RowTensors(dict[str, torch.Tensor]):
+    """A state of tensors by name; the first dimension of each is the row."""
+
+    def reorder(self, rows: Rows) -> None:
+        """Keep, drop, repeat or reorder rows."""
+        for name, tensor in self.items():
+            self[name] = tensor.index_select(0, torch.from_numpy(rows).to(tensor.device))
+
+
 class SourceMemory:
     """Tensors computed from A encoded sources for R rows; their first dimension is A.
 

@@ -22,11 +22,11 @@ from impls.contract import (
     Ids,
     Numbers,
     Recipe,
-    TorchReferenceRecipe,
     Totals,
     Training,
     TransformerRecipe,
 )
+from impls.field_checks import check_length
 from impls.pytorch.cpu_kernels import output_loss
 from impls.pytorch.dropout import Dropout, Dropouts, DropoutSource
 from impls.pytorch.matmul_precision import check_matmul_precision, matmul_precision
@@ -294,7 +294,7 @@ class TransformerModel(TorchModel):
     """A Transformer, which trains and evaluates on packed rows."""
 
     def _features(self, batch: Batch) -> tuple[torch.Tensor, Indices]:
-        self.module.check_length(max(batch.source.shape[1], batch.target_in.shape[1]))
+        check_length(max(batch.source.shape[1], batch.target_in.shape[1]), self.module.max_length)
         packing = pack(batch, heads=self.module.heads, group_rows=self._group_rows(batch), to_device=self.to_device)
         return self._to_predict(self.module.packed(packing), packing.indices, batch)
 
@@ -354,8 +354,8 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def build_transformer(
-    recipe: TransformerRecipe,
+def build(
+    recipe: Recipe,
     source_vocabulary_size: int,
     target_vocabulary_size: int,
     *,
@@ -363,37 +363,16 @@ def build_transformer(
     kind: type[TorchModel] = TransformerModel,
     **settings: Any,
 ) -> TorchModel:
-    """Build any `TransformerRecipe` with the settings of `impls.build`."""
+    """Build any recipe but the plain one with the settings of `impls.build`; `kind` is the model of a Transformer."""
     dropout_source, words = DropoutSource(device_of(device)), (source_vocabulary_size, target_vocabulary_size)
     weights = initial(recipe, *words, settings["seed"])
-    with torch.random.fork_rng(devices=[]):
-        rates = (recipe.dropout, recipe.attention_rate, recipe.activation_rate)
-        module = Transformer(recipe, *words, Dropouts(*(Dropout(rate, dropout_source) for rate in rates)))
+    module: nn.Module
+    with torch.random.fork_rng(devices=[]):  # torch draws initial values, which `weights` replace
+        if isinstance(recipe, TransformerRecipe):
+            rates = (recipe.dropout, recipe.attention_rate, recipe.activation_rate)
+            module = Transformer(recipe, *words, Dropouts(*(Dropout(rate, dropout_source) for rate in rates)))
+        elif isinstance(recipe, GruRecipe):
+            module, kind = AttentionGru(recipe, *words, Dropout(recipe.dropout, dropout_source)), TorchGruModel
+        else:
+            module, kind = TorchReference(recipe, *words), TorchReferenceModel
     return kind(recipe, module, weights, dropout_source=dropout_source, **settings)
-
-
-def build_gru(
-    recipe: GruRecipe, source_vocabulary_size: int, target_vocabulary_size: int, *, device: str, **settings: Any
-) -> TorchModel:
-    """Build any `GruRecipe` with the settings of `impls.build`."""
-    dropout_source, words = DropoutSource(device_of(device)), (source_vocabulary_size, target_vocabulary_size)
-    weights = initial(recipe, *words, settings["seed"])
-    with torch.random.fork_rng(devices=[]):
-        module = AttentionGru(recipe, *words, Dropout(recipe.dropout, dropout_source))
-    return TorchGruModel(recipe, module, weights, dropout_source=dropout_source, **settings)
-
-
-def build_torch_reference(
-    recipe: TorchReferenceRecipe,
-    source_vocabulary_size: int,
-    target_vocabulary_size: int,
-    *,
-    device: str,
-    **settings: Any,
-) -> TorchModel:
-    """Build any `TorchReferenceRecipe` with the settings of `impls.build`."""
-    dropout_source, words = DropoutSource(device_of(device)), (source_vocabulary_size, target_vocabulary_size)
-    weights = initial(recipe, *words, settings["seed"])
-    with torch.random.fork_rng(devices=[]):
-        module = TorchReference(recipe, *words)
-    return TorchReferenceModel(recipe, module, weights, dropout_source=dropout_source, **settings)

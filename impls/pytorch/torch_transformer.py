@@ -17,6 +17,7 @@ from torch.nn.functional import gelu, relu, silu
 
 from impls.contract import PAD, TransformerRecipe
 from impls.conv_ffn import ConvFeedForward
+from impls.field_checks import check_length
 from impls.learned_positions import LearnedPositions
 from impls.paper import TiedOutput
 from impls.pytorch.attention import CrossAttention, PackedPositions, SelfAttention, linear_biases
@@ -203,11 +204,6 @@ class Transformer(nn.Module):
         self.alibi_heads = recipe.heads if recipe.positions == "alibi" else 0
         self.max_length = recipe.max_length
 
-    def check_length(self, length: int) -> None:
-        """Raise ValueError if `length` exceeds `max_length` positions."""
-        if length > self.max_length:
-            raise ValueError(f"{length} positions exceed max_length={self.max_length}")
-
     def _self_bias(self, queries: torch.Tensor, keys: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         """Return the bias of self-attention's scores at these positions. Shapes: [.,.,T,S]."""
         bias = torch.where(visible, 0.0, MASKED_SCORE)
@@ -215,7 +211,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the encoded source [B,S,D], and the bias [B,1,1,S] that masks its padding."""
-        self.check_length(source.shape[1])
+        check_length(source.shape[1], self.max_length)
         visible = (source != PAD)[:, None, None, :]
         positions = torch.arange(source.shape[1], device=source.device)
         bias = self._self_bias(positions, positions, visible)
@@ -261,7 +257,7 @@ class Transformer(nn.Module):
         self, source: torch.Tensor, target_in: torch.Tensor, attention_maps: list[torch.Tensor] | None = None
     ) -> torch.Tensor:
         """Run the decoder; append each layer's attention weights on the source to `attention_maps` if it is a list."""
-        self.check_length(target_in.shape[1])
+        check_length(target_in.shape[1], self.max_length)
         memory, memory_bias = self.encode(source)
         positions = torch.arange(target_in.shape[1], device=source.device)
         # Padding is on the right, so the causal mask already hides it from all real positions.
@@ -290,7 +286,7 @@ class Transformer(nn.Module):
         """Feed the newest tokens [R] and return the features of the next tokens' logits, [R,D]."""
         first = state.layers[0].length
         if isinstance(first, int):  # do not wait for a tensor on a device
-            self.check_length(first + 1)
+            check_length(first + 1, self.max_length)
         keys = torch.arange(state.layers[0].capacity, device=last.device)
         x = self.target(last[:, None], keys[:1] + first)
         bias = self._self_bias(keys[:1] + first, keys, keys <= first)

@@ -102,8 +102,9 @@ class WrappedModel(PlainModel):
 
     def __init__(self, module: nn.Module, **settings: Any) -> None:
         self.max_length = getattr(module, "max_length", None)
-        weights = {name: slot.read(slot.parameter) for name, slot in self.weight_slots(WrappedModule(module)).items()}
-        super().__init__(None, WrappedModule(module), weights, **settings)
+        wrapped = WrappedModule(module)
+        weights = {name: slot.read(slot.parameter) for name, slot in self.weight_slots(wrapped).items()}
+        super().__init__(None, wrapped, weights, **settings)
 
     @staticmethod
     def weight_slots(module: nn.Module) -> dict[str, WeightSlot]:
@@ -123,12 +124,12 @@ def build(
     precision: str,
 ) -> WrappedModel:
     """Build the model; see `impls.wrap`."""
-    if not isinstance(module, nn.Module):
+    if not isinstance(module, nn.Module) and callable(module):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             module = module()
     if not isinstance(module, nn.Module):
-        raise ValueError(f"impls.wrap got a function that returns a {type(module).__name__}, not a torch.nn.Module")
+        raise ValueError(f"impls.wrap needs a torch.nn.Module or a function that returns one, not {module!r}")
     missing = [name for name in ("encode", "decode") if not callable(getattr(module, name, None))]
     if missing:
         raise ValueError(f"{type(module).__name__} has no method {missing[0]!r}: impls.wrap needs {METHODS}")

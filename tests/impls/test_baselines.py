@@ -89,7 +89,7 @@ def test_baseline_missing_package_is_named(name: str, monkeypatch: pytest.Monkey
     package = registry.BASELINES[name].packages[-1]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else True)
     reason = registry.missing_baseline(name)
-    assert reason.startswith(f"{package!r} is not installed: python -m pip install 'bakeoff[")
+    assert reason.startswith(f"{package!r} is not installed: python -m pip install '.[")
     with pytest.raises(ValueError, match=f"{package!r} is not installed"):
         registry.build_baseline(name, SMALL, *SIZES, training=TRAINING, weights={})
 

@@ -88,11 +88,19 @@ EVEN_HEADS = "even (or width / heads even) with positions='rotary'"
         (Recipe, "width", "even with positions='sinusoidal'", {"width": 15, "heads": 3, "positions": "sinusoidal"}),
         (Recipe, "head_width", EVEN_HEADS, {"head_width": 5, "positions": "rotary"}),
         (Recipe, "head_width", EVEN_HEADS, {"width": 15, "heads": 3, "positions": "rotary", "head_width": None}),
+        (Recipe, "norm_epsilon", POSITIVE, {"norm_epsilon": "1e-5"}),
         (Training, "epsilon", POSITIVE, {"epsilon": 0.0}),
+        (Training, "epsilon", POSITIVE, {"epsilon": "1e-8"}),
+        (Training, "epsilon", POSITIVE, {"epsilon": True}),
+        (Training, "peak_rate", "a number of at least 0", {"peak_rate": "1e-3"}),
         (Training, "peak_rate", "a number of at least 0", {"peak_rate": -1e-4}),
         (Training, "peak_rate", "a number of at least 0", {"peak_rate": float("nan")}),
         (Training, "clip_norm", "a number above 0, or None for no clipping", {"clip_norm": 0.0}),
+        (Training, "clip_norm", "a number above 0, or None for no clipping", {"clip_norm": "off"}),
         (Training, "teacher_forcing", "a number from 0 to 1", {"teacher_forcing": 1.1}),
+        (Training, "teacher_forcing", "a number from 0 to 1", {"teacher_forcing": "half"}),
+        (Training, "warmup_updates", WARMUP, {"warmup_updates": 0.5}),
+        (Training, "averaged_epochs", "a whole number from 0 to epochs=10", {"averaged_epochs": 1.5}),
         (Training, "warmup_updates", WARMUP, {"warmup_updates": -1}),
         (Training, "warmup_updates", WARMUP, {"warmup_updates": 0, "schedule": "inverse_sqrt"}),
         (Training, "averaged_epochs", "a whole number from 0 to epochs=4", {"averaged_epochs": 5, "epochs": 4}),
@@ -219,6 +227,27 @@ def test_missing_package_of_a_framework_is_named(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else name)
     assert registry.missing(framework, backend) == f"{package!r} is not installed: {registry.INSTALL[package]}"
+
+
+@pytest.mark.parametrize("name", ["keras", "openvino"])
+def test_unknown_keras_backend_raises(name: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown Keras backend '{name}': use tensorflow, jax, torch"):
+        impls.build(GruRecipe(), 10, 10, framework="keras", backend=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "accepted"),
+    [
+        ("source_vocabulary_size", 4, "more than the 4 special tokens"),
+        ("target_vocabulary_size", 0, "more than the 4 special tokens"),
+        ("seed", -1, "a whole number of at least 0"),
+    ],
+)
+def test_build_and_wrap_reject_impossible_sizes_and_seeds(name: str, value: int, accepted: str) -> None:
+    sizes = {"source_vocabulary_size": 10, "target_vocabulary_size": 10} | {name: value}
+    for build, model in ((impls.build, GruRecipe()), (impls.wrap, lambda: None)):
+        with pytest.raises(ValueError, match=f"^{name}={value}: expected {accepted}$"):
+            build(model, **sizes)
 
 
 def test_missing_framework_names_install_command(monkeypatch: pytest.MonkeyPatch) -> None:

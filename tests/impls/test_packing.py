@@ -271,7 +271,7 @@ def test_gru_packing_wrong_sizes_raise(monkeypatch: pytest.MonkeyPatch) -> None:
 def graph_model(recipe: TransformerRecipe) -> TorchModel:
     settings: dict[str, Any] = {"training": Training(batch_size=9), "seed": 0, "precision": "float32", "device": "cpu"}
     sizes = SOURCE_VOCABULARY_SIZE, SOURCE_VOCABULARY_SIZE
-    return torch_adapter.build_transformer(recipe, *sizes, kind=GraphModel, **settings)
+    return torch_adapter.build(recipe, *sizes, kind=GraphModel, **settings)
 
 
 @pytest.mark.parametrize("kind", ["packed", "graphs"])

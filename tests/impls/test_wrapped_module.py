@@ -147,7 +147,8 @@ def test_wrap_step_without_a_state_is_refused() -> None:
     ("module", "reason"),
     [
         (lambda: nn.Linear(2, 2), "Linear has no method 'encode'"),
-        (lambda: 3, "a function that returns a int"),
+        (lambda: 3, "a function that returns one, not 3$"),
+        (3, "a function that returns one, not 3$"),
         (lambda: WrongLogits(*SIZES, 16, 0.0), r"logits of shape \(1, 2, 40\) for one sentence: expected \(1, 2, 41\)"),
         (lambda: LogitsOnly(*SIZES, 16, 0.0), "LogitsOnly.decode returned a Tensor: return a pair"),
         (lambda: WrongAttention(*SIZES, 16, 0.0), "attention weights of the wrong shape"),
