@@ -44,7 +44,7 @@ def build(
         cuda_graphs: Capture the updates and decoding steps of a Transformer as CUDA graphs (torch on a GPU only).
 
     Raises:
-        ValueError: A setting is not accepted or not available here, or the recipe does not fit the vocabularies.
+        ValueError: A setting is not accepted or available here, or the recipe does not fit the vocabularies.
     """
     _check(source_vocabulary_size, target_vocabulary_size, seed)
     if cuda_graphs:
@@ -103,20 +103,14 @@ def wrap(
         matmul_precision: "highest", "high" or "medium"; as in `build`.
 
     Raises:
-        ValueError: `module` is not a torch module or does not return one, a method is missing or returns a wrong shape,
-            or the device or a precision is not available.
+        ValueError: The module lacks a method or returns a wrong shape, or a setting is not accepted or available here.
     """
     from impls.pytorch import wrapped_module
 
-    _check(source_vocabulary_size, target_vocabulary_size, seed)
+    sizes = (source_vocabulary_size, target_vocabulary_size)
+    _check(*sizes, seed)
     model = wrapped_module.build(
-        module,
-        source_vocabulary_size,
-        target_vocabulary_size,
-        training=training or Training(),
-        seed=seed,
-        device=device,
-        precision=precision,
+        module, *sizes, training=training or Training(), seed=seed, device=device, precision=precision
     )
     model.set_matmul_precision(matmul_precision)
     return model
