@@ -104,13 +104,10 @@ class Table:
 
     def without_optional(self) -> Table:
         """Return the table without its optional columns."""
-        indices = [index for index in range(len(self.columns)) if index not in self.optional]
-        rows = tuple(tuple(row[index] for index in indices) for row in self.rows)
-        columns, heads = (
-            "".join(self.columns[index] for index in indices),
-            tuple(self.heads[index] for index in indices),
-        )
-        return Table(columns, heads, rows, self.title)
+        kept = [index for index in range(len(self.columns)) if index not in self.optional]
+        rows = tuple(tuple(row[index] for index in kept) for row in self.rows)
+        heads = tuple(self.heads[index] for index in kept)
+        return Table("".join(self.columns[index] for index in kept), heads, rows, self.title)
 
 
 @dataclass(frozen=True)

@@ -107,18 +107,13 @@ def sort_value(cell: str | Cell) -> str:
     return "" if value is None else f"{value:.6g}" if isinstance(value, float | int) else value
 
 
-def slug(text: str) -> str:
-    """Return a text as the id of an element."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
-
-
 def _sections(blocks: Sequence[Block]) -> tuple[list[Block], list[dict[str, Any]]]:
     """Return the blocks before the first section, and every section with its slug, title and blocks."""
     first: list[Block] = []
     sections: list[dict[str, Any]] = []
     for block in blocks:
         if isinstance(block, Heading) and block.level == 2:
-            sections.append({"slug": block.slug or slug(block.text), "title": block.text, "blocks": []})
+            sections.append({"slug": block.slug, "title": block.text, "blocks": []})
         else:
             (sections[-1]["blocks"] if sections else first).append(block)
     return first, [section for section in sections if section["blocks"]]

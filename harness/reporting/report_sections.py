@@ -108,7 +108,7 @@ def curves(tables: Sequence[TableAnalysis]) -> list[Block]:
             if not panels:
                 continue
             if len(rows) > run_plots.MOST_PANELS:
-                text += f" The first variant and the {run_plots.MOST_PANELS - 1} best of {len(rows)} by test sacreBLEU."
+                text += f" Of {len(rows)} rows, the first and the best by test sacreBLEU."
             blocks.append(
                 Figure(
                     f"{slug}-{chart.name}",

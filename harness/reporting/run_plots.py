@@ -155,7 +155,8 @@ def learning_curves(
     curves, first_field = _panels(rows, labels, chart), next(iter(chart.lines))
     width, per_row, panel_height, longest = (NARROW, 2, 1.7, 17) if layout == "narrow" else (11, 4, 2.5, 27)
     height = math.ceil(len(curves) / per_row)
-    columns = max(math.ceil(len(curves) / height), 2)  # 3 and 2 panels rather than 4 and 1
+    least = 1 if layout == "narrow" else 2
+    columns = max(math.ceil(len(curves) / height), least)  # 3 and 2 panels rather than 4 and 1
     picture, grid = figure(width, 0.6 + panel_height * height, rows=height, columns=columns, sharex=True, sharey=True)
     for axes in grid.flat[len(curves) :]:
         axes.set_visible(False)
