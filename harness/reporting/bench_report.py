@@ -146,6 +146,8 @@ def _scores(tables: Sequence[TableAnalysis]) -> list[Block]:
             titles = " and ".join(METRICS[name].title for name in names)
             alt = f"Points, one per variant: {titles} of {'; '.join(judged.labels)}"
             caption = f"{judged.table.heading}. {titles} on the test set."
+            if any(name in judged.leaderboards for name in names):
+                caption += " Compare rows by their tests in the leaderboard, not by whether their intervals overlap."
             intervals = {name: judged.leaderboards[name].intervals for name in names if name in judged.leaderboards}
             draw = partial(run_plots.scores, rows, judged.labels, names, intervals)
             blocks.append(Figure(f"{slug}-scores", caption, short_line(alt, longest=600), draw))

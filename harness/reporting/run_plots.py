@@ -264,8 +264,11 @@ def scores(
         _dots(axes, rows, labels, name, intervals.get(name, {}))
     name_rows(drawn, layout, labels)
     rings = "rings are seeds, markers their means; " if any(len(row.counted) > 1 for row in rows) else ""
-    lines = "Lines are 95 % intervals; " if intervals else ""
-    subtitle(picture, f"{lines}{rings}axes do not start at 0")
+    covered = {row.basis for by_label in intervals.values() for row in by_label.values() if row.low is not None}
+    over = covered.pop() if len(covered) == 1 else "seeds, sentences or both" if covered else ""
+    lines = f"Lines are 95 % intervals over {over.replace('sentences', 'test sentences')}; " if over else ""
+    sentence = f"{lines}{rings}axes do not start at 0"
+    subtitle(picture, f"{sentence[0].upper()}{sentence[1:]}")
     return picture
 
 

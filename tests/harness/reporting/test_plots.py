@@ -197,6 +197,16 @@ def test_completed_run_without_a_score_is_not_called_completed_in_the_chart() ->
     ]
 
 
+@pytest.mark.parametrize(("seeds", "lines"), [(2, ""), (3, "Lines are 95 % intervals over seeds; ")])
+def test_chart_of_scores_says_what_its_intervals_cover(seeds: int, lines: str) -> None:
+    records = [record(variant, seed) for variant in ("paper", "conv_ffn") for seed in range(seeds)]
+    blocks = bench_report.document(records).blocks
+    (figure,) = (block for block in document.find(blocks, document.Figure) if block.name == "controlled-scores")
+    (text,) = (text.get_text() for text in figure.draw().texts)
+    expected = f"{lines}rings are seeds, markers their means; axes do not start at 0"
+    assert text == f"{expected[0].upper()}{expected[1:]}"
+
+
 def test_pareto_front_holds_what_nothing_beats_in_both() -> None:
     points = [(1.0, 9.0), (2.0, 5.0), (3.0, 6.0), (4.0, 1.0), (3.0, 5.0)]
     assert run_plots.pareto_front(points) == [(1.0, 9.0), (3.0, 6.0), (4.0, 1.0)]
