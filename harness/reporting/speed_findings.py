@@ -225,7 +225,7 @@ def limits(document: SpeedDocument) -> list[str]:
     ]
     if busy:
         lines.append(
-            f"These processes used the CPU while others were timed, whose times are too long: {', '.join(busy)}."
+            f"These processes used the CPU while others were timed, so the others' times are too long: {', '.join(busy)}."
         )
     lines.append("This is one run on one machine: how much days, machines and versions differ is unknown.")
     return lines
@@ -314,15 +314,15 @@ def counting(document: SpeedDocument) -> list[str]:
         lines.append(_of_decoding(document))
     if document.comparisons:
         lines.append(
-            "Times as fast is the baseline's seconds over the subject's, of the same round: of an update, or of a "
-            "sentence where the two do not translate as many."
+            "“Times as fast” is the baseline's seconds over the subject's in the same round: per update, or per sentence "
+            "where the two translate different numbers of sentences."
         )
     lines.append("Peak memory is that of the whole process until the end of the warm-up, libraries included.")
     if any(subject.breakdown for subject in subjects):
         lines.append(
             "The breakdown's shares of operators are of profiled time, which overstates operators that are called "
-            "often. “data” is the time to make batches, “harness” the rest of the training loop; both are timed "
-            "without the profiler. Where a framework shows no operators, all of the update is compute."
+            "often. “data” is the time to make batches, “harness” what else the training loop takes beyond the bare "
+            "updates; both are timed without the profiler. Where a framework shows no operators, all of the update is compute."
         )
     if document.scaling:
         lines.append(

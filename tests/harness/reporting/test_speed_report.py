@@ -235,7 +235,7 @@ def test_warnings_name_everything_that_is_wrong_with_a_measurement() -> None:
     limits = " ".join(speed_findings.limits(document))
     assert "Not requested, and so not measured: evaluation, breakdown, scaling." in limits
     assert "Requested and missing" not in limits
-    assert f"while others were timed, whose times are too long: {OURS} (20 %)" in limits
+    assert f"while others were timed, so the others' times are too long: {OURS} (20 %)" in limits
     assert "The matmul peak of the machine is unknown, and so is the MFU." in limits
     empty = replace(document.subjects[2], training=None, decoding=())
     limits = " ".join(speed_findings.limits(replace(document, subjects=(document.subjects[0], empty))))
