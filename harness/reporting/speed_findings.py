@@ -225,7 +225,8 @@ def limits(document: SpeedDocument) -> list[str]:
     ]
     if busy:
         lines.append(
-            f"These processes used the CPU while others were timed, so the others' times are too long: {', '.join(busy)}."
+            "These processes used the CPU while others were timed, so the others' times are too long: "
+            f"{', '.join(busy)}."
         )
     lines.append("This is one run on one machine: how much days, machines and versions differ is unknown.")
     return lines
@@ -314,15 +315,16 @@ def counting(document: SpeedDocument) -> list[str]:
         lines.append(_of_decoding(document))
     if document.comparisons:
         lines.append(
-            "“Times as fast” is the baseline's seconds over the subject's in the same round: per update, or per sentence "
-            "where the two translate different numbers of sentences."
+            "“Times as fast” is the baseline's seconds over the subject's in the same round: per update, or per "
+            "sentence where the two translate different numbers of sentences."
         )
     lines.append("Peak memory is that of the whole process until the end of the warm-up, libraries included.")
     if any(subject.breakdown for subject in subjects):
         lines.append(
             "The breakdown's shares of operators are of profiled time, which overstates operators that are called "
             "often. “data” is the time to make batches, “harness” what else the training loop takes beyond the bare "
-            "updates; both are timed without the profiler. Where a framework shows no operators, all of the update is compute."
+            "updates; both are timed without the profiler. Where a framework shows no operators, all of the update is "
+            "compute."
         )
     if document.scaling:
         lines.append(
