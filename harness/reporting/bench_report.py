@@ -95,15 +95,14 @@ def document(
     """
     stored = None if results is None else StoredFiles.of(results)
     analysis = analyse_bench(records, stored, method=method)
-    tables = analysis.tables
-    if not tables:
+    if not (tables := analysis.tables):
         raise ValueError("there are no run records to report; train something first: python -m harness bench")
     records = [record for judged in tables for record in judged.table.records]
-    warnings = [f"This record fails the check of this project: {line}" for line in failures]
+    failed = (f"This record fails the check of this project: {line}" for line in failures)
     return Document(
         title=f"Benchmark: {report_sections.corpora(record.spec.data for record in records)}",
         headline=bench_headline.headline(tables),
-        warnings=(*report_sections.corpus_warnings(records), *warnings),
+        warnings=(*report_sections.corpus_warnings(records), *failed),
         about=report_sections.about(records),
         blocks=(
             LINKS,
