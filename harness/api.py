@@ -314,6 +314,7 @@ def run(
         RunFailed: Training failed. The stored record has the reason.
     """
     from harness.processes.environment_variables import worker_environment
+    from harness.processes.workers import ProcessSettings
     from harness.storage import locks
 
     values = {"data.corpus": corpus, "training.epochs": epochs, "seed": seed}
@@ -325,7 +326,7 @@ def run(
 
     folder = Path(results)
     with locks.hold(folder, spec.id):
-        return TrainedRun(train.run(spec, folder, note=note, command="harness.run"), folder)
+        return TrainedRun(train.run(spec, folder, ProcessSettings(note=note, command="harness.run")), folder)
 
 
 def _spec(recipe_or_builder: str | Recipe | Callable[..., Seq2SeqModel], settings: Mapping[str, Any]) -> RunSpec:

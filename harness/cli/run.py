@@ -99,7 +99,7 @@ def _run(spec: RunSpec, results: Path, progress: Progress, guard: SignalGuard, s
         try:
             with guard.interruptible():
                 from harness.training import train
-            return train.run(spec, results, progress=progress, guard=guard, **vars(settings))
+            return train.run(spec, results, settings, progress=progress, guard=guard)
         except Interrupted as error:
             record = RunRecord(
                 id=spec.id,

@@ -209,20 +209,13 @@ def _matches(path: Path, identity: dict[str, Any]) -> bool:
 
 
 def _dataset(data: DataSpec, key: str, description: dict[str, Any], files: dict[str, bytes]) -> Dataset:
-    texts = json.loads(files["texts.json"])
-    splits = preprocess.splits_of(files["ids.npz"], description["figures"])
+    parts: dict[str, Any] = {**preprocess.splits_of(files["ids.npz"], description["figures"])}
+    for name, items in json.loads(files["texts.json"]).items():
+        parts[name] = tuple(tuple(item) if isinstance(item, list) else item for item in items)
     return Dataset(
+        **parts,
         data=data,
         key=key,
-        source_words=tuple(texts["source_words"]),
-        target_words=tuple(texts["target_words"]),
-        train=splits["train"],
-        validation=splits["validation"],
-        test=splits["test"],
-        test_source_text=tuple(texts["test_source_text"]),
-        test_target_text=tuple(texts["test_target_text"]),
-        test_target_tokens=tuple(map(tuple, texts["test_target_tokens"])),
-        test_target_moses=tuple(map(tuple, texts["test_target_moses"])),
         source_model=files.get("source.model", b""),
         target_model=files.get("target.model", b""),
         digests=description["digests"],

@@ -31,12 +31,13 @@ MARK = "BAKEOFF_RUN_PROCESS"
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSettings:
-    """Settings of the process of a run. Only `resume_anyway` can change the result of the run.
+    """How the process of a run executes it. Only `resume_anyway` can change weights and scores.
 
     Attributes:
         command: The command line, for the record.
         note: Free text for the record.
-        checkpoint_seconds: The interval of checkpoints; None for the default.
+        checkpoint_seconds: Seconds between two checkpoints within an epoch; 0 for checkpoints at the ends of epochs
+            only, None for the default.
         resume_anyway: Whether a run resumes from a checkpoint that was written in another environment.
         score_every: The number of epochs between two translations of the validation set; 0 for none.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from harness.experiments.specs import RunSpec
 from harness.processes import machine
 from harness.processes.progress import Event, Progress, silent
 from harness.processes.signals import Interrupted, SignalGuard
+from harness.processes.workers import ProcessSettings
 from harness.storage import checkpoint_files, run_store
 from harness.storage.records import RunRecord, Status
 from harness.storage.run_store import RunFailed
@@ -39,46 +40,24 @@ TRAINING_DIGESTS = ("batches", "stream", "weights_after", "weights")
 """The fingerprints of the training of a run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """How a run is executed. Only `resume_anyway` can change weights and scores.
-
-    Attributes:
-        progress: Receives events on the state of the run.
-        command: The command line, for the record.
-        note: Free text for the record.
-        checkpoint_seconds: Time between two checkpoints within an epoch; 0 for checkpoints at the ends of epochs only.
-        guard: Delivers signals; one that arrives leaves a checkpoint and a record of status "interrupted".
-        resume_anyway: Resume although the checkpoint was written with another arithmetic.
-        score_every: Translate the validation set every `score_every` epochs, for the BLEU in the learning curve; 0 for
-            never.
-    """
-
-    progress: Progress
-    command: str
-    note: str
-    checkpoint_seconds: float
-    guard: SignalGuard
-    resume_anyway: bool
-    score_every: int
-
-
 def run(
     spec: RunSpec,
     results: Path,
+    settings: ProcessSettings | None = None,
     *,
     progress: Progress = silent,
-    command: str = "",
-    note: str = "",
-    checkpoint_seconds: float = checkpoint_files.SECONDS,
     guard: SignalGuard | None = None,
-    resume_anyway: bool = False,
-    score_every: int = 0,
 ) -> RunRecord:
     """Train and measure one run and store its record; continue an interrupted run from its checkpoint.
 
     A completed or diverged run is returned as it is. The record of any other is removed when it starts again.
-    `results` is the folder of results; the keyword arguments are as in `RunOptions`.
+
+    Args:
+        spec: The run.
+        results: The folder of results.
+        settings: How the run is executed.
+        progress: Receives events on the state of the run.
+        guard: Delivers signals; one that arrives leaves a checkpoint and a record of status "interrupted".
 
     Raises:
         RunFailed: Training or measuring failed; the stored record has the reason.
@@ -86,36 +65,28 @@ def run(
         ValueError: The data, the model or a setting is not available, the files of an existing run have changed, or
             its checkpoint was written with another arithmetic. Nothing has been written.
     """
-    options = RunOptions(
-        progress=progress,
-        command=command,
-        note=note,
-        checkpoint_seconds=checkpoint_seconds,
-        guard=guard or SignalGuard(),
-        resume_anyway=resume_anyway,
-        score_every=score_every,
-    )
+    settings = settings or ProcessSettings()
+    guard = guard or SignalGuard()
     if existing := reuse.reusable_records(results, [spec]):
         checkpoint_files.remove(results, spec.id)
         return existing[0]
-    options.progress(Event(run=spec.id, stage="preparing"))
+    progress(Event(run=spec.id, stage="preparing"))
     preprocess.check_libraries(spec.data)
-    with options.guard.interruptible():
-        current = _Run(spec, prepare(spec.data), options, results)
-    if not resume_anyway:
+    with guard.interruptible():
+        current = _Run(spec, results, prepare(spec.data), settings, progress, guard)
+    if not settings.resume_anyway:
         checkpoint.check_environment(results, spec, current.environment)
     run_store.remove_record(results, spec.id)  # otherwise a kill would leave the reason of an earlier process
     record = _execute(current)
     run_store.save_record(results, record)
     if record.status in run_store.FINISHED:
         checkpoint_files.remove(results, spec.id)
-    options.progress(Event(run=spec.id, stage="ended", remark=record_remark(record)))
+    progress(Event(run=spec.id, stage="ended", remark=record_remark(record)))
     return record
 
 
 def _execute(current: _Run) -> RunRecord:
     """Check, resume, train and measure a run. Raises: RunFailed after storing a record with the reason."""
-    guard = current.options.guard
     try:
         if trained := current.same_training():
             return current.measure_again(*trained)
@@ -126,10 +97,10 @@ def _execute(current: _Run) -> RunRecord:
     except KeyboardInterrupt as error:
         return current.interrupted(error)
     except Exception as error:
-        if guard.received is None:
+        if current.guard.received is None:
             run_store.save_record(current.results, current.record("failed", f"{type(error).__name__}: {error}"))
             raise RunFailed(current.spec.id) from error
-        return current.interrupted(Interrupted(guard.received), f"; {type(error).__name__}: {error}")
+        return current.interrupted(Interrupted(current.guard.received), f"; {type(error).__name__}: {error}")
 
 
 def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
@@ -155,9 +126,18 @@ def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
 class _Run:
     """A run in progress: its model, its training loop, and the results so far."""
 
-    def __init__(self, spec: RunSpec, dataset: Dataset, options: RunOptions, results: Path) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        results: Path,
+        dataset: Dataset,
+        settings: ProcessSettings,
+        report: Progress,
+        guard: SignalGuard,
+    ) -> None:
         self.began = time.perf_counter()
-        self.spec, self.dataset, self.options, self.results = spec, dataset, options, results
+        self.spec, self.results, self.dataset = spec, results, dataset
+        self.settings, self.guard, self._report = settings, guard, report
         # Read now, not at the end: the checkout may change while this process uses the code that it has loaded.
         self.environment = machine.environment(spec)
         self.model = build_model(spec, dataset)
@@ -181,12 +161,13 @@ class _Run:
     def _use(self, state: TrainingState) -> None:
         """Make `state` the one that training continues from."""
         self.state = state
+        seconds = self.settings.checkpoint_seconds
         self.loop = TrainingLoop(
             self.spec,
             self.dataset,
             self.model,
             state,
-            guard=self.options.guard,
+            guard=self.guard,
             callbacks=LoopCallbacks(
                 on_update=lambda: self.progress.report("training"),
                 on_validation=lambda: self.progress.report("validating", now=True),
@@ -194,16 +175,15 @@ class _Run:
                 on_epoch=lambda epoch: self.progress.report("training", remark=epoch_remark(epoch, self.loop.epochs)),
                 save_checkpoint=self._save_checkpoint,
             ),
-            checkpoint_seconds=self.options.checkpoint_seconds,
+            checkpoint_seconds=checkpoint_files.SECONDS if seconds is None else seconds,
         )
-        self.progress = RunProgress(self.loop, self.options.progress)
+        self.progress = RunProgress(self.loop, self._report)
 
     def _translate_validation(self, epoch: int) -> float | None:
         """Return the BLEU of the validation set after an epoch, or None for epochs that are not scored."""
-        if not self.options.score_every or epoch % self.options.score_every:
+        if not self.settings.score_every or epoch % self.settings.score_every:
             return None
-        guard = self.options.guard
-        return validation_bleu(self.model, self.dataset, self.spec.decoding, on_batch=lambda _: guard.check())
+        return validation_bleu(self.model, self.dataset, self.spec.decoding, on_batch=lambda _: self.guard.check())
 
     def _save_checkpoint(self) -> None:
         self.state.total_seconds = self._seconds()
@@ -224,7 +204,7 @@ class _Run:
     def resume(self) -> None:
         """Continue from the newest usable checkpoint of an earlier process, if there is one."""
         complaints: list[str] = []
-        anyway = self.options.resume_anyway
+        anyway = self.settings.resume_anyway
         restored = checkpoint.load(
             self.results, self.spec, self.model, self.state, complaints.append, resume_anyway=anyway
         )
@@ -255,7 +235,7 @@ class _Run:
         """Measure weights on the test set and store them with the results; return why that is impossible, or ""."""
         results, run_id = self.results, self.spec.id
         # The training state does not change from here on, so a signal may interrupt anything.
-        with self.options.guard.interruptible():
+        with self.guard.interruptible():
             self.model.set_weights(weights)
             self.progress.start_translation()
             measured = measure(self.model, self.dataset, self.spec.decoding, on_batch=self.progress.translated)
@@ -275,7 +255,7 @@ class _Run:
         trained = reuse.same_training(self.results, self.spec, self.environment)
         if trained is None or checkpoint_files.exists(self.results, self.spec.id):
             return None
-        unscored = self.options.score_every and all(line.validation_bleu is None for line in trained.curve)
+        unscored = self.settings.score_every and all(line.validation_bleu is None for line in trained.curve)
         if unscored or reuse.differs_in_text(trained, self.dataset.digests):
             return None
         try:
@@ -298,20 +278,15 @@ class _Run:
         history["earlier_processes"] = [*history["earlier_processes"], *process]
         training = {name: trained.fingerprints[name] for name in TRAINING_DIGESTS if name in trained.fingerprints}
         return replace(
-            trained,
-            id=tested.id,
-            spec=tested.spec,
-            status=tested.status,
-            reason=tested.reason,
-            note=tested.note,
-            command=tested.command,
+            tested,
+            started=trained.started,
             fingerprints=tested.fingerprints | training,
             environment=self.environment | history | {"trained_as": trained.id},
             sizes=trained.sizes | self.dataset.figures,
-            scores=tested.scores,
-            signatures=tested.signatures,
+            curve=trained.curve,
+            chosen_epochs=trained.chosen_epochs,
+            stopped_epoch=trained.stopped_epoch,
             speed=trained.speed | self.measured.speed,
-            decode=tested.decode,
         )
 
     def interrupted(self, error: KeyboardInterrupt, error_text: str = "") -> RunRecord:
@@ -332,9 +307,9 @@ class _Run:
             spec=spec,
             status=status,
             reason=reason,
-            note=self.options.note,
+            note=self.settings.note,
             started=state.started,
-            command=self.options.command,
+            command=self.settings.command,
             fingerprints=fingerprints,
             environment=self.environment | {name: getattr(state, name) for name in RESUMED},
             sizes={

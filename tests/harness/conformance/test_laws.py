@@ -200,14 +200,16 @@ def test_check_size_or_law_that_is_impossible_raises(sizes: Any, message: str) -
 
 
 def test_smallest_model_obeys_every_law() -> None:
-    sizes = {"max_length": models_under_test.SHORTEST}
-    sizes |= dict.fromkeys(("source_vocabulary_size", "target_vocabulary_size"), models_under_test.SMALLEST_VOCABULARY)
+    words, length = models_under_test.SMALLEST_VOCABULARY, models_under_test.SHORTEST
 
     def build(training: Training, seed: int, dropout: float) -> Seq2SeqModel:
-        recipe = replace(BASE, max_length=models_under_test.SHORTEST, dropout=dropout)
-        return impls.build(recipe, *(models_under_test.SMALLEST_VOCABULARY,) * 2, training=training, seed=seed)
+        recipe = replace(BASE, max_length=length, dropout=dropout)
+        return impls.build(recipe, words, words, training=training, seed=seed)
 
-    assert not failures(list(check(build, **sizes, fast=True)))
+    results_of_laws = check(
+        build, source_vocabulary_size=words, target_vocabulary_size=words, max_length=length, fast=True
+    )
+    assert not failures(list(results_of_laws))
 
 
 def test_law_3_names_the_position_that_has_no_influence() -> None:

@@ -83,7 +83,7 @@ def test_read_without_enough_memory_says_so(tmp_path: Path, monkeypatch: pytest.
 
     path = tmp_path / "it.safetensors"
     tensors.write(path, {"a": np.zeros(2)})
-    monkeypatch.setattr(tensors.safetensors.numpy, "load_file", fail)
+    monkeypatch.setattr("safetensors.numpy.load_file", fail)
     with pytest.raises(ValueError, match=r"it\.safetensors: too large for the free memory of this machine$"):
         tensors.read(path)
 

@@ -14,6 +14,7 @@ from small_runs import spec
 from harness.experiments.specs import RunSpec
 from harness.processes.progress import Event
 from harness.processes.signals import SignalGuard
+from harness.processes.workers import ProcessSettings
 from harness.storage import checkpoint_files
 from harness.training import run_progress, train
 from impls import registry
@@ -176,10 +177,10 @@ def test_checkpoints_are_saved_by_time_and_at_epoch_ends(
         save(*arguments)
 
     monkeypatch.setattr(checkpoint_files, "save", note)
-    train.run(spec(), tmp_path / "never", checkpoint_seconds=0)
+    train.run(spec(), tmp_path / "never", ProcessSettings(checkpoint_seconds=0))
     assert saved == [7, 14, 21]
     saved.clear()
-    train.run(spec(), tmp_path / "always", checkpoint_seconds=1e-9)
+    train.run(spec(), tmp_path / "always", ProcessSettings(checkpoint_seconds=1e-9))
     assert saved == [1, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10, 11, 12, 13, 14, 14, 15, 16, 17, 18, 19, 20, 21, 21]
     assert outcome(tmp_path / "always", spec()) == outcome(tmp_path / "never", spec())
 
@@ -194,7 +195,7 @@ def test_throughput_excludes_checkpoints(cache: Path, tmp_path: Path, monkeypatc
         save(*arguments)
 
     monkeypatch.setattr(checkpoint_files, "save", slow)
-    record = train.run(spec(), tmp_path, checkpoint_seconds=1e-9)
+    record = train.run(spec(), tmp_path, ProcessSettings(checkpoint_seconds=1e-9))
     assert record.speed["total_seconds"] > 24 * 0.2
     assert record.speed["epoch_seconds"] < 0.5
     assert sum(epoch.training_seconds for epoch in record.curve) < 1.0

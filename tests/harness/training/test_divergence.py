@@ -18,6 +18,7 @@ from harness.cli.main import main
 from harness.experiments.specs import RunSpec
 from harness.processes.progress import Event
 from harness.processes.signals import SignalGuard
+from harness.processes.workers import ProcessSettings
 from harness.storage import files, run_store
 from harness.training import run_progress, train
 from impls import registry
@@ -126,7 +127,7 @@ def test_run_with_a_non_finite_value_ends_in_a_record_with_the_reason(
 ) -> None:
     plant_in(monkeypatch, name)
     run = run_of(variant, name)
-    record = train.run(run, tmp_path, checkpoint_seconds=1e-9)
+    record = train.run(run, tmp_path, ProcessSettings(checkpoint_seconds=1e-9))
     assert record.status == "diverged"
     expected = PLANTS[name].reason if name in PLANTS else r"epoch [12]: .*"
     assert re.fullmatch(expected, record.reason), record.reason

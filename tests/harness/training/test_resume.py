@@ -14,6 +14,7 @@ from small_runs import spec
 
 from harness.experiments.specs import DataSpec, FileSpec
 from harness.processes import machine as evidence
+from harness.processes.workers import ProcessSettings
 from harness.reporting import provenance
 from harness.storage import checkpoint_files, files, run_store, tensors
 from harness.training import checkpoint, run_progress, train
@@ -100,7 +101,7 @@ def test_resume_with_other_arithmetic_is_refused_unless_forced(
         train.run(run, tmp_path)
     assert "\n" not in str(caught.value)
     assert sorted(path.name for path in (tmp_path / run.id).iterdir()) == before
-    resumed = train.run(run, tmp_path, resume_anyway=True)
+    resumed = train.run(run, tmp_path, ProcessSettings(resume_anyway=True))
     assert resumed.environment["resumed_after_updates"] == [10]
     (earlier,) = resumed.environment["earlier_processes"]
     assert (earlier["until_update"], earlier["resumed_anyway"]) == (10, True)

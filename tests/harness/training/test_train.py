@@ -23,6 +23,7 @@ from harness.evaluation.search import Decoded, Translation
 from harness.experiments.specs import RunSpec
 from harness.processes import machine
 from harness.processes.progress import Event
+from harness.processes.workers import ProcessSettings
 from harness.storage import run_store
 from harness.storage.files import file_digest
 from harness.storage.records import RunRecord
@@ -40,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
     """Return an uninterrupted torch run."""
     results = tmp_path_factory.mktemp("straight")
-    return results, train.run(TORCH, results, command="the command", note="a note")
+    return results, train.run(TORCH, results, ProcessSettings(command="the command", note="a note"))
 
 
 class Interrupter:
@@ -94,7 +95,7 @@ def test_run_record_is_complete(straight: tuple[Path, RunRecord]) -> None:
 def test_scoring_every_second_epoch_adds_its_bleu_to_the_curve_and_changes_no_weight(
     straight: tuple[Path, RunRecord], tmp_path: Path
 ) -> None:
-    record = train.run(TORCH, tmp_path, score_every=2)
+    record = train.run(TORCH, tmp_path, ProcessSettings(score_every=2))
     scored = [epoch.validation_bleu for epoch in record.curve]
     assert [score is None for score in scored] == [True, False, True]
     assert record.fingerprints["weights_after"] == straight[1].fingerprints["weights_after"]
