@@ -148,8 +148,8 @@ def score(
     *,
     texts: Sequence[str],
     reference_texts: Sequence[str],
-    moses: _Sentences | None,
-    reference_moses: _Sentences | None,
+    moses: _Sentences,
+    reference_moses: _Sentences,
     case: Case,
     unknown: Unknown,
 ) -> Scores:
@@ -160,14 +160,14 @@ def score(
     | `bleu_tutorial` | the model's tokens, lower-cased | no smoothing: torchtext 0.6.0's `bleu_score`, times 100 |
     | `bleu_N_cumulative` | the same | n-grams of 1 to N; N = 4 is `bleu_tutorial` |
     | `bleu_N_individual` | the same | n-grams of length N only, times the brevity penalty |
-    | `bleu_tokenised` | Moses tokens, lower-cased; absent without them | sacreBLEU's default smoothing |
+    | `bleu_tokenised` | Moses tokens, lower-cased | sacreBLEU's default smoothing |
     | `bleu_sacre`, `chrf` | plain sentences | sacreBLEU's defaults, lower-cased if `case` is "lower" |
     | `brevity_penalty` | the same | the factor of `bleu_sacre`, from 0 to 1 |
 
     Args:
         hypotheses, references: Translations and references as tokens of the model.
         texts, reference_texts: The same as plain sentences.
-        moses, reference_moses: The same as Moses tokens; None if these are not available.
+        moses, reference_moses: The same as Moses tokens.
         case: Whether the case of plain sentences counts.
         unknown: Whether the translations may contain `<unk>`; each signature ends with `unk:never` or `unk:allowed`.
 
@@ -179,9 +179,8 @@ def score(
     sides = {"texts": texts, "reference_texts": reference_texts, "moses": moses, "reference_moses": reference_moses}
     _check_numbers(hypotheses, references=references, **sides)
     scores = _on_words(hypotheses, references)
-    lines = dict.fromkeys(("bleu_sacre", "chrf"), (texts, reference_texts))
-    if moses is not None and reference_moses is not None:
-        lines = {"bleu_tokenised": _lines(moses, reference_moses), **lines}
+    plain = texts, reference_texts
+    lines = {"bleu_tokenised": _lines(moses, reference_moses), "bleu_sacre": plain, "chrf": plain}
     for name, (own, of_references) in lines.items():
         metric = _metric(name, tuple(of_references), case)
         total, scores.statistics[name] = _count(metric, own)
@@ -224,11 +223,11 @@ def unknown_tokens(hypotheses: _Sentences) -> int:
     return sum(list(tokens).count(SPECIAL_TOKENS[UNK]) for tokens in hypotheses)
 
 
-def _check_numbers(hypotheses: _Sentences, **sides: Sequence[Any] | None) -> None:
+def _check_numbers(hypotheses: _Sentences, **sides: Sequence[Any]) -> None:
     if not hypotheses and not sides["references"]:
         raise ValueError("there are no translations to score")
     for name, sentences in sides.items():
-        if sentences is not None and len(sentences) != len(hypotheses):
+        if len(sentences) != len(hypotheses):
             raise ValueError(f"{len(hypotheses)} hypotheses, but {len(sentences)} {name}: the numbers must be equal")
 
 

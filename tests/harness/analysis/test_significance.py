@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,9 +40,9 @@ def test_randomisation_p_is_that_of_sacrebleu() -> None:
         for share in (0.25, 0.32)
     ]
     *texts, reference_texts = ([" ".join(tokens) for tokens in sentences] for sentences in (*systems, references))
-    score = partial(metrics.score, moses=None, reference_moses=None, case="lower", unknown="never")
+    sides: dict[str, Any] = {"reference_texts": reference_texts, "reference_moses": references}
     scores = [
-        score(system, references, texts=text, reference_texts=reference_texts)
+        metrics.score(system, references, texts=text, moses=system, **sides, case="lower", unknown="never")
         for system, text in zip(systems, texts, strict=True)
     ]
     counts = [result.statistics["bleu_sacre"] for result in scores]
