@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -114,10 +113,16 @@ class TableAnalysis:
 
 @dataclass(frozen=True)
 class BenchAnalysis:
-    """The complete analysis of a set of runs, computed once for all renderers."""
+    """The complete analysis of a set of runs, computed once for all renderers.
+
+    Attributes:
+        tables: The tables, in which all rows have the same seeds unless runs may differ in them.
+        charted: The same runs with every row at all of its seeds in one table, for curves and translations.
+    """
 
     records: tuple[RunRecord, ...]
     tables: tuple[TableAnalysis, ...]
+    charted: tuple[TableAnalysis, ...]
     sentences: Sentences = field(repr=False)
 
     @functools.cached_property
@@ -140,21 +145,25 @@ def analyse_bench(
         ValueError: A file of sentence statistics is damaged.
     """
     records, sentences = tuple(records), stored_sentences(results)
-    tables = []
-    for table in itertools.chain(*map(_by_seeds, groups(records))):
-        mismatches = tuple(map(str, find_mismatches(table.records, table.budget)))
-        boards = {} if mismatches else leaderboards(table, sentences, method=method)
-        tables.append(TableAnalysis(table, mismatches, boards))
-    return BenchAnalysis(records, tuple(tables), sentences)
+    tables, charted = [], []
+
+    def judge(table: RunTable, mismatches: Iterable[object] = ()) -> TableAnalysis:
+        texts = tuple(map(str, mismatches))
+        return TableAnalysis(table, texts, {} if texts else leaderboards(table, sentences, method=method))
+
+    for table in groups(records):
+        mismatches = find_mismatches(table.records, table.budget)
+        unequal_seeds_only = {mismatch.kind for mismatch in mismatches} == {"seeds"}
+        charted.append(judge(table, () if unequal_seeds_only else mismatches))
+        tables += [judge(part) for part in _by_seeds(table)] if unequal_seeds_only else charted[-1:]
+    return BenchAnalysis(records, tuple(tables), tuple(charted), sentences)
 
 
 def _by_seeds(table: RunTable) -> list[RunTable]:
-    """Return a table whose rows differ in their seeds alone as tables of equal seeds, those of most seeds first.
+    """Return tables of equal seeds, those of most seeds first; a row is in each of them whose seeds it has.
 
-    A row is in each table whose seeds it has. The last table has the seeds that all rows share, if there are any.
+    The last one has the seeds that all rows share, if there are any.
     """
-    if {mismatch.kind for mismatch in find_mismatches(table.records, table.budget)} != {"seeds"}:
-        return [table]
     of_rows = [frozenset(record.spec.seed for record in row.records) for row in table.rows]
     sets = {frozenset.intersection(*of_rows), *of_rows} - {frozenset()}
     parts = []

@@ -95,9 +95,10 @@ def document(
     """
     stored = None if results is None else StoredFiles.of(results)
     analysis = analyse_bench(records, stored, method=method)
-    if not (tables := analysis.tables):
+    tables, charted = analysis.tables, analysis.charted
+    if not tables:
         raise ValueError("there are no run records to report; train something first: python -m harness bench")
-    records = [record for judged in tables for record in judged.table.records]
+    records = [record for judged in charted for record in judged.table.records]
     failed = (f"This record fails the check of this project: {line}" for line in failures)
     return Document(
         title=f"Benchmark: {report_sections.corpora(record.spec.data for record in records)}",
@@ -108,15 +109,15 @@ def document(
             LINKS,
             *leaderboard_table.sections(tables),
             *outside_figures.blocks(tables),
-            *report_sections.curves(tables),
-            *cost_table.disclosures(tables),
-            *_scores(tables),
-            *_speeds(tables),
+            *report_sections.curves(charted),
+            *cost_table.disclosures(charted),
+            *_scores(charted),
+            *_speeds(charted),
             *ablation_report.sections(analysis.ablation),
             *_significance(tables),
-            *report_sections.translations(tables, stored, texts or {}),
-            *report_sections.attention(tables, stored, texts or {}),
-            *_learned_positions(tables, stored),
+            *report_sections.translations(charted, stored, texts or {}),
+            *report_sections.attention(charted, stored, texts or {}),
+            *_learned_positions(charted, stored),
             *report_sections.method(records, command, [_agreement(judged) for judged in tables if judged.leaderboards]),
         ),
     )

@@ -133,12 +133,15 @@ def test_leaderboard_notes_name_detectable_difference_and_moderation() -> None:
 def test_analyse_bench_rows_with_other_seeds_are_compared_at_common_seeds(
     seeds: dict[str, tuple[int, ...]], expected: list[tuple[str, dict[str, int]]]
 ) -> None:
-    tables = analyse_bench([record(variant, seed) for variant in seeds for seed in seeds[variant]]).tables
+    analysis = analyse_bench([record(variant, seed) for variant in seeds for seed in seeds[variant]])
+    tables, (whole,) = analysis.tables, analysis.charted
     assert [
         (judged.table.title.rpartition("2016_flickr, ")[2], {row.label: len(row.records) for row in judged.table.rows})
         for judged in tables
     ] == expected
     assert all(judged.leaderboards and not judged.mismatches for judged in tables)
+    assert {row.label: tuple(run.spec.seed for run in row.records) for row in whole.table.rows} == seeds
+    assert not whole.mismatches
     for judged, (_, rows) in zip(tables, expected, strict=True):
         assert judged.leaderboards["bleu_sacre"].seeds == max(rows.values())
 
