@@ -332,17 +332,16 @@ def run(
 def _spec(recipe_or_builder: str | Recipe | Callable[..., Seq2SeqModel], settings: Mapping[str, Any]) -> RunSpec:
     from harness.experiments import suites
     from harness.experiments.overrides import overridden
-    from harness.experiments.serialization import RECIPE_TYPES
     from harness.training.load import find_variant
+    from impls.contract import GruRecipe, TorchReferenceRecipe, TransformerRecipe
     from impls.recipes import TUTORIAL
 
     variant, recipe, training = "recipe", None, TUTORIAL
     if isinstance(recipe_or_builder, str):
         variant = find_variant(recipe_or_builder)
         recipe, training = suites.resolve(variant)
-    elif isinstance(recipe_or_builder, tuple(RECIPE_TYPES.values())):
-        recipe = recipe_or_builder
-        variant = recipe.name or "recipe"
+    elif isinstance(recipe_or_builder, TransformerRecipe | GruRecipe | TorchReferenceRecipe):
+        variant, recipe = recipe_or_builder.name or "recipe", recipe_or_builder
     elif hasattr(recipe_or_builder, "__qualname__"):
         variant = find_variant(f"{recipe_or_builder.__module__}:{recipe_or_builder.__qualname__}")
     else:

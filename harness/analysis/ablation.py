@@ -165,10 +165,11 @@ def _with_tuned(effects: StudyEffects, records: Sequence[RunRecord], sentences: 
     by_id = {record.id: record for record in records}
     cells = []
     for cell in study.cells:
-        choice = choices.get(cell.changes)
+        if (choice := choices.get(cell.changes)) is None:
+            continue
         ids = {seed: tuned(record.spec, choice).id for seed, record in cell.records.items()}
         runs = {seed: by_id[run_id] for seed, run_id in ids.items() if run_id in by_id}
-        if choice is not None and runs:
+        if runs:
             cells.append(StudyCell(cell.changes, runs))
     available = {cell.changes for cell in cells}
     tuned_effects = None

@@ -26,7 +26,8 @@ def forest(study: Study, fields: Sequence[FieldEffects], *, layout: Layout = "wi
 
     0 is the base. Levels without a value show the status of their runs.
     """
-    labels, bases = [], []
+    labels: list[str] = []
+    bases: list[int] = []
     for field in fields:
         bases.append(len(labels))
         labels.append(f"{field.field} (base: {field.levels[0]})")

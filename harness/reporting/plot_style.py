@@ -303,7 +303,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Style]], *, l
     gaps = [(13.5 * (1 + text.count("\n")) + 2.7) / 72 * vertical_inch for _, _, text, _ in ends]
     heights = spread(targets, gaps, -0.06, 1.06)
     # Inches from the right edge, which stay when the layout makes the axes narrower.
-    inches = axes.figure.dpi_scale_trans + ScaledTranslation(1, 0, axes.transAxes)
+    inches = axes.figure.dpi_scale_trans + ScaledTranslation(1, 0, axes.transAxes)  # type: ignore[arg-type]
     right = blended_transform_factory(inches, axes.transAxes)
     dotted: dict[str, Any] = {
         "arrowstyle": "-",
