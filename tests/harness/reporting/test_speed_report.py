@@ -15,6 +15,7 @@ import pytest
 import speed_factory
 from command_line import FRAMEWORKS, Refused, imported_by
 from hostile_text import HOSTILE, rendered
+from matplotlib.colors import to_rgba
 from speed_factory import FAILED, NOISE, OTHER, OURS, PLAIN
 
 from harness.reporting import plot_style, speed_findings, speed_plots, speed_report, speed_tables
@@ -159,6 +160,18 @@ def test_the_stacked_bar_is_the_shares_end_to_end(document: SpeedDocument) -> No
     bars = sorted((bar.get_x(), bar.get_width()) for bar in plot.axes[0].patches)  # type: ignore[attr-defined]
     assert [width for _, width in bars] == pytest.approx([62.5, 12.5, 19, 4, 2])
     assert [start for start, _ in bars] == pytest.approx([0, 62.5, 75, 94, 98])
+
+
+def test_values_in_bars_have_a_contrast_of_at_least_four(document: SpeedDocument) -> None:
+    axes = speed_plots.breakdown(document).axes[0]
+    colours = {bar.get_x() + bar.get_width() / 2: bar.get_facecolor() for bar in axes.patches}  # type: ignore[attr-defined]
+    assert axes.texts
+    for text in axes.texts:
+        pair = colours[text.get_position()[0]], to_rgba(text.get_color())
+        dark, light = sorted(
+            0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 for red, green, blue, _ in pair
+        )
+        assert (light + 0.05) / (dark + 0.05) > 4
 
 
 # Words ----------------------------------------------------------------------------------------------------------------
