@@ -321,7 +321,7 @@ def test_check_loads_no_framework(valid: Path) -> None:
     assert not imported_by("check", "--results", str(valid)) & HEAVY
 
 
-def test_at_hand_without_the_corpus_downloads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_run_offline_without_the_corpus_downloads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MULTI30K_DIR", raising=False)
     monkeypatch.setattr(multi30k, "_download", lambda missing: pytest.fail("it downloads"))
     assert of_run_offline(made_up()) is None
