@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from harness.analysis.fairness import find_mismatches, other_vocabulary
 from harness.analysis.grouping import group_by
@@ -111,14 +112,9 @@ def machine(record: RunRecord) -> str:
     facts = record.environment.get("machine")
     if not facts:
         return "a machine that the record does not name"
-    parts = [facts.get("gpu") or facts.get("processor") or "unknown processor"]
-    if facts.get("cores"):
-        parts.append(count(facts["cores"], "core"))
-    if facts.get("memory_bytes"):
-        parts.append(f"{facts['memory_bytes'] / 2**30:.0f} GiB")
-    if facts.get("system"):
-        parts.append(facts["system"])
-    return short_line(", ".join(map(str, parts)))
+    memory = facts.get("memory_bytes")
+    parts = [*_processor(facts), f"{memory / 2**30:.0f} GiB" if memory else "", str(facts.get("system") or "")]
+    return short_line(", ".join(filter(None, parts)))
 
 
 def machine_kind(record: RunRecord) -> str:
@@ -126,8 +122,14 @@ def machine_kind(record: RunRecord) -> str:
     facts = record.environment.get("machine")
     if not facts:
         return machine(record)
-    processor = facts.get("processor") or "unknown processor"
-    return short_line(str(facts.get("gpu") or f"{processor}, {count(facts.get('cores') or 0, 'core')}"))
+    return short_line(str(facts.get("gpu") or ", ".join(_processor(facts))))
+
+
+def _processor(facts: Mapping[str, Any]) -> list[str]:
+    """Return the GPU or the processor of a machine, and its number of cores if that is known."""
+    cores = facts.get("cores")
+    name = str(facts.get("gpu") or facts.get("processor") or "unknown processor")
+    return [name, count(cores, "core")] if cores else [name]
 
 
 def _settings(record: RunRecord) -> dict[str, str]:

@@ -53,17 +53,6 @@ def _kept_epoch(record: RunRecord) -> EpochRecord | None:
     return next(reversed(kept_epochs or record.curve), None)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The values of a metric over seeds, and their mean."""
-
-    values: tuple[float, ...]
-
-    @property
-    def mean(self) -> float | None:
-        return statistics.fmean(self.values) if self.values else None
-
-
 def statuses(records: Iterable[RunRecord]) -> str:
     """Return the number of runs with each status, such as "2 completed, 1 diverged"."""
     counts = Counter(record.status for record in records)
@@ -92,9 +81,10 @@ class TableRow:
         """The number of runs with each status, such as "2 completed, 1 diverged"."""
         return statuses(self.records)
 
-    def summary(self, name: str) -> Summary:
-        """Return a metric over the seeds that have it."""
-        return Summary(tuple(self.by_seed(name).values()))
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a metric over the seeds that have it; None if none has."""
+        values = self.by_seed(name).values()
+        return statistics.fmean(values) if values else None
 
     def by_seed(self, name: str) -> dict[int, float]:
         """Return a metric of each run that has it, by seed."""

@@ -56,7 +56,7 @@ def leaderboard(judged: TableAnalysis) -> Table:
         key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order),
     )
     hidden = set(SPEEDS) - set(comparable_speeds(judged))
-    names = [name for name in METRICS if name not in hidden and any(row.summary(name).values for _, row in rows)]
+    names = [name for name in METRICS if name not in hidden and any(row.by_seed(name) for _, row in rows)]
     default = [name for name in DEFAULT_COLUMNS if name in names]
     optional = [name for name in names if name not in default]
     with_status = any(row.completed < len(row.records) for _, row in rows)
@@ -136,8 +136,8 @@ def _rank(metric: MetricLeaderboard | None, label: str) -> str:
 
 
 def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> str | Cell:
-    metric, summary = METRICS[name], row.summary(name)
-    if summary.mean is None:
+    metric, mean = METRICS[name], row.mean(name)
+    if mean is None:
         return MISSING
     board = judged.leaderboards.get(name)
     interval = board.intervals.get(label) if board else None
@@ -152,10 +152,10 @@ def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> str | 
         )
     seeds, values = zip(*row.by_seed(name).items(), strict=True)
     estimate = statistics.interval(Evidence(label, seeds, values), scale=metric.scale)
-    digits = metric.decimals(summary.mean / metric.divisor)
+    digits = metric.decimals(mean / metric.divisor)
     detail = between(estimate, digits, metric.divisor) if len(set(values)) > 1 else ""
     mark = OTHER_VOCABULARY if _has_other_vocabulary(judged, row, name) else ""
-    return Cell(metric.format(summary.mean), mark=mark, detail=detail, value=summary.mean)
+    return Cell(metric.format(mean), mark=mark, detail=detail, value=mean)
 
 
 def _has_other_vocabulary(judged: TableAnalysis, row: TableRow, name: str) -> bool:

@@ -224,9 +224,10 @@ class SpeedDocument(Derived):
         names = [subject.name for subject in self.subjects]
         if len(set(names)) < len(names):
             raise ValueError(f"subjects: {max(names, key=names.count)!r} is there twice")
-        self._check_comparisons()
         for subject in self.subjects:
+            self._check_counts(subject)
             self._check_utilisation(subject.variant, subject.training)
+        self._check_comparisons()
 
     def _check_comparisons(self) -> None:
         """Raise ValueError for a ratio that is not the ratio of the samples of two subjects."""
@@ -236,6 +237,28 @@ class SpeedDocument(Derived):
             if _key(pair) not in expected:
                 raise ValueError(f"{path}: expected a variant and a baseline that were both timed at this")
             _check_series(f"{path}: ratio", pair.ratio, [expected[_key(pair)]])
+
+    def _check_counts(self, subject: TimedModel) -> None:
+        """Raise ValueError for a count of a subject, on which its rates depend, that is not that of the workload."""
+        settings, data = self.settings, self.data
+        workload = {
+            "updates": settings.updates,
+            "target": data.target,
+            "tokens": data.source + data.target,
+            "epoch_tokens": data.epoch_tokens,
+        }
+        counts = [
+            (f"training.{name}", getattr(subject.training, name, value), value) for name, value in workload.items()
+        ]
+        for times in subject.decoding:
+            single = times.name.startswith("single_")
+            expected = settings.single_sentences if single else settings.sentences
+            counts.append((f"{times.name}.sentences", times.sentences, expected))
+        for name, value, expected in counts:
+            if value != expected:
+                raise ValueError(
+                    f"subjects: {name} of {subject.name}={value}: expected {expected}, that of the workload"
+                )
 
     def _check_utilisation(self, variant: str, training: TrainingTimes | None) -> None:
         """Raise ValueError for an MFU that does not follow from a matmul peak of the document."""

@@ -255,3 +255,8 @@ def test_lengths_divide_sentences_into_scored_parts(sides: list[Side]) -> None:
     assert [(part.title, part.size) for part in parts] == [("4", 2), ("9", 3), ("20", 1)]
     assert [part.scores for part in parts] == [(100.0, 100.0), (100.0, 0.0), (100.0, 100.0)]
     assert [part.changes[0].mean for part in parts] == pytest.approx([0, -100, 0], abs=0.01)
+
+
+def test_machine_with_an_unknown_number_of_cores_is_described_by_its_processor() -> None:
+    run = replace(record(), environment={"machine": {"processor": "a processor"}})
+    assert comparability.machine(run) == comparability.machine_kind(run) == "a processor"

@@ -13,7 +13,7 @@ import speed_factory
 from harness.speed import speed_document
 from harness.speed.speed_document import SpeedDocument
 from harness.speed.timed_model import DecodingTimes, TimedModel, TrainingTimes
-from harness.speed.timing import Samples
+from harness.speed.timing import DERIVED, Samples
 from harness.storage import files
 
 OURS = speed_factory.OURS
@@ -132,6 +132,26 @@ def test_document_with_a_wrong_field_is_rejected_by_name(field: str, tmp_path: P
     with pytest.raises(ValueError, match=message) as error:
         speed_document.load(path)
     assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("field", ["updates", "target", "tokens", "epoch_tokens"])
+def test_document_training_of_another_workload_is_rejected(field: str) -> None:
+    document = speed_factory.document()
+    ours, *others = document.subjects
+    assert ours.training is not None
+    rates = ("update_seconds", "target_per_second", "tokens_per_second", "epoch_seconds", "operations_per_second")
+    doubled = {field: 2 * getattr(ours.training, field), **dict.fromkeys(rates, DERIVED)}
+    wrong = dataclasses.replace(ours, training=dataclasses.replace(ours.training, **doubled))
+    with pytest.raises(ValueError, match=f"training.{field} of {ours.name}=.* that of the workload"):
+        dataclasses.replace(document, subjects=(wrong, *others))
+
+
+def test_document_decoding_of_other_sentences_is_rejected() -> None:
+    document = speed_factory.document()
+    ours, *others = document.subjects
+    fewer = speed_factory.decoding("greedy", 1.0, sentences=100)
+    with pytest.raises(ValueError, match=r"greedy.sentences of .*=100: expected 200, that of the workload"):
+        dataclasses.replace(document, subjects=(dataclasses.replace(ours, decoding=(fewer,)), *others))
 
 
 def _with_wrong_ratio(document: SpeedDocument, field: str) -> SpeedDocument:
