@@ -32,6 +32,7 @@ from harness.text import short_line
 
 MAIN_METRICS = ("bleu_sacre", "test_perplexity")
 """The metrics with a chart and a matrix of differences."""
+FAILED_CHECK = "This record fails the check of this project: {}"
 AGREEMENTS = {
     "controlled": "data settings and files, vocabularies, token ids, test set, decoding, signatures, training "
     "settings, updates, seeds, the stream of batches, and every initial tensor that two recipes share by name and "
@@ -99,11 +100,10 @@ def document(
     if not tables:
         raise ValueError("there are no run records to report; train something first: python -m harness bench")
     records = [record for judged in charted for record in judged.table.records]
-    failed = (f"This record fails the check of this project: {line}" for line in failures)
     return Document(
         title=f"Benchmark: {report_sections.corpora(record.spec.data for record in records)}",
         headline=bench_headline.headline(tables),
-        warnings=(*report_sections.corpus_warnings(records), *failed),
+        warnings=(*report_sections.corpus_warnings(records), *map(FAILED_CHECK.format, failures)),
         about=report_sections.about(records),
         blocks=(
             LINKS,
