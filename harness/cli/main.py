@@ -84,7 +84,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ValueError instead of printing the usage and exiting."""
-        raise ValueError(message)
+        command = self.prog.replace("bakeoff", "python -m harness", 1)
+        raise ValueError(f"{message}; see {command} --help" if "required" in message else message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
@@ -81,13 +82,7 @@ def _execute_options(arguments: argparse.Namespace, guard: SignalGuard) -> int:
         say(f"{spec.id}: already {records[0].status}; remove its folder to run it again")
         return _report(records[0], arguments.results)
     display = Display(sys.stderr, names={spec.id: run_names([spec])[0]})
-    settings = ProcessSettings(
-        command=arguments.typed,
-        note=arguments.note,
-        checkpoint_seconds=arguments.checkpoint_seconds,
-        resume_anyway=arguments.resume_anyway,
-        score_every=arguments.score_every,
-    )
+    settings = ProcessSettings(**sweep.process_settings(arguments))
     with contextlib.closing(display):
         record = _run(spec, arguments.results, display, guard, settings)
     return _report(record, arguments.results, guard)
@@ -136,13 +131,8 @@ def _execute_spec(arguments: argparse.Namespace, guard: SignalGuard) -> int:
         try:
             payload = json.loads(sys.stdin.readline())
             spec = spec_from_json(payload["spec"])
-            settings = ProcessSettings(
-                command=str(payload.get("command", "")),
-                note=str(payload.get("note", "")),
-                checkpoint_seconds=float(payload.get("checkpoint_seconds", arguments.checkpoint_seconds)),
-                resume_anyway=payload.get("resume_anyway") is True,
-                score_every=int(payload.get("score_every", 0)),
-            )
+            names = {field.name for field in dataclasses.fields(ProcessSettings)}
+            settings = ProcessSettings(**{name: value for name, value in payload.items() if name in names})
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"--spec -: standard input holds no run: {error}") from error
     if payload.get("follow"):

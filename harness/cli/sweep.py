@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.cli import engine_options, experiment_file, options
 from harness.cli.console import say, warn
@@ -197,20 +197,22 @@ class SweepResult:
         return SweepResult([*self.records, *later.records], outcome)
 
 
+def process_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of `ProcessSettings` that the options give."""
+    names = ("note", "checkpoint_seconds", "resume_anyway", "score_every")
+    return {"command": arguments.typed, **{name: getattr(arguments, name) for name in names}}
+
+
 def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace) -> SweepResult:
     """Print how long the missing runs take, run them, and return all records."""
     finished_ids = {record.id for record in finished}
     missing = [spec for spec in specs if spec.id not in finished_ids]
     outcome = launcher.Outcome()
     settings = launcher.RunSettings(
-        command=arguments.typed,
-        note=arguments.note,
+        **process_settings(arguments),
         timeout_seconds=arguments.timeout or None,
         silence_seconds=arguments.silence or None,
         retries=arguments.retries,
-        checkpoint_seconds=arguments.checkpoint_seconds,
-        resume_anyway=arguments.resume_anyway,
-        score_every=arguments.score_every,
     )
     if missing and arguments.engine != "local":
         say(f"{len(missing)} to run with {arguments.engine}.")

@@ -88,15 +88,6 @@ class NoRecord(ValueError):
     """A run ended without a usable record. The message is the reason for its new record."""
 
 
-def stored_record(results: Path, run_id: str) -> RunRecord | None:
-    """Return the stored record of a run, or None if it is missing or damaged."""
-    try:
-        record = run_store.load_record(results, run_id)
-    except (OSError, ValueError):
-        return None
-    return record if record is not None and record.id == run_id else None
-
-
 def save_record(results: Path, record: RunRecord, say: Callable[[str], None]) -> RunRecord:
     """Store and return a record; if that fails, report it with `say`."""
     try:
@@ -277,7 +268,7 @@ class Launcher(ABC, Generic[Handle]):
         for spec in list(self._elsewhere):
             try:
                 with locks.hold(self.results, spec.id):
-                    record = stored_record(self.results, spec.id)
+                    record = run_store.usable_record(self.results, spec.id)
             except locks.Locked:
                 self.display(Event(run=spec.id, stage="elsewhere"))
                 continue
@@ -325,7 +316,7 @@ class Launcher(ABC, Generic[Handle]):
         for handle in filter(self.has_started, self.running.values()):
             spec = handle.spec
             with contextlib.suppress(locks.Locked), self._lock(spec.id):
-                record = stored_record(self.results, spec.id)
+                record = run_store.usable_record(self.results, spec.id)
                 self._close(record or self._fail(spec, "interrupted; its process did not end in time"))
         for lock in self._locks.values():
             lock.close()

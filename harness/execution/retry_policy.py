@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.execution.launcher import RunHandle, RunSettings, save_record, stored_record
+from harness.execution.launcher import RunHandle, RunSettings, save_record
 from harness.processes import exit_status
 from harness.processes.workers import Worker
 from harness.storage import checkpoint_files, logs, run_store
@@ -65,7 +65,7 @@ class RetryPolicy:
             stopping: Whether all runs were asked to end, so that none is tried again.
         """
         run, losses = process.spec.id, self.losses[process.spec.id]
-        record = stored_record(self.results, run)
+        record = run_store.usable_record(self.results, run)
         exit_text = exit_status.describe(
             process.exit_code, out_of_memory=exit_status.out_of_memory_kills() > process.oom_kills
         )

@@ -18,7 +18,7 @@ from harness.experiments.specs import RunSpec
 from harness.processes.environment_variables import worker_environment
 from harness.processes.json_process import kill_group, start_module
 from harness.processes.progress import Event, from_line
-from harness.storage import run_store
+from harness.storage import checkpoint_files, run_store
 
 LINE_LETTERS = 100_000
 """The longest line that is read as an event."""
@@ -37,25 +37,23 @@ class ProcessSettings:
         command: The command line, for the record.
         note: Free text for the record.
         checkpoint_seconds: Seconds between two checkpoints within an epoch; 0 for checkpoints at the ends of epochs
-            only, None for the default.
+            only.
         resume_anyway: Whether a run resumes from a checkpoint that was written in another environment.
         score_every: The number of epochs between two translations of the validation set; 0 for none.
     """
 
     command: str = ""
     note: str = ""
-    checkpoint_seconds: float | None = None
+    checkpoint_seconds: float = checkpoint_files.SECONDS
     resume_anyway: bool = False
     score_every: int = 0
 
     def payload(self, spec: RunSpec) -> str:
         """Return the line of JSON from which a process reads its run.
 
-        It has these settings that are not None, the `spec`, and `follow`, which asks the process to end when its
-        standard input does.
+        It has these settings, the `spec`, and `follow`, which asks the process to end when its standard input does.
         """
         settings = {field.name: getattr(self, field.name) for field in fields(ProcessSettings)}
-        settings = {name: value for name, value in settings.items() if value is not None}
         return canonical_json({**settings, "spec": to_json(spec), "follow": True}) + "\n"
 
 

@@ -108,7 +108,7 @@ def load_record(results: Path, run_id: str) -> RunRecord | None:
 
 def finished(results: Path, run_id: str, *, complain: Callable[[str], None] | None = None) -> RunRecord | None:
     """Return the record of a finished run, or None. `complain` receives a line if the record is unusable."""
-    record = _usable_record(results, run_id, complain)
+    record = usable_record(results, run_id, complain)
     return record if record is not None and record.status in FINISHED else None
 
 
@@ -119,7 +119,7 @@ def remove_record(results: Path, run_id: str) -> None:
 
 def records(results: Path, *, complain: Callable[[str], None] | None = None) -> list[RunRecord]:
     """Return all records in a folder of results, sorted by id. `complain` receives a line for each unusable file."""
-    stored = (_usable_record(results, run_id, complain) for run_id in _stored_ids(results))
+    stored = (usable_record(results, run_id, complain) for run_id in _stored_ids(results))
     return [record for record in stored if record is not None]
 
 
@@ -162,8 +162,8 @@ def _stored_ids(results: Path) -> list[str]:
     return sorted(path.parent.name for path in results.glob(f"*/{RECORD}"))
 
 
-def _usable_record(results: Path, run_id: str, complain: Callable[[str], None] | None) -> RunRecord | None:
-    """Return the record in a folder, or None. `complain` receives a line if the record is unusable."""
+def usable_record(results: Path, run_id: str, complain: Callable[[str], None] | None = None) -> RunRecord | None:
+    """Return the record of a run, or None if it is missing or damaged; `complain` receives a line if it is damaged."""
     try:
         return _own_record(results, run_id)
     except ValueError as error:

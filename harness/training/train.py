@@ -161,7 +161,6 @@ class _Run:
     def _use(self, state: TrainingState) -> None:
         """Make `state` the one that training continues from."""
         self.state = state
-        seconds = self.settings.checkpoint_seconds
         self.loop = TrainingLoop(
             self.spec,
             self.dataset,
@@ -175,7 +174,7 @@ class _Run:
                 on_epoch=lambda epoch: self.progress.report("training", remark=epoch_remark(epoch, self.loop.epochs)),
                 save_checkpoint=self._save_checkpoint,
             ),
-            checkpoint_seconds=checkpoint_files.SECONDS if seconds is None else seconds,
+            checkpoint_seconds=self.settings.checkpoint_seconds,
         )
         self.progress = RunProgress(self.loop, self._report)
 

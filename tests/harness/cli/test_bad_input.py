@@ -18,7 +18,8 @@ def files_in(folder: Path) -> list[str]:
 
 
 BAD = {
-    "": "COMMAND",
+    "": "the following arguments are required: COMMAND; see python -m harness --help",
+    "compare": "are required: SIDE; see python -m harness compare --help",
     "bnch": "did you mean 'bench'?",
     "bench --sed 3": "there is no argument '--sed'; did you mean '--seed'?",
     "bench --suite quik": "'quik' is not one of quick, standard, full; did you mean 'quick'?",
