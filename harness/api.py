@@ -146,8 +146,9 @@ class Runs:
             ValueError: No run has a setting of this name, or the name is ambiguous.
         """
         chosen = [record for record in self.records if condition is None or condition(record)]
-        for name, value in values.items() if self.records else ():
-            key, accepted = self._key(name), value if isinstance(value, list | tuple | set | range) else [value]
+        for name, value in values.items():
+            key = self._key(name) if self.records else name
+            accepted = value if isinstance(value, list | tuple | set | range) else [value]
             chosen = [record for record in chosen if _values(record).get(key) in accepted]
         return Runs(tuple(chosen), self.results)
 
@@ -266,8 +267,7 @@ class RunComparison:
 
     def _repr_html_(self) -> str:
         remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.comparison.remarks)
-        table: str = self.to_pandas().to_html(index=False, float_format="{:.3f}".format, na_rep="–")
-        return table + remarks
+        return str(self.to_pandas().to_html(index=False, float_format="{:.3f}".format, na_rep="–")) + remarks
 
 
 def _values(record: RunRecord) -> dict[str, Any]:
