@@ -171,6 +171,20 @@ def test_results_page_repeats_the_speed_document() -> None:
     assert not [number for number in expected if number not in numbers]
 
 
+def test_results_page_repeats_the_controlled_comparison() -> None:
+    section = RESULTS_PAGE.split("## The controlled comparison")[1].split("## ")[0]
+    controlled = sorted((run for run in RECORDS if run.spec.budget == "controlled"), key=lambda run: run.spec.variant)
+    for variant, group in itertools.groupby(controlled, key=lambda run: run.spec.variant):
+        runs = list(group)
+        bleu, perplexity = (np.mean([run.scores[name] for run in runs]) for name in ("bleu_sacre", "test_perplexity"))
+        curves = np.array([[epoch.validation_bleu for epoch in run.curve] for run in runs], dtype=float).mean(axis=0)
+        row = [f"`{variant}`", f"{len(runs)}", f"{bleu:.1f}", f"{perplexity:.2f}"]
+        assert f"| {' | '.join(row)} | {', '.join(f'{value:.1f}' for value in curves[1::2])} |" in section
+    page = (REPORTS / "index.md").read_text(encoding="utf-8")
+    assert "| learned_positions | −2.63 ▼ (−3.35 to −1.90; p &#60;0.001; " in page
+    assert "−2.63 (−3.35 to −1.90) sacreBLEU; p is below 0.001" in " ".join(section.split())
+
+
 def test_results_page_repeats_the_ablation() -> None:
     cells: dict[tuple[str, str], list[RunRecord]] = {}
     for record in FOLDERS[ABLATION]:
