@@ -145,7 +145,7 @@ def output_loss(
 
     The second has no gradient unless `smoothing` is 0.
 
-    Shapes: features [N,D], kernel [V,D], bias [V], target [N].
+    Shapes: features [N,D], kernel [V,D], bias [V], target [N] without PAD.
     Source: Szegedy et al. 2016, section 7: the smoothed share is spread evenly over the vocabulary.
     """
     if is_optimised(features):

@@ -18,6 +18,7 @@ from harness.cli.main import main
 from harness.data import tokenizer_process
 from harness.experiments.specs import DataSpec, FileSpec, RunSpec
 from harness.processes.progress import Event
+from harness.processes.workers import ProcessSettings
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.training import reuse, train
@@ -198,7 +199,7 @@ def test_run_that_differs_in_its_training_is_trained(
     change: str, completed: tuple[Path, RunRecord], tmp_path: Path
 ) -> None:
     results, first = completed
-    spec, options = other_test_set(first, tmp_path), {}
+    spec, settings = other_test_set(first, tmp_path), ProcessSettings()
     if change.endswith("_source"):
         path = path_of(first, change)
         path.write_text(path.read_text().replace("sentence 3", "sentence 4"))
@@ -213,7 +214,7 @@ def test_run_that_differs_in_its_training_is_trained(
         path = results / first.id / "weights.safetensors"
         path.write_bytes(path.read_bytes()[:-1] + b"x")
     else:
-        options = {"score_every": 1}
-    record = train.run(spec, results, **options)
+        settings = ProcessSettings(score_every=1)
+    record = train.run(spec, results, settings)
     assert "trained_as" not in record.environment
     assert record.status == "completed"
