@@ -107,13 +107,16 @@ def _same_results(first: _Results, second: _Results) -> Iterator[str]:
     near = int((np.abs(first.nats - second.nats) <= tolerance * np.abs(first.nats)).sum())
     distinct = first.distinct & second.distinct
     equal, compared = int((first.texts == second.texts)[distinct].sum()), int(distinct.sum())
-    # A short run with another number of threads is nearly the same run, so single equal losses prove nothing.
-    only_threads = replace(first.spec, threads=second.spec.threads) == second.spec
-    if near >= (sentences if only_threads else max(1, SHARE * sentences)):
-        yield f"losses in {near:,} of {sentences:,} sentences"
     share = min(1.0, max(ALIKE, ALIKE_MORE + max(first.bleu, second.bleu) / 100))
     may_agree = compared < max(FEWEST, VARIED * sentences) or max(first.bleu, second.bleu) >= NEARLY_RIGHT
-    if not may_agree and equal >= (1.0 if only_threads else share) * compared:
+    same_losses, same_translations = near >= max(1, SHARE * sentences), not may_agree and equal >= share * compared
+    if not same_losses and not same_translations:
+        return
+    # A short run with another number of threads is nearly the same run, so single equal losses prove nothing.
+    only_threads = replace(first.spec, threads=second.spec.threads) == second.spec
+    if same_losses and (near == sentences or not only_threads):
+        yield f"losses in {near:,} of {sentences:,} sentences"
+    if same_translations and (equal == compared or not only_threads):
         yield f"translations of {equal:,} of {compared:,} sentences"
 
 
