@@ -65,12 +65,11 @@ def agreement(kind: Kind) -> Callable[[ComparedRuns], Iterator[str]]:
 
 def seeds(comparison: ComparedRuns) -> Iterator[str]:
     """Every controlled variant has the same seeds, or the first of those that another one has."""
-    skip_unless(comparison.controlled, OWN_TRAINING)
-    skip_unless(len(comparison.group.records) > 1, SINGLE_RUN)
+    differences = [*agreement("seeds")(comparison)]
     of_rows = [sorted(record.spec.seed for record in row.records) for row in comparison.group.rows]
     most = max(of_rows, key=len)
     if any(row != most[: len(row)] for row in of_rows):
-        yield from (str(mismatch) for mismatch in comparison.differences if mismatch.kind == "seeds")
+        yield from differences
 
 
 def words(comparison: ComparedRuns) -> Iterator[str]:
