@@ -28,11 +28,11 @@ CROSSED = ("positions", "norm", "activation")
 SEEDS = (0, 1, 2)
 
 JOINT = "data.vocabulary=joint"
-TOGETHER: dict[str, tuple[str, ...]] = {"tying": (JOINT,)}
-"""The `--set` settings that all runs of a field's grid share, including its base.
+NEEDS: dict[tuple[str, str], tuple[str, ...]] = {("tying", "all"): (JOINT,)}
+"""The `--set` settings that a level of a field needs, and that all runs of its grid share, including its base.
 
-Tying "all" shares the embedding between source and target, which needs a joint vocabulary. So the tying grid has a base
-with a joint vocabulary, and its runs are not compared with those of other grids.
+Tying "all" shares the embedding between source and target, which needs a joint vocabulary. So a grid with this level has
+a base with a joint vocabulary, and its runs are not compared with those of other grids.
 """
 
 
@@ -54,7 +54,8 @@ class Grid:
     @property
     def settings(self) -> tuple[str, ...]:
         """The additional `--set` settings of its runs."""
-        return tuple(dict.fromkeys(setting for field in self.levels for setting in TOGETHER.get(field, ())))
+        chosen = [(field, level) for field, levels in self.levels.items() for level in levels]
+        return tuple(dict.fromkeys(setting for level in chosen for setting in NEEDS.get(level, ())))
 
 
 def levels(field: str) -> tuple[str, ...]:

@@ -58,13 +58,16 @@ def test_factorial_has_every_combination_of_levels() -> None:
     )
 
 
-def test_tying_has_a_joint_vocabulary_and_a_base_of_its_own() -> None:
+def test_tying_all_has_a_joint_vocabulary_and_a_base_of_its_own() -> None:
     plain, tied = cells(all_levels("norm"), base_spec()), cells(all_levels("tying"), base_spec())
     assert {cell.data.vocabulary for cell in plain} == {"separate"}
     assert {cell.data.vocabulary for cell in tied} == {"joint"}
     assert plain[0].recipe == tied[0].recipe
     assert plain[0].id != tied[0].id
     assert {cell.data.vocabulary for cell in cells(all_levels("norm", "tying"), base_spec())} == {"joint"}
+    output = cells(Grid({"tying": ("none", "output")}), base_spec())
+    assert [cell.recipe.tying for cell in output] == ["none", "output"]  # type: ignore[union-attr]
+    assert output[0] == plain[0]
 
 
 def test_grids_contain_each_field_once() -> None:
