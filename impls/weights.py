@@ -18,6 +18,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 BLOCK = 2**20
 """How many numbers are drawn at once in double precision."""
+NAMED = 5
+"""How many wrong tensors an error names."""
 
 
 def shapes(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int) -> Shapes:
@@ -38,7 +40,11 @@ def count(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: i
 
 
 def check(arrays: Arrays, expected: Shapes) -> None:
-    """Compare arrays with expected shapes. Raises: ValueError naming what is missing, unexpected or misshaped."""
+    """Compare arrays with expected shapes.
+
+    Raises:
+        ValueError: A tensor is missing, unexpected or misshaped; the message names the first few.
+    """
     faults = [f"missing {name}" for name in expected if name not in arrays]
     faults += [f"unexpected {name}" for name in arrays if name not in expected]
     faults += [
@@ -47,7 +53,8 @@ def check(arrays: Arrays, expected: Shapes) -> None:
         if name in arrays and arrays[name].shape != shape
     ]
     if faults:
-        raise ValueError("; ".join(faults))
+        more = f"; and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
+        raise ValueError("; ".join(faults[:NAMED]) + more)
 
 
 def initial(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, seed: int) -> Arrays:

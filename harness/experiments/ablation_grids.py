@@ -31,8 +31,8 @@ JOINT = "data.vocabulary=joint"
 NEEDS: dict[tuple[str, str], tuple[str, ...]] = {("tying", "all"): (JOINT,)}
 """The `--set` settings that a level of a field needs, and that all runs of its grid share, including its base.
 
-Tying "all" shares the embedding between source and target, which needs a joint vocabulary. So a grid with this level has
-a base with a joint vocabulary, and its runs are not compared with those of other grids.
+Tying "all" shares the embedding between source and target, which needs a joint vocabulary. So a grid with this level
+has a base with a joint vocabulary, and its runs are not compared with those of other grids.
 """
 
 

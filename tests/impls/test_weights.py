@@ -13,7 +13,7 @@ from small_models import BASE, GRU, MAX_LENGTH, REFERENCE, all_recipes
 import impls
 from impls.contract import GruRecipe, Recipe, TransformerRecipe
 from impls.pytorch.torch_transformer import Embedder
-from impls.weights import count, embedding_rms, initial, shapes
+from impls.weights import check, count, embedding_rms, initial, shapes
 
 
 def test_shapes_of_base_recipe() -> None:
@@ -89,6 +89,20 @@ def test_joint_embedding_counts_once() -> None:
     message = "tying='all' needs one joint vocabulary, but the sizes are 37 .source. and 41 .target."
     with pytest.raises(ValueError, match=message):
         shapes(joint, 37, 41)
+
+
+def test_check_names_the_first_wrong_tensors() -> None:
+    arrays = initial(BASE, 37, 41, seed=0)
+    check(arrays, shapes(BASE, 37, 41))
+    with pytest.raises(ValueError, match=r"^missing output\.bias; unexpected extra$"):
+        check(
+            {name: value for name, value in arrays.items() if name != "output.bias"} | {"extra": arrays["output.bias"]},
+            shapes(BASE, 37, 41),
+        )
+    with pytest.raises(ValueError, match=r"^source\.embedding has shape \(37, 32\), expected \(38, 32\)$"):
+        check(arrays, shapes(BASE, 38, 41))
+    with pytest.raises(ValueError, match=rf"^missing (.*; missing ){{4}}.*; and {len(arrays) - 5} more$"):
+        check({}, shapes(BASE, 37, 41))
 
 
 def test_torch_reference_has_tensors_of_learned_positions() -> None:
