@@ -17,6 +17,7 @@ from record_factory import broken, narrow, record, runs
 from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import groups, rows
 from harness.cli.report_options import without_disturbed_rates
+from harness.experiments import suites
 from harness.experiments.specs import DataSpec
 from harness.reporting import bench_report, render_markdown, render_text
 from harness.reporting.document import Figure, Heading, Items, Table, find
@@ -95,6 +96,20 @@ def test_reduced_runs_are_not_comparable_with_published_figures() -> None:
     assert "Not comparable" not in terminal([record()])
     assert "Not comparable" in terminal([record(training=replace(TUTORIAL, epochs=2))])
     assert "trained otherwise than by its source" in terminal([record("paper")])
+
+
+@pytest.mark.parametrize("changes", [{}, {"vocabulary": "separate"}, {"direction": "en-de"}])
+def test_published_words_are_those_of_the_variants_source(changes: dict[str, Any]) -> None:
+    source = suites.spec(suites.SUITES["standard"], "tuned", budget="source", seed=0, data=DataSpec())
+    tuned = record(
+        "tuned",
+        budget="source",
+        recipe=source.recipe,
+        training=source.training,
+        data=replace(source.data, **changes),
+        decoding=source.decoding,
+    )
+    assert ("not the published direction, test set or words" in terminal([tuned])) is bool(changes)
 
 
 def test_captions_are_named_with_the_reason_in_every_format() -> None:
