@@ -116,7 +116,8 @@ class BenchAnalysis:
     """The complete analysis of a set of runs, computed once for all renderers.
 
     Attributes:
-        tables: The tables, in which all rows have the same seeds unless runs may differ in them.
+        tables: The tables. In those of the budget "source" rows may have different seeds, but not one beside several;
+            in all others the rows have the same seeds.
         charted: The same runs with every row at all of its seeds in one table, for curves and translations.
     """
 
@@ -153,10 +154,17 @@ def analyse_bench(
 
     for table in groups(records):
         mismatches = find_mismatches(table.records, table.budget)
-        unequal_seeds_only = {mismatch.kind for mismatch in mismatches} == {"seeds"}
-        charted.append(judge(table, () if unequal_seeds_only else mismatches))
-        tables += [judge(part) for part in _by_seeds(table)] if unequal_seeds_only else charted[-1:]
+        kinds = {mismatch.kind for mismatch in mismatches}
+        split = kinds == {"seeds"} or (not kinds and _some_have_one_seed(table))
+        charted.append(judge(table, () if split else mismatches))
+        tables += [judge(part) for part in _by_seeds(table)] if split else charted[-1:]
     return BenchAnalysis(records, tuple(tables), tuple(charted), sentences)
+
+
+def _some_have_one_seed(table: RunTable) -> bool:
+    """Return whether rows with one seed, which have no spread to test, are beside rows with several."""
+    seeds = {len(row.records) for row in table.rows}
+    return 1 in seeds and len(seeds) > 1
 
 
 def _by_seeds(table: RunTable) -> list[RunTable]:

@@ -146,6 +146,23 @@ def test_analyse_bench_rows_with_other_seeds_are_compared_at_common_seeds(
         assert judged.leaderboards["bleu_sacre"].seeds == max(rows.values())
 
 
+@pytest.mark.parametrize(
+    ("seeds", "expected"),
+    [
+        ((0,), [{"learned_positions": 3}, {"learned_positions": 1, "paper": 1}]),
+        ((0, 1), [{"learned_positions": 3, "paper": 2}]),
+    ],
+)
+def test_analyse_bench_one_seed_is_compared_at_common_seeds_with_the_source_budget_too(
+    seeds: tuple[int, ...], expected: list[dict[str, int]]
+) -> None:
+    records = [record("learned_positions", seed, budget="source") for seed in (0, 1, 2)]
+    records += [record("paper", seed, budget="source") for seed in seeds]
+    analysis = analyse_bench(records)
+    assert [{row.label: len(row.records) for row in judged.table.rows} for judged in analysis.tables] == expected
+    assert [len(judged.table.records) for judged in analysis.charted] == [len(records)]
+
+
 def test_analyse_bench_rows_with_other_seeds_and_settings_stay_refused() -> None:
     clipped = replace(TUTORIAL, clip_norm=0.5)
     records = [record("learned_positions", 0), record("learned_positions", 1), record("paper", 0, training=clipped)]
