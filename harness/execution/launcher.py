@@ -175,6 +175,11 @@ class Launcher(ABC, Generic[Handle]):
         """Return whether a run has begun to execute; a cluster may keep it waiting."""
         return True
 
+    def show_remote(self, run: str, line: str) -> None:
+        """Show a line that a node printed about a run, unless it says that the run failed: `_close` says it too."""
+        if not line.startswith(f"{run}: failed: "):
+            self.display.line(line)
+
     def execute(self) -> Outcome:
         """Execute the runs and return their records.
 

@@ -135,7 +135,7 @@ class RayLauncher(Launcher[RayTask]):
                 line = f"{run}: {line}"
                 if task.starts > 1:
                     line += f", try {task.starts}: Ray lost the one before"
-            self.display.line(line)
+            self.show_remote(run, line)
         return [tasks[reference] for reference in ended]
 
     def has_started(self, handle: RayTask) -> bool:

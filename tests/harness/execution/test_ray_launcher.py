@@ -43,6 +43,7 @@ def test_tasks_leave_the_records_of_local_runs(tmp_path: Path, monkeypatch: pyte
     assert "Traceback" in run_store.log_path(results, failure.id).read_text()
     assert_same(records, results, local_records(specs[:2], tmp_path / "local"))
     output = stream.getvalue()
+    assert output.count(f"{failure.id}: failed: ") == 1
     assert output.startswith("Ray: 1 node, 2 cores, 0 GPUs. No node has 3 cores: these runs wait until one joins.")
     for run in specs[:2]:
         assert f"{run.id}: started on " in output

@@ -43,6 +43,7 @@ def test_jobs_leave_the_records_of_local_runs(tmp_path: Path, monkeypatch: pytes
     assert failure.reason.startswith("RuntimeError: the planted fault")
     assert_same(records, results, local_records(specs[:2], tmp_path / "local"))
     assert "Local: 2 jobs, " in stream.getvalue()
+    assert stream.getvalue().count(f"{failure.id}: failed: ") == 1
     for run in specs[:2]:
         assert f"{run.id}: epoch 3/3" in stream.getvalue()
     assert not list(results.rglob("*.pkl"))
