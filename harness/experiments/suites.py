@@ -24,7 +24,13 @@ AS_SOURCE: dict[str, tuple[str, ...]] = {
     "conv_ffn": ("data.tokenizer=sentencepiece-unigram", "data.vocabulary_size=7000"),
     "paper": ("decoding.beam=5",),
     "paper_base": ("decoding.beam=5",),
-    "tuned": ("data.tokenizer=moses-bpe", "data.vocabulary=joint", "decoding.beam=5"),
+    "tuned": (
+        "data.tokenizer=moses-bpe",
+        "data.vocabulary=joint",
+        "decoding.beam=5",
+        "decoding.length_formula=power",
+        "decoding.length_penalty=1",
+    ),
 }
 """The settings of a variant's source other than its TRAINING, as for `--set`; for the budget "source" only.
 
