@@ -161,7 +161,8 @@ def notes(records: Iterable[RunRecord]) -> tuple[str, ...]:
 def groups(records: Iterable[RunRecord], *, pilots: bool = False) -> tuple[RunTable, ...]:
     """Return the tables of some records: Multi30k first, then by epochs, the longest-trained first.
 
-    Pilots only choose a learning rate and are left out unless `pilots` is true.
+    The epochs of a table are those of its shortest completed run. Pilots only choose a learning rate and are left out
+    unless `pilots` is true.
     """
     by_key = group_by((run for run in _unique(records) if pilots or run.spec.budget != "pilot"), _table_key)
     _place_external_variants(by_key)
@@ -171,7 +172,7 @@ def groups(records: Iterable[RunRecord], *, pilots: bool = False) -> tuple[RunTa
             tables,
             key=lambda table: (
                 CORPORA.index(table.records[0].spec.data.corpus),
-                -max(len(record.curve) for record in table.records),
+                -min((len(record.curve) for record in table.records if record.status == "completed"), default=0),
                 table.title,
                 list(BUDGETS).index(table.budget),
             ),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from harness.audit.run_folder import SEAL, StoredRun, skip_unless
 from harness.audit.speed_rules import start_time
 from harness.processes.machine import git
+from harness.storage.records import RunRecord
 
 CLOCKS = timedelta(hours=1)
 """Largest difference between the clocks of two machines."""
@@ -21,10 +23,10 @@ def publishable(stored: StoredRun) -> Iterator[str]:
     skip_unless(stored.context.published, NOT_PUBLISHED)
     if SEAL not in stored.raw:
         yield "no seal: published records must have one"
-    commit = record.environment.get("commit") or {}
-    if not commit:
+    commits = _commits(record)
+    if not record.environment.get("commit"):
         yield "commit unknown: publish runs made from a checkout of the repository"
-    elif commit.get("dirty"):
+    elif any(commit.get("dirty") for commit in commits):
         yield "made with uncommitted changes: publish runs made from a clean checkout"
     started, now = start_time(record), datetime.now(UTC) + CLOCKS
     if started is None:
@@ -37,18 +39,24 @@ def publishable(stored: StoredRun) -> Iterator[str]:
 
 
 def known_commit(stored: StoredRun) -> Iterator[str]:
-    """The commit of a published record is in this repository's history, and older than the run."""
+    """The commits of a published record are in this repository's history, and the first one is older than the run."""
     record = stored.record
     skip_unless(stored.context.published, NOT_PUBLISHED)
-    digest = str((record.environment.get("commit") or {}).get("digest") or "")
-    skip_unless(digest.isalnum(), "no commit")
-    committed = _commit_time(stored, digest)
-    if committed is None:
-        yield f"commit {digest[:12]} is not in the history of this repository"
-        return
-    started = start_time(record)
-    if started is not None and started < committed - CLOCKS:
+    digests = [str(commit["digest"]) for commit in _commits(record) if commit.get("digest")]
+    skip_unless(digests and all(digest.isalnum() for digest in digests), "no commit")
+    times = [_commit_time(stored, digest) for digest in digests]
+    for digest, time in zip(digests, times, strict=True):
+        if time is None:
+            yield f"commit {digest[:12]} is not in the history of this repository"
+    started, committed = start_time(record), times[0]
+    if started is not None and committed is not None and started < committed - CLOCKS:
         yield f"started={record.started}, before its commit was made ({committed.isoformat()})"
+
+
+def _commits(record: RunRecord) -> list[dict[str, Any]]:
+    """Return the commits of the processes of a run, the first one first; processes with the next one's are left out."""
+    earlier = [process.get("commit") for process in record.environment.get("earlier_processes") or ()]
+    return [commit for commit in [*earlier, record.environment.get("commit")] if isinstance(commit, dict)]
 
 
 def _commit_time(stored: StoredRun, digest: str) -> datetime | None:

@@ -12,6 +12,7 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import published_pages
 import pytest
 import readme_results
 from places import ROOT
@@ -22,20 +23,22 @@ from harness.speed import speed_document
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from impls.contract import TransformerRecipe
+from impls.recipes import TRAININGS
 
-PUBLISHED = ROOT / "results" / "published"
-REPORTS = ROOT / "reports" / "published"
+PUBLISHED, REPORTS = ROOT / published_pages.RESULTS, ROOT / published_pages.REPORTS
 RESULTS_PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-RECORDS = run_store.records(PUBLISHED)
-ABLATION, CAPTIONS = PUBLISHED / "ablation", PUBLISHED / "captions"
-FOLDERS = {PUBLISHED: RECORDS, **{folder: run_store.records(folder) for folder in (ABLATION, CAPTIONS)}}
+ABLATION, TYING, CAPTIONS = (
+    ROOT / folder for folder in (published_pages.ABLATION, published_pages.TYING, published_pages.CAPTIONS)
+)
+FOLDERS = {ROOT / folder: run_store.records(ROOT / folder) for folder in published_pages.COMMANDS}
+RECORDS = FOLDERS[PUBLISHED]
 SPEED = sorted(PUBLISHED.glob("speed-*.json"))
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_published_folder_holds_only_records_translations_and_counts(folder: Path) -> None:
     records = FOLDERS[folder]
-    names = {path.name for path in folder.iterdir() if path not in (ABLATION, CAPTIONS, *SPEED)}
+    names = {path.name for path in folder.iterdir() if path not in (*FOLDERS, *SPEED)}
     assert names == {record.id for record in records} == {record.spec.id for record in records}
     for record in records:
         files = {path.name for path in (folder / record.id).iterdir() if not path.name.startswith("weights")}
@@ -81,20 +84,16 @@ def pages(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("results", ["results/published", "results/published/ablation"])
-def test_published_pages_follow_from_the_published_records(results: str, pages: Path) -> None:
-    ablation = [*words_of(FOLDERS[ABLATION][0]), "--corpus", "multi30k"]
-    command = ablation if results.endswith("ablation") else ["report"]
-    assert main([*command, "--results", results, "--reports", str(pages)]) == 0
+@pytest.mark.parametrize("results", published_pages.COMMANDS, ids=lambda folder: folder.name)
+def test_published_pages_follow_from_the_published_records(results: Path, pages: Path) -> None:
+    command, target = published_pages.COMMANDS[results]
+    folder = pages / target.relative_to(published_pages.REPORTS)
+    assert main([*command.split(), "--results", str(results), "--reports", str(folder)]) == 0
     assert_published(pages)
 
 
-def test_published_captions_page_shows_its_text_and_aligned_words(pages: Path) -> None:
-    assert main(["report", "--results", str(CAPTIONS), "--reports", str(pages / "captions")]) == 0
-    written = {path.relative_to(pages) for path in (pages / "captions").rglob("*")}
-    assert_published(pages)
-    assert Path("captions/index.html") in written
-    page = (pages / "captions" / "index.html").read_text(encoding="utf-8")
+def test_published_captions_page_shows_its_text_and_aligned_words() -> None:
+    page = (REPORTS / "captions" / "index.html").read_text(encoding="utf-8")
     assert '<option value="attended">' in page
     assert "captions de-en, its test split" in page
     assert "test_2016_flickr" not in page.partition('id="translations"')[2].partition("<h2")[0]
@@ -205,6 +204,44 @@ def test_results_page_repeats_the_ablation() -> None:
     effects = re.findall(r"[+−]?\d\.\d+ \([^)]+ to [^)]+\)", " ".join(section.split()))
     assert len(effects) == 8
     assert not [effect for effect in effects if effect not in page]
+
+
+def test_results_page_repeats_the_runs_on_tying() -> None:
+    section = RESULTS_PAGE.split("## Why is `paper` ahead?")[1].split("## ")[0]
+    cells: dict[tuple[str, str], tuple[list[RunRecord], list[RunRecord]]] = {}
+    paper = [run for run in RECORDS if (run.spec.variant, run.spec.seed) == ("paper", 0)]
+    for record in [*FOLDERS[TYING], *paper]:
+        recipe = record.spec.recipe
+        assert isinstance(recipe, TransformerRecipe)
+        cells.setdefault((recipe.positions, recipe.tying), ([], []))[recipe.width > 128].append(record)
+    assert len(cells) == 4
+    for (positions, tying), (smaller, full) in cells.items():
+        assert sorted(record.spec.seed for record in smaller) == list(range(5))
+        row = [f"`{positions}`", f"`{tying}`", *lowest_loss_and_bleu(smaller), *(lowest_loss_and_bleu(full) or "––")]
+        assert f"| {' | '.join(row)} |" in section
+    page = re.sub(r" (▲|▼|&#126;|\?)", "", (REPORTS / "tying" / "ablation" / "index.md").read_text(encoding="utf-8"))
+    effects = re.findall(r"[+−]?\d\.\d+ \([^)]+ to [^)]+\)", " ".join(section.split()))
+    assert len(effects) == 3
+    assert not [effect for effect in effects if effect not in page]
+
+
+def lowest_loss_and_bleu(records: list[RunRecord]) -> list[str]:
+    """Return the means over some runs as the results page shows them; of no runs, nothing."""
+    if not records:
+        return []
+    losses = [min(epoch.validation_loss or math.inf for epoch in run.curve) for run in records]
+    return [f"{np.mean(losses):.3f}", f"{np.mean([run.scores['bleu_sacre'] for run in records]):.1f}"]
+
+
+def test_results_page_repeats_the_strong_recipe() -> None:
+    (run,) = (record for record in RECORDS if record.spec.variant == "tuned")
+    section = " ".join(RESULTS_PAGE.split("## A strong recipe")[1].split("## ")[0].split())
+    assert f"trained for {len(run.curve)} of its {TRAININGS['tuned'].epochs} epochs" in section
+    assert f"reaches {run.scores['bleu_sacre']:.1f} sacreBLEU (39.6 to 42.7)" in section
+    assert f"{run.scores['bleu_tokenised']:.1f} BLEU on lower-cased tokens" in section
+    assert "| 16 | 1 | – | 41.1 (39.6 to 42.7) |" in readme_results.table()
+    curve = [epoch.validation_bleu for epoch in run.curve]
+    assert f"16 epochs: {', '.join(f'{value:.1f}' for value in curve[3::4])}" in section
 
 
 @pytest.mark.usefixtures("multi30k_folder")

@@ -88,7 +88,7 @@ def test_filter_by_an_unknown_or_ambiguous_setting_names_it(ablation: api.Runs) 
 
 
 def test_leaderboard_has_intervals_and_html() -> None:
-    runs = harness.load(PUBLISHED).filter(budget="source")
+    runs = harness.load(PUBLISHED).filter(budget="source", variant="learned_positions")
     board = runs.leaderboard()
     assert list(board["variant"]) == ["learned_positions"]
     row = board.iloc[0]

@@ -75,6 +75,8 @@ def test_longest_trained_table_comes_first_and_gives_the_headline() -> None:
     for records in ([*short, *longer], [*runs(seeds=1), *longer]):
         assert [group.budget for group in groups(records)] == ["source", "controlled"]
     assert bench_report.document([*short, *longer]).headline.finding.startswith("After 20 epochs paper reaches ")
+    beside_shorter = [*longer, *runs("learned_positions", seeds=1, budget="source")]
+    assert [group.budget for group in groups([*runs(seeds=1), *beside_shorter])] == ["controlled", "source"]
 
 
 @pytest.mark.parametrize(("load", "has_rates"), [(None, False), (2.4, True), (2.6, False)])
