@@ -5,8 +5,8 @@
 
 It has no module of its own; data and regularisation differ: one vocabulary of byte-pair encodings for both languages,
 all embeddings tied and of unit variance after scaling, pre-norm, dropout 0.3 on embeddings and residual sums only,
-label smoothing, warm-up, the mean of the weights after each of the last 5 epochs, and beam search that divides scores by
-the length of the translation.
+label smoothing, warm-up, the mean of the weights after each of the last 5 epochs, and beam search that divides scores
+by the length of the translation.
 
 Source: Wu et al. 2021 (Good for Misconceived Reasons), their text-only "Tiny" model, for vocabulary, tying, dropout and
 smoothing; Xiong et al. 2020 for pre-norm; Vaswani et al. 2017, section 6.1, for averaged weights.
