@@ -28,7 +28,7 @@ from harness.experiments.run_names import flat_settings, run_names
 from harness.experiments.specs import RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.text import brief, did_you_mean
+from harness.text import brief, command_line, did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -283,7 +283,7 @@ def load(folder: str | Path = run_store.RESULTS) -> Runs:
     """
     results = Path(folder)
     if not results.is_dir():
-        raise ValueError(f"{results}: no such folder; train runs with: python -m harness bench")
+        raise ValueError(f"{results}: no such folder; train runs with: {command_line('bench')}")
     return Runs(tuple(run_store.records(results, complain=lambda line: warnings.warn(line, stacklevel=4))), results)
 
 

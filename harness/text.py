@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Sequence
 
@@ -24,6 +25,11 @@ _UNSAFE = re.compile(
     # Zero-width joiners and emoji variation selectors outside emoji.
     "|\u200d(?![\u2190-\u2bff\U0001f000-\U0001faff])|(?<![\u2190-\u2bff\U0001f000-\U0001faff])\ufe0f"
 )
+
+
+def command_line(command: str) -> str:
+    """Return a command line that works where this process was started: tox has the libraries in its own environment."""
+    return f"{'tox -e harness --' if 'TOX_ENV_NAME' in os.environ else 'python -m harness'} {command}"
 
 
 def printable(text: str) -> str:

@@ -19,6 +19,9 @@ from harness.execution.launcher import Outcome
 from harness.experiments.specs import RunSpec
 from harness.training import train
 
+os.environ.pop("TOX_ENV_NAME", None)
+"""Without it, messages show `python -m harness COMMAND`, whether or not tox runs the tests."""
+
 
 @pytest.fixture(autouse=True)
 def _environment_of_the_next_test() -> Iterator[None]:

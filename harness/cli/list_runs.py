@@ -13,7 +13,7 @@ from harness.experiments import suites
 from harness.experiments.run_names import run_names
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.text import one_line, short_line
+from harness.text import command_line, one_line, short_line
 from impls import registry
 
 REASON_CHARACTERS = 100
@@ -69,7 +69,7 @@ def _say_names(title: str, descriptions: dict[str, str]) -> None:
 
 def _say_runs(records: Sequence[RunRecord], names: Sequence[str], results: Path) -> None:
     if not records:
-        say(f"\nRuns in {results}: none; train some with: python -m harness bench")
+        say(f"\nRuns in {results}: none; train some with: {command_line('bench')}")
         return
     say(f"\nRuns in {results}:")
     rows = [("started", "epochs", "BLEU", "run", "id")]

@@ -35,7 +35,7 @@ from harness.cli import (
 from harness.experiments import ablation_grids
 from harness.processes.signals import Interrupted
 from harness.storage.run_store import RunFailed
-from harness.text import did_you_mean
+from harness.text import command_line, did_you_mean
 from impls import registry
 
 COMMANDS = {
@@ -84,8 +84,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ValueError instead of printing the usage and exiting."""
-        command = self.prog.replace("bakeoff", "python -m harness", 1)
-        raise ValueError(f"{message}; see {command} --help" if "required" in message else message)
+        see_help = f"; see {command_line(f'{self.prog} --help'.removeprefix('bakeoff '))}"
+        raise ValueError(f"{message}{see_help if 'required' in message else ''}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -142,7 +142,7 @@ def parser() -> Parser:
 
 def _examples(name: str, examples: Sequence[tuple[str, str]]) -> str:
     """Return the examples of a command for its help: options with their purpose."""
-    lines = [f"  # {purpose}\n  {f'python -m harness {name} {words}'.rstrip()}" for purpose, words in examples]
+    lines = [f"  # {purpose}\n  {command_line(f'{name} {words}').rstrip()}" for purpose, words in examples]
     return "\n".join(["examples:\n", *lines])
 
 

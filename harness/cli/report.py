@@ -11,6 +11,7 @@ from harness.cli import options, report_options
 from harness.cli.console import say_json, warn
 from harness.storage import run_store
 from harness.storage.records import RunRecord
+from harness.text import command_line
 
 SUMMARY = "write the report of all records"
 EXAMPLES = (
@@ -36,7 +37,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Write the report of all records. Returns 0, or 1 if a rule of `check` that needs no corpus fails."""
     records = run_store.records(arguments.results, complain=warn)
     if not records:
-        raise ValueError(f"{arguments.results}: there is no record in it; train runs with: python -m harness bench")
+        raise ValueError(f"{arguments.results}: there is no record in it; train runs with: {command_line('bench')}")
     if arguments.json:
         say_json(_leaderboards(records, arguments.results))
         return 0

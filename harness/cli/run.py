@@ -25,6 +25,7 @@ from harness.processes.signals import Interrupted, SignalGuard
 from harness.processes.workers import ProcessSettings
 from harness.storage import locks, run_store
 from harness.storage.records import RunRecord
+from harness.text import command_line
 from harness.training import load, reuse
 
 SUMMARY = "train and measure one variant"
@@ -68,7 +69,7 @@ def command(arguments: argparse.Namespace) -> int:
     diverged runs return 0, and a run that another process holds returns 75.
     """
     if arguments.spec is None and arguments.variant is None:
-        raise ValueError("run: the variant is missing; list variants with: python -m harness list")
+        raise ValueError(f"run: the variant is missing; list variants with: {command_line('list')}")
     with SignalGuard() as guard:
         return _execute_options(arguments, guard) if arguments.spec is None else _execute_spec(arguments, guard)
 
@@ -180,7 +181,7 @@ def _translate_command(record: RunRecord, results: Path) -> str:
     sentence = SENTENCES.get(record.spec.data.source_language, "SENTENCE")
     external = "" if record.spec.recipe is not None else " --import-builder"
     folder = run_store.results_option(results)
-    return f"python -m harness translate --run {record.id}{folder}{external} {shlex.quote(sentence)}"
+    return command_line(f"translate --run {record.id}{folder}{external} {shlex.quote(sentence)}")
 
 
 def _exit_code(record: RunRecord, guard: SignalGuard | None) -> int:

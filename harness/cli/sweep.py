@@ -25,7 +25,7 @@ from harness.processes.progress import duration
 from harness.processes.signals import SignalGuard
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.text import count
+from harness.text import command_line, count
 from harness.training import checkpoint, reuse
 from impls import registry
 
@@ -334,9 +334,9 @@ def say_next_steps(results: Path) -> None:
     """Print the commands that usually follow."""
     where = run_store.results_option(results)
     say("\nNext:")
-    say(f"  python -m harness list{where}        the runs and their BLEU")
-    say(f"  python -m harness check{where}       whether they are a fair comparison")
-    say(f"  python -m harness compare A B{where} two variants or runs in detail")
+    say(f"  {command_line('list')}{where}        the runs and their BLEU")
+    say(f"  {command_line('check')}{where}       whether they are a fair comparison")
+    say(f"  {command_line('compare A B')}{where} two variants or runs in detail")
 
 
 def any_completed(records: list[RunRecord], results: Path) -> bool:

@@ -28,7 +28,7 @@ from harness.reporting.formatting import MISSING, effect_cell, p_value, percent
 from harness.reporting.run_files import CorpusTexts
 from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
-from harness.text import short_line
+from harness.text import command_line, short_line
 
 MAIN_METRICS = ("bleu_sacre", "test_perplexity")
 """The metrics with a chart and a matrix of differences."""
@@ -98,7 +98,7 @@ def document(
     analysis = analyse_bench(records, stored, method=method)
     tables, charted = analysis.tables, analysis.charted
     if not tables:
-        raise ValueError("there are no run records to report; train something first: python -m harness bench")
+        raise ValueError(f"there are no run records to report; train something first: {command_line('bench')}")
     records = [record for judged in charted for record in judged.table.records]
     return Document(
         title=f"Benchmark: {report_sections.corpora(record.spec.data for record in records)}",

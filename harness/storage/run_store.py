@@ -32,7 +32,7 @@ from harness.storage.hypotheses import SENTENCES_COUNT, parse_hypotheses
 from harness.storage.hypotheses import Hypothesis as Hypothesis
 from harness.storage.records import RunRecord, misfits, record_from_json
 from harness.storage.tensors import Headers, TensorHeader
-from harness.text import brief, first_few
+from harness.text import brief, command_line, first_few
 from impls.contract import Arrays, Numbers
 
 RESULTS = Path("results/local")
@@ -150,7 +150,7 @@ def only_id(ids: Sequence[str], prefix: str, results: Path) -> str:
 
 def list_command(results: Path) -> str:
     """Return the end of a message: how to list the runs of a folder."""
-    return f"see the runs with: python -m harness list{results_option(results)}"
+    return f"see the runs with: {command_line('list')}{results_option(results)}"
 
 
 def results_option(results: Path) -> str:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import HEAVY, commands, imported, imported_by
+from command_line import HEAVY, Refused, commands, imported, imported_by
 from places import ROOT
 from record_factory import record
 
@@ -24,6 +24,26 @@ for command in sys.argv[1:]:
 
 def test_help_of_every_command_imports_no_framework() -> None:
     assert not imported(f"import sys{HELP}", "", *commands()) & HEAVY
+
+
+def test_main_without_the_libraries_says_how_to_install_them() -> None:
+    arguments = [sys.executable, "-S", "-m", "harness", "list"]  # -S: without the installed packages
+    answer = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    assert answer.stderr.count("\n") == 1
+    assert "not installed" in answer.stderr
+    assert "pip install '.[torch,data]'" in answer.stderr
+
+
+@pytest.mark.usefixtures("offline", "empty_folder")
+@pytest.mark.parametrize("command", ["compare", "run", "report", "check"])
+def test_messages_show_commands_that_work_in_tox(
+    command: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOX_ENV_NAME", "bench")
+    message = refused([command], "")
+    assert "tox -e harness -- " in message
+    assert "python -m" not in message
 
 
 @pytest.mark.usefixtures("offline")
