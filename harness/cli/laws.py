@@ -8,6 +8,7 @@ import os
 from harness.cli import options
 from harness.cli.console import say
 from harness.experiments import suites
+from harness.processes.environment_variables import thread_environment
 from harness.text import count
 from harness.training import load
 from impls import registry
@@ -47,12 +48,16 @@ def command(arguments: argparse.Namespace) -> int:
     framework = arguments.framework or "torch"
     options.check_backend(framework, arguments.backend)
     names = arguments.variant or [name for name in registry.names() if suites.has(name, framework)]
+    backend = (arguments.backend or registry.BACKENDS[0]) if framework == "keras" else None
+    # The models are small: a second thread gains little, and on a busy machine it makes the laws several times slower.
+    if "OMP_NUM_THREADS" not in os.environ:
+        os.environ.update(thread_environment(1, backend))
     variants = [load.find_variant(name) for name in names]
     from harness.conformance.law_runner import for_variant
     from harness.conformance.models_under_test import named
 
-    if framework == "keras":
-        os.environ["KERAS_BACKEND"] = arguments.backend or registry.BACKENDS[0]
+    if backend:
+        os.environ["KERAS_BACKEND"] = backend
     for variant in variants:
         named(variant, framework=framework, device=arguments.device).model()  # fails here once instead of in each law
 

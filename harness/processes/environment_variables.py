@@ -9,12 +9,8 @@ from harness.experiments.specs import RunSpec
 
 def worker_environment(spec: RunSpec) -> dict[str, str]:
     """Return the environment variables that the process of a run needs before it starts."""
-    threads = str(spec.threads)
     variables = {
-        # Every library uses the same number of threads: with 1 or 2 the last digits of a gradient differ.
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
+        **thread_environment(spec.threads, spec.backend),
         # By default glibc maps every large tensor anew and unmaps it afterwards, which costs page faults.
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": "4294967296",
@@ -29,9 +25,7 @@ def worker_environment(spec: RunSpec) -> dict[str, str]:
     if spec.backend is not None:
         variables["KERAS_BACKEND"] = spec.backend
     if spec.backend == "tensorflow":
-        variables |= {"TF_NUM_INTRAOP_THREADS": threads, "TF_NUM_INTEROP_THREADS": "1", "TF_DETERMINISTIC_OPS": "1"}
-    if spec.backend == "jax":
-        variables["NPROC"] = threads  # the size of XLA's thread pool
+        variables["TF_DETERMINISTIC_OPS"] = "1"
     if spec.device.startswith("cuda"):
         # cuBLAS is deterministic only with a fixed workspace.
         variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
@@ -40,6 +34,20 @@ def worker_environment(spec: RunSpec) -> dict[str, str]:
             variables["TF_FORCE_GPU_ALLOW_GROWTH"] = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "true")
         if spec.backend == "jax":
             variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    return variables
+
+
+def thread_environment(threads: int, backend: str | None) -> dict[str, str]:
+    """Return the environment variables that limit the threads of a framework that is not imported yet.
+
+    Every library uses the same number of threads: with 1 or 2 the last digits of a gradient differ.
+    """
+    number = str(threads)
+    variables = {"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number}
+    if backend == "tensorflow":
+        variables |= {"TF_NUM_INTRAOP_THREADS": number, "TF_NUM_INTEROP_THREADS": "1"}
+    if backend == "jax":
+        variables["NPROC"] = number  # the size of XLA's thread pool
     return variables
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import record_folders
+from places import ROOT
 
 from harness.cli import sweep
 from harness.cli.main import main
@@ -161,6 +164,17 @@ def test_laws_prints_a_line_with_the_seconds_of_each_law(capsys: pytest.CaptureF
     assert re.fullmatch(r"  law 8 round trip, \d+\.\d\d s … ok", lines[1])
     assert re.fullmatch(r"  law 9 standstill, \d+\.\d\d s … ok", lines[2])
     assert lines[3] == "every law holds"
+
+
+@pytest.mark.parametrize(("chosen", "threads"), [(None, "1"), ("2", "2")])
+def test_laws_use_one_thread_unless_chosen(chosen: str | None, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if chosen:
+        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    laws = "from harness.cli.main import main; main('laws --law 8 --fast --variant learned_positions'.split())"
+    code = f"{laws}; import torch; print(torch.get_num_threads())"
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert process.stdout.split()[-1] == threads
 
 
 def test_data_describes_a_corpus(capsys: pytest.CaptureFixture[str]) -> None:
