@@ -340,7 +340,10 @@ class Seq2SeqModel(Protocol):
         """Encode `source` [B,S] and return its `Decoding`, before the first token."""
 
     def cross_attention(self, source: Ids, target_in: Ids) -> Numbers:
-        """Return the attention weights of target on source positions, [B,layers,H,T,S]; each row sums to 1."""
+        """Return the attention weights of target on source positions, [B,layers,H,T,S]; each row sums to 1.
+
+        A model without attention returns an array without layers, [B,0,0,T,S].
+        """
 
     def weights(self) -> Arrays:
         """Return copies of all weights under their canonical names and in their canonical layouts."""

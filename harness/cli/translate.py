@@ -186,6 +186,8 @@ def _draw(model: Seq2SeqModel, encoded: Encoded, decoded: Decoded, dataset: Data
     tokens = decoded.translations[0].tokens
     target: Ids = np.array([[SOS, *tokens]], dtype=np.int32)
     weights = model.cross_attention(encoded.ids[0][None], target)[0]
+    if not weights.size:
+        raise ValueError(f"--attention {image}: the model has no attention")
     source_words = encoded.tokens[0][: len(encoded.ids[0]) - 2]
     start, end = SPECIAL_TOKENS[SOS], SPECIAL_TOKENS[EOS]
     words = [dataset.target_words[token] for token in tokens]

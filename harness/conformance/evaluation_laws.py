@@ -121,7 +121,12 @@ def padding(subject: ModelUnderTest) -> str:
         where = f"of {len(rows)} sentences of up to {size} among {real.name}"
         wide = {name: values[rows] for name, values in padded_results.items()}
         _same_but_padding(where, narrow, evaluation(subject, model, narrow), wide)
-    _empty_rows(subject, small.batch)
+    try:
+        _empty_rows(subject, small.batch)
+    except (LawViolated, MemoryError):
+        raise
+    except Exception as error:
+        raise LawViolated(f"the model fails on sentences of padding alone: {type(error).__name__}: {error}") from error
     return ""
 
 
@@ -186,6 +191,11 @@ def _evaluation_shapes(subject: ModelUnderTest, model: Seq2SeqModel, probe: Prob
     assert_array("cross_attention", attention, (sentences, layers, heads, target_length, source_length))
     hidden = np.broadcast_to((batch.source == PAD)[:, None, None, None], attention.shape)
     require(not attention[hidden].any(), f"cross_attention of {probe.name} is not 0 at padding")
+    require(
+        not attention.size or bool(attention.any()),
+        "cross_attention is 0 everywhere: a model without attention returns no layers, [B,0,0,T,S] (with impls.wrap, "
+        "decode returns the logits alone)",
+    )
     sums = np.moveaxis(attention.sum(-1), 3, 1)[batch.target_in != PAD]
     assert_close(f"rows of cross_attention of {probe.name} summed", sums, np.ones_like(sums))
     best = model.begin_decoding(batch.source).step(batch.target_in[:, 0], best=3)

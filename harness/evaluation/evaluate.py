@@ -151,13 +151,13 @@ def test_attention(model: Seq2SeqModel, prepared: Dataset, translations: Sequenc
     """Return the cross attention of the first test sentences for these translations of them.
 
     Shapes: by sentence number float16 [layers,H,T,S]. Row t belongs to target token t, and the last row to `<eos>`.
-    Source positions are those of the sentence's ids, `<sos>` and `<eos>` included.
+    Source positions are those of the sentence's ids, `<sos>` and `<eos>` included. Empty for a model without attention.
     """
     attention = {}
     for number, tokens in enumerate(translations):
         target: Ids = np.array([[SOS, *tokens]], dtype=np.int32)
         attention[number] = model.cross_attention(prepared.test.source[number][None], target)[0].astype(np.float16)
-    return attention
+    return {number: weights for number, weights in attention.items() if weights.size}
 
 
 def check_words(hypotheses: Sequence[Hypothesis], where: str) -> None:

@@ -32,8 +32,10 @@ class WrappedModule(nn.Module):
         return self.decode(self.user.encode(source.long()), target_in)[0]
 
     def cross_attention(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
-        """Return the attention weights of target on source positions. Shapes: [B,layers,H,T,S]."""
-        attention = self.decode(self.user.encode(source.long()), target_in)[1]
+        """Return the attention weights of target on source positions, [B,layers,H,T,S]; without attention no layers."""
+        logits, attention = self.decode(self.user.encode(source.long()), target_in)
+        if attention is None:
+            return logits.new_zeros((len(source), 0, 0, target_in.shape[1], source.shape[1]))
         return attention[:, None, None] if attention.ndim == 3 else attention
 
     def prefill(self, source: torch.Tensor) -> WrappedState:
@@ -49,9 +51,12 @@ class WrappedModule(nn.Module):
         state.tokens = torch.cat([state.tokens, last[:, None]], dim=1)
         return self.decode(state.memory, state.tokens)[0][:, -1]
 
-    def decode(self, memory: Any, target_in: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what the user's `decode` returns: logits and attention weights."""
-        return self._pair("decode", self.user.decode(memory, target_in.long()), "the logits and the attention weights")
+    def decode(self, memory: Any, target_in: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return what the user's `decode` returns: logits, and attention weights or None."""
+        result = self.user.decode(memory, target_in.long())
+        if isinstance(result, torch.Tensor):
+            return result, None
+        return self._pair("decode", result, "the logits and the attention weights, or the logits alone")
 
     def _pair(self, method: str, result: Any, expected: str) -> tuple[Any, Any]:
         """Return the two values that a method of the user's module returned. Raises: ValueError for anything else."""

@@ -48,6 +48,36 @@ def without_step(*sizes: int, dropout: float = 0.1, **settings: Any) -> Seq2SeqM
     return impls.wrap(lambda: WithoutStep(dropout), *sizes, **settings)
 
 
+class LogitsOnly(LstmAttention):
+    def decode(self, memory: Any, target_in: torch.Tensor) -> Any:
+        return super().decode(memory, target_in)[0]
+
+
+def without_attention(*sizes: int, dropout: float = 0.1, **settings: Any) -> Seq2SeqModel:
+    return impls.wrap(lambda: LogitsOnly(*sizes, width=128, dropout=dropout), *sizes, **settings)
+
+
+class ZeroAttention(LstmAttention):
+    def decode(self, memory: Any, target_in: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits, attention = super().decode(memory, target_in)
+        return logits, torch.zeros_like(attention)
+
+
+def zero_attention(*sizes: int, **settings: Any) -> Seq2SeqModel:
+    return impls.wrap(lambda: ZeroAttention(*sizes, width=32, dropout=0.1), *sizes, **settings)
+
+
+class NoEmptySentences(LstmAttention):
+    def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        lengths = (source != PAD).sum(1)
+        nn.utils.rnn.pack_padded_sequence(source[..., None], lengths, batch_first=True, enforce_sorted=False)
+        return super().encode(source)
+
+
+def no_empty_sentences(*sizes: int, **settings: Any) -> Seq2SeqModel:
+    return impls.wrap(lambda: NoEmptySentences(*sizes, width=32, dropout=0.1), *sizes, **settings)
+
+
 MODULE = small_lstm()
 
 
@@ -67,6 +97,41 @@ def test_hugging_face_example_obeys_every_law() -> None:
 def test_module_without_step_obeys_the_laws_of_decoding() -> None:
     results = list(for_variant("test_wrapped_module:without_step", laws={1, 6, 7, 8}, fast=True))
     assert not [str(result) for result in results if not result.passed]
+
+
+def test_module_without_attention_obeys_every_law() -> None:
+    results = list(for_variant("test_wrapped_module:without_attention", fast=True))
+    assert not [str(result) for result in results if not result.passed]
+
+
+@pytest.mark.parametrize(
+    ("builder", "law", "reason"),
+    [
+        ("zero_attention", 1, "a model without attention returns no layers"),
+        ("no_empty_sentences", 4, "fails on sentences of padding alone: RuntimeError: Length of all samples"),
+    ],
+)
+def test_laws_explain_what_a_module_has_to_return(builder: str, law: int, reason: str) -> None:
+    (result,) = for_variant(f"test_wrapped_module:{builder}", laws={law}, fast=True)
+    assert not result.passed
+    assert reason in result.detail
+
+
+def test_module_without_attention_trains_without_attention_maps(
+    tmp_path: Path, processes: None, one_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ["--corpus", "captions", "--tokenizer", "whitespace", "--suite", "quick"]
+    command = ["run", "test_wrapped_module:without_attention", *data, "--updates", "5", "--threads", "1"]
+    results = ["--results", str(tmp_path / "results")]
+    assert main([*command, *results]) == 0
+    (record,) = run_store.records(tmp_path / "results")
+    assert run_store.load_attention(tmp_path / "results", record.id) == {}
+    assert main(["report", *results, "--reports", str(tmp_path / "reports")]) == 0
+    translate = ["translate", "--run", record.id, "--import-builder", *results, "Ein Hund läuft ."]
+    assert main(translate) == 0
+    capsys.readouterr()
+    assert main([*translate, "--attention", str(tmp_path / "heads.png")]) == 2
+    assert "the model has no attention" in capsys.readouterr().err
 
 
 def test_wrapped_module_trains_from_the_command_line(tmp_path: Path, processes: None, one_process: None) -> None:
@@ -126,9 +191,9 @@ class WrongAttention(LstmAttention):
         return logits, attention.transpose(1, 2)
 
 
-class LogitsOnly(LstmAttention):
+class ThreeValues(LstmAttention):
     def decode(self, memory: Any, target_in: torch.Tensor) -> Any:
-        return super().decode(memory, target_in)[0]
+        return *super().decode(memory, target_in), None
 
 
 class StepWithoutState(LstmAttention):
@@ -150,7 +215,7 @@ def test_wrap_step_without_a_state_is_refused() -> None:
         (lambda: 3, "a function that returns one, not 3$"),
         (3, "a function that returns one, not 3$"),
         (lambda: WrongLogits(*SIZES, 16, 0.0), r"logits of shape \(1, 2, 40\) for one sentence: expected \(1, 2, 41\)"),
-        (lambda: LogitsOnly(*SIZES, 16, 0.0), "LogitsOnly.decode returned a Tensor: return a pair"),
+        (lambda: ThreeValues(*SIZES, 16, 0.0), "ThreeValues.decode returned a tuple: return a pair"),
         (lambda: WrongAttention(*SIZES, 16, 0.0), "attention weights of the wrong shape"),
     ],
 )
