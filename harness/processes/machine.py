@@ -36,12 +36,21 @@ PACKAGES = (
     "spacy",
     "subword-nmt",
 )
-VARIABLES = ("GLIBC_TUNABLES", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "NPROC")
-VARIABLE_PREFIXES = (
-    *("MKL_", "OMP_", "GOMP_", "KMP_", "ATEN_", "ONEDNN_", "DNNL_", "OPENBLAS_"),
-    *("TF_", "XLA_", "CUBLAS_", "NVIDIA_", "TORCH_", "KERAS_"),
+VARIABLES = (
+    *("GLIBC_TUNABLES", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "NPROC"),
+    *("NVIDIA_TF32_OVERRIDE", "NVIDIA_VISIBLE_DEVICES"),
 )
-"""Environment variables that can change a result or its speed: these names, and all that start with a prefix."""
+VARIABLE_PREFIXES = (
+    *("MKL_", "OMP_", "GOMP_", "KMP_", "ATEN_", "ONEDNN_", "DNNL_", "OPENBLAS_", "XLA_", "CUBLAS_", "TORCH_", "KERAS_"),
+    *("TF_CPP_", "TF_CPU_", "TF_CUBLAS_", "TF_CUDNN_", "TF_DETERMINISTIC_", "TF_DISABLE_", "TF_ENABLE_", "TF_FORCE_"),
+    *("TF_GPU_", "TF_MKL_", "TF_NUM_", "TF_ONEDNN_", "TF_OVERRIDE_", "TF_USE_", "TF_XLA_"),
+)
+"""Environment variables that can change a result or its speed: these names, and all that start with a prefix.
+
+Other programs keep secrets under similar names, such as Terraform's TF_VAR_ and TF_TOKEN_ and NVIDIA_API_KEY.
+"""
+_SECRET = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|_KEY", re.IGNORECASE)
+"""A name that matches is never recorded."""
 
 ARITHMETIC_VARIABLES = (
     "MKL_CBWR",
@@ -98,7 +107,7 @@ def variables() -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if name in VARIABLES or name.startswith(VARIABLE_PREFIXES)
+        if (name in VARIABLES or name.startswith(VARIABLE_PREFIXES)) and not _SECRET.search(name)
     }
 
 

@@ -180,8 +180,13 @@ def test_results_page_repeats_the_controlled_comparison() -> None:
         row = [f"`{variant}`", f"{len(runs)}", f"{bleu:.1f}", f"{perplexity:.2f}"]
         assert f"| {' | '.join(row)} | {', '.join(f'{value:.1f}' for value in curves[1::2])} |" in section
     page = (REPORTS / "index.md").read_text(encoding="utf-8")
-    assert "| learned_positions | −2.63 ▼ (−3.35 to −1.90; p &#60;0.001; " in page
-    assert "−2.63 (−3.35 to −1.90) sacreBLEU; p is below 0.001" in " ".join(section.split())
+    assert "| torch_reference | −2.12 ▼ (−2.92 to −1.32; p 0.005; " in page
+    others = r"−2\.63 ▼ \(−3\.35 to −1\.90; p 0\.001; .*\| −0\.51 &#126; \(−1\.96 to \+0\.95; p 0\.274; "
+    assert re.search(rf"^\| learned_positions \| {others}", page, re.MULTILINE)
+    text = " ".join(section.split())
+    assert "−2.63 (−3.35 to −1.90; p 0.001) sacreBLEU" in text
+    assert "−2.12 (−2.92 to −1.32; p 0.005) for `torch_reference`" in text
+    assert "differs from it by −0.51 (−1.96 to +0.95; p 0.27)" in text
 
 
 def test_results_page_repeats_the_ablation() -> None:

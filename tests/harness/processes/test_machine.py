@@ -19,7 +19,22 @@ HERE = {
 }
 
 
-@pytest.mark.parametrize("name", ["MKL_CBWR", "KMP_BLOCKTIME", "ATEN_CPU_CAPABILITY", "TORCH_SHOW", "GLIBC_TUNABLES"])
+@pytest.mark.parametrize(
+    "name",
+    ["TF_VAR_db", "TF_TOKEN_app_terraform_io", "NVIDIA_API_KEY", "TORCH_HUB_TOKEN", "KERAS_HUB_PASSWORD", "HOME"],
+)
+def test_variables_of_other_programs_are_not_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "secret")
+    assert name not in machine.variables()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("MKL_CBWR", "KMP_BLOCKTIME", "ATEN_CPU_CAPABILITY", "TORCH_SHOW", "GLIBC_TUNABLES"),
+        *("TF_ENABLE_ONEDNN_OPTS", "TF_CUDNN_USE_AUTOTUNE", "NVIDIA_TF32_OVERRIDE", "KERAS_BACKEND"),
+    ],
+)
 def test_variables_that_change_results_are_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "value")
     monkeypatch.setenv("PASSWORD", "secret")
