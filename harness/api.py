@@ -6,7 +6,7 @@ runs = harness.load("results/local")
 runs.to_pandas()                              # one row per run
 runs.filter(variant="paper").curves()         # one row per epoch
 runs.compare("learned_positions", "paper")    # metrics with intervals and tests
-run = harness.run("paper", corpus="captions", epochs=1)
+run = harness.run("paper", corpus="captions", suite="quick")
 harness.translate(run, ["Ein Hund läuft ."])  # a list of runs translates as an ensemble
 """
 
@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from harness.experiments.run_names import flat_settings, run_names
-from harness.experiments.specs import RunSpec
+from harness.experiments.specs import DataSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from harness.text import brief, command_line, did_you_mean
+from harness.text import brief, command_line, count, did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -227,6 +227,9 @@ class Runs:
             report_options.write(self.records, self.results, Path(folder), failures=failures)
         return Path(folder) / "index.html"
 
+    def __repr__(self) -> str:
+        return f"{count(len(self), 'run')} in {self.results}\n{self.leaderboard().to_string(index=False)}"
+
     def _repr_html_(self) -> str:
         heading = f"<p>{len(self)} runs in {html.escape(str(self.results))}</p>"
         mismatches = "".join(
@@ -265,6 +268,10 @@ class RunComparison:
             )
         return pd.DataFrame(rows)
 
+    def __repr__(self) -> str:
+        remarks = "\n".join(self.comparison.remarks)
+        return f"{self.to_pandas().to_string(index=False, float_format='{:.3f}'.format, na_rep='–')}\n{remarks}"
+
     def _repr_html_(self) -> str:
         remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.comparison.remarks)
         return str(self.to_pandas().to_html(index=False, float_format="{:.3f}".format, na_rep="–")) + remarks
@@ -293,6 +300,7 @@ def run(
     corpus: str = "captions",
     epochs: int = 3,
     seed: int = 0,
+    suite: str | None = None,
     results: str | Path = run_store.RESULTS,
     note: str = "",
     settings: Mapping[str, Any] | None = None,
@@ -305,6 +313,8 @@ def run(
         corpus: "captions", which is embedded and split at white space, or "multi30k".
         epochs: Passes over the training data.
         seed: Seed of weights, dropout and batches.
+        suite: The suite, such as "quick", whose size and training a variant gets that is given by name. None: those of
+            its source, with a shorter warm-up for fewer epochs.
         results: The folder in which the run is stored.
         note: Free text for the record.
         settings: Further settings by their dotted names, such as {"recipe.dropout": 0.3, "threads": 1}.
@@ -313,41 +323,22 @@ def run(
         ValueError: A setting is not accepted, or the corpus is not available.
         RunFailed: Training failed. The stored record has the reason.
     """
+    from harness.experiments.overrides import overridden
     from harness.processes.environment_variables import worker_environment
     from harness.processes.workers import ProcessSettings
     from harness.storage import locks
+    from harness.training import load
 
-    values = {"data.corpus": corpus, "training.epochs": epochs, "seed": seed}
-    if corpus == "captions":
-        values["data.tokenizer"] = "whitespace"
-    spec = _spec(recipe_or_builder, {**values, **(settings or {})})
+    data = DataSpec(corpus="captions", tokenizer="whitespace") if corpus == "captions" else DataSpec()
+    values = {"data.corpus": corpus, "seed": seed, **(settings or {})}
+    lines = [f"{name}={'none' if value is None else value}" for name, value in values.items()]
+    spec = overridden(load.base_spec(recipe_or_builder, suite, data, epochs), lines)
     os.environ.update(worker_environment(spec))
     from harness.training import train
 
     folder = Path(results)
     with locks.hold(folder, spec.id):
         return TrainedRun(train.run(spec, folder, ProcessSettings(note=note, command="harness.run")), folder)
-
-
-def _spec(recipe_or_builder: str | Recipe | Callable[..., Seq2SeqModel], settings: Mapping[str, Any]) -> RunSpec:
-    from harness.experiments import suites
-    from harness.experiments.overrides import overridden
-    from harness.training.load import find_variant
-    from impls.contract import GruRecipe, TorchReferenceRecipe, TransformerRecipe
-    from impls.recipes import TUTORIAL
-
-    variant, recipe, training = "recipe", None, TUTORIAL
-    if isinstance(recipe_or_builder, str):
-        variant = find_variant(recipe_or_builder)
-        recipe, training = suites.resolve(variant)
-    elif isinstance(recipe_or_builder, TransformerRecipe | GruRecipe | TorchReferenceRecipe):
-        variant, recipe = recipe_or_builder.name or "recipe", recipe_or_builder
-    elif hasattr(recipe_or_builder, "__qualname__"):
-        variant = find_variant(f"{recipe_or_builder.__module__}:{recipe_or_builder.__qualname__}")
-    else:
-        raise ValueError(f"{recipe_or_builder!r} is not a variant's name, a recipe or a function that builds a model")
-    spec = RunSpec(variant=variant, recipe=recipe, training=training, budget="source")
-    return overridden(spec, [f"{name}={'none' if value is None else value}" for name, value in settings.items()])
 
 
 def translate(

@@ -68,5 +68,6 @@ def command(arguments: argparse.Namespace) -> int:
         for result in for_variant(variant, laws=arguments.law, **settings):
             say(f"  {result}")
             broken += not result.passed
-    say(f"{count(broken, 'law')} broken" if broken else "every law holds")
+    all_hold = "every law holds" if arguments.law is None else "the chosen laws hold"
+    say(f"{count(broken, 'law')} broken" if broken else all_hold)
     return int(broken > 0)

@@ -1,18 +1,28 @@
-"""Loads the model of a finished run."""
+"""Finds the variant of a new run, and loads the model of a finished one."""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from harness.data.dataset import Dataset, of_run
 from harness.experiments import suites
+from harness.experiments.specs import DataSpec, RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
-from impls.contract import Arrays, Seq2SeqModel
+from harness.text import did_you_mean
+from impls.contract import (
+    Arrays,
+    GruRecipe,
+    Recipe,
+    Seq2SeqModel,
+    TorchReferenceRecipe,
+    TransformerRecipe,
+)
 
 
 def find_variant(name: str) -> str:
@@ -26,6 +36,32 @@ def find_variant(name: str) -> str:
         sys.path.insert(0, folder)
     suites.resolve(name)
     return name
+
+
+def base_spec(
+    recipe_or_builder: str | Recipe | Callable[..., Seq2SeqModel], suite: str | None, data: DataSpec, epochs: int
+) -> RunSpec:
+    """Return a run with seed 0 of a variant by its name, a recipe, or an importable function that builds a model.
+
+    A variant by its name has the size and training of `suite`, or else of its source; a recipe keeps its size.
+
+    Raises:
+        ValueError: The first argument is something else, or there is no such variant or suite.
+    """
+    if suite is not None and suite not in suites.SUITES:
+        names = list(suites.SUITES)
+        raise ValueError(f"suite={suite!r}: expected one of {', '.join(names)}{did_you_mean(suite, names)}")
+    size = replace(suites.SUITES[suite or "standard"], epochs=epochs)
+    if isinstance(recipe_or_builder, TransformerRecipe | GruRecipe | TorchReferenceRecipe):
+        recipe, training = recipe_or_builder, suites.shortened(size.training, epochs)
+        return RunSpec(variant=recipe.name or "recipe", recipe=recipe, training=training, data=data, budget="source")
+    if isinstance(recipe_or_builder, str):
+        variant = find_variant(recipe_or_builder)
+    elif hasattr(recipe_or_builder, "__qualname__"):
+        variant = find_variant(f"{recipe_or_builder.__module__}:{recipe_or_builder.__qualname__}")
+    else:
+        raise ValueError(f"{recipe_or_builder!r} is not a variant's name, a recipe or a function that builds a model")
+    return suites.spec(size, variant, budget="controlled" if suite else "source", seed=0, data=data)
 
 
 def load_model(

@@ -14,8 +14,11 @@ from small_runs import TINY
 
 import harness
 from harness import api
+from harness.experiments.specs import DataSpec
 from harness.storage import run_store
-from impls.contract import Training
+from harness.training import load
+from impls.contract import Training, TransformerRecipe
+from impls.recipes import RECIPES, TRAININGS
 
 PUBLISHED = ROOT / "results" / "published"
 ABLATION = PUBLISHED / "ablation"
@@ -119,6 +122,8 @@ def test_compare_gives_differences_with_intervals(ablation: api.Runs) -> None:
     assert row["difference"] == pytest.approx(row.iloc[1] - row.iloc[0], abs=0.2)
     assert 0 < row["p"] <= 1
     assert "<table" in compared._repr_html_()
+    assert "sacreBLEU" in repr(compared)
+    assert len(repr(compared)) < 20_000
 
 
 def test_report_writes_the_page_and_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,6 +146,25 @@ def test_run_trains_stores_and_translates(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(translations) == 3
     assert translations[1] == ""
     assert harness.run(recipe, epochs=1, results=results, settings=SETTINGS).record == record
+
+
+def test_run_of_a_variant_has_the_size_and_training_of_a_suite_or_of_its_source() -> None:
+    data = DataSpec(corpus="captions", tokenizer="whitespace")
+    small, source = (load.base_spec("paper", suite, data, 2) for suite in ("quick", None))
+    assert isinstance(small.recipe, TransformerRecipe)
+    assert (small.recipe.width, small.budget, small.training.epochs) == (128, "controlled", 2)
+    assert small.training.warmup_updates == 0
+    assert (source.recipe, source.budget, source.training.epochs) == (RECIPES["paper"], "source", 2)
+    assert source.training.warmup_updates < TRAININGS["paper"].warmup_updates
+    with pytest.raises(ValueError, match="expected one of quick, standard, full; did you mean 'quick'"):
+        harness.run("paper", suite="quik")
+
+
+def test_printed_runs_are_the_leaderboard() -> None:
+    printed = repr(harness.load(PUBLISHED))
+    assert printed.startswith(f"{len(harness.load(PUBLISHED))} runs in ")
+    assert "paper" in printed
+    assert len(printed) < 10_000
 
 
 def test_run_of_a_builder_translates_only_with_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
