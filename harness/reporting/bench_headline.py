@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from harness.analysis.effects import CLAIM_SEEDS, Conclusion, assumption
-from harness.analysis.grouping import statuses
+from harness.analysis.grouping import RunTable, statuses
+from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.leaderboard import MetricLeaderboard, TableAnalysis
 from harness.analysis.metric_registry import MAIN
 from harness.reporting.document import Headline
@@ -14,6 +16,8 @@ from harness.reporting.report_sections import budget_title
 from harness.text import count
 
 MOST_NAMES = 3
+CONVERGED = 0.01
+"""Training that lowers the validation loss by a larger share in its last epoch has not converged."""
 
 
 def headline(tables: Sequence[TableAnalysis]) -> Headline:
@@ -51,6 +55,11 @@ def _lead(board: MetricLeaderboard, rest: Sequence[str]) -> str:
     if board.seeds < 2:
         seeds = "with one seed," if board.seeds else "without a seed that all variants have,"
         return f"{margin}; {seeds} seed noise is unknown, so no variant can be called better than another"
+    if board.seeds < LEAST_SEEDS:
+        return (
+            f"{margin}; an interval over seeds needs {LEAST_SEEDS} seeds (--seed 0-{LEAST_SEEDS - 1}), and a claim "
+            f"{CLAIM_SEEDS}"
+        )
     if board.seeds < CLAIM_SEEDS:
         return f"{margin}; {board.seeds} seeds are too few for a claim, which needs {CLAIM_SEEDS}"
     condition = assumption(board.seeds)
@@ -60,7 +69,7 @@ def _lead(board: MetricLeaderboard, rest: Sequence[str]) -> str:
     if not tied:
         among = "the only other" if len(rest) == 1 else f"all {len(rest)} others"
         return f", significantly above {among}{condition}"
-    names = listed([*tied[:MOST_NAMES], *([f"{len(tied) - MOST_NAMES} more"] if len(tied) > MOST_NAMES else [])])
+    names = _names(tied)
     among = f"{len(rest) - len(tied)} of the {len(rest)} others"
     return f", significantly above {among}, while {names} {'is' if len(tied) == 1 else 'are'} tied with it{condition}"
 
@@ -73,9 +82,33 @@ def _caveat(judged: TableAnalysis, tables: int) -> str:
         parts.append(f"this holds for this corpus, test set, size and budget alone{others}")
     if lost := [record for record in records if record.status != "completed"]:
         parts.append(f"{len(lost)} of {count(len(records), 'run')} did not complete ({statuses(lost)})")
+    if unfinished := _still_improving(judged.table):
+        parts.append(unfinished)
     if judged.table.departures:
         reason, *further = judged.table.departures
         more = f" and {count(len(further), 'more reason')}" if further else ""
         parts.append(f"not comparable with published figures: {reason}{more}")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _still_improving(table: RunTable) -> str:
+    """Return which rows have not converged; empty if all have, or if no run has two epochs."""
+    falls: dict[str, float] = {}
+    for row in table.rows:
+        ends = [[line.validation_loss for line in record.curve[-2:]] for record in row.counted]
+        shares = [1 - end[1] / end[0] for end in ends if len(end) == 2 and end[0] and end[1] is not None]
+        if shares and statistics.fmean(shares) > CONVERGED:
+            falls[row.label] = statistics.fmean(shares)
+    if not falls:
+        return ""
+    largest = f"{100 * max(falls.values()):.0f} %"
+    return (
+        f"not converged, so longer training may change the order: in the last epoch the validation loss of "
+        f"{_names(list(falls))} fell by {'up to ' * (len(falls) > 1)}{largest}"
+    )
+
+
+def _names(labels: Sequence[str]) -> str:
+    more = [f"{len(labels) - MOST_NAMES} more"] if len(labels) > MOST_NAMES else []
+    return listed([*labels[:MOST_NAMES], *more])

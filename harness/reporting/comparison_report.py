@@ -99,7 +99,8 @@ def _finding(comparison: Comparison, side: Side) -> str:
         return f"{sentence}: {conclusion.label} even on these sentences; seed variance unknown."
     if difference.n < LEAST_SEEDS or difference.tested == "nothing":
         values = "" if interval == MISSING else f" ({interval})"
-        return f"{sentence}{values}, {count(difference.n, 'seed')}: not tested."
+        needed = f"; a test over seeds needs {LEAST_SEEDS}" if difference.n < LEAST_SEEDS else ""
+        return f"{sentence}{values}, {count(difference.n, 'seed')}: not tested{needed}."
     sentence += f" (95 % interval {interval}), {difference.n} seeds, {_p_values(main, difference)}"
     if difference.n < CLAIM_SEEDS:
         return f"{sentence}: fewer than {CLAIM_SEEDS} seeds are too few for a claim."

@@ -86,7 +86,7 @@ def test_compare_two_seeds_shows_both_values_and_no_interval(tmp_path: Path) -> 
     report = text(tmp_path)
     values = r"seeds: \+1\.00; \+2\.00 +– +– +\? not tested +– +– +2$"
     assert re.search(values, line_of("sacreBLEU ↑", report))
-    assert "2 seeds: not tested." in report
+    assert "2 seeds: not tested; a test over seeds needs 3." in report
 
 
 @pytest.fixture

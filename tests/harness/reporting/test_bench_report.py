@@ -157,6 +157,20 @@ def test_headline_leads_by_the_difference_of_the_means_in_the_table() -> None:
     assert ", 3.33 above conv_ffn" in finding
 
 
+def test_caveat_names_the_rows_that_have_not_converged() -> None:
+    def caveat(epochs: int) -> str:
+        training = replace(TUTORIAL, epochs=epochs)
+        records = [record(variant, training=training) for variant in ("learned_positions", "paper")]
+        return str(bench_report.document(records, method=QUICK).headline.caveat)
+
+    expected = r"not converged, .* the validation loss of learned_positions and paper fell by up to (\d+) %"
+    match = re.search(expected, caveat(3))
+    assert match is not None
+    assert 10 < int(match[1]) < 20  # the factory's curve: 1.6 + 2.4 exp(-epoch / 2.2)
+    assert "converged" not in caveat(20)
+    assert "converged" not in caveat(1)
+
+
 def test_caveat_without_a_completed_run_claims_nothing() -> None:
     headline = bench_report.document([broken(record(), "diverged")], method=QUICK).headline
     assert headline.finding.startswith("No run on multi30k de-en")

@@ -252,6 +252,8 @@ def test_headline_claims_no_more_than_its_seeds_allow() -> None:
     assert single.startswith("After 10 epochs learned_positions reaches ")
     assert "(1 seed)" in single
     assert "no variant can be called better" in single
+    pair = finding([record(name, seed) for name in TWO for seed in range(2)])
+    assert "an interval over seeds needs 3 seeds (--seed 0-2), and a claim 5" in pair
     few = finding([record(name, seed) for name in TWO for seed in range(4)])
     assert "4 seeds are too few for a claim" in few
     assert "significant" not in few
