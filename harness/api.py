@@ -228,7 +228,9 @@ class Runs:
         return Path(folder) / "index.html"
 
     def __repr__(self) -> str:
-        return f"{count(len(self), 'run')} in {self.results}\n{self.leaderboard().to_string(index=False)}"
+        board = self.leaderboard()
+        lines = [f"{count(len(self), 'run')} in {self.results}", *([] if board.empty else [board.to_string(index=False)])]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         heading = f"<p>{len(self)} runs in {html.escape(str(self.results))}</p>"
@@ -313,8 +315,8 @@ def run(
         corpus: "captions", which is embedded and split at white space, or "multi30k".
         epochs: Passes over the training data.
         seed: Seed of weights, dropout and batches.
-        suite: The suite, such as "quick", whose size and training a variant gets that is given by name. None: those of
-            its source, with a shorter warm-up for fewer epochs.
+        suite: The suite, such as "quick", whose training is used, and whose size a variant gets. A recipe keeps its
+            size. None: those of the source, with a shorter warm-up for fewer epochs.
         results: The folder in which the run is stored.
         note: Free text for the record.
         settings: Further settings by their dotted names, such as {"recipe.dropout": 0.3, "threads": 1}.

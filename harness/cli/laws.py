@@ -49,7 +49,7 @@ def command(arguments: argparse.Namespace) -> int:
     options.check_backend(framework, arguments.backend)
     names = arguments.variant or [name for name in registry.names() if suites.has(name, framework)]
     backend = (arguments.backend or registry.BACKENDS[0]) if framework == "keras" else None
-    # The models are small: a second thread gains little, and on a busy machine it makes the laws several times slower.
+    # The models are small: a second thread makes the laws no faster, and on a busy machine several times slower.
     if "OMP_NUM_THREADS" not in os.environ:
         os.environ.update(thread_environment(1, backend))
     variants = [load.find_variant(name) for name in names]

@@ -15,14 +15,7 @@ from harness.experiments.specs import DataSpec, RunSpec
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import did_you_mean
-from impls.contract import (
-    Arrays,
-    GruRecipe,
-    Recipe,
-    Seq2SeqModel,
-    TorchReferenceRecipe,
-    TransformerRecipe,
-)
+from impls.contract import Arrays, GruRecipe, Recipe, Seq2SeqModel, TorchReferenceRecipe, TransformerRecipe
 
 
 def find_variant(name: str) -> str:
@@ -43,7 +36,7 @@ def base_spec(
 ) -> RunSpec:
     """Return a run with seed 0 of a variant by its name, a recipe, or an importable function that builds a model.
 
-    A variant by its name has the size and training of `suite`, or else of its source; a recipe keeps its size.
+    A variant has the size and training of `suite`, or else of its source. A recipe keeps its size.
 
     Raises:
         ValueError: The first argument is something else, or there is no such variant or suite.

@@ -165,6 +165,7 @@ def test_printed_runs_are_the_leaderboard() -> None:
     assert printed.startswith(f"{len(harness.load(PUBLISHED))} runs in ")
     assert "paper" in printed
     assert len(printed) < 10_000
+    assert repr(harness.load(PUBLISHED).filter(variant="none")) == f"0 runs in {PUBLISHED}"
 
 
 def test_run_of_a_builder_translates_only_with_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
