@@ -229,8 +229,8 @@ class Runs:
 
     def __repr__(self) -> str:
         board = self.leaderboard()
-        lines = [f"{count(len(self), 'run')} in {self.results}", *([] if board.empty else [board.to_string(index=False)])]
-        return "\n".join(lines)
+        heading = f"{count(len(self), 'run')} in {self.results}"
+        return heading if board.empty else f"{heading}\n{board.to_string(index=False)}"
 
     def _repr_html_(self) -> str:
         heading = f"<p>{len(self)} runs in {html.escape(str(self.results))}</p>"
