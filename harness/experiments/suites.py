@@ -104,7 +104,7 @@ SUITES = {
 def spec(suite: Suite, variant: str, *, budget: Budget, seed: int, data: DataSpec, threads: int = 2) -> RunSpec:
     """Return a run of a suite.
 
-    With the budget "controlled" all variants share one training, so that only the architecture differs; with "source"
+    With the budget "controlled" all variants share one training, so that only their recipes differ; with "source"
     each has the training and settings of its source.
 
     Raises: ValueError for an unknown variant.

@@ -141,7 +141,12 @@ def _scores(tables: Sequence[TableAnalysis]) -> list[Block]:
     blocks: list[Block] = []
     for judged, slug in zip(tables, report_sections.slugs(tables), strict=True):
         rows = judged.table.rows
-        names = [name for name in MAIN_METRICS if sum(bool(row.by_seed(name)) for row in rows) > 1]
+        names = [
+            name
+            for name in MAIN_METRICS
+            if sum(bool(row.by_seed(name)) for row in rows) > 1
+            and not any(leaderboard_table.has_other_vocabulary(judged, row, name) for row in rows)
+        ]
         if names and not judged.mismatches:
             titles = " and ".join(METRICS[name].title for name in names)
             alt = f"Points, one per variant: {titles} of {'; '.join(judged.labels)}"
@@ -155,11 +160,11 @@ def _scores(tables: Sequence[TableAnalysis]) -> list[Block]:
 
 
 def _speeds(tables: Sequence[TableAnalysis]) -> list[Block]:
-    """Return a chart of sacreBLEU against throughput for each table with throughput measured on one kind of machine."""
+    """Return a chart of sacreBLEU against throughput for each table that has the throughput of every row."""
     blocks: list[Block] = []
     for judged, slug in zip(tables, report_sections.slugs(tables), strict=True):
-        is_comparable = not judged.mismatches and len(leaderboard_table.speed_machines(judged)) == 1
-        names = run_plots.speeds(judged.table.rows) if is_comparable else []
+        comparable = [] if judged.mismatches else leaderboard_table.comparable_speeds(judged)
+        names = [name for name in run_plots.speeds(judged.table.rows) if name in comparable]
         if names:
             alt = f"Points, one per variant: sacreBLEU against throughput of {'; '.join(judged.labels)}"
             caption = f"{judged.table.heading}. Throughput holds for the machine named under environment."

@@ -20,7 +20,8 @@ from harness.text import count, short_line
 TITLES = {"training_tokens_per_second": "training tokens/s", "decoding_sentences_per_second": "sentences/s"}
 OTHER_VOCABULARY = "*"
 EXPLANATIONS = {
-    "controlled": "One training recipe for all: only the architecture differs.",
+    "controlled": "The same optimiser, batches and number of updates for all; architecture, initial values and dropout "
+    "are those of each recipe.",
     "source": "Each variant with the training its source uses: compare sacreBLEU and chrF; perplexity and BLEU on "
     "tokens only between equal vocabularies.",
     "tuned": "Each recipe with the learning rate that a pilot chose for it. A recipe whose best rate is that of the "
@@ -154,11 +155,11 @@ def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> str | 
     estimate = statistics.interval(Evidence(label, seeds, values), scale=metric.scale)
     digits = metric.decimals(mean / metric.divisor)
     detail = between(estimate, digits, metric.divisor) if len(set(values)) > 1 else ""
-    mark = OTHER_VOCABULARY if _has_other_vocabulary(judged, row, name) else ""
+    mark = OTHER_VOCABULARY if has_other_vocabulary(judged, row, name) else ""
     return Cell(metric.format(mean), mark=mark, detail=detail, value=mean)
 
 
-def _has_other_vocabulary(judged: TableAnalysis, row: TableRow, name: str) -> bool:
+def has_other_vocabulary(judged: TableAnalysis, row: TableRow, name: str) -> bool:
     """Return whether the vocabulary of a run makes a metric incomparable with other rows."""
     if judged.table.budget != "source" or not METRICS[name].token_based:
         return False
@@ -171,7 +172,7 @@ def _visible_notes(judged: TableAnalysis) -> list[str]:
     rows, notes = judged.table.rows, []
     if any(len(board.ranking) > 1 for board in judged.leaderboards.values()):
         notes.append(f"Beside the best of each column: {SYMBOLS}")
-    if any(_has_other_vocabulary(judged, row, name) for row in rows for name in METRICS):
+    if any(has_other_vocabulary(judged, row, name) for row in rows for name in METRICS):
         notes.append(f"{OTHER_VOCABULARY} the vocabulary differs from that of most rows: not comparable.")
     notes += _hidden_speeds(judged)
     incomplete = _incomplete_runs(judged)

@@ -180,13 +180,18 @@ def test_results_page_repeats_the_controlled_comparison() -> None:
         row = [f"`{variant}`", f"{len(runs)}", f"{bleu:.1f}", f"{perplexity:.2f}"]
         assert f"| {' | '.join(row)} | {', '.join(f'{value:.1f}' for value in curves[1::2])} |" in section
     page = (REPORTS / "index.md").read_text(encoding="utf-8")
-    assert "| torch_reference | −2.12 ▼ (−2.92 to −1.32; p 0.005; " in page
-    others = r"−2\.63 ▼ \(−3\.35 to −1\.90; p 0\.001; .*\| −0\.51 &#126; \(−1\.96 to \+0\.95; p 0\.274; "
+    assert "| torch_reference | −2.12 ▼ (−3.09 to −1.15; p 0.003; " in page
+    others = r"−2\.63 ▼ \(−3\.61 to −1\.64; p 0\.001; .*\| −0\.51 &#126; \(−1\.42 to \+0\.41; p 0\.718; "
     assert re.search(rf"^\| learned_positions \| {others}", page, re.MULTILINE)
     text = " ".join(section.split())
-    assert "−2.63 (−3.35 to −1.90; p 0.001) sacreBLEU" in text
-    assert "−2.12 (−2.92 to −1.32; p 0.005) for `torch_reference`" in text
-    assert "differs from it by −0.51 (−1.96 to +0.95; p 0.27)" in text
+    assert "−2.63 (−3.61 to −1.64; p 0.001) sacreBLEU" in text
+    assert "−2.12 (−3.09 to −1.15; p 0.003) for `torch_reference`" in text
+    assert "| conv_ffn | −2.67" in page
+    for difference in ("−0.04 &#126; (−1.06 to +0.98; p 0.929", "−2.43 ▼ (−3.44 to −1.41; p 0.001"):
+        assert difference in page
+    assert "−0.04 (−1.06 to +0.98; p 0.93)" in text
+    assert "−2.43 (−3.44 to −1.41; p 0.001)" in text
+    assert "differs from it by −0.51 (−1.42 to +0.41; p 0.72)" in text
 
 
 def test_results_page_repeats_the_ablation() -> None:
