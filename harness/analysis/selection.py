@@ -14,7 +14,7 @@ from harness.analysis.grouping import changed_fields, distinct, groups, rows
 from harness.experiments.run_names import flat_settings
 from harness.experiments.serialization import canonical_json
 from harness.experiments.specs import RunSpec
-from harness.storage import run_store
+from harness.storage import results_folders, run_store
 from harness.storage.records import RunRecord
 from harness.text import did_you_mean, first_few
 from impls.contract import Arrays
@@ -156,7 +156,7 @@ def _matching(name: str, stored: Sequence[Run], results: Path) -> tuple[Run, ...
         hint = did_you_mean(prefix, dict.fromkeys(run.record.spec.variant for run in stored))
         raise ValueError(
             f"side {name!r}: {results} has no such variant or run, and there is no such file{hint}; "
-            f"{run_store.list_command(results)}"
+            f"{results_folders.list_command(results)}"
         )
     for choice in filter(None, selection.split(",")):
         runs = _narrowed(name, runs, choice)

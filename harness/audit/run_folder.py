@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness.storage import checkpoint_files, files, locks, run_store
+from harness.storage import checkpoint_files, files, locks, results_folders, run_store
 from harness.storage.records import LATER_FIELDS, RECORD_SCHEMA, RunRecord, misfits, record_from_json
 from harness.storage.run_store import Hypothesis
-from harness.text import brief, command_line
+from harness.text import brief
 from impls.contract import Arrays
 
 SEAL = files.SEAL
@@ -164,8 +164,9 @@ def run_names(results: Path) -> list[str]:
     Raises:
         ValueError: The folder does not exist or has no run.
     """
+    bench = results_folders.command_on(results, "bench")
     if not results.is_dir():
-        raise ValueError(f"{results}: there is no such folder; train runs with: {command_line('bench')}")
+        raise ValueError(f"{results}: there is no such folder; train runs with: {bench}")
     traces = (run_store.RECORD, run_store.HYPOTHESES, run_store.LOG, f"{run_store.WEIGHTS}.json")
     names = sorted(
         path.name
@@ -174,7 +175,7 @@ def run_names(results: Path) -> list[str]:
         if any((path / trace).exists() for trace in traces) or checkpoint_files.exists(results, path.name)
     )
     if not names:
-        raise ValueError(f"{results}: there is no record in it; make some with: {command_line('bench')}")
+        raise ValueError(f"{results}: there is no record in it; make some with: {bench}")
     return names
 
 

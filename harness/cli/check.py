@@ -7,7 +7,7 @@ import functools
 import typing
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import options
+from harness.cli import folder_options, options
 from harness.cli.console import say, say_json, warn
 from harness.experiments import specs
 from harness.text import count, did_you_mean, short_line
@@ -77,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--explain", metavar="CODE", help="print what a rule requires, such as C05, and check nothing (default: check)"
     )
     options.add_json(parser, "every finding and rule")
-    options.add_results(parser)
+    folder_options.add_results(parser)
 
 
 def command(arguments: argparse.Namespace) -> int:

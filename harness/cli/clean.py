@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from harness.cli import options
+from harness.cli import folder_options
 from harness.cli.console import say, warn
 from harness.storage import leftovers
 from harness.text import count
@@ -24,7 +24,7 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("--dry-run", action="store_true", help="list the files, but remove none")
-    options.add_results(parser)
+    folder_options.add_results(parser)
 
 
 def command(arguments: argparse.Namespace) -> int:

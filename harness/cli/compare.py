@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from harness.cli import options
+from harness.cli import folder_options, options
 from harness.cli.console import say, warn
 from harness.storage import files, run_store
 from impls.contract import SPECIAL_TOKENS
@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show only translations and sentence numbers: no source, reference or n-grams (default: all)",
     )
-    options.add_results(parser)
+    folder_options.add_results(parser)
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -135,10 +135,11 @@ def save(arguments: argparse.Namespace) -> None:
     """
     if arguments.save_config is None:
         return
+    implied = ("results", "reports") if arguments.experiment else ()
     options = {
         action.dest: value
         for action in arguments.config_parser._actions
-        if action.dest not in ("set", "variant", *NOT_SAVED)
+        if action.dest not in ("set", "variant", *implied, *NOT_SAVED)
         and (value := getattr(arguments, action.dest)) != action.default
     }
     path: Path = arguments.save_config

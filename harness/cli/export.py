@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from harness.cli import options, translate
+from harness.cli import folder_options, translate
 from harness.cli.console import say
 from impls import registry
 
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", required=True, type=Path, metavar="FOLDER", help="a folder that does not exist or is empty"
     )
-    options.add_results(parser)
+    folder_options.add_results(parser)
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -52,12 +52,12 @@ def command(arguments: argparse.Namespace) -> int:
     # The models are small: a second thread makes the laws no faster, and on a busy machine several times slower.
     if "OMP_NUM_THREADS" not in os.environ:
         os.environ.update(thread_environment(1, backend))
+    if backend:
+        os.environ["KERAS_BACKEND"] = backend  # before the import of an external variant, which may import Keras
     variants = [load.find_variant(name) for name in names]
     from harness.conformance.law_runner import for_variant
     from harness.conformance.models_under_test import named
 
-    if backend:
-        os.environ["KERAS_BACKEND"] = backend
     for variant in variants:
         named(variant, framework=framework, device=arguments.device).model()  # fails here once instead of in each law
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.cli import options
+from harness.cli import folder_options, options
 from harness.cli.console import say, say_json, warn
 from harness.experiments import suites
 from harness.experiments.run_names import run_names
-from harness.storage import run_store
+from harness.storage import results_folders, run_store
 from harness.storage.records import RunRecord
-from harness.text import command_line, one_line, short_line
+from harness.text import one_line, short_line
 from impls import registry
 
 REASON_CHARACTERS = 100
@@ -29,7 +29,7 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     options.add_json(parser, "all of it")
-    options.add_results(parser)
+    folder_options.add_results(parser)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -69,7 +69,7 @@ def _say_names(title: str, descriptions: dict[str, str]) -> None:
 
 def _say_runs(records: Sequence[RunRecord], names: Sequence[str], results: Path) -> None:
     if not records:
-        say(f"\nRuns in {results}: none; train some with: {command_line('bench')}")
+        say(f"\nRuns in {results}: none; train some with: {results_folders.command_on(results, 'bench')}")
         return
     say(f"\nRuns in {results}:")
     rows = [("started", "epochs", "BLEU", "run", "id")]

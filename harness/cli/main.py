@@ -23,6 +23,7 @@ from harness.cli import (
     console,
     data,
     export,
+    folder_options,
     laws,
     list_runs,
     report,
@@ -58,8 +59,8 @@ COMMANDS = {
 """The commands by name. In the help, a module's docstring is the description; `EXAMPLES` are purposes and options."""
 BROKEN_PIPE_CODE = 141
 """The exit code of a program that SIGPIPE ends: its output is closed before everything is written."""
-FOLDER_OPTIONS = ("--results", "--reports", "--checkpoint-folder")
-"""Options with paths of this machine, which records do not contain."""
+FOLDER_OPTIONS = ("--experiment", "--results", "--reports", "--checkpoint-folder")
+"""Options that choose folders of this machine, which records do not contain."""
 VALUE_OPTIONS = ("--variant", "--base", "--run")
 """Options whose values users tend to give without the option: variants, and ids of runs."""
 
@@ -206,7 +207,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     typed = _recorded_command(words)
     try:
-        parsed = parser().parse_args(words, argparse.Namespace(is_program=arguments is None, typed=typed))
+        namespace = argparse.Namespace(is_program=arguments is None, typed=typed)
+        parsed = folder_options.use_experiment(parser().parse_args(words, namespace))
         code: int = parsed.command(parsed)
     except RunFailed as error:
         sys.stderr.write(text.printable("".join(traceback.format_exception(error.__cause__ or error))))

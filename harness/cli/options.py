@@ -9,7 +9,6 @@ import os
 import typing
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from harness.cli.console import say
@@ -17,11 +16,10 @@ from harness.experiments import specs
 from harness.experiments.overrides import overridden
 from harness.experiments.serialization import RECIPE_TYPES
 from harness.experiments.specs import DataSpec, FileSpec, RunSpec
-from harness.storage import checkpoint_files, run_store
+from harness.storage import checkpoint_files
 from harness.text import did_you_mean
 from impls import registry
 
-REPORTS = Path("reports/local")
 FILE_OPTIONS = ("train_source", "validation_source", "test_source", "train_target", "validation_target", "test_target")
 MOST_SEEDS = 1_000
 """The most seeds that one range may name."""
@@ -132,27 +130,9 @@ def add_checkpoints(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_results(parser: argparse.ArgumentParser) -> None:
-    """Add --results."""
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=run_store.RESULTS,
-        metavar="FOLDER",
-        help=f"folder of run records (default {run_store.RESULTS})",
-    )
-
-
 def add_note(parser: argparse.ArgumentParser) -> None:
     """Add --note."""
     parser.add_argument("--note", default="", metavar="TEXT", help="free text to store with the result (default none)")
-
-
-def add_reports(parser: argparse.ArgumentParser) -> None:
-    """Add --reports."""
-    parser.add_argument(
-        "--reports", type=Path, default=REPORTS, metavar="FOLDER", help=f"folder for reports (default {REPORTS})"
-    )
 
 
 def add_seeds(parser: argparse.ArgumentParser) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.cli import options, report_options
+from harness.cli import folder_options, options, report_options
 from harness.cli.console import say_json, warn
-from harness.storage import run_store
+from harness.storage import results_folders, run_store
 from harness.storage.records import RunRecord
-from harness.text import command_line
 
 SUMMARY = "write the report of all records"
 EXAMPLES = (
@@ -23,21 +22,22 @@ EXAMPLES = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    options.add_reports(parser)
+    folder_options.add_reports(parser)
     parser.add_argument(
         "--without-corpus-text",
         action="store_true",
         help=f"leave source and reference of the test set out of the page (default: only for {run_store.PUBLISHED!r})",
     )
     options.add_json(parser, "the leaderboards instead of writing the report,")
-    options.add_results(parser)
+    folder_options.add_results(parser)
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Write the report of all records. Returns 0, or 1 if a rule of `check` that needs no corpus fails."""
     records = run_store.records(arguments.results, complain=warn)
     if not records:
-        raise ValueError(f"{arguments.results}: there is no record in it; train runs with: {command_line('bench')}")
+        bench = results_folders.command_on(arguments.results, "bench")
+        raise ValueError(f"{arguments.results}: there is no record in it; train runs with: {bench}")
     if arguments.json:
         say_json(_leaderboards(records, arguments.results))
         return 0

@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from harness.cli import options, sweep
+from harness.cli import folder_options, options, sweep
 from harness.cli.console import say, warn
 from harness.experiments import suites
 from harness.experiments.run_names import run_names
@@ -23,7 +23,7 @@ from harness.processes.progress import Event, Progress, to_line
 from harness.processes.progress_display import Display
 from harness.processes.signals import Interrupted, SignalGuard
 from harness.processes.workers import ProcessSettings
-from harness.storage import locks, run_store
+from harness.storage import locks, results_folders, run_store
 from harness.storage.records import RunRecord
 from harness.text import command_line
 from harness.training import load, reuse
@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_checkpoints(parser)
     options.add_data(parser)
     options.add_runs(parser)
-    options.add_results(parser)
+    folder_options.add_results(parser)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -180,7 +180,7 @@ def _translate_command(record: RunRecord, results: Path) -> str:
     """Return a command line that translates a sentence with a run."""
     sentence = SENTENCES.get(record.spec.data.source_language, "SENTENCE")
     external = "" if record.spec.recipe is not None else " --import-builder"
-    folder = run_store.results_option(results)
+    folder = results_folders.results_option(results)
     return command_line(f"translate --run {record.id}{folder}{external} {shlex.quote(sentence)}")
 
 

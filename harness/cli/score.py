@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.cli import options
+from harness.cli import folder_options, options
 from harness.cli.console import say, say_json, warn
 from harness.evaluation.metrics import Scores, perplexity_from_sums
 from harness.storage import run_store
@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a run's id or the beginning of it, or a variant for all its completed runs; repeatable (default: all)",
     )
     options.add_json(parser, "every recomputed and recorded score")
-    options.add_results(parser)
+    folder_options.add_results(parser)
 
 
 def command(arguments: argparse.Namespace) -> int:

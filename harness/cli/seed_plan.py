@@ -15,9 +15,9 @@ from harness.cli import sweep
 from harness.cli.console import say, warn
 from harness.experiments.specs import RunSpec
 from harness.processes.progress import duration
-from harness.storage import run_store
+from harness.storage import results_folders, run_store
 from harness.storage.records import RunRecord
-from harness.text import command_line, count, did_you_mean
+from harness.text import count, did_you_mean
 
 if TYPE_CHECKING:
     from harness.analysis.power import NoiseEstimate
@@ -125,7 +125,7 @@ def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotR
     if not published:
         raise ValueError(
             f"--plan: no two seeds of one row in {results} or among the published runs show the noise of {metric}: "
-            f"run a pilot first, such as: {command_line('bench --seed 0-2')}"
+            f"run a pilot first, such as: {results_folders.command_on(results, 'bench --seed 0-2')}"
         )
     return max(published, key=lambda runs: runs.estimate.noise.degrees)
 

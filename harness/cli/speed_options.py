@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from harness.cli import options
+from harness.cli import folder_options, options
 from harness.speed.plan import PARTS, SIZES
 from impls import registry
 
@@ -19,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_measurement(parser)
     options.add_models(parser.add_argument_group("models"), repeatable=("framework", "backend"))
     options.add_data(parser)
-    options.add_results(parser)
+    folder_options.add_results(parser)
 
 
 def _add_measurement(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
         help=f"give up a model that does not answer for this long (default {TIMEOUT_SECONDS:.0f}; 0: never)",
     )
     options.add_note(parser)
-    options.add_reports(parser)
+    folder_options.add_reports(parser)
     parser.add_argument(
         "--from",
         type=Path,

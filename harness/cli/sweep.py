@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import engine_options, experiment_file, options
+from harness.cli import engine_options, experiment_file, folder_options, options
 from harness.cli.console import say, warn
 from harness.execution import eta, launcher, local
 from harness.execution.eta import Forecast
@@ -23,7 +23,7 @@ from harness.experiments.suites import Suite
 from harness.processes import machine
 from harness.processes.progress import duration
 from harness.processes.signals import SignalGuard
-from harness.storage import run_store
+from harness.storage import results_folders, run_store
 from harness.storage.records import RunRecord
 from harness.text import command_line, count
 from harness.training import checkpoint, reuse
@@ -52,9 +52,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     engine_options.add_options(parser)
     _add_limits(parser)
     options.add_note(parser)
-    options.add_reports(parser)
+    folder_options.add_reports(parser)
     options.add_data(parser)
-    options.add_results(parser)
+    folder_options.add_results(parser)
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
@@ -332,7 +332,7 @@ def conclude(result: SweepResult, specs: list[RunSpec], report: Callable[[], Non
 
 def say_next_steps(results: Path) -> None:
     """Print the commands that usually follow."""
-    where = run_store.results_option(results)
+    where = results_folders.results_option(results)
     say("\nNext:")
     say(f"  {command_line('list')}{where}        the runs and their BLEU")
     say(f"  {command_line('check')}{where}       whether they are a fair comparison")
@@ -343,5 +343,5 @@ def any_completed(records: list[RunRecord], results: Path) -> bool:
     """Return whether a run completed. If none did, say so: the reason of each was printed when it ended."""
     if any(record.status == "completed" for record in records):
         return True
-    say(f"No run completed; {run_store.list_command(results)}")
+    say(f"No run completed; {results_folders.list_command(results)}")
     return False

@@ -13,7 +13,7 @@ import numpy as np
 
 from harness import text
 from harness.analysis.grouping import changed_fields
-from harness.cli import options, score
+from harness.cli import folder_options, options, score
 from harness.cli.console import say, warn
 from harness.evaluation import ensemble
 from harness.experiments.specs import DecodingSpec, Unknown
@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="cpu", help="device of the model, cpu or cuda (default cpu)")
     options.add_import(parser)
-    options.add_results(parser)
+    folder_options.add_results(parser)
 
 
 def command(arguments: argparse.Namespace) -> int:

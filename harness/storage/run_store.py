@@ -19,7 +19,6 @@ import hashlib
 import math
 import os
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,11 +30,12 @@ from harness.storage import files, tensors
 from harness.storage.hypotheses import SENTENCES_COUNT, parse_hypotheses
 from harness.storage.hypotheses import Hypothesis as Hypothesis
 from harness.storage.records import RunRecord, misfits, record_from_json
+from harness.storage.results_folders import RESULTS as RESULTS
+from harness.storage.results_folders import list_command
 from harness.storage.tensors import Headers, TensorHeader
-from harness.text import brief, command_line, first_few
+from harness.text import brief, first_few
 from impls.contract import Arrays, Numbers
 
-RESULTS = Path("results/local")
 PUBLISHED = "published"
 """The name of folders whose runs are committed. Multi30k's terms keep its text out of pages made from them."""
 
@@ -146,16 +146,6 @@ def only_id(ids: Sequence[str], prefix: str, results: Path) -> str:
     if not matches:
         raise ValueError(f"run {prefix!r}: there is none in {results}; {list_command(results)}")
     return matches[0]
-
-
-def list_command(results: Path) -> str:
-    """Return the end of a message: how to list the runs of a folder."""
-    return f"see the runs with: {command_line('list')}{results_option(results)}"
-
-
-def results_option(results: Path) -> str:
-    """Return " --results FOLDER" for a command line, quoted for the shell; empty for the default folder."""
-    return "" if results == RESULTS else f" --results {shlex.quote(str(results))}"
 
 
 def _stored_ids(results: Path) -> list[str]:

@@ -77,15 +77,15 @@ def load_model(
     from harness.training.train import build_model
 
     spec = replace(record.spec, cuda_graphs="off", matmul_precision="highest", device=device)
-    if spec.recipe is None:
-        if not import_builder:
-            raise ValueError(
-                f"run {record.id}: its model is built by the external code {spec.variant!r}; --import-builder imports "
-                "and executes it (in Python: import_builder=True)"
-            )
-        find_variant(spec.variant)
+    if spec.recipe is None and not import_builder:
+        raise ValueError(
+            f"run {record.id}: its model is built by the external code {spec.variant!r}; --import-builder imports "
+            "and executes it (in Python: import_builder=True)"
+        )
     weights = stored_weights(record, results, dataset)
-    os.environ.update(worker_environment(spec))
+    os.environ.update(worker_environment(spec))  # before the import of an external builder, which may import Keras
+    if spec.recipe is None:
+        find_variant(spec.variant)
     model = build_model(spec, dataset)
     model.set_weights(weights)
     return model

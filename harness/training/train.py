@@ -107,7 +107,8 @@ def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
     """Build the model of a run with its initial weights.
 
     Raises:
-        ValueError: The model is not available, or this process already runs Keras on another backend.
+        ValueError: The model is not available, this process already runs Keras on another backend, or an external
+            builder uses another framework than the one of the run.
     """
     words = len(dataset.source_words), len(dataset.target_words)
     settings: dict[str, Any] = {
@@ -120,7 +121,12 @@ def build_model(spec: RunSpec, dataset: Dataset) -> Seq2SeqModel:
     if spec.recipe is not None:
         settings |= {"framework": spec.framework, "backend": spec.backend, "cuda_graphs": spec.cuda_graphs == "on"}
         return impls.build(spec.recipe, *words, **settings)
-    return registry.build_external(spec.variant, *words, **settings)
+    model = registry.build_external(spec.variant, *words, **settings)
+    computes = model.compilation().backend if isinstance(model, Compiling) else "torch"  # or no framework at all
+    if computes in registry.BACKENDS and computes != spec.computes:
+        choice = f"keras --backend {computes}" if isinstance(model, Compiling) else "torch"
+        raise ValueError(f"{spec.variant!r} does not compute with {spec.computes}: use --framework {choice}")
+    return model
 
 
 class _Run:

@@ -119,17 +119,21 @@ class Sums(NamedTuple):
 class Program:
     """A network and its compiled functions, shared by all models of a recipe. Its variables' values are unused."""
 
-    def __init__(self, recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, policy: str) -> None:
+    def __init__(self, recipe: Recipe, *sizes: int, policy: str, network: Any) -> None:
         with _policy(policy):
-            kind: Any = GruNetwork if isinstance(recipe, GruRecipe) else TransformerNetwork
-            self.network = kind(recipe, source_vocabulary_size, target_vocabulary_size)
+            kind: Any = network or (GruNetwork if isinstance(recipe, GruRecipe) else TransformerNetwork)
+            self.network = kind(recipe, *sizes)
             words = ops.zeros((1, 2), "int32")
             self.network.project(self.network(words, words))  # the first call of a layer creates its variables
-        expected = weights.shapes(recipe, source_vocabulary_size, target_vocabulary_size)
-        variables = self.network.trainable_variables
-        slots_by_name = slots(variables)
-        assert slots_by_name.keys() == expected.keys(), slots_by_name.keys() ^ expected.keys()
-        self.variables, self.slots, self.shapes = variables, slots_by_name, expected
+        self.variables = variables = self.network.trainable_variables
+        self.slots = slots(variables)
+        if network is None:
+            self.shapes = weights.shapes(recipe, *sizes)
+            assert self.slots.keys() == self.shapes.keys(), self.slots.keys() ^ self.shapes.keys()
+        else:
+            self.shapes = {name: tuple(variables[slot.variable].shape) for name, slot in self.slots.items()}
+            if len(self.slots) != len(variables):
+                raise ValueError(f"{network.__name__}: layers with weights need different names")
         self.seeds = [
             variable
             for variable in self.network.non_trainable_variables
@@ -239,9 +243,7 @@ def _policy(name: str) -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=16)
-def program(
-    recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, policy: str, device: str
-) -> Program:
-    """Return the cached program of a recipe."""
+def program(recipe: Recipe, *sizes: int, policy: str, device: str, network: Any) -> Program:
+    """Return the cached program of a recipe, or of a network of the user with the sizes of a recipe."""
     with keras.device(device):
-        return Program(recipe, source_vocabulary_size, target_vocabulary_size, policy)
+        return Program(recipe, *sizes, policy=policy, network=network)

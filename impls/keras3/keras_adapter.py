@@ -26,7 +26,7 @@ from impls.keras3 import backends
 from impls.keras3.backends import Tensor, Tensors, backend, bucket, keras, ops
 from impls.keras3.compiled import Given, Held, Sums, Update, program
 from impls.keras3.keras_packing import Packing
-from impls.weights import check, initial
+from impls.weights import check, draw
 
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 COLUMNS, ROWS, PACKED = 8, 32, 256
@@ -41,7 +41,7 @@ class KerasDecoding:
 
     def step(self, last: Ids, best: int) -> Candidates:
         """Feed the newest token of each row, [B], and return the `best` most probable next tokens."""
-        model, most = self._model, self._model.program.network.max_length
+        model, most = self._model, self._model.max_length
         if most is not None:
             check_length(self._position + 1, most)
         with model.device():
@@ -75,18 +75,19 @@ class KerasModel:
         seed: int,
         device: str,
         precision: str,
+        network: Any = None,
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"unknown precision {precision!r}: use {' or '.join(PRECISIONS)}")
-        self.recipe, self.target_vocabulary_size = recipe, target_vocabulary_size
-        self._device = device_of(device)
-        self.program = program(
-            recipe, source_vocabulary_size, target_vocabulary_size, PRECISIONS[precision], self._device
-        )
+        self.recipe = recipe if network is None else None  # which another network does not obey
+        self.target_vocabulary_size, self._device = target_vocabulary_size, device_of(device)
+        sizes, policy = (source_vocabulary_size, target_vocabulary_size), PRECISIONS[precision]
+        self.program = program(recipe, *sizes, policy=policy, device=self._device, network=network)
+        self.max_length = self.program.network.max_length
         self._training, self._seed, self._updates = training, seed, 0
         self._sums: list[tuple[Sums, int]] = []
         self._summed = NO_TOTALS
-        start = self._written(initial(recipe, source_vocabulary_size, target_vocabulary_size, seed))
+        start = self._written({name: draw(recipe, name, shape, seed) for name, shape in self.program.shapes.items()})
         self.held = Held(start, self._zeros(), self._zeros())
 
     # Training ---------------------------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ class KerasModel:
 
     def _columns(self, positions: int) -> int:
         """Return the padded number of positions. Raises: ValueError beyond max_length."""
-        most = self.program.network.max_length
+        most = self.max_length
         padded = bucket(positions, step=COLUMNS) if backend().buckets else positions
         if most is None:
             return padded
@@ -301,5 +302,8 @@ def device_of(name: str) -> str:
 
 
 def build(recipe: Recipe, source_vocabulary_size: int, target_vocabulary_size: int, **settings: Any) -> KerasModel:
-    """Build any `TransformerRecipe` or `GruRecipe` with the settings of `impls.build`."""
+    """Build any `TransformerRecipe` or `GruRecipe` with the settings of `impls.build`.
+
+    `network`, a subclass of `TransformerNetwork`, replaces that of the recipe; see `examples/keras_squared_relu.py`.
+    """
     return KerasModel(recipe, source_vocabulary_size, target_vocabulary_size, **settings)

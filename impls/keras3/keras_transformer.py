@@ -202,11 +202,11 @@ class Residual(layers.Layer):
 class EncoderLayer(layers.Layer):
     """Self-attention and feed-forward."""
 
-    def __init__(self, recipe: TransformerRecipe, name: str) -> None:
+    def __init__(self, recipe: TransformerRecipe, name: str, feed_forward: Any) -> None:
         super().__init__(name=name)
         self.self_attention = Attention(recipe, f"{name}-self", rotary=recipe.positions == "rotary")
         self.after_self_attention = Residual(recipe, f"{name}-self")
-        self.feed_forward = FeedForward(recipe, f"{name}-feed_forward")
+        self.feed_forward = feed_forward(recipe, f"{name}-feed_forward")
         self.after_feed_forward = Residual(recipe, f"{name}-feed_forward")
 
     def attend_to_self(
@@ -231,8 +231,8 @@ class EncoderLayer(layers.Layer):
 class DecoderLayer(EncoderLayer):
     """Self-attention, attention on the source, and feed-forward."""
 
-    def __init__(self, recipe: TransformerRecipe, name: str) -> None:
-        super().__init__(recipe, name)
+    def __init__(self, recipe: TransformerRecipe, name: str, feed_forward: Any) -> None:
+        super().__init__(recipe, name, feed_forward)
         self.cross = Attention(recipe, f"{name}-cross", rotary=False)
         self.after_cross = Residual(recipe, f"{name}-cross")
 
@@ -267,7 +267,9 @@ class Output(layers.Layer):
 
 
 class TransformerNetwork(layers.Layer):
-    """The whole Transformer."""
+    """The whole Transformer. A subclass may replace `feed_forward`, the class of these layers."""
+
+    feed_forward = FeedForward
 
     def __init__(self, recipe: TransformerRecipe, source_vocabulary_size: int, target_vocabulary_size: int) -> None:
         super().__init__(name="network")
@@ -280,8 +282,8 @@ class TransformerNetwork(layers.Layer):
         if recipe.tying != "all":
             source = layers.Embedding(source_vocabulary_size, recipe.width, name="source-embedding")
         self.source, self.target = Embedder(recipe, "source", source), Embedder(recipe, "target", target)
-        self.encoder = [EncoderLayer(recipe, f"encoder-{index}") for index in range(recipe.layers)]
-        self.decoder = [DecoderLayer(recipe, f"decoder-{index}") for index in range(recipe.layers)]
+        self.encoder = [EncoderLayer(recipe, f"encoder-{index}", self.feed_forward) for index in range(recipe.layers)]
+        self.decoder = [DecoderLayer(recipe, f"decoder-{index}", self.feed_forward) for index in range(recipe.layers)]
         last = recipe.norm_order == "pre"
         self.encoder_norm, self.decoder_norm = (
             norm(recipe, f"{side}-norm") if last else layers.Identity() for side in ("encoder", "decoder")
@@ -384,6 +386,6 @@ class TransformerNetwork(layers.Layer):
 
 
 def canonical(variable: Any) -> str:
-    """Return the canonical name of a variable: the layer's name and the ending for the variable."""
+    """Return the canonical name of a variable: the layer's name and the ending for the variable, or else its name."""
     layer, name = variable.path.split("/")[-2:]
-    return layer.replace("-", ".") + VARIABLES[name]
+    return layer.replace("-", ".") + VARIABLES.get(name, f".{name}")

@@ -41,10 +41,13 @@ DROPPING = [Task("tensorflow", "laws", name, "dropout") for name in (THREE_RATES
 QUICK += DROPPING[:2]
 REPEATED = [Task("jax", "laws", name, "repeated") for name in ON_JAX]
 QUICK += REPEATED
+EXAMPLE = "examples.keras_squared_relu:build"
+QUICK.append(Task("keras-torch", "variant_laws", EXAMPLE))  # which compiles nothing, so it takes the least time
 ALL = [Task(backend, "laws", name, "full") for backend in BACKENDS for name in RECIPES]
 ALL += [Task("tensorflow", "laws", name) for name in RECIPES]
 ALL += [Task(backend, "variant_laws", name, "full") for backend in BACKENDS for name in VARIANTS]
 ALL += [Task("jax", "laws", name) for name in TRANSFORMERS] + DROPPING
+ALL += [Task(backend, "variant_laws", EXAMPLE) for backend in BACKENDS]
 SLOW = [task for task in ALL if task not in QUICK]
 
 
@@ -71,6 +74,20 @@ def test_keras_recipe_obeys_every_law_and_agrees_with_torch(task: Task, crew: Cr
         assert {agreement.check for agreement in agreements} == {"logits", "gradients"}
         assert not [str(agreement) for agreement in agreements if not agreement.holds]
     assert set(remarks["frameworks"]) == {task.backend.removeprefix("keras-")}
+
+
+@pytest.mark.parametrize(
+    "task",
+    cases(Task("tensorflow", "network", "squared_relu"))
+    + cases(*(Task(backend, "network", "squared_relu") for backend in BACKENDS[1:]), slow=True),
+)
+def test_keras_network_of_a_user_replaces_that_of_the_recipe(task: Task, crew: Crew) -> None:
+    """Squared ReLU is homogeneous of degree 2; ReLU, which the recipe has, of degree 1."""
+    arrays, remarks = crew.result(task)
+    np.testing.assert_allclose(arrays["squared, scaled"], arrays["squared"], atol=1e-5)
+    assert np.abs(arrays["recipe, scaled"] - arrays["recipe"]).max() > 1e-2
+    assert np.abs(arrays["recipe"] - arrays["squared"]).max() > 1e-2
+    assert remarks["error"] == "SameNames: layers with weights need different names"
 
 
 SMALL = ("base", "gru")

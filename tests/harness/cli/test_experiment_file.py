@@ -117,7 +117,7 @@ def test_refused_command_saves_no_experiment_file() -> None:
         ["bench", "--config", "experiment.toml", "--jobs", "2", "--results", "a folder"],
         ["ablate", "--field", "norm", "--field", "positions", "--factorial", "--seed", "0-2", "--corpus", "captions"],
         ["ablate", "--field", "norm", "--tune-rate", "1e-3,2e-3", "--set", "learned_positions:recipe.layers=1"],
-        ["bench", "--set", "paper:recipe.layers=1", "--corpus", "captions"],
+        ["bench", "--set", "paper:recipe.layers=1", "--corpus", "captions", "--experiment", "mine"],
     ],
 )
 def test_saved_experiment_file_gives_the_same_options(words: list[str]) -> None:

@@ -1,0 +1,59 @@
+"""The options that choose folders: --results, --reports, and --experiment for both."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from harness.storage import results_folders
+
+REPORTS = Path("reports/local")
+
+
+def add_results(parser: argparse.ArgumentParser) -> None:
+    """Add --results and --experiment."""
+    parser.add_argument(
+        "--experiment",
+        type=_experiment,
+        metavar="NAME",
+        help=f"keep an experiment apart from others: short for --results {results_folders.RESULTS}/NAME and, for "
+        f"pages, --reports {REPORTS}/NAME (default none)",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=results_folders.RESULTS,
+        metavar="FOLDER",
+        help=f"folder of run records (default {results_folders.RESULTS})",
+    )
+
+
+def add_reports(parser: argparse.ArgumentParser) -> None:
+    """Add --reports."""
+    parser.add_argument(
+        "--reports", type=Path, default=REPORTS, metavar="FOLDER", help=f"folder for reports (default {REPORTS})"
+    )
+
+
+def _experiment(text: str) -> str:
+    """Check the value of --experiment."""
+    if not results_folders.EXPERIMENT.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names no experiment: use letters, digits and - _ . after a letter or digit, and no name of a "
+            f"suite, 'ablation' or 'speed', which are folders of {REPORTS}"
+        )
+    return text
+
+
+def use_experiment(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Return parsed arguments with the folders of --experiment, if it is given.
+
+    Raises:
+        ValueError: One of these folders is given, too.
+    """
+    if getattr(arguments, "experiment", None) is not None:
+        for name, default in (("results", results_folders.RESULTS), ("reports", REPORTS)):
+            if getattr(arguments, name, default) is not default:  # a path that was given is another object
+                raise ValueError(f"--{name} with --experiment {arguments.experiment}: give one or the other")
+            setattr(arguments, name, default / arguments.experiment)
+    return arguments

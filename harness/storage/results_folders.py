@@ -1,0 +1,30 @@
+"""The default folder of results, the folders of experiments in it, and the options that choose them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from harness.text import command_line
+
+RESULTS = Path("results/local")
+EXPERIMENT = re.compile(r"(?!(ablation|speed|quick|standard|full)$)[A-Za-z0-9][A-Za-z0-9_.-]*")
+"""The names of experiments, whose folders are in `RESULTS`; the names left out are folders of reports."""
+
+
+def list_command(results: Path) -> str:
+    """Return the end of a message: how to list the runs of a folder."""
+    return f"see the runs with: {command_on(results, 'list')}"
+
+
+def command_on(results: Path, command: str) -> str:
+    """Return a command line that uses a folder of results."""
+    return f"{command_line(command)}{results_option(results)}"
+
+
+def results_option(results: Path) -> str:
+    """Return the option that chooses a folder of results, quoted for the shell; empty for the default folder."""
+    if results.parent == RESULTS and EXPERIMENT.fullmatch(results.name):
+        return f" --experiment {results.name}"
+    return "" if results == RESULTS else f" --results {shlex.quote(str(results))}"

@@ -1,0 +1,52 @@
+"""Commands choose the backend of Keras before they import an external variant, and refuse one that uses another."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import Refused
+
+from harness.cli.main import main
+from harness.storage import run_store
+
+pytestmark = pytest.mark.usefixtures("offline", "empty_folder", "one_process")
+
+SMALL = "--corpus captions --tokenizer whitespace --epochs 1 --threads 1 --set data.training_pairs=200"
+SMALL += " --set decoding.max_tokens=5"
+ON_JAX = "--framework keras --backend jax"
+
+
+@pytest.fixture(autouse=True)
+def _not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "backend_model", raising=False)
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+
+
+def test_laws_test_an_external_variant_on_the_chosen_backend() -> None:
+    main(f"laws --fast --law 9 --variant backend_model:build {ON_JAX}".split())
+    assert sys.modules["backend_model"].BACKEND == "jax"
+
+
+def test_translate_uses_the_backend_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "jax")  # as in the process of a run
+    assert main(f"run backend_model:build {SMALL} {ON_JAX}".split()) == 0
+    (record,) = run_store.records(Path("results/local"))
+    assert (record.environment["framework"], record.environment["backend"]) == ("keras", "jax")
+    monkeypatch.delenv("KERAS_BACKEND")
+    monkeypatch.delitem(sys.modules, "backend_model")
+    assert main(["translate", "--import-builder", "--run", record.id, "ein Hund"]) == 0
+    assert sys.modules["backend_model"].BACKEND == "jax"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("backend_model:build", "does not compute with torch: use --framework keras --backend tensorflow"),
+        ("counting_model:build --framework keras", "does not compute with tensorflow: use --framework torch"),
+    ],
+)
+def test_external_variant_in_another_framework_is_refused(line: str, message: str, refused: Refused) -> None:
+    refused(f"run {line} {SMALL}".split(), message)
+    assert not list(Path("results").rglob("record.json"))
