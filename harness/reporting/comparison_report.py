@@ -183,10 +183,11 @@ def _power(metrics: Sequence[MetricComparison], letter: str, base: str) -> list[
     pairs = [(metric, difference) for metric, difference in pairs if difference and difference.tested == "seeds"]
     if not pairs:
         return []
-    significant = (Conclusion.BETTER, Conclusion.WORSE)
-    amount = sum(metric.conclusion(difference) in significant for metric, difference in pairs)
+    conclusions = [metric.conclusion(difference) for metric, difference in pairs]
+    amount = conclusions.count(Conclusion.BETTER) + conclusions.count(Conclusion.WORSE)
+    tested = len(conclusions) - conclusions.count(Conclusion.NOT_TESTED)
     notes = [
-        f"{amount} of {len(pairs)} metrics differ significantly; without a true difference each would in 1 of 20 cases."
+        f"{amount} of {tested} metrics differ significantly; without a true difference each would in 1 of 20 cases."
     ]
     main = next((metric for metric, _ in pairs if metric.definition.name == MAIN), pairs[0][0])
     if main.table is not None and main.table.detectable is not None:

@@ -113,7 +113,7 @@ def _hidden_speeds(judged: TableAnalysis) -> list[str]:
         return []
     labels = list(dict.fromkeys(label for row_labels in missing.values() for label in row_labels))
     without = "no row has any" if len(labels) == len(judged.labels) else f"not measured for {listed(labels)}"
-    reason = "Resumed runs are not timed, and speeds of a busy machine are not published."
+    reason = "A run of one update has none, and those of a busy machine are not published."
     what = "speeds" if len(titles) == len(missing) else titles[0]
     return [f"No {what} in this table: {short_line(without, longest=600)}. {reason}"]
 

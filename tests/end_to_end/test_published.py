@@ -194,6 +194,13 @@ def test_results_page_repeats_the_controlled_comparison() -> None:
     assert "differs from it by −0.51 (−1.42 to +0.41; p 0.72)" in text
 
 
+def test_comparison_counts_significant_metrics_among_those_tested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "paper", "conv_ffn", "--results", str(PUBLISHED)]) == 0
+    table = capsys.readouterr().out.partition("Quality: B against A")[2].partition(" metrics differ significantly")[0]
+    assert table.count("? not tested") == 2
+    assert table.endswith("\n10 of 10")
+
+
 def test_results_page_repeats_the_ablation() -> None:
     cells: dict[tuple[str, str], list[RunRecord]] = {}
     for record in FOLDERS[ABLATION]:

@@ -111,8 +111,23 @@ def test_a_speed_that_a_completed_row_lacks_is_left_out_with_the_reason() -> Non
     assert "training tokens/s" not in heads
     assert "sentences/s" in heads
     assert any("No training tokens/s in this table: not measured for paper." in text for text in texts(records))
+    three = [*records, *runs("conv_ffn", seeds=2)]
+    page = bench_report.document(three, method=QUICK)
+    assert [figure for figure in find(page.blocks, Figure) if "speed" in figure.name]
+    none = [replace(run, speed={}) if run.spec.variant == "paper" else run for run in three]
+    page = bench_report.document(none, method=QUICK)
+    assert not [figure for figure in find(page.blocks, Figure) if "speed" in figure.name], "a chart of some rows only"
     failed = [replace(run, status="failed") if run.spec.variant == "paper" else run for run in records]
     assert "training tokens/s" in leaderboard(failed).heads
+
+
+def test_perplexities_of_different_vocabularies_share_no_chart() -> None:
+    records = runs("learned_positions", "paper", seeds=1, budget="source")
+    for digest, caption in (("", "sacreBLEU and test perplexity"), ("1" * 64, "sacreBLEU on the test set")):
+        changed = [with_digests(records[0], target_vocabulary=digest), records[1]] if digest else records
+        page = bench_report.document(changed, method=QUICK)
+        (chart,) = (figure for figure in find(page.blocks, Figure) if figure.name.endswith("-scores"))
+        assert caption in chart.caption
 
 
 def test_another_vocabulary_is_marked_in_the_source_table() -> None:
