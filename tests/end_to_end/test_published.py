@@ -180,18 +180,22 @@ def test_results_page_repeats_the_controlled_comparison() -> None:
         row = [f"`{variant}`", f"{len(runs)}", f"{bleu:.1f}", f"{perplexity:.2f}"]
         assert f"| {' | '.join(row)} | {', '.join(f'{value:.1f}' for value in curves[1::2])} |" in section
     page = (REPORTS / "index.md").read_text(encoding="utf-8")
-    assert "| torch_reference | −2.12 ▼ (−3.09 to −1.15; p 0.003; " in page
-    others = r"−2\.63 ▼ \(−3\.61 to −1\.64; p 0\.001; .*\| −0\.51 &#126; \(−1\.42 to \+0\.41; p 0\.718; "
+    assert "| torch_reference | −2.12 ▼ (−3.38 to −0.85; p 0.018; " in page
+    others = r"−2\.63 ▼ \(−3\.90 to −1\.35; p 0\.007; .*\| −0\.51 &#126; \(−1\.72 to \+0\.71; p 1\.000; "
     assert re.search(rf"^\| learned_positions \| {others}", page, re.MULTILINE)
     text = " ".join(section.split())
-    assert "−2.63 (−3.61 to −1.64; p 0.001) sacreBLEU" in text
-    assert "−2.12 (−3.09 to −1.15; p 0.003) for `torch_reference`" in text
+    assert "−2.63 (−3.90 to −1.35; p 0.007) sacreBLEU" in text
+    assert "−2.12 (−3.38 to −0.85; p 0.018) for `torch_reference`" in text
     assert "| conv_ffn | −2.67" in page
-    for difference in ("−0.04 &#126; (−1.06 to +0.98; p 0.929", "−2.43 ▼ (−3.44 to −1.41; p 0.001"):
+    gru = r"−3\.62 ▼ \(−4\.98 to −2\.26; p &#60;0\.001; .*\| −1\.20 &#126; \(−2\.45 to \+0\.05; p 0\.236; "
+    assert re.search(rf"^\| bahdanau_gru \| .*{gru}", page, re.MULTILINE)
+    for difference in ("−0.04 &#126; (−1.35 to +1.27; p 1.000", "−2.43 ▼ (−3.71 to −1.14; p 0.008"):
         assert difference in page
-    assert "−0.04 (−1.06 to +0.98; p 0.93)" in text
-    assert "−2.43 (−3.44 to −1.41; p 0.001)" in text
-    assert "differs from it by −0.51 (−1.42 to +0.41; p 0.72)" in text
+    assert "−0.04 (−1.35 to +1.27; p 1.00)" in text
+    assert "−2.43 (−3.71 to −1.14; p 0.008)" in text
+    assert "differs from it by −0.51 (−1.72 to +0.71; p 1.00)" in text
+    assert "−3.62 (−4.98 to −2.26; p < 0.001) from `learned_positions`" in text
+    assert "−1.20 (−2.45 to +0.05; p 0.24)" in text
 
 
 def test_comparison_counts_significant_metrics_among_those_tested(capsys: pytest.CaptureFixture[str]) -> None:
