@@ -28,7 +28,7 @@ from harness.reporting.trackers import RunLogs
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 
-RUN = record_factory.record("learned_positions", 0)
+RUN = record_factory.record("learned_positions", 3)
 EPOCH = RUN.curve[0].updates
 
 
