@@ -377,6 +377,14 @@ class Compilation:
 
 
 @runtime_checkable
+class Observable(Protocol):
+    """The additional method of a model whose loss can be read between two updates."""
+
+    def peek_totals(self) -> Totals:
+        """Wait for the device and return the sums since the last `take_totals`, without resetting them."""
+
+
+@runtime_checkable
 class Compiling(Protocol):
     """The additional method of a model that compiles."""
 

@@ -135,7 +135,7 @@ def save(arguments: argparse.Namespace) -> None:
     """
     if arguments.save_config is None:
         return
-    implied = ("results", "reports") if arguments.experiment else ()
+    implied = ("results", "reports", "log_folder") if arguments.experiment else ()
     options = {
         action.dest: value
         for action in arguments.config_parser._actions

@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.storage import results_folders
 
 REPORTS = Path("reports/local")
+LOGS = Path("logs/local")
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +18,7 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         type=_experiment,
         metavar="NAME",
         help=f"keep an experiment apart from others: short for --results {results_folders.RESULTS}/NAME and, for "
-        f"pages, --reports {REPORTS}/NAME (default none)",
+        f"pages and logs, --reports {REPORTS}/NAME and --log-folder {LOGS}/NAME (default none)",
     )
     parser.add_argument(
         "--results",
@@ -52,8 +53,11 @@ def use_experiment(arguments: argparse.Namespace) -> argparse.Namespace:
         ValueError: One of these folders is given, too.
     """
     if getattr(arguments, "experiment", None) is not None:
-        for name, default in (("results", results_folders.RESULTS), ("reports", REPORTS)):
+        folders = {"results": results_folders.RESULTS, "reports": REPORTS, "log_folder": LOGS}
+        for name, default in folders.items():
             if getattr(arguments, name, default) is not default:  # a path that was given is another object
-                raise ValueError(f"--{name} with --experiment {arguments.experiment}: give one or the other")
+                raise ValueError(
+                    f"--{name.replace('_', '-')} with --experiment {arguments.experiment}: give one or the other"
+                )
             setattr(arguments, name, default / arguments.experiment)
     return arguments

@@ -59,8 +59,8 @@ COMMANDS = {
 """The commands by name. In the help, a module's docstring is the description; `EXAMPLES` are purposes and options."""
 BROKEN_PIPE_CODE = 141
 """The exit code of a program that SIGPIPE ends: its output is closed before everything is written."""
-FOLDER_OPTIONS = ("--experiment", "--results", "--reports", "--checkpoint-folder")
-"""Options that choose folders of this machine, which records do not contain."""
+FOLDER_OPTIONS = ("--experiment", "--results", "--reports", "--checkpoint-folder", "--log", "--log-folder")
+"""Options that choose folders and logs of this machine, which records do not contain."""
 VALUE_OPTIONS = ("--variant", "--base", "--run")
 """Options whose values users tend to give without the option: variants, and ids of runs."""
 

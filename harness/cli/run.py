@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from harness.cli import folder_options, options, sweep
+from harness.cli import folder_options, log_options, options, sweep
 from harness.cli.console import say, warn
 from harness.experiments import suites
 from harness.experiments.run_names import run_names
@@ -57,6 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="read the run as JSON from standard input and write events as JSON (default: use the options)",
     )
     options.add_checkpoints(parser)
+    log_options.add_options(parser)
     options.add_data(parser)
     options.add_runs(parser)
     folder_options.add_results(parser)
@@ -76,6 +77,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _execute_options(arguments: argparse.Namespace, guard: SignalGuard) -> int:
     with guard.interruptible():
+        log_options.check(arguments)
         spec = _spec(arguments)
         _set_environment(spec, is_program=arguments.is_program)
         records = reuse.reusable_records(arguments.results, [spec], complain=warn)
@@ -84,8 +86,13 @@ def _execute_options(arguments: argparse.Namespace, guard: SignalGuard) -> int:
         return _report(records[0], arguments.results)
     display = Display(sys.stderr, names={spec.id: run_names([spec])[0]})
     settings = ProcessSettings(**sweep.process_settings(arguments))
-    with contextlib.closing(display):
-        record = _run(spec, arguments.results, display, guard, settings)
+    with log_options.logging_runs(arguments, [spec]) as listener, contextlib.closing(display):
+
+        def report(event: Event) -> None:
+            display(event)
+            listener(event)
+
+        record = _run(spec, arguments.results, report, guard, settings)
     return _report(record, arguments.results, guard)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import engine_options, experiment_file, folder_options, options
+from harness.cli import engine_options, experiment_file, folder_options, log_options, options
 from harness.cli.console import say, warn
 from harness.execution import eta, launcher, local
 from harness.execution.eta import Forecast
@@ -53,6 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_limits(parser)
     options.add_note(parser)
     folder_options.add_reports(parser)
+    log_options.add_options(parser)
     options.add_data(parser)
     folder_options.add_results(parser)
 
@@ -98,6 +99,7 @@ def choose_suite(arguments: argparse.Namespace, framework: str) -> Suite:
         ValueError: The options do not fit the engine.
     """
     engine_options.check(arguments)
+    log_options.check(arguments)
     computes = (arguments.backend or registry.BACKENDS[0]) if framework == "keras" else framework
     gpu = arguments.device is None and arguments.engine == "local" and _finds_gpu(computes)
     if gpu:
@@ -200,7 +202,8 @@ class SweepResult:
 def process_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of `ProcessSettings` that the options give."""
     names = ("note", "checkpoint_seconds", "resume_anyway", "score_every")
-    return {"command": arguments.typed, **{name: getattr(arguments, name) for name in names}}
+    settings = {name: getattr(arguments, name) for name in names}
+    return {"command": arguments.typed, "report_loss": bool(arguments.log), **settings}
 
 
 def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse.Namespace) -> SweepResult:
@@ -224,15 +227,17 @@ def execute(specs: list[RunSpec], finished: list[RunRecord], arguments: argparse
         time = "time unknown until the first updates" if seconds is None else f"about {duration(seconds)}"
         say(f"{len(missing)} to run, {jobs} at once: {time}.")
         warn_of_load()
-        outcome = local.execute(
-            missing,
-            arguments.results,
-            jobs=jobs,
-            stream=sys.stderr,
-            settings=settings,
-            forecast=forecast,
-            gpus=gpus,
-        )
+        with log_options.logging_runs(arguments, missing) as listener:
+            outcome = local.execute(
+                missing,
+                arguments.results,
+                jobs=jobs,
+                stream=sys.stderr,
+                settings=settings,
+                forecast=forecast,
+                gpus=gpus,
+                listener=listener,
+            )
     order = {spec.id: position for position, spec in enumerate(specs)}
     return SweepResult(sorted([*finished, *outcome.records], key=lambda record: order[record.id]), outcome)
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, Literal, TextIO, TypeVar
 from harness.execution.eta import Forecast
 from harness.experiments.run_names import run_names
 from harness.experiments.specs import RunSpec
-from harness.processes.progress import Event, duration
+from harness.processes.progress import Event, Progress, duration, silent
 from harness.processes.progress_display import Display
 from harness.processes.signals import SignalGuard
 from harness.processes.workers import ProcessSettings
@@ -119,6 +119,7 @@ class Launcher(ABC, Generic[Handle]):
         forecast: Estimates the remaining time.
         most_at_once: The largest number of simultaneous runs; None if the cluster decides.
         grace_seconds: The time that interrupted runs have to end before they are killed.
+        listener: Receives the events of runs on this machine, and "ended" when the record of a run is final.
         running: The runs in progress, by id.
         stopping: Whether the runs have been asked to end.
     """
@@ -130,6 +131,7 @@ class Launcher(ABC, Generic[Handle]):
     forecast: Forecast = field(default_factory=lambda: Forecast({}, jobs=1))
     most_at_once: int | None = None
     grace_seconds: float = GRACE_SECONDS + NETWORK_SECONDS
+    listener: Progress = silent
 
     holds_locks: ClassVar[bool] = False
     """Whether this process holds the lock of a run in progress. Otherwise the process of the run does."""
@@ -299,6 +301,7 @@ class Launcher(ABC, Generic[Handle]):
     def _close(self, record: RunRecord) -> None:
         self.forecast.end(record.id)
         self._outcome.records.append(record)
+        self.listener(Event(run=record.id, stage="ended"))
         if record.status == "failed":
             log = run_store.log_path(self.results, record.id)
             self.display.line(f"{record.id}: failed: {record.reason} (its log: {log})")

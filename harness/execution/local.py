@@ -17,7 +17,7 @@ from harness.execution.launcher import CHECK_SECONDS, Launcher, Outcome, RunSett
 from harness.execution.retry_policy import RetryPolicy, RunProcess
 from harness.experiments.specs import RunSpec
 from harness.processes import exit_status
-from harness.processes.progress import Event, duration
+from harness.processes.progress import Event, Progress, duration, silent
 from harness.processes.workers import Ended, Worker
 from harness.storage import locks, logs, run_store
 from harness.storage.records import RunRecord
@@ -39,6 +39,7 @@ def execute(
     settings: RunSettings | None = None,
     forecast: Forecast | None = None,
     gpus: Sequence[str] = (),
+    listener: Progress = silent,
 ) -> Outcome:
     """Execute runs on this machine, at most `jobs` at once; see `Launcher.execute`.
 
@@ -58,6 +59,7 @@ def execute(
         most_at_once=jobs,
         grace_seconds=settings.grace_seconds,
         gpus=gpus,
+        listener=listener,
     ).execute()
 
 
@@ -134,6 +136,8 @@ class LocalLauncher(Launcher[RunProcess]):
             else:
                 self.forecast.note(event)
                 self.display(event)
+                if event.stage != "ended":
+                    self.listener(event)
         if time.monotonic() - self._logs_checked > CHECK_SECONDS:
             self._check_processes()
         return []

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
+from harness.storage.records import EpochRecord
+
 Stage = Literal["preparing", "training", "validating", "translating", "elsewhere", "ended"]
 
 
@@ -25,6 +27,10 @@ class Event:
         tokens_per_second: The throughput; None if it is unknown.
         remaining_seconds: The estimated time until the run ends; None if it is unknown.
         remark: A line to keep, such as the metrics of an epoch.
+        learning_rate: That of the last update, while training.
+        training_loss: The minimised loss since the last event with one, in nats per target token; None if it is unknown
+            or not finite.
+        finished_epoch: The metrics of an epoch: at its end, and again after the run has resumed from a checkpoint.
     """
 
     run: str
@@ -36,6 +42,9 @@ class Event:
     tokens_per_second: float | None = None
     remaining_seconds: float | None = None
     remark: str = ""
+    learning_rate: float | None = None
+    training_loss: float | None = None
+    finished_epoch: EpochRecord | None = None
 
 
 Progress = Callable[[Event], None]
@@ -53,8 +62,10 @@ def to_line(event: Event) -> str:
 def from_line(line: str) -> Event | None:
     """Return the event in a line of JSON, or None if there is none."""
     try:
-        event = Event(**json.loads(line))
-    except (ValueError, TypeError):
+        value = json.loads(line)
+        epoch = value.pop("finished_epoch", None)
+        event = Event(**value, finished_epoch=epoch and EpochRecord(**epoch))
+    except (ValueError, TypeError, AttributeError):
         return None
     return event if event.stage in get_args(Stage) else None
 

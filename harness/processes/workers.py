@@ -40,6 +40,7 @@ class ProcessSettings:
             only.
         resume_anyway: Whether a run resumes from a checkpoint that was written in another environment.
         score_every: The number of epochs between two translations of the validation set; 0 for none.
+        report_loss: Whether events have the training loss, for which the run waits for the device.
     """
 
     command: str = ""
@@ -47,6 +48,7 @@ class ProcessSettings:
     checkpoint_seconds: float = checkpoint_files.SECONDS
     resume_anyway: bool = False
     score_every: int = 0
+    report_loss: bool = False
 
     def payload(self, spec: RunSpec) -> str:
         """Return the line of JSON from which a process reads its run.

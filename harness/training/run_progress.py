@@ -6,7 +6,11 @@ import math
 import time
 
 from harness.processes.progress import Event, Progress, Stage
+from harness.storage.records import EpochRecord
+from harness.training.divergence import finite
 from harness.training.loop import TrainingLoop
+from harness.training.schedules import learning_rate
+from impls.contract import NO_TOTALS, Observable
 
 EVENT_SECONDS = 0.5
 """The shortest time between two events without a remark."""
@@ -16,15 +20,19 @@ TRANSLATION_VALIDATIONS = 8
 
 
 class RunProgress:
-    """Reports the state of a training loop as events. It measures nothing and waits for nothing.
+    """Reports the state of a training loop as events. It measures nothing, and waits for nothing but the loss.
 
     Args:
         loop: The loop to report on.
         report: Receives the events.
+        with_loss: Whether to report the training loss of models that are `Observable`, for which it waits.
     """
 
-    def __init__(self, loop: TrainingLoop, report: Progress) -> None:
+    def __init__(self, loop: TrainingLoop, report: Progress, *, with_loss: bool = False) -> None:
         self._loop, self._report = loop, report
+        self._observed = loop.model if with_loss and isinstance(loop.model, Observable) else None
+        self._totals = self._observed.peek_totals() if self._observed else NO_TOTALS
+        self._epochs = loop.state.epochs
         self._reported = 0.0
         self._translation_began = 0.0
 
@@ -40,7 +48,13 @@ class RunProgress:
         self.report("translating", remaining_seconds=elapsed * remaining / sentences)
 
     def report(
-        self, stage: Stage, *, remaining_seconds: float | None = None, now: bool = False, remark: str = ""
+        self,
+        stage: Stage,
+        *,
+        remaining_seconds: float | None = None,
+        now: bool = False,
+        remark: str = "",
+        finished_epoch: EpochRecord | None = None,
     ) -> None:
         """Report where the run is, unless it was reported less than `EVENT_SECONDS` ago.
 
@@ -49,6 +63,7 @@ class RunProgress:
             remaining_seconds: The time left; None to estimate it from the throughput so far.
             now: Report in any case. An event with a remark is always reported.
             remark: A line for the log.
+            finished_epoch: The epoch whose metrics are reported.
         """
         moment = time.perf_counter()
         if not (now or remark) and moment - self._reported < EVENT_SECONDS:
@@ -57,6 +72,7 @@ class RunProgress:
         loop, state, throughput = self._loop, self._loop.state, self._loop.throughput
         tokens, elapsed = state.steady_tokens + throughput.tokens, state.steady_seconds + throughput.seconds
         estimate = self._estimate(state.steady_updates + throughput.updates, elapsed)
+        trains = stage == "training" and finished_epoch is None
         event = Event(
             run=loop.spec.id,
             stage=stage,
@@ -67,8 +83,20 @@ class RunProgress:
             tokens_per_second=tokens / elapsed if elapsed > 0 and tokens > 0 else None,
             remaining_seconds=estimate if remaining_seconds is None else remaining_seconds,
             remark=remark,
+            learning_rate=learning_rate(loop.spec.training, state.updates) if trains else None,
+            training_loss=self._loss() if trains else None,
+            finished_epoch=finished_epoch,
         )
         self._report(event)
+
+    def _loss(self) -> float | None:
+        """Return the loss of the updates of this epoch since the last call; None if it cannot be read."""
+        if self._observed is None:
+            return None
+        before = self._totals if self._loop.state.epochs == self._epochs else NO_TOTALS
+        self._totals, self._epochs = self._observed.peek_totals(), self._loop.state.epochs
+        tokens = self._totals.tokens - before.tokens
+        return finite((self._totals.objective_nats - before.objective_nats) / tokens) if tokens else None
 
     def _estimate(self, updates: int, elapsed: float) -> float | None:
         """Return the seconds left for updates, validations and the translation; None before the second update."""

@@ -177,12 +177,14 @@ class _Run:
                 on_update=lambda: self.progress.report("training"),
                 on_validation=lambda: self.progress.report("validating", now=True),
                 translate_validation=self._translate_validation,
-                on_epoch=lambda epoch: self.progress.report("training", remark=epoch_remark(epoch, self.loop.epochs)),
+                on_epoch=lambda epoch: self.progress.report(
+                    "training", remark=epoch_remark(epoch, self.loop.epochs), finished_epoch=epoch
+                ),
                 save_checkpoint=self._save_checkpoint,
             ),
             checkpoint_seconds=self.settings.checkpoint_seconds,
         )
-        self.progress = RunProgress(self.loop, self._report)
+        self.progress = RunProgress(self.loop, self._report, with_loss=self.settings.report_loss)
 
     def _translate_validation(self, epoch: int) -> float | None:
         """Return the BLEU of the validation set after an epoch, or None for epochs that are not scored."""
@@ -219,6 +221,8 @@ class _Run:
             self.earlier_seconds = restored.total_seconds
             self._use(restored)
             self._remark(f"goes on after update {restored.updates} of {self.loop.updates}")
+            for epoch in restored.curve:
+                self.progress.report("preparing", now=True, finished_epoch=epoch)
         elif complaints:
             self.state.checkpoint_fallbacks = [*complaints, "started anew"]
             self._remark("starts anew, because none of its checkpoints can be used")

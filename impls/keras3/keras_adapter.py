@@ -127,12 +127,13 @@ class KerasModel:
 
     def take_totals(self) -> Totals:
         """Wait for the device, return the sums since the last call, and reset them."""
-        totals = self._totals()
+        totals = self.peek_totals()
         self._summed = NO_TOTALS
         return totals
 
-    def _totals(self) -> Totals:
-        """Add the pending updates to the sums one by one, so that the time of the call does not change the rounding."""
+    def peek_totals(self) -> Totals:
+        """Wait for the device and return the sums since the last `take_totals`, without resetting them."""
+        # The pending updates are added one by one, so that the time of the call does not change the rounding.
         totals = self._summed
         for update, tokens in self._sums:
             objective, nats, norm = (float(ops.convert_to_numpy(value)) for value in update)
@@ -252,7 +253,7 @@ class KerasModel:
         state: Arrays = {}
         for kind, tensors in zip(("weights", "first_moment", "second_moment"), self.held, strict=True):
             state |= {f"{kind}/{name}": array for name, array in self._read(tensors).items()}
-        state |= {f"totals/{name}": np.array(value) for name, value in vars(self._totals()).items()}
+        state |= {f"totals/{name}": np.array(value) for name, value in vars(self.peek_totals()).items()}
         return state | {"updates": np.array(self._updates), "random/seed": np.array(self._seed)}
 
     def set_training_state(self, state: Arrays) -> None:

@@ -188,14 +188,15 @@ class TorchModel:
         self._finite.fill_(totals.finite)
         self._counted = [totals.tokens, totals.updates]
 
-    def _totals(self) -> Totals:
+    def peek_totals(self) -> Totals:
+        """Wait for the device and return the sums since the last `take_totals`, without resetting them."""
         objective, nats = self._sums.tolist()
         tokens, updates = self._counted
         return Totals(objective, nats, tokens, updates, float(self._largest), bool(self._finite))
 
     def take_totals(self) -> Totals:
         """Wait for the device, return the sums since the last call, and reset them."""
-        totals = self._totals()
+        totals = self.peek_totals()
         self._set_totals(NO_TOTALS)
         return totals
 
@@ -263,7 +264,7 @@ class TorchModel:
     def training_state(self) -> Arrays:
         """Return what an exact resume needs: weights, moments, the number of updates and the seed."""
         state: Arrays = {f"weights/{name}": array for name, array in self.weights().items()}
-        state |= {f"totals/{name}": np.array(value) for name, value in vars(self._totals()).items()}
+        state |= {f"totals/{name}": np.array(value) for name, value in vars(self.peek_totals()).items()}
         for kind, key in (("first_moment", "exp_avg"), ("second_moment", "exp_avg_sq")):
             for name, slot in self._slots.items():
                 state[f"{kind}/{name}"] = slot.read(self._optimiser.state[slot.parameter][key])

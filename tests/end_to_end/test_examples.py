@@ -10,12 +10,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from unittest import mock
 
 import pytest
 from places import ROOT
 
-import harness
 from harness.data import corpora
 from harness.experiments.specs import DataSpec, FileSpec
 
@@ -78,17 +76,3 @@ def test_hugging_face_dataset_becomes_a_corpus(tmp_path: Path, monkeypatch: pyte
     corpus = corpora.load(DataSpec(corpus="files", files=FileSpec(**names)))
     assert corpus.splits["test"][0][2] == "Hund 2 läuft ."
     assert corpus.splits["train"][1][0] == "Dog 0 runs ."
-
-
-def test_curves_go_to_tensorboard_and_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    published = harness.load(ROOT / "results" / "published")
-    monkeypatch.setattr(harness, "load", lambda folder: published)
-    writer, mlflow = mock.MagicMock(), mock.MagicMock()
-    execute(snippet("faq.md", "SummaryWriter"), {"tensorboardX": {"SummaryWriter": writer}}, monkeypatch)
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    execute(snippet("faq.md", "mlflow"), {}, monkeypatch)
-    epochs = sum(len(run.record.curve) for run in published)
-    assert writer.return_value.__enter__.return_value.add_scalar.call_count == 3 * epochs
-    assert mlflow.log_metrics.call_count == epochs
-    assert {call.kwargs["run_name"] for call in mlflow.start_run.call_args_list} == {run.record.id for run in published}

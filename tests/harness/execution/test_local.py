@@ -17,6 +17,7 @@ from harness.execution import local
 from harness.execution.launcher import RunSettings
 from harness.execution.retry_policy import LOST_PROCESSES, RetryPolicy, RunProcess
 from harness.processes import environment_variables
+from harness.processes.progress import Event
 from harness.storage import checkpoint_files, run_store
 from harness.storage.records import RunRecord
 
@@ -50,6 +51,24 @@ def test_failed_run_does_not_affect_others(tmp_path: Path) -> None:
     assert "epoch 3/3: training loss" in output
     assert "\x1b" not in output
     assert outcome.signal is None
+
+
+def test_listener_gets_the_events_of_each_run_and_one_end(tmp_path: Path) -> None:
+    specs, events = [spec(), spec(seed=1)], list[tuple[str, str]]()
+
+    def listen(event: Event) -> None:
+        events.append((event.run, event.stage))
+        if event.stage == "ended":
+            record = run_store.load_record(tmp_path, event.run)
+            assert record is not None
+            assert record.status == "completed"
+
+    local.execute(specs, tmp_path, jobs=1, stream=io.StringIO(), listener=listen)
+    for run in specs:
+        stages = [stage for name, stage in events if name == run.id]
+        assert (stages[0], stages[-1], stages.count("ended")) == ("preparing", "ended", 1)
+        assert "training" in stages
+    assert events.index((specs[0].id, "ended")) < events.index((specs[1].id, "training")), "not all at the end"
 
 
 def test_run_has_and_records_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ from harness.processes.workers import ProcessSettings
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, {"checkpoint_seconds": 120.0, "resume_anyway": False, "score_every": 0}),
+        ({}, {"checkpoint_seconds": 120.0, "resume_anyway": False, "score_every": 0, "report_loss": False}),
         (
-            {"checkpoint_seconds": 5.0, "resume_anyway": True, "score_every": 2},
-            {"checkpoint_seconds": 5.0, "resume_anyway": True, "score_every": 2},
+            {"checkpoint_seconds": 5.0, "resume_anyway": True, "score_every": 2, "report_loss": True},
+            {"checkpoint_seconds": 5.0, "resume_anyway": True, "score_every": 2, "report_loss": True},
         ),
     ],
 )

@@ -1,0 +1,193 @@
+"""`--log` and `export --to mlflow`: the commands; the logs are tested in tests/harness/reporting/test_trackers.py."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import Refused
+from log_readers import (
+    ListTracker,
+    artifact,
+    epoch_and_test_points,
+    expected_points,
+    mlflow_runs,
+    tensorboard_points,
+)
+
+from harness.cli import log_options
+from harness.cli.main import main
+from harness.reporting import trackers
+from harness.storage import run_store
+from harness.storage.records import RunRecord
+
+pytestmark = pytest.mark.usefixtures("offline", "empty_folder")
+
+SMALL = "--corpus captions --tokenizer whitespace --threads 1 --epochs 2 --set data.training_pairs=200"
+SMALL += " --set training.batch_size=32 --set decoding.max_tokens=5"
+MODEL = "counting_model:build_observable"
+COMMANDS = (f"run {MODEL}", f"bench --variant {MODEL} --seed 0", "ablate --field norm --seed 0")
+
+
+@pytest.fixture
+def tracker(monkeypatch: pytest.MonkeyPatch) -> ListTracker:
+    """Let `--log tensorboard` write to memory."""
+    kept = ListTracker()
+    monkeypatch.setitem(log_options.LIBRARIES, "tensorboard", "json")
+    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", lambda folder: kept)
+    return kept
+
+
+def records(results: str = "results/local") -> list[RunRecord]:
+    return run_store.records(Path(results))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("tool", log_options.LIBRARIES)
+def test_missing_library_is_one_line_before_anything_is_trained(
+    command: str, tool: str, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    library = {"tensorboard": "tensorboardX", "mlflow": "mlflow"}[tool]
+    monkeypatch.setitem(sys.modules, library, None)
+    message = f"--log {tool}: {library} is not installed: python -m pip install '.[{tool}]'\n"
+    refused([*command.split(), *SMALL.split(), "--log", tool], message)
+    assert not list(Path().iterdir())
+
+
+def test_export_without_mlflow_is_refused(
+    trained: tuple[Path, RunRecord], monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    words = ["--run", trained[1].id, "--to", "mlflow", "--output", "store"]
+    refused(["export", "--results", str(trained[0]), *words], "--to mlflow: mlflow is not installed: python -m pip")
+    assert not Path("store").exists()
+
+
+@pytest.mark.usefixtures("tracker")
+@pytest.mark.parametrize("engine", ["ray", "slurm"])
+def test_log_of_runs_on_a_cluster_is_refused(engine: str, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+    monkeypatch.setattr("harness.execution.launcher.library", lambda engine: None)
+    refused(
+        ["bench", *SMALL.split(), "--engine", engine, "--log", "tensorboard"],
+        f"--log tensorboard with --engine {engine}: runs on a cluster send no values",
+    )
+
+
+@pytest.mark.usefixtures("tracker")
+def test_log_that_cannot_be_opened_is_refused_before_training(
+    monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    def refuse(folder: Path) -> ListTracker:
+        raise RuntimeError(f"no space in {folder.name}")
+
+    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", refuse)
+    words = ["run", MODEL, *SMALL.split(), "--log", "tensorboard", "--log-folder", "mine"]
+    refused(words, "--log tensorboard: mine/tensorboard: RuntimeError: no space in tensorboard\n")
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS[:2])
+def test_runs_are_logged_while_they_train_and_their_records_stay_the_same(
+    command: str, tracker: ListTracker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = [*command.split(), *SMALL.split()]
+    assert main([*line, "--log", "tensorboard", "--log=tensorboard", "--log-folder", "mine"]) == 0
+    output = capsys.readouterr().out
+    assert output.count("Log: mine/tensorboard; open it with: tensorboard --logdir mine/tensorboard\n") == 1
+    (record,) = records()
+    points = tracker.points[record.id]
+    assert epoch_and_test_points(points) == expected_points(record)
+    assert points["update/training_loss"][0][0] == 1
+    assert points["update/learning_rate"][0] == (1, record.curve[0].learning_rate)
+    stored = Path("results/local", record.id, "record.json").read_bytes()
+    assert tracker.ended == [(record, stored)]
+    assert main([*line, "--results", "other"]) == 0
+    (plain,) = records("other")
+    same = ("id", "spec", "command", "note", "fingerprints", "sizes", "scores", "decode", "chosen_epochs")
+    assert [getattr(record, name) for name in same] == [getattr(plain, name) for name in same]
+    assert record.command == shlex.join(["python", "-m", "harness", *line])
+    losses = [[epoch.training_loss for epoch in one.curve] for one in (record, plain)]
+    assert losses[0] == losses[1]
+    assert main([*line, "--log", "tensorboard"]) == 0
+    assert "Log: " not in capsys.readouterr().out, "nothing is trained"
+
+
+@pytest.mark.parametrize("command", COMMANDS[:2])
+@pytest.mark.parametrize("fault", ["update/learning_rate", "begin"])
+def test_failing_log_stops_no_run(
+    command: str, fault: str, tracker: ListTracker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracker.failing = (fault,)
+    assert main([*command.split(), *SMALL.split(), "--log", "tensorboard"]) == 0
+    assert [record.status for record in records()] == ["completed"]
+    assert capsys.readouterr().err.count("bakeoff: --log tensorboard: RuntimeError: the planted fault; the runs") == 1
+
+
+def test_failed_run_ends_in_the_log(tracker: ListTracker) -> None:
+    for command in (
+        "run counting_model:build_breaking_later",
+        "bench --seed 0 --variant counting_model:build_breaking_later",
+    ):
+        assert main([*command.split(), *SMALL.split(), "--log", "tensorboard"]) == 1
+        assert [record.status for record, _ in tracker.ended] == ["failed"]
+        assert tracker.ended[0][0].reason.startswith("RuntimeError: the planted fault")
+        tracker.ended.clear()
+
+
+@pytest.mark.usefixtures("tracker")
+def test_logs_of_an_experiment_have_its_folder(capsys: pytest.CaptureFixture[str], refused: Refused) -> None:
+    line = ["run", MODEL, *SMALL.split(), "--log", "tensorboard", "--experiment", "mine"]
+    assert main(line) == 0
+    assert "Log: logs/local/mine/tensorboard; " in capsys.readouterr().out
+    refused([*line, "--log-folder", "other"], "--log-folder with --experiment mine: give one or the other")
+
+
+def test_experiment_file_keeps_the_log(tracker: ListTracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = f"bench --variant {MODEL} --seed 0 {SMALL} --log tensorboard --log mlflow --dry-run"
+    monkeypatch.setitem(log_options.LIBRARIES, "mlflow", "json")
+    assert main([*line.split(), "--save-config", "mine.toml"]) == 0
+    assert 'log = ["tensorboard", "mlflow"]' in Path("mine.toml").read_text(encoding="utf-8")
+    assert main(["bench", "--config", "mine.toml", "--dry-run"]) == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_real_logs_equal_the_records(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for library in log_options.LIBRARIES.values():
+        pytest.importorskip(library, reason="needs the extras tensorboard and mlflow")
+    if command.startswith("ablate"):
+        pytest.importorskip("torch")
+        command += " --set recipe.width=8 --set recipe.layers=1 --set recipe.heads=2 --set recipe.ffn_width=8"
+    assert main([*command.split(), *SMALL.split(), "--log", "tensorboard", "--log", "mlflow"]) == 0
+    printed = capsys.readouterr()
+    assert "--log" not in printed.err
+    assert "mlflow ui --backend-store-uri sqlite:///logs/local/mlflow/mlflow.db\n" in printed.out
+    found = {run.info.run_name: (run, points) for run, points in mlflow_runs(Path("logs/local/mlflow"))}
+    assert set(found) == {record.id for record in records()}
+    for record in records():
+        run, points = found[record.id]
+        assert epoch_and_test_points(points) == expected_points(record)
+        assert artifact(run) == Path("results/local", record.id, "record.json").read_bytes()
+        shown = tensorboard_points(Path("logs/local/tensorboard", record.id))
+        assert {name: [step for step, _ in values] for name, values in shown.items()} == {
+            name: [step for step, _ in values] for name, values in points.items()
+        }
+        assert shown["test/bleu_sacre"][0][1] == pytest.approx(record.scores["bleu_sacre"])
+    for command in ("check", "list", "clean --dry-run"):
+        main(command.split())
+        assert "logs" not in capsys.readouterr().out
+
+
+def test_export_to_mlflow_says_how_to_open_it(
+    trained: tuple[Path, RunRecord], capsys: pytest.CaptureFixture[str], refused: Refused
+) -> None:
+    pytest.importorskip("mlflow", reason="needs the extra mlflow")
+    results, record = trained
+    line = ["export", "--results", str(results), "--run", record.id, "--to", "mlflow", "--output", "my store"]
+    assert main(line) == 0
+    shown = "open it with: mlflow ui --backend-store-uri 'sqlite:///my store/mlflow.db'\n"
+    assert capsys.readouterr().out == f"{record.id}: exported; {shown}"
+    ((_, points),) = mlflow_runs(Path("my store"))
+    assert points == expected_points(record)
+    refused(line, f"my store: its mlflow.db has the run {record.id} already")
