@@ -160,7 +160,8 @@ def compare(
 def other_rows(sides: tuple[Side, ...], results: Path) -> tuple[Side, ...]:
     """Return the other rows of the report's table that has all sides as rows, so that both correct for the same tests.
 
-    Returns an empty tuple if no table of `results` has all sides, or its runs are not comparable.
+    Returns an empty tuple if no table of `results` has all sides, or its runs are not comparable, or the report does
+    not compare so many rows.
     """
     folders_of_sides = [{run.folder.resolve() for run in side.runs} for side in sides]
     if not all(folder.parent == results.resolve() for folders in folders_of_sides for folder in folders):
@@ -176,7 +177,7 @@ def other_rows(sides: tuple[Side, ...], results: Path) -> tuple[Side, ...]:
         ]
         folders_of_rows = [{run.folder.resolve() for run in row.runs} for row in rows]
         if all(folders in folders_of_rows for folders in folders_of_sides):
-            if find_mismatches(table.records, table.budget):
+            if len(rows) > statistics.MOST_ROWS or find_mismatches(table.records, table.budget):
                 return ()
             pairs = zip(rows, folders_of_rows, strict=True)
             return tuple(row for row, folders in pairs if folders not in folders_of_sides)
@@ -234,7 +235,9 @@ def _metric(
         for side in sides
         if any(measure(run.record, metric.name) is None for run in side.completed.values())
     ]
-    if lacking:
+    if len(sides) > statistics.MOST_ROWS:
+        not_compared = f"more than {statistics.MOST_ROWS} sides"
+    elif lacking:
         not_compared = f"not in every record of {', '.join(lacking)}"
     elif incomplete:
         not_compared = f"no run of {', '.join(incomplete)} completed"
@@ -246,7 +249,9 @@ def _metric(
         not_compared = not_compared or "the sides have no seed in common"
     if not_compared:
         return MetricComparison(metric, intervals, not_compared=not_compared, not_tested=not_tested)
-    rows = [row for row in evidence_of(table_rows) if row.seeds]
+    # The other rows may have thousands of runs: copies, of one row at a time, keep no files in memory.
+    copies = (replace(side, runs=tuple(map(replace, side.runs))) for side in table_rows)
+    rows = [row for side in copies for row in evidence_of([side]) if row.seeds]
     reported = bool(rows) and not not_tested and all(seeds <= set(row.seeds) for row in rows)
     table = statistics.compare_rows([*evidence, *rows] if reported else evidence, function, scale=metric.scale)
     return MetricComparison(metric, intervals, table, reported, not_tested=not_tested)

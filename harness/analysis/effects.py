@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
@@ -190,12 +191,15 @@ class Comparisons:
         Raises:
             KeyError: The table does not compare these rows.
         """
-        for difference in self.differences:
-            if (difference.first, difference.second) == (first, second):
-                return difference
-            if (difference.second, difference.first) == (first, second):
-                return difference.reversed
+        if (difference := self._by_rows.get((first, second))) is not None:
+            return difference
+        if (difference := self._by_rows.get((second, first))) is not None:
+            return difference.reversed
         raise KeyError(f"no difference between {first!r} and {second!r}")
+
+    @functools.cached_property
+    def _by_rows(self) -> dict[tuple[str, str], Difference]:
+        return {(difference.first, difference.second): difference for difference in self.differences}
 
 
 @dataclass(frozen=True)

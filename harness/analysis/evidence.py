@@ -71,7 +71,8 @@ class Evidence:
 
     def at(self, seeds: Iterable[int]) -> Evidence:
         """Return the runs of these seeds, in their order."""
-        seeds = tuple(seeds)
+        if (seeds := tuple(seeds)) == self.seeds:
+            return self
         indices = [self.seeds.index(seed) for seed in seeds]
         sums = self.sums[indices] if self.sums is not None and indices else None
         return replace(self, seeds=seeds, values=tuple(self.values[index] for index in indices), sums=sums)
@@ -200,7 +201,7 @@ class Sample:
         usable, mismatched = _usable(rows, metric)
         shared = np.zeros((len(rows), len(rows)))
         if metric is not None and usable.any():
-            sums = np.stack([row.sums for row, fits in zip(rows, usable, strict=True) if fits and row.sums is not None])
+            sums = [row.sums for row, fits in zip(rows, usable, strict=True) if fits and row.sums is not None]
             resampled = significance.bootstrap_sentences(sums, metric, resamples=method.resamples, seed=method.seed)
             shared[np.ix_(usable, usable)] = significance.shared_covariance(scale.forward(resampled))
         return cls(

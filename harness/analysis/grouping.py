@@ -181,7 +181,7 @@ def groups(records: Iterable[RunRecord], *, pilots: bool = False) -> tuple[RunTa
 
 def rows(records: Iterable[RunRecord]) -> tuple[TableRow, ...]:
     """Return a row for each set of settings, apart from the seed, built-in variants first."""
-    by_settings = group_by(_unique(records), lambda record: canonical_json(to_json(replace(record.spec, seed=0))))
+    by_settings = group_by(_unique(records), lambda record: canonical_json({**to_json(record.spec), "seed": 0}))
     ordered = sorted(by_settings.items(), key=lambda item: (variant_order(item[1][0].spec.variant), item[0]))
     labels = distinct(_labels([same[0].spec for _, same in ordered]))
     return tuple(

@@ -56,6 +56,8 @@ class MetricLeaderboard:
         ranking = self.ranking
         if label not in ranking or label == ranking[0]:
             return None
+        if not self.comparisons.differences:
+            return Conclusion.NOT_TESTED
         return self.conclusion(self.comparisons.between(label, ranking[0]))
 
     def tied_with_best(self, label: str) -> bool:
@@ -71,7 +73,7 @@ class MetricLeaderboard:
         Source: Mogstad et al. 2024, Inference for ranks, section 3.
         """
         ranking = self.ranking
-        if label not in ranking or self.seeds < LEAST_SEEDS or len(ranking) < 2:
+        if label not in ranking or self.seeds < LEAST_SEEDS or len(ranking) < 2 or not self.comparisons.differences:
             return None
         conclusions = [self.conclusion(self.comparisons.between(label, row)) for row in ranking if row != label]
         return 1 + conclusions.count(Conclusion.WORSE), len(ranking) - conclusions.count(Conclusion.BETTER)

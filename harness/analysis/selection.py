@@ -69,14 +69,18 @@ class Side:
         """The seeds of the completed and the diverged runs."""
         return tuple(run.record.spec.seed for run in self.ended)
 
-    @property
+    @functools.cached_property
     def completed(self) -> dict[int, Run]:
         """The completed runs by seed."""
         return {run.record.spec.seed: run for run in self.runs if run.record.status == "completed"}
 
     def sentences(self, record: RunRecord) -> Arrays | None:
         """Return the sentence statistics of one of the runs; None if they are not stored."""
-        return next(run.sentences for run in self.runs if run.record is record)
+        return self._by_id[record.id].sentences
+
+    @functools.cached_property
+    def _by_id(self) -> dict[str, Run]:
+        return {run.record.id: run for run in self.runs}
 
     def hypotheses(self, seeds: Sequence[int], count: int) -> list[list[run_store.Hypothesis]] | None:
         """Return the translations of completed runs; None unless all of them have `count` stored translations."""

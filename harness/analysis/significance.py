@@ -71,19 +71,22 @@ def randomisation_p(
     return [(int(count) + 1) / (trials + 1) for count in counts]
 
 
-def bootstrap_sentences(sums: npt.NDArray[Any], metric: MetricFunction, *, resamples: int, seed: int) -> Reals:
+def bootstrap_sentences(
+    sums: Sequence[npt.NDArray[Any]], metric: MetricFunction, *, resamples: int, seed: int
+) -> Reals:
     """Return the metric on bootstrap samples of the test sentences, the same samples for all rows and seeds.
 
     A sample is stored as the number of times that it holds each sentence, so that the sums of many samples are one
-    matrix product.
+    matrix product; a row at a time, because thousands of runs have gigabytes of statistics.
 
-    Shapes: `sums` [V,n,N,K]; the result [R,V,n].
+    Shapes: `sums` [n,N,K] for each row; the result [R,V,n].
     """
-    runs, (sentences, width) = sums.shape[:2], sums.shape[2:]
-    flat = np.asarray(sums, np.float64).transpose(2, 0, 1, 3).reshape(sentences, -1)
-    times, values = _samples(sentences, resamples, seed), np.zeros((resamples, *runs))
-    for chunk in _chunks(resamples, max(flat.shape)):
-        values[chunk] = metric((times[chunk].astype(np.float64) @ flat).reshape(-1, *runs, width))
+    seeds, sentences, width = sums[0].shape
+    times, values = _samples(sentences, resamples, seed), np.zeros((resamples, len(sums), seeds))
+    for row, of_row in enumerate(sums):
+        flat = np.asarray(of_row, np.float64).transpose(1, 0, 2).reshape(sentences, -1)
+        for chunk in _chunks(resamples, max(flat.shape)):
+            values[chunk, row] = metric((times[chunk].astype(np.float64) @ flat).reshape(-1, seeds, width))
     return values
 
 

@@ -33,6 +33,9 @@ from harness.analysis.significance import MetricFunction, holm
 
 AnyEffect = TypeVar("AnyEffect", bound=Effect)
 
+MOST_ROWS = 100
+"""The rows of a table with comparisons of all pairs, at most: 100 rows have 4,950 pairs, and 500 have 124,750."""
+
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
@@ -46,7 +49,7 @@ def compare_rows(
 ) -> Comparisons:
     """Return the difference of every two rows, or of every row from the base, corrected for the number of pairs.
 
-    Only the seeds that all rows have count; `remarks` names the others.
+    Only the seeds that all rows have count; `remarks` names the others. All pairs are compared of at most `MOST_ROWS`.
 
     Args:
         evidence: The rows.
@@ -63,7 +66,7 @@ def compare_rows(
     labels = [row.label for row in evidence]
     if base is not None and base not in labels:
         raise ValueError(f"base={base!r}: the rows are {', '.join(labels)}")
-    pairs = list(combinations(labels, 2)) if base is None else [(label, base) for label in labels if label != base]
+    pairs = _pairs(labels, base)
     sample = Sample.of(evidence, metric, scale, method)
     matrix = np.zeros((len(pairs), len(labels)))
     for index, (first, second) in enumerate(pairs):
@@ -86,6 +89,12 @@ def compare_rows(
             *(f"{missing_values(row)}; its differences stay empty." for row in sample.evidence if row.diverged),
         ),
     )
+
+
+def _pairs(labels: Sequence[str], base: str | None) -> list[tuple[str, str]]:
+    if base is not None:
+        return [(label, base) for label in labels if label != base]
+    return list(combinations(labels, 2)) if len(labels) <= MOST_ROWS else []
 
 
 def contrasts(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
 import itertools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.audit.run_folder import Skipped, StoredRun, skip_unless
+from harness.audit.run_folder import StoredRun, skip_unless
+from harness.audit.sentence_traces import traces
 from harness.audit.table_rules import ComparedRuns
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import RunSpec
@@ -39,6 +39,8 @@ A model that has learned little translates many sentences alike, and so do two s
 NEARLY_RIGHT = 95.0
 """The tutorials' BLEU from which all translations of two runs may be equal."""
 
+Pair = tuple[int, int]
+
 
 @dataclass(frozen=True)
 class _Results:
@@ -55,6 +57,10 @@ class _Results:
     @property
     def bleu(self) -> float:
         return self.stored.record.scores.get("bleu_tutorial") or 0.0
+
+    @functools.cached_property
+    def effective(self) -> str:
+        return _effective(self.spec)
 
     @functools.cached_property
     def distinct(self) -> npt.NDArray[np.bool_]:
@@ -77,25 +83,78 @@ def copies(comparison: ComparedRuns) -> Iterator[str]:
     """No two runs of a table have the same losses, translations, weights or times, whatever their seeds or threads."""
     runs = [results for stored in comparison.stored if (results := _results(stored)) is not None]
     skip_unless(len(runs) > 1, "fewer than two completed runs")
-    for first, second in itertools.combinations(runs, 2):
+    for first, second in ((runs[low], runs[high]) for low, high in sorted(_suspects(runs))):
         same = [*_same_results(first, second), *sorted({name for name, _ in first.evidence & second.evidence})]
-        if same and _effective(first.spec) != _effective(second.spec):  # with equal settings they may agree to the bit
+        if same and first.effective != second.effective:  # with equal settings they may agree to the bit
             yield f"{first.stored.name} and {second.stored.name} have the same {', '.join(same)}"
 
 
 def _results(stored: StoredRun) -> _Results | None:
-    try:
-        texts = [_number("\0".join(hypothesis.tokens)) for hypothesis in stored.hypotheses]
-    except (Skipped, ValueError, OSError):
+    texts, nats = traces(stored).texts, traces(stored).nats
+    if texts is None:
         return None  # another rule reports it
-    nats = np.full(len(texts), np.nan)
-    with contextlib.suppress(Skipped, ValueError, OSError):
-        nats = stored.sentences["nats"] if len(stored.sentences["nats"]) == len(texts) else nats
-    return _Results(stored, nats, np.array(texts, np.int64))
+    if nats is None or len(nats) != len(texts):
+        nats = np.full(len(texts), np.nan)
+    return _Results(stored, nats, texts)
 
 
-def _number(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big", signed=True)
+# Pairs worth comparing ------------------------------------------------------------------------------------------------
+
+
+def _suspects(runs: Sequence[_Results]) -> set[Pair]:
+    """Return every pair of runs that may have something in common, by their places; thousands of runs have few."""
+    by_value: dict[object, list[int]] = {}
+    by_sentences: dict[int, list[int]] = {}
+    for place, run in enumerate(runs):
+        by_sentences.setdefault(len(run.texts), []).append(place)
+        for value in run.evidence:
+            by_value.setdefault(value, []).append(place)
+    suspects = {pair for places in by_value.values() for pair in itertools.combinations(places, 2)}
+    for sentences, places in by_sentences.items():
+        if sentences and len(places) > 1:
+            same = [runs[place] for place in places]
+            suspects |= {(places[low], places[high]) for low, high in (*_near_losses(same), *_alike(same))}
+    return suspects
+
+
+def _near_losses(runs: Sequence[_Results]) -> list[Pair]:
+    """Return the pairs of runs with so many nearly equal losses as `_same_results` reports, or slightly more pairs.
+
+    The runs are sorted by the loss of each sentence, so that only neighbours are compared.
+    """
+    times: Counter[Pair] = Counter()
+    for losses in np.array([run.nats for run in runs]).T:
+        order = np.argsort(losses)
+        ordered = losses[order]
+        for step in range(1, len(runs)):
+            with np.errstate(invalid="ignore"):
+                distances, sizes = ordered[step:] - ordered[:-step], np.abs(ordered)
+                near = np.flatnonzero(distances <= 2 * NEAR * np.maximum(sizes[step:], sizes[:-step]))
+            if not len(near):
+                break
+            pairs = np.sort([order[near], order[near + step]], axis=0)
+            times.update(zip(*pairs.tolist(), strict=True))
+    return [pair for pair, number in times.items() if number >= max(1, SHARE * len(runs[0].nats))]
+
+
+def _alike(runs: Sequence[_Results]) -> Iterator[Pair]:
+    """Yield the pairs of runs with so many equal translations as `_same_results` reports, or slightly more pairs.
+
+    Each run is compared with all later ones at once: 5,000 runs of 1,000 sentences take seconds.
+    """
+    distinct = np.array([run.distinct for run in runs])
+    sentences, numbers = distinct.shape[1], distinct.sum(axis=1)
+    kind = np.min_scalar_type(len(runs) + 1)
+    codes = [np.unique(texts, return_inverse=True)[1] for texts in np.array([run.texts for run in runs]).T]
+    # A translation that is not distinct in one of the runs is not compared: 0 and the largest code differ.
+    left, right = (np.where(distinct, np.array(codes).T + 1, code).astype(kind) for code in (0, len(runs) + 1))
+    fewest = max(FEWEST, VARIED * sentences)
+    for low in range(len(runs) - 1):
+        equal = np.count_nonzero(left[low] == right[low + 1 :], axis=1)
+        # At least so many sentences are distinct in both runs.
+        least = np.maximum(fewest, numbers[low + 1 :] + numbers[low] - sentences)
+        for index in np.flatnonzero(equal >= ALIKE * least).tolist():
+            yield low, low + 1 + index
 
 
 def _same_results(first: _Results, second: _Results) -> Iterator[str]:

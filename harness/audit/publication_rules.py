@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from harness.audit.run_folder import SEAL, StoredRun, skip_unless
+from harness.audit.run_folder import StoredRun, skip_unless
 from harness.audit.speed_rules import start_time
 from harness.processes.machine import git
 from harness.storage.records import RunRecord
@@ -21,7 +21,7 @@ def publishable(stored: StoredRun) -> Iterator[str]:
     """A published record is sealed, its commit was clean, and the run ended in the past."""
     record = stored.record
     skip_unless(stored.context.published, NOT_PUBLISHED)
-    if SEAL not in stored.raw:
+    if stored.seal == "missing":
         yield "no seal: published records must have one"
     commits = _commits(record)
     if not record.environment.get("commit"):

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from harness.analysis.fairness import DIGESTS
 from harness.analysis.grouping import CURVE
 from harness.audit.messages import unequal
-from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, SEAL, UNREADABLE, StoredRun, skip_unless
+from harness.audit.run_folder import NOT_COMPLETED, NOT_STARTED, UNREADABLE, StoredRun, skip_unless
 from harness.data.batch_digest import MARKS, STATISTICS, WEIGHTS_MARK
-from harness.storage import files, run_store
+from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import brief, first_few
 from impls.weights import count, shapes
@@ -65,9 +65,9 @@ def folder(stored: StoredRun) -> Iterator[str]:
 def seal(stored: StoredRun) -> Iterator[str]:
     """The record is unchanged since it was written: its digest equals its seal."""
     skip_unless(not stored.unreadable, UNREADABLE)
-    if SEAL not in stored.raw:
+    if stored.seal == "missing":
         yield "no seal: records are sealed when they are written"
-    elif files.seal(stored.raw) != stored.raw[SEAL]:
+    elif stored.seal == "wrong":
         yield "edited after it was written: its digest is not its seal"
 
 

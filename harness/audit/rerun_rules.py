@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.audit.messages import unequal
-from harness.audit.rules import AuditReport, Rule, apply_rule
+from harness.audit.rules import AuditReport, Rule, apply_rules
 from harness.audit.run_folder import AuditContext, Skipped, StoredRun, read, skip_unless
 from harness.data.batch_digest import WEIGHTS_MARK
 from harness.experiments.serialization import to_json
@@ -71,7 +71,7 @@ def add(
         updates = _updates(run.record, whole_epoch=whole_epoch)
         log(f"{run.name}: training its first {updates} updates again")
         reruns.append((run.name, str(run.folder), _rerun(run, updates)))
-    outcomes = [apply_rule(rule, reruns) for rule in RULES if whole_epoch or rule.check is not loss]
+    outcomes = apply_rules([rule for rule in RULES if whole_epoch or rule.check is not loss], reruns)
     return replace(report, outcomes=(*report.outcomes, *outcomes))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -51,20 +52,27 @@ def _changed(row: TableRow, base: TableRow) -> list[tuple[str, str]]:
 
 def _base(rows: Sequence[TableRow]) -> TableRow:
     """Return the row from which most others differ in at most one field; of several, the closest to its variant."""
+    of_rows = list(map(_fields, rows))
+    names = sorted({name for fields in of_rows for name in fields})
+    values = [tuple(fields.get(name) for name in names) for fields in of_rows]
+    equal = Counter(values)
+    # The rows that agree in all fields but one, for each field: rows are not compared pair by pair.
+    others = [Counter(row[:index] + row[index + 1 :] for row in values) for index in range(len(names))]
 
-    def rank(row: TableRow) -> tuple[int, int]:
-        near = sum(len(_changed(neighbour, row)) <= 1 for neighbour in rows)
-        recipe = to_json(RECIPES.get(row.variant)) or {}
-        return -near, sum(recipe.get(name, value) != value for name, value in _fields(row).items())
+    def rank(place: int) -> tuple[int, int]:
+        row, fields = values[place], of_rows[place]
+        near = sum(same[row[:index] + row[index + 1 :]] - equal[row] for index, same in enumerate(others))
+        recipe = to_json(RECIPES.get(rows[place].variant)) or {}
+        return -near - equal[row], sum(recipe.get(name, value) != value for name, value in fields.items())
 
-    return min(rows, key=rank)
+    return rows[min(range(len(rows)), key=rank)]
 
 
 def _undeclared(rows: Sequence[TableRow], base: TableRow) -> Iterator[str]:
     """Yield the rows of a variant that differ from its base in several fields, without a row for each combination."""
-    present = {frozenset(_changed(row, base)) for row in rows}
-    for row in rows:
-        changed = _changed(row, base)
+    of_rows = [_changed(row, base) for row in rows]
+    present = set(map(frozenset, of_rows))
+    for row, changed in zip(rows, of_rows, strict=True):
         subsets = (subset for size in range(1, len(changed)) for subset in itertools.combinations(changed, size))
         if any(frozenset(subset) not in present for subset in subsets):
             values = ", ".join(f"{name}={value}" for name, value in changed)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from harness.audit import (
     table_rules,
 )
 from harness.audit.run_folder import AuditContext, Skipped, StoredRun, is_running, read, run_names
+from harness.audit.sentence_traces import traces
 from harness.audit.table_rules import ComparedRuns, agreement
 from harness.experiments.specs import Budget
 from harness.storage import run_store
@@ -245,34 +247,49 @@ def apply(
 ) -> AuditReport:
     """Apply the rules to runs and their tables; without a corpus, those that need none."""
     headings = [table.group.heading if len(tables) > 1 else "" for table in tables]
-    subjects = [(run.name, str(run.folder), run) for run in runs]
     compared = [(heading, "", table) for heading, table in zip(headings, tables, strict=True)]
-    outcomes = [apply_rule(rule, subjects) for rule in OF_RUNS if with_corpus or not rule.needs_corpus]
-    outcomes += [apply_rule(rule, compared) for rule in of_comparisons]
-    warnings = [apply_rule(rule, subjects, "warn") for rule in WARNINGS_OF_RUNS]
-    warnings += [apply_rule(rule, compared, "warn") for rule in WARNINGS_OF_COMPARISONS]
+    of_runs = [rule for rule in OF_RUNS if with_corpus or not rule.needs_corpus]
+    outcomes = apply_rules([*of_runs, *WARNINGS_OF_RUNS], _subjects(runs))
+    outcomes += apply_rules([*of_comparisons, *WARNINGS_OF_COMPARISONS], compared)
+    warnings = [outcome for outcome in outcomes if outcome.rule in WARNINGS]
+    outcomes = [outcome for outcome in outcomes if outcome.rule not in WARNINGS]
     remarks = [str(Finding(heading, line)) for heading, _, table in compared for line in table_rules.remarks(table)]
     names = tuple(run.name for run in runs)
     return AuditReport(names, tuple(tables), tuple(outcomes), tuple(remarks), tuple(warnings))
 
 
-def apply_rule(rule: Rule, subjects: Iterable[tuple[str, str, Any]], fault: End = "fail") -> RuleOutcome:
-    """Apply a rule to subjects, each with its name and folder; `fault` is the result if a subject is faulty."""
-    findings: list[Finding] = []
-    skips: dict[str, int] = {}
-    applied = 0
+def _subjects(runs: Iterable[StoredRun]) -> Iterator[tuple[str, str, StoredRun]]:
+    for run in runs:
+        yield run.name, str(run.folder), run
+        traces(run)  # what the rules on tables need, while the files of the run are in memory
+
+
+def apply_rules(rules: Sequence[Rule], subjects: Iterable[tuple[str, str, Any]]) -> list[RuleOutcome]:
+    """Apply rules to subjects, each with its name and folder.
+
+    All rules are applied to a run before the next one, so that its files need not stay in memory.
+    """
+    findings: list[list[Finding]] = [[] for _ in rules]
+    skips: list[Counter[str]] = [Counter() for _ in rules]
+    applied = [0] * len(rules)
     for where, folder, subject in subjects:
-        try:
-            lines = list(rule.check(subject))
-        except Skipped as reason:
-            skips[str(reason)] = skips.get(str(reason), 0) + 1
-            continue
-        except (ValueError, OSError, ArithmeticError) as error:
-            lines = [" ".join(str(error).split()).replace(f"{folder}/", "")]
-        applied += 1
-        findings += [Finding(where, line) for line in lines]
+        for index, rule in enumerate(rules):
+            try:
+                lines = list(rule.check(subject))
+            except Skipped as reason:
+                skips[index][str(reason)] += 1
+                continue
+            except (ValueError, OSError, ArithmeticError) as error:
+                lines = [" ".join(str(error).split()).replace(f"{folder}/", "")]
+            applied[index] += 1
+            findings[index] += [Finding(where, line) for line in lines]
+    return [_outcome(*parts) for parts in zip(rules, applied, findings, skips, strict=True)]
+
+
+def _outcome(rule: Rule, applied: int, findings: Sequence[Finding], skips: dict[str, int]) -> RuleOutcome:
+    fault: End = "warn" if rule in WARNINGS else "fail"
     end: End = fault if findings else "ok" if applied else "n/a"
-    return RuleOutcome(rule, end, applied, tuple(findings), skips)
+    return RuleOutcome(rule, end, applied, tuple(findings), dict(skips))
 
 
 def failures(report: AuditReport, *, most: int = 3) -> list[str]:

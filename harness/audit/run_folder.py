@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from harness.storage import checkpoint_files, files, locks, results_folders, run_store
 from harness.storage.records import LATER_FIELDS, RECORD_SCHEMA, RunRecord, misfits, record_from_json
@@ -14,12 +14,12 @@ from harness.storage.run_store import Hypothesis
 from harness.text import brief
 from impls.contract import Arrays
 
-SEAL = files.SEAL
 NOT_STARTED = "stopped before training"
 NO_EPOCH = "no finished epoch"
 NOT_COMPLETED = "not completed"
 UNREADABLE = "the record cannot be read"
 
+Seal = Literal["missing", "wrong", "right"]
 T = TypeVar("T")
 
 
@@ -40,6 +40,7 @@ class AuditContext:
 
     published: bool = False
     _cache: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    _files: tuple[Path, AuditContext] | None = field(default=None, repr=False)
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return the value of `key`, which is computed once unless that raises."""
@@ -48,6 +49,12 @@ class AuditContext:
         value: T = self._cache[key]
         return value
 
+    def of_file(self, path: Path, kind: str, read: Callable[[], T]) -> T:
+        """As `cached`, for a value of a file of a run; only those of the last run are kept, because they are large."""
+        if self._files is None or self._files[0] != path.parent:
+            self._files = path.parent, AuditContext()
+        return self._files[1].cached((path.name, kind), read)
+
 
 @dataclass(frozen=True)
 class StoredRun:
@@ -55,7 +62,7 @@ class StoredRun:
 
     Attributes:
         context: What the rules share.
-        raw: The JSON of the record.
+        seal: Whether the record has a seal, and one that fits its content.
         parsed: The record, or None if it cannot be used.
         unreadable: Why the file is not a record of the current schema; empty if it is.
         misfits: The fields with values that are not accepted.
@@ -64,7 +71,7 @@ class StoredRun:
     results: Path
     name: str
     context: AuditContext = field(repr=False)
-    raw: Any = field(default=None, repr=False)
+    seal: Seal = "missing"
     parsed: RunRecord | None = field(default=None, repr=False)
     unreadable: str = ""
     misfits: tuple[str, ...] = ()
@@ -93,7 +100,7 @@ class StoredRun:
     def digest(self, name: str) -> str:
         """Return the SHA-256 of a file in the folder. Raises: As `harness.storage.files.file_digest`."""
         path = self.folder / name
-        return self.context.cached(("digest", path), lambda: files.file_digest(path))
+        return self.context.of_file(path, "digest", lambda: files.file_digest(path))
 
     @property
     def hypotheses(self) -> list[Hypothesis]:
@@ -104,8 +111,8 @@ class StoredRun:
             ValueError: The file is missing or damaged.
         """
         skip_unless(self.record.status == "completed", NOT_COMPLETED)
-        key = ("hypotheses", self.folder)
-        return self.context.cached(key, lambda: run_store.load_hypotheses(self.results, self.name))
+        path = self.folder / run_store.HYPOTHESES
+        return self.context.of_file(path, "content", lambda: run_store.load_hypotheses(self.results, self.name))
 
     @property
     def sentences(self) -> Arrays:
@@ -122,8 +129,8 @@ class StoredRun:
             raise ValueError(f"{run_store.SENTENCES} exists, but the record has no digest of it")
         if exists and self.digest(run_store.SENTENCES) != digest:
             raise ValueError(f"{run_store.SENTENCES}: damaged (its SHA-256 is not {digest})")
-        key = ("sentences", self.folder)
-        return self.context.cached(key, lambda: run_store.load_sentences(self.results, self.name))
+        path = self.folder / run_store.SENTENCES
+        return self.context.of_file(path, "content", lambda: run_store.load_sentences(self.results, self.name))
 
     @property
     def checked_sentences(self) -> Arrays:
@@ -147,15 +154,17 @@ def read(results: Path, name: str, context: AuditContext) -> StoredRun:
         return replace(stored, unreadable=str(error).removeprefix(f"{path}: "))
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if schema != RECORD_SCHEMA:
-        return replace(stored, raw=raw, unreadable=f"schema={brief(schema)}: expected {RECORD_SCHEMA}")
+        return replace(stored, unreadable=f"schema={brief(schema)}: expected {RECORD_SCHEMA}")
+    if files.SEAL in raw:
+        stored = replace(stored, seal="right" if files.seal(raw) == raw[files.SEAL] else "wrong")
     try:
-        record = record_from_json({name: value for name, value in raw.items() if name != SEAL})
+        record = record_from_json({name: value for name, value in raw.items() if name != files.SEAL})
     except (ValueError, TypeError) as error:
-        return replace(stored, raw=raw, misfits=(str(error),))
+        return replace(stored, misfits=(str(error),))
     wrong = tuple(_misfits(record))
     required = [part.name for part in fields(RunRecord) if part.name not in LATER_FIELDS]
     missing = tuple(f"record.{part}: missing" for part in required if part not in raw)
-    return replace(stored, raw=raw, parsed=None if wrong else record, misfits=wrong + missing)
+    return replace(stored, parsed=None if wrong else record, misfits=wrong + missing)
 
 
 def run_names(results: Path) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any
 from harness.analysis.fairness import SOURCE_KINDS, Kind, Mismatch, find_mismatches
 from harness.analysis.grouping import RunTable, groups, rows
 from harness.audit.record_rules import SIZES_OF_RUNS
-from harness.audit.run_folder import Skipped, StoredRun, skip_unless
-from harness.evaluation.metrics import SMOOTHING
+from harness.audit.run_folder import StoredRun, skip_unless
+from harness.audit.sentence_traces import traces
 from harness.storage.records import RunRecord
 from harness.text import first_few
 
@@ -87,17 +87,9 @@ def words(comparison: ComparedRuns) -> Iterator[str]:
         for record in comparison.group.records
         for line in record.curve
     )
-    counts: list[tuple[str, Any, str]] = []
-    for run in comparison.stored:
-        try:
-            sentences = run.sentences
-        except (Skipped, ValueError, OSError):
-            continue  # another rule reports it
-        counts.append(("target tokens of the test sentences", sentences["tokens"].tobytes(), run.name))
-        for name in SMOOTHING:
-            if name in sentences and sentences[name].shape[1] > 1:
-                counts.append((f"reference tokens of {name}", sentences[name][:, 1].tobytes(), run.name))
-    yield from _disagreements(counts)
+    yield from _disagreements(
+        (name, digest, run.name) for run in comparison.stored for name, digest in traces(run).counts.items()
+    )
 
 
 def replicas(comparison: ComparedRuns) -> Iterator[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from harness.experiments.serialization import canonical_json, to_json
@@ -13,11 +13,14 @@ from harness.text import short_line
 
 _PARTS_OF_NAMES = ("variant", "seed")
 
+_json = functools.lru_cache(maxsize=10_000, typed=True)(canonical_json)
+"""The JSON of a setting; thousands of runs have few different values."""
+
 
 def flat_settings(spec: RunSpec) -> dict[str, Any]:
     """Return all settings of a run except its seed, by dotted name such as "recipe.norm"; objects as JSON text."""
     settings: dict[str, Any] = {}
-    for name, value in to_json(replace(spec, seed=0)).items():
+    for name, value in {**to_json(spec), "seed": 0}.items():
         if isinstance(value, dict):
             inner = {f"{name}.{key}": item for key, item in value.items() if key not in ("name", "source", "family")}
             settings.update(
@@ -43,7 +46,7 @@ def run_names(specs: Sequence[RunSpec]) -> list[str]:
         changed = [
             f"{name.rpartition('.')[2]}={settings[name]}"
             for name, value in usual[spec.variant].items()
-            if settings.get(name) is not None and canonical_json(settings[name]) != value
+            if settings.get(name) is not None and _json(settings[name]) != value
         ]
         variant = [spec.variant] if len(by_variant) > 1 or not changed else []
         names.append(short_line(" ".join([*variant, *changed, f"s{spec.seed}"]), longest=100))
@@ -57,8 +60,8 @@ def _usual(settings: Sequence[dict[str, Any]]) -> dict[str, str | None]:
     """
     usual: dict[str, str | None] = {}
     for name in dict.fromkeys(name for flat in settings for name in flat if name not in _PARTS_OF_NAMES):
-        values = Counter(canonical_json(flat.get(name)) for flat in settings)
-        by_budget = {(flat["budget"], canonical_json(flat.get(name))) for flat in settings}
+        values = Counter(_json(flat.get(name)) for flat in settings)
+        by_budget = {(flat["budget"], _json(flat.get(name))) for flat in settings}
         follows = name != "budget" and len(by_budget) == len({budget for budget, _ in by_budget})
         if len(values) > 1 and not follows:
             value, times = values.most_common(1)[0]

@@ -60,6 +60,8 @@ def _lead(board: MetricLeaderboard, rest: Sequence[str]) -> str:
             f"{margin}; an interval over seeds needs {LEAST_SEEDS} seeds (--seed 0-{LEAST_SEEDS - 1}), and a claim "
             f"{CLAIM_SEEDS}"
         )
+    if not board.comparisons.differences:
+        return f"{margin}; so many variants are not compared pair by pair"
     if board.seeds < CLAIM_SEEDS:
         return f"{margin}; {board.seeds} seeds are too few for a claim, which needs {CLAIM_SEEDS}"
     condition = assumption(board.seeds)

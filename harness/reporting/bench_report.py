@@ -201,7 +201,7 @@ def _significance(tables: Sequence[TableAnalysis]) -> list[Block]:
     for judged in tables:
         for name in MAIN_METRICS:
             board = judged.leaderboards.get(name)
-            if board is not None and len(board.ranking) > 1 and board.seeds > 1:
+            if board is not None and len(board.ranking) > 1 and board.seeds > 1 and board.comparisons.differences:
                 title = f"{board.metric.title}, {judged.table.heading}"
                 table = _matrix(title, board)
                 blocks.append(table if name == MAIN_METRICS[0] else Disclosure(title, (table,)))

@@ -172,6 +172,11 @@ def _visible_notes(judged: TableAnalysis) -> list[str]:
     rows, notes = judged.table.rows, []
     if any(len(board.ranking) > 1 for board in judged.leaderboards.values()):
         notes.append(f"Beside the best of each column: {SYMBOLS}")
+    if len(rows) > statistics.MOST_ROWS:
+        notes.append(
+            f"Pairs of these {len(rows)} rows are not tested, which a report does for at most {statistics.MOST_ROWS}. "
+            "`compare` tests chosen rows."
+        )
     if any(has_other_vocabulary(judged, row, name) for row in rows for name in METRICS):
         notes.append(f"{OTHER_VOCABULARY} the vocabulary differs from that of most rows: not comparable.")
     notes += _hidden_speeds(judged)

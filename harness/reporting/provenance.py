@@ -63,10 +63,12 @@ def _by_value(records: Sequence[RunRecord], values: Iterable[str]) -> list[tuple
     Variants are named with their budget if their values differ between budgets.
     """
     pairs = list(zip(records, values, strict=True))
+    of_variant: dict[str, set[str]] = {}
+    for record, value in pairs:
+        of_variant.setdefault(record.spec.variant, set()).add(value)
     variants: dict[str, dict[str, None]] = {}
     for record, value in pairs:
-        same = {text for run, text in pairs if run.spec.variant == record.spec.variant}
-        budget = f", {BUDGETS[record.spec.budget].lower()}" if len(same) > 1 else ""
+        budget = f", {BUDGETS[record.spec.budget].lower()}" if len(of_variant[record.spec.variant]) > 1 else ""
         variants.setdefault(value, {})[f"{short_line(record.spec.variant)}{budget}"] = None
     several = len(variants) > 1
     return [(value, f" ({'; '.join(names)})" if several else "") for value, names in variants.items()]

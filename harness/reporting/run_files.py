@@ -8,16 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from harness.analysis.grouping import BUDGETS, RunTable, distinct
+from harness.analysis.grouping import BUDGETS, RunTable, distinct, group_by
 from harness.evaluation import metrics
 from harness.experiments.serialization import canonical_json, to_json
 from harness.experiments.specs import DataSpec
-from harness.reporting.translation_explorer import ROOM_BYTES, TranslationColumn, explorer, packed
+from harness.reporting.translation_explorer import (
+    LARGE,
+    ROOM_BYTES,
+    TranslationColumn,
+    explorer,
+    most_seeds,
+    packed,
+    text_size,
+)
 from harness.reporting.word_alignment import align
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.storage.stored_files import StoredFiles
-from harness.text import SENTENCE_CHARACTERS, short_line
+from harness.text import SENTENCE_CHARACTERS, first_few, short_line
 from impls.contract import EOS, SPECIAL_TOKENS, TransformerRecipe
 
 
@@ -39,6 +47,8 @@ class CorpusText:
 CorpusTexts = Mapping[DataSpec, CorpusText]
 MOST_ATTENDED, MOST_POSITION_TABLES = 12, 4
 """The rows with attention and with position tables in a page, at most."""
+MOST_SEEDS_NAMED = 10
+"""The left-out seeds that a page names, at most."""
 MOST_WEIGHTS = 200_000
 """The attention weights of a sentence in a page, at most; six layers and 40 words have 10,000."""
 
@@ -69,14 +79,8 @@ def _test_set(data: DataSpec) -> str:
 def _explorer(
     tables: Sequence[RunTable], stored: StoredFiles, texts: CorpusTexts, room_bytes: int
 ) -> dict[str, Any] | None:
-    runs, columns = _labelled(tables), []
-    for label, record in runs:
-        hypotheses = stored.hypotheses(record)
-        if hypotheses:
-            lines = {item.sentence: short_line(item.text, longest=SENTENCE_CHARACTERS) for item in hypotheses}
-            aligned = _aligned(stored, record, hypotheses, texts.get(record.spec.data))
-            chrf = _sentence_chrf(stored, record)
-            columns.append(TranslationColumn(label, record.spec.seed, lines, chrf, aligned))
+    runs = _labelled(tables)
+    columns, unread = _columns(runs, stored, texts, room_bytes)
     data = tables[0].records[0].spec.data
     text = next((texts[record.spec.data] for _, record in runs if record.spec.data in texts), CorpusText((), ()))
     source, reference = (
@@ -91,8 +95,8 @@ def _explorer(
             "Only translations and sentence numbers: this page holds no text of the corpus. To see sources and "
             "references, make the page where the corpus is, without --without-corpus-text."
         )
-    if content.seeds_left_out:
-        notes.append(f"Left out for the size of this page: seeds {', '.join(map(str, content.seeds_left_out))}.")
+    if left_out := [*content.seeds_left_out, *unread]:
+        notes.append(f"Left out for the size of this page: seeds {first_few(left_out, MOST_SEEDS_NAMED)}.")
     if content.sentences_left_out:
         notes.append(f"Left out for the size of this page: the last {content.sentences_left_out:,} sentences.")
     notes.append(
@@ -112,6 +116,28 @@ def _explorer(
         "is_scored": any(side["chrf"] for side in content.data["sides"]),
         "packed": packed({**content.data, "languages": languages, "case": data.case}),
     }
+
+
+def _columns(
+    runs: Sequence[tuple[str, RunRecord]], stored: StoredFiles, texts: CorpusTexts, room_bytes: int
+) -> tuple[list[TranslationColumn], list[int]]:
+    """Return the translations of all seeds, or of the first ones if more do not fit; and the seeds that were not read.
+
+    Raises:
+        ValueError: A stored file is damaged; the message names it.
+    """
+    by_seed = group_by(enumerate(runs), lambda item: item[1][1].spec.seed)
+    seeds, columns, size = sorted(by_seed), dict[int, TranslationColumn](), 0
+    for number, seed in enumerate(seeds, start=1):
+        for place, (label, record) in by_seed[seed]:
+            if hypotheses := stored.hypotheses(record):
+                lines = {item.sentence: short_line(item.text, longest=SENTENCE_CHARACTERS) for item in hypotheses}
+                aligned = _aligned(stored, record, hypotheses, texts.get(record.spec.data))
+                columns[place] = TranslationColumn(label, seed, lines, _sentence_chrf(stored, record), aligned)
+                size += text_size(columns[place])
+        if size > LARGE * room_bytes and number >= most_seeds(list(columns.values()), room_bytes):
+            return [columns[place] for place in sorted(columns)], seeds[number:]
+    return [columns[place] for place in sorted(columns)], []
 
 
 def _labelled(tables: Sequence[RunTable]) -> list[tuple[str, RunRecord]]:

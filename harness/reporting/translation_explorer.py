@@ -95,10 +95,8 @@ def explorer(
     seeds = sorted({column.seed for column in columns})
     numbers = sorted({number for column in columns for number in column.sentences})
     included, selected, data = list(seeds), list(columns), {}
-    if sum(len(text) for column in columns for text in column.sentences.values()) > LARGE * room_bytes:
-        # Compressing all seeds takes seconds: one seed shows how many may fit.
-        size = len(packed(_data([column for column in columns if column.seed == seeds[0]], seeds[:1], numbers, (), ())))
-        included = seeds[: math.ceil(1.1 * room_bytes / size)]
+    if sum(map(text_size, columns)) > LARGE * room_bytes:
+        included = seeds[: most_seeds(columns, room_bytes)]
     total = len(numbers)
     while included and numbers:
         selected = [column for column in columns if column.seed in included]
@@ -120,6 +118,19 @@ def explorer(
     order = sorted(zip(data["disagreement"][0], numbers, strict=True), key=lambda pair: (-pair[0], pair[1]))
     examples = [_example(number, share, first, source, reference, case) for share, number in order[:STATIC_EXAMPLES]]
     return Explorer(data, examples, seeds[len(included) :], total - len(numbers))
+
+
+def text_size(column: TranslationColumn) -> int:
+    """Return the number of characters of the translations."""
+    return sum(map(len, column.sentences.values()))
+
+
+def most_seeds(columns: Sequence[TranslationColumn], room_bytes: int) -> int:
+    """Return how many seeds may fit, estimated from the first one: compressing all seeds takes seconds."""
+    first = min(column.seed for column in columns)
+    numbers = sorted({number for column in columns for number in column.sentences})
+    data = _data([column for column in columns if column.seed == first], [first], numbers, (), ())
+    return math.ceil(1.1 * room_bytes / len(packed(data)))
 
 
 def packed(data: Any) -> str:
@@ -170,7 +181,10 @@ def _disagreement(texts: Sequence[str | None]) -> int:
     for row, bag in zip(counts, bags, strict=True):
         for word in bag:
             row[places[word]] += 1
-    common = np.minimum(counts[:, None], counts).sum(axis=2)
+    common = np.zeros((len(bags), len(bags)), np.float32)
+    for times in range(1, counts.max(initial=0) + 1):  # words that both texts have at least once, at least twice, ...
+        at_least = (counts >= times).astype(np.float32)
+        common += at_least @ at_least.T
     totals = np.add.outer(counts.sum(axis=1), counts.sum(axis=1))
     shares = np.where(totals > 0, 1 - 2 * common / np.maximum(totals, 1), 0.0)
     return round(100 * float(shares[np.triu_indices(len(bags), 1)].mean()))

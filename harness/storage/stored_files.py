@@ -14,9 +14,12 @@ from impls.contract import Arrays, Numbers
 
 T = TypeVar("T")
 
+MOST_KEPT = 400
+"""The files that stay in memory; those of further runs are read at each use, so that the memory is limited."""
+
 
 class StoredFiles:
-    """The files of the runs under `results`. Translations and sentence statistics stay in memory once read.
+    """The files of the runs under `results`. Of translations and statistics the first `MOST_KEPT` stay in memory.
 
     Every method raises a ValueError that names a damaged file.
     """
@@ -63,7 +66,10 @@ class StoredFiles:
 
     def _once(self, kind: str, record: RunRecord, read: Callable[[], T]) -> T:
         key = (kind, record.id, record.fingerprints.get(kind))
-        if key not in self._contents:
-            self._contents[key] = read()
-        content: T = self._contents[key]  # type: ignore[assignment]
+        if key in self._contents:
+            content: T = self._contents[key]  # type: ignore[assignment]
+            return content
+        content = read()
+        if len(self._contents) < MOST_KEPT:
+            self._contents[key] = content
         return content

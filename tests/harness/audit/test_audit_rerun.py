@@ -15,7 +15,7 @@ from small_runs import TINY, TRAINING, spec
 
 from harness.audit import rerun_rules
 from harness.audit.rerun_rules import Rerun
-from harness.audit.rules import apply_rule
+from harness.audit.rules import apply_rules
 from harness.audit.run_folder import AuditContext, Skipped, read
 from harness.cli.main import main
 from harness.execution import local
@@ -95,7 +95,8 @@ def test_rerun_failed_training_is_skipped_with_the_reason(results: Path) -> None
     failed = rerun_rules._rerun(read(results, RUN.id, AuditContext()), 5)
     assert failed.failure.startswith("cannot be trained here: ")
     assert "fr-de" in failed.failure
-    assert apply_rule(rerun_rules.RULES[0], [("", "", failed)]).end == "n/a"
+    (outcome,) = apply_rules(rerun_rules.RULES[:1], [("", "", failed)])
+    assert outcome.end == "n/a"
 
 
 def test_rerun_external_model_is_not_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
