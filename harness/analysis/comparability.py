@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.analysis.fairness import find_mismatches, other_vocabulary
-from harness.analysis.grouping import group_by
+from harness.analysis.fairness import find_mismatches
+from harness.analysis.grouping import group_by, target_vocabularies
 from harness.analysis.selection import Side, text_of
 from harness.experiments.run_names import flat_settings
 from harness.experiments.specs import Budget
@@ -92,7 +92,7 @@ def disagreements(sides: Sequence[Side]) -> list[Disagreement]:
 
 def differ_in_target_vocabulary(sides: Sequence[Side]) -> bool:
     """Return whether the target vocabularies of sides differ, so that token-based metrics do not compare."""
-    return bool(other_vocabulary(_with_unique_ids(sides)))
+    return len(target_vocabularies(record for side in sides for record in side.records)) > 1
 
 
 def differing_settings(sides: Sequence[Side]) -> list[DifferingSetting]:

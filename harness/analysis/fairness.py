@@ -71,17 +71,6 @@ def undeclared(records: Sequence[RunRecord], declared: Collection[str]) -> list[
     return _differences(records, _values(records, declared)) + _seeds(records) + _weights(records)
 
 
-def other_vocabulary(records: Iterable[RunRecord]) -> frozenset[str]:
-    """Return the ids of runs with another target vocabulary than most runs, so that their perplexities do not compare.
-
-    The vocabulary of the first run wins a tie; runs without a digest count as having the vocabulary of most runs.
-    """
-    digests = {record.id: record.fingerprints.get("target_vocabulary") for record in records}
-    values = [digest for digest in digests.values() if digest]
-    most = max(dict.fromkeys(values), key=values.count, default=None)
-    return frozenset(run_id for run_id, digest in digests.items() if digest and digest != most)
-
-
 def initialiser(record: RunRecord, name: str) -> str:
     """Return the initialiser of a tensor; recipes with different initialisers do not share the tensor."""
     recipe = record.spec.recipe

@@ -61,6 +61,12 @@ def statuses(records: Iterable[RunRecord]) -> str:
     return ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
 
 
+def target_vocabularies(records: Iterable[RunRecord]) -> frozenset[str]:
+    """Return the digests of the target vocabularies of some runs; a run without a digest adds none."""
+    digests = (record.fingerprints.get("target_vocabulary") for record in records)
+    return frozenset(digest for digest in digests if digest)
+
+
 @dataclass(frozen=True)
 class TableRow:
     """A variant with one set of settings: its runs, one per seed, and a label that no other row of the table has."""
@@ -109,6 +115,20 @@ class RunTable:
     @property
     def heading(self) -> str:
         return f"{BUDGETS[self.budget]}: {self.title}"
+
+    @property
+    def other_vocabulary(self) -> frozenset[str]:
+        """The labels of the rows whose target vocabulary is not that of most rows: their perplexities do not compare.
+
+        The vocabulary of the first row wins a tie; runs without a digest count as having the vocabulary of most rows.
+        Only rows of the budget "source" may differ in it.
+        """
+        if self.budget != "source":
+            return frozenset()
+        digests = {row.label: target_vocabularies(row.records) for row in self.rows}
+        values = [digest for row_digests in digests.values() for digest in row_digests]
+        most = max(dict.fromkeys(values), key=values.count, default=None)
+        return frozenset(label for label, row_digests in digests.items() if row_digests - {most})
 
     @property
     def departures(self) -> tuple[str, ...]:

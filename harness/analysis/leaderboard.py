@@ -11,7 +11,7 @@ from harness.analysis import ablation, statistics
 from harness.analysis.ablation import Analysis
 from harness.analysis.effects import LEGEND, METHOD, Comparisons, Conclusion, Difference, Interval, Method, assumption
 from harness.analysis.evidence import Sentences, metric_function, row_evidence, stored_sentences
-from harness.analysis.fairness import find_mismatches, other_vocabulary
+from harness.analysis.fairness import find_mismatches
 from harness.analysis.grouping import RunTable, groups
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import LEADERBOARD, MAIN, Metric
@@ -25,11 +25,15 @@ SYMBOLS = f"{LEGEND}."
 
 @dataclass(frozen=True)
 class MetricLeaderboard:
-    """One metric of a table: the interval of each row, by label, and the differences of all pairs of rows."""
+    """One metric of a table: the interval of each row, by label, and the differences of all pairs of rows.
+
+    `not_compared` are the labels of the rows that have an interval only: their values are over another vocabulary.
+    """
 
     name: str
     intervals: dict[str, Interval]
     comparisons: Comparisons
+    not_compared: frozenset[str] = frozenset()
 
     @property
     def metric(self) -> Metric:
@@ -37,9 +41,13 @@ class MetricLeaderboard:
 
     @property
     def ranking(self) -> list[str]:
-        """The labels of the rows that have a mean, the best first."""
+        """The labels of the compared rows that have a mean, the best first."""
         sign = 1 if self.metric.less_is_better else -1
-        means = {label: sign * row.mean for label, row in self.intervals.items() if row.mean is not None}
+        means = {
+            label: sign * row.mean
+            for label, row in self.intervals.items()
+            if row.mean is not None and label not in self.not_compared
+        }
         return sorted(means, key=means.__getitem__)
 
     @property
@@ -191,19 +199,18 @@ def _by_seeds(table: RunTable) -> list[RunTable]:
 def leaderboards(table: RunTable, sentences: Sentences, *, method: Method) -> dict[str, MetricLeaderboard]:
     """Return the leaderboard of each metric of a table whose runs are comparable.
 
-    Token-based metrics are compared only between equal vocabularies.
+    Token-based metrics are compared only between the rows that have the vocabulary of most rows.
     """
-    mixed = table.budget == "source" and bool(other_vocabulary(table.records))
     boards = {}
     for name, metric in LEADERBOARD.items():
-        if mixed and metric.token_based:
-            continue
         evidence = [row_evidence(row.label, row.records, name, sentences) for row in table.rows]
         evidence = [row for row in evidence if row.seeds]
         if all(value is None for row in evidence for value in row.values):
             continue
         function, scale = metric_function(name), metric.scale
         intervals = {row.label: statistics.interval(row, function, scale=scale, method=method) for row in evidence}
-        comparisons = statistics.compare_rows(evidence, function, scale=scale, method=method)
-        boards[name] = MetricLeaderboard(name, intervals, comparisons)
+        not_compared = table.other_vocabulary if metric.token_based else frozenset()
+        compared = [row for row in evidence if row.label not in not_compared]
+        comparisons = statistics.compare_rows(compared, function, scale=scale, method=method)
+        boards[name] = MetricLeaderboard(name, intervals, comparisons, not_compared)
     return boards

@@ -145,7 +145,7 @@ def _scores(tables: Sequence[TableAnalysis]) -> list[Block]:
             name
             for name in MAIN_METRICS
             if sum(bool(row.by_seed(name)) for row in rows) > 1
-            and not any(leaderboard_table.has_other_vocabulary(judged, row, name) for row in rows)
+            and not any(leaderboard_table.has_other_vocabulary(judged, label, name) for label in judged.labels)
         ]
         if names and not judged.mismatches:
             titles = " and ".join(METRICS[name].title for name in names)

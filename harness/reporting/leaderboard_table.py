@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from harness.analysis import statistics
 from harness.analysis.comparability import machine_kind
 from harness.analysis.evidence import Evidence
-from harness.analysis.fairness import other_vocabulary
 from harness.analysis.grouping import TableRow
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.leaderboard import SYMBOLS, MetricLeaderboard, TableAnalysis
@@ -146,7 +145,7 @@ def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> str | 
         conclusion = board.against_best(label)
         return Cell(
             metric.format(interval.mean),
-            mark=conclusion.symbol if conclusion else "",
+            mark=OTHER_VOCABULARY if label in board.not_compared else conclusion.symbol if conclusion else "",
             detail=between(interval, metric.decimals(interval.mean)),
             value=interval.mean,
             tone="best" if len(board.ranking) > 1 and label == board.ranking[0] else "",
@@ -155,16 +154,13 @@ def _cell(judged: TableAnalysis, label: str, row: TableRow, name: str) -> str | 
     estimate = statistics.interval(Evidence(label, seeds, values), scale=metric.scale)
     digits = metric.decimals(mean / metric.divisor)
     detail = between(estimate, digits, metric.divisor) if len(set(values)) > 1 else ""
-    mark = OTHER_VOCABULARY if has_other_vocabulary(judged, row, name) else ""
+    mark = OTHER_VOCABULARY if has_other_vocabulary(judged, label, name) else ""
     return Cell(metric.format(mean), mark=mark, detail=detail, value=mean)
 
 
-def has_other_vocabulary(judged: TableAnalysis, row: TableRow, name: str) -> bool:
-    """Return whether the vocabulary of a run makes a metric incomparable with other rows."""
-    if judged.table.budget != "source" or not METRICS[name].token_based:
-        return False
-    ids = other_vocabulary(judged.table.records)
-    return any(record.id in ids for record in row.records)
+def has_other_vocabulary(judged: TableAnalysis, label: str, name: str) -> bool:
+    """Return whether the vocabulary of a row makes a metric incomparable with that of other rows."""
+    return METRICS[name].token_based and label in judged.table.other_vocabulary
 
 
 def _visible_notes(judged: TableAnalysis) -> list[str]:
@@ -177,7 +173,7 @@ def _visible_notes(judged: TableAnalysis) -> list[str]:
             f"Pairs of these {len(rows)} rows are not tested, which a report does for at most {statistics.MOST_ROWS}. "
             "`compare` tests chosen rows."
         )
-    if any(has_other_vocabulary(judged, row, name) for row in rows for name in METRICS):
+    if judged.table.other_vocabulary:
         notes.append(f"{OTHER_VOCABULARY} the vocabulary differs from that of most rows: not comparable.")
     notes += _hidden_speeds(judged)
     incomplete = _incomplete_runs(judged)

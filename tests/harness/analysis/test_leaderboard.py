@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from record_factory import record
+from record_factory import record, with_digests
 
 from harness.analysis.contrasts import AblationEffect, Contrast
 from harness.analysis.effects import ASSUMPTION, CLAIM_SEEDS, LEGEND, METHOD, Conclusion, Effect, Tested, assumption
@@ -169,3 +169,21 @@ def test_analyse_bench_rows_with_other_seeds_and_settings_stay_refused() -> None
     (judged,) = analyse_bench(records).tables
     assert len(judged.mismatches) == 2
     assert not judged.leaderboards
+
+
+def test_vocabulary_of_most_rows_is_compared_however_many_runs_another_has() -> None:
+    records = [record("learned_positions", 0), *(record("paper", seed) for seed in range(3)), record("conv_ffn", 0)]
+    changed = []
+    for run in records:
+        digest = ("b" if run.spec.variant == "paper" else "a") * 64
+        run = with_digests(run, target_vocabulary=digest)
+        changed.append(replace(run, spec=replace(run.spec, budget="source")))
+    (table,) = groups(changed)
+    assert table.other_vocabulary == {"paper"}
+    boards = leaderboards(table, stored_sentences(None), method=METHOD)
+    assert set(boards["bleu_sacre"].ranking) == {"learned_positions", "paper", "conv_ffn"}
+    perplexity = boards["test_perplexity"]
+    assert set(perplexity.ranking) == {"learned_positions", "conv_ffn"}
+    assert set(perplexity.intervals) == {"learned_positions", "paper", "conv_ffn"}
+    assert perplexity.against_best("paper") is None
+    assert perplexity.rank_interval("paper") is None

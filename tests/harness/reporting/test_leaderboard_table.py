@@ -141,3 +141,22 @@ def test_another_vocabulary_is_marked_in_the_source_table() -> None:
     }
     assert marked == {"conv_ffn"}
     assert any("the vocabulary differs from that of most rows" in text for text in texts(records))
+
+
+def test_perplexities_over_another_vocabulary_keep_their_interval_and_do_not_compare() -> None:
+    records = scored({"learned_positions": (5.5, 5.6, 5.4), "conv_ffn": (5.9, 6.0, 5.8)}, "test_perplexity")
+    subwords = scored({"paper": (4.5, 4.6, 4.4, 4.5, 4.5)}, "test_perplexity")
+    table = leaderboard(
+        [
+            replace(run, spec=replace(run.spec, budget="source"))
+            for run in [*records, *(with_digests(run, target_vocabulary="1" * 64) for run in subwords)]
+        ]
+    )
+    column = table.heads.index("test perplexity")
+    cells = {str(row[0]).partition(" ")[0]: row[column] for row in table.rows}
+    assert list(cells) == ["learned_positions", "conv_ffn", "paper"]
+    marks = [(cell.mark, cell.tone) for cell in cells.values() if isinstance(cell, Cell)]
+    assert marks == [("", "best"), ("▼", ""), (leaderboard_table.OTHER_VOCABULARY, "")]
+    assert all(re.search(r"\d to \d", str(cell)) for cell in cells.values())
+    ranked = [str(row[0]) for row in table.rows]
+    assert ranked == ["learned_positions (rank 1)", "conv_ffn (rank 2)", "paper"]
