@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch.autograd import Function
-from torch.nn.functional import linear, log_softmax, nll_loss
+from torch.nn.functional import linear, log_softmax, nll_loss, pad
 
 from impls.contract import PAD
 from impls.pytorch.matmul_precision import matmul_precision
@@ -19,6 +19,9 @@ from impls.pytorch.torch_packing import Group
 
 LOSS_ROWS = 512
 """The number of target tokens whose logits are computed at once; they should fit into the processor's cache."""
+
+VOCABULARY_MULTIPLE = 16
+"""Matrix products are up to 1.7 times as fast if the number of logits is a multiple of this (measured with MKL)."""
 
 
 def is_optimised(x: torch.Tensor) -> bool:
@@ -138,6 +141,15 @@ class _AddMasked(Function):
         return gradients[0], gradients[0] * keep_mask, None
 
 
+def pad_vocabulary(kernel: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return copies with additional tokens of probability 0, up to the next multiple of VOCABULARY_MULTIPLE.
+
+    Shapes: kernel [V,D], bias [V]; V grows.
+    """
+    additional = -len(kernel) % VOCABULARY_MULTIPLE
+    return pad(kernel, (0, 0, 0, additional)), pad(bias, (0, additional), value=-torch.inf)
+
+
 def output_loss(
     features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, target: torch.Tensor, smoothing: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -179,6 +191,7 @@ class _OutputLoss(Function):
         smoothing: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         vocabulary_size = len(kernel)
+        kernel, bias = pad_vocabulary(kernel, bias)
         of_features, of_kernel = torch.empty_like(features), torch.zeros_like(kernel)
         of_bias, sums = torch.zeros_like(bias), features.new_zeros(2)
         for first in range(0, len(features), LOSS_ROWS):
@@ -186,7 +199,7 @@ class _OutputLoss(Function):
             inputs, labels = features[rows], target[rows, None]
             logits = log_softmax(torch.addmm(bias, inputs, kernel.T), dim=-1)
             nats = -logits.gather(1, labels).sum()
-            even = -logits.sum() / vocabulary_size if smoothing else nats
+            even = -logits[:, :vocabulary_size].sum() / vocabulary_size if smoothing else nats
             sums += torch.stack([(1 - smoothing) * nats + smoothing * even, nats])
             # From here on, `logits` holds the gradient of the objective with respect to the logits.
             logits.exp_()
@@ -196,7 +209,7 @@ class _OutputLoss(Function):
             torch.mm(logits, kernel, out=of_features[rows])
             of_kernel.addmm_(logits.T, inputs)
             of_bias += logits.sum(dim=0)
-        ctx.save_for_backward(of_features, of_kernel, of_bias)
+        ctx.save_for_backward(of_features, of_kernel[:vocabulary_size], of_bias[:vocabulary_size])
         objective, nats = sums.unbind()
         ctx.mark_non_differentiable(nats)
         return objective, nats

@@ -20,7 +20,7 @@ import torch
 
 from impls.contract import Candidates, Ids
 from impls.pytorch.kv_cache import GrowingLayerCache, Rows, SourceMemory
-from impls.pytorch.torch_adapter import TorchDecoding, TorchModel, next_tokens
+from impls.pytorch.torch_adapter import TorchDecoding, TorchModel, most_probable
 from impls.pytorch.torch_transformer import MASKED_SCORE, DecoderCache
 
 SOURCE_COUNT_STEP = 32
@@ -162,7 +162,8 @@ class CapturedStep:
             last, rows = self._ids[1:].view(2, -1)
             for cache in self._layer_caches:
                 cache.reorder(rows)
-            scores, tokens = next_tokens(self._model.module, self._cache, last, self.shape.best)
+            logits = self._model.module.output(self._model.module.step(self._cache, last)).float()
+            scores, tokens = most_probable(logits, min(self.shape.best, logits.shape[-1]))
             self._candidates[0].copy_(scores.view(torch.int32))
             self._candidates[1].copy_(tokens)
 
