@@ -26,6 +26,7 @@ from harness.cli import (
     folder_options,
     laws,
     list_runs,
+    new,
     report,
     run,
     score,
@@ -49,6 +50,7 @@ COMMANDS = {
     "translate": translate,
     "export": export,
     "laws": laws,
+    "new": new,
     "list": list_runs,
     "score": score,
     "check": check,
@@ -126,10 +128,26 @@ class _CommandParser(Parser):
         return ""
 
 
+class _PrintCompletion(argparse.Action):
+    """Prints the script that completes the options of the program `bakeoff` in a shell."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _namespace: Any, shell: Any, _option: str | None = None
+    ) -> None:
+        import shtab
+
+        console.say(shtab.complete(parser, shell))
+        parser.exit()
+
+
 def parser() -> Parser:
     """Return the parser of the whole command line."""
     top = Parser(prog="bakeoff", description="Trains, measures and compares small translation models.")
     top.add_argument("--version", action="version", version=f"bakeoff {harness.__version__}")
+    shells = ("bash", "zsh", "tcsh")
+    top.add_argument(
+        "--print-completion", action=_PrintCompletion, choices=shells, help="print the shell's completion of bakeoff"
+    )
     commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=_CommandParser)
     for name, module in COMMANDS.items():
         description = (module.__doc__ or "").removeprefix(f"`{name}`: ")
