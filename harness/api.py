@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from harness.experiments.run_names import flat_settings, run_names
 from harness.experiments.specs import DataSpec
+from harness.reporting.formatting import p_value
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from harness.text import brief, command_line, count, did_you_mean
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from harness.analysis.leaderboard import BenchAnalysis
     from impls.contract import Recipe, Seq2SeqModel
 
+PRINTED: Any = {"index": False, "float_format": "{:.3f}".format, "formatters": {"p": p_value}, "na_rep": "–"}
 COLUMNS = {
     "run": "the run's id",
     "name": "a short name: what differs from most runs, and the seed",
@@ -200,6 +202,8 @@ class Runs:
     def compare(self, first: str, second: str, *, allow: Sequence[str] = ()) -> RunComparison:
         """Compare two variants or runs, among these runs. A warning says which rows a name of several stands for.
 
+        Intervals and p-values are those of a report of these runs, which compares all rows of the table.
+
         Args:
             first: A variant, the id of a run or the beginning of ids; see `compare --help`.
             second: What to compare with it.
@@ -212,7 +216,10 @@ class Runs:
 
         sides = selection.find([first, second], self.results, complain=warnings.warn, records=self.records)
         allowed = comparability.check(sides, allow, complain=warnings.warn)
-        return RunComparison(comparison.compare(sides, allowed, None, examples=0, with_text=False))
+        table_rows = comparison.other_rows(sides, self.results, self.records)
+        return RunComparison(
+            comparison.compare(sides, allowed, None, examples=0, with_text=False, table_rows=table_rows)
+        )
 
     def report(self, folder: str | Path) -> Path:
         """Write the report of these runs, with pages, plots and CSV files, and return the path of index.html.
@@ -272,11 +279,11 @@ class RunComparison:
 
     def __repr__(self) -> str:
         remarks = "\n".join(self.comparison.remarks)
-        return f"{self.to_pandas().to_string(index=False, float_format='{:.3f}'.format, na_rep='–')}\n{remarks}"
+        return f"{self.to_pandas().to_string(**PRINTED)}\n{remarks}"
 
     def _repr_html_(self) -> str:
         remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.comparison.remarks)
-        return str(self.to_pandas().to_html(index=False, float_format="{:.3f}".format, na_rep="–")) + remarks
+        return str(self.to_pandas().to_html(**PRINTED)) + remarks
 
 
 def _values(record: RunRecord) -> dict[str, Any]:

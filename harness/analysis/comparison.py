@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from harness.analysis.metric_registry import COMPARISON, MAIN, Metric
 from harness.analysis.selection import Run, Side
 from harness.analysis.sentence_comparison import Ngram, Sentence, SubsetScores
 from harness.storage import run_store
+from harness.storage.records import RunRecord
 
 RANKED_BY = ("chrf", "bleu_sacre")
 """The scores that may rank sentences; the first one with statistics of every run does."""
@@ -157,16 +158,16 @@ def compare(
     )
 
 
-def other_rows(sides: tuple[Side, ...], results: Path) -> tuple[Side, ...]:
+def other_rows(sides: tuple[Side, ...], results: Path, records: Iterable[RunRecord]) -> tuple[Side, ...]:
     """Return the other rows of the report's table that has all sides as rows, so that both correct for the same tests.
 
-    Returns an empty tuple if no table of `results` has all sides, or its runs are not comparable, or the report does
-    not compare so many rows.
+    Returns an empty tuple if no table of `records`, those of the folder `results`, has all sides, or its runs are not
+    comparable, or the report does not compare so many rows.
     """
     folders_of_sides = [{run.folder.resolve() for run in side.runs} for side in sides]
     if not all(folder.parent == results.resolve() for folders in folders_of_sides for folder in folders):
         return ()
-    for table in groups(run_store.records(results, complain=lambda line: None)):
+    for table in groups(records):
         rows = [
             Side(
                 f"row {number}",

@@ -83,13 +83,14 @@ def command(arguments: argparse.Namespace) -> int:
     conditions = [fail_on.read(text) for text in arguments.fail_on]
     sides = selection.find(arguments.sides, arguments.results, complain=warn)
     allowed = comparability.check(sides, arguments.allow, complain=warn)
+    records = run_store.records(arguments.results, complain=lambda line: None)
     result = comparison.compare(
         sides,
         allowed,
         _corpus(sides),
         examples=arguments.examples,
         with_text=not arguments.without_corpus_text,
-        table_rows=comparison.other_rows(sides, arguments.results),
+        table_rows=comparison.other_rows(sides, arguments.results, records),
     )
     failures = [f"check: {line}" for line in _failures(sides, same_test=not allowed)]
     result = replace(result, remarks=(*failures, *result.remarks))

@@ -113,6 +113,23 @@ def test_compare_looks_among_filtered_runs_only() -> None:
         runs.filter(budget="source").compare("learned_positions", "paper")
 
 
+def test_compare_gives_the_intervals_and_p_values_of_the_report() -> None:
+    runs = harness.load(PUBLISHED).filter(budget="controlled")
+    compared = runs.compare("learned_positions", "paper")
+    row: Any = compared.to_pandas().set_index("metric").loc["sacreBLEU"]
+    comparisons = runs.analysis.tables[0].leaderboards["bleu_sacre"].comparisons
+    reported = comparisons.between("paper", "learned_positions")
+    assert (row["difference"], row["low"], row["high"]) == pytest.approx((reported.mean, reported.low, reported.high))
+    assert row["p"] == pytest.approx(reported.p_holm)
+    only_two = runs.filter(variant=["learned_positions", "paper"]).compare("learned_positions", "paper").to_pandas()
+    assert only_two.set_index("metric").loc["sacreBLEU", "high"] != row["high"]
+
+
+def test_compare_prints_small_p_values_as_a_bound() -> None:
+    runs = harness.load(PUBLISHED).filter(budget="controlled")
+    assert "<0.001" in repr(runs.compare("bahdanau_gru", "paper"))
+
+
 def test_compare_gives_differences_with_intervals(ablation: api.Runs) -> None:
     one, other = (f"learned_positions@positions={name},embedding_init=width" for name in ("learned", "sinusoidal"))
     compared = ablation.compare(one, other, allow=["recipe"])

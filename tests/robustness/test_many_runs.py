@@ -164,7 +164,7 @@ def test_compare_keeps_the_files_of_its_sides(tmp_path: Path, monkeypatch: pytes
     variants = ("learned_positions", "paper", "sinusoidal_handmade", "conv_ffn", "torch_reference", "plain")
     folder(tmp_path, variants, seeds=3, count=12)
     sides = selection.find(variants[:2], tmp_path, complain=pytest.fail)
-    others = comparison.other_rows(sides, tmp_path)
+    others = comparison.other_rows(sides, tmp_path, run_store.records(tmp_path))
     assert len(others) == 4
     alive = Alive(monkeypatch, "load_sentences")
     result = comparison.compare(sides, (), None, examples=1, table_rows=others)
@@ -272,9 +272,9 @@ def test_compare_in_a_table_of_too_many_rows_tests_its_sides(tmp_path: Path, mon
     variants = ("learned_positions", "paper", "conv_ffn")
     folder(tmp_path, variants, seeds=3, count=12)
     sides = selection.find(variants[:2], tmp_path, complain=pytest.fail)
-    assert len(comparison.other_rows(sides, tmp_path)) == 1
+    assert len(comparison.other_rows(sides, tmp_path, run_store.records(tmp_path))) == 1
     monkeypatch.setattr(statistics, "MOST_ROWS", 2)
-    assert comparison.other_rows(sides, tmp_path) == ()
+    assert comparison.other_rows(sides, tmp_path, run_store.records(tmp_path)) == ()
     main = comparison.compare(sides, (), None, examples=0).metric("bleu_sacre")
     assert main is not None
     assert main.difference("B", "A") is not None

@@ -104,7 +104,7 @@ def test_compare_two_rows_of_a_table_concludes_what_the_report_concludes(
     table_of_four: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sides = selection.find((FIRST, SECOND), table_of_four, complain=pytest.fail)
-    table_rows = comparison.other_rows(sides, table_of_four)
+    table_rows = comparison.other_rows(sides, table_of_four, run_store.records(table_of_four))
     assert [row.label for row in table_rows] == ["paper", "torch_reference"]
     metric = compare(sides, (), None, examples=0, table_rows=table_rows).metric("bleu_sacre")
     assert metric is not None
