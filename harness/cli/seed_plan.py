@@ -105,7 +105,7 @@ def report(goal: Goal, specs: Sequence[RunSpec], arguments: argparse.Namespace) 
 
 
 def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotRuns:
-    """Return the noise of finished runs of the plan, otherwise of published runs."""
+    """Return the noise of finished runs of the plan, otherwise of published ones, if possible of the same size."""
     from harness.analysis.evidence import stored_sentences
     from harness.analysis.power import estimate_noise
 
@@ -127,7 +127,12 @@ def _pilot_runs(single: Sequence[RunSpec], metric: str, results: Path) -> PilotR
             f"--plan: no two seeds of one row in {results} or among the published runs show the noise of {metric}: "
             f"run a pilot first, such as: {results_folders.command_on(results, 'bench --seed 0-2')}"
         )
-    return max(published, key=lambda runs: runs.estimate.noise.degrees)
+
+    def fit(runs: PilotRuns) -> tuple[bool, float]:
+        of_plan = any(replace(record.spec, seed=0).id in ids for record in runs.records)
+        return of_plan, runs.estimate.noise.degrees
+
+    return max(published, key=fit)
 
 
 def _time(single: Sequence[RunSpec], records: Sequence[RunRecord], seeds: int, arguments: argparse.Namespace) -> str:
@@ -159,8 +164,8 @@ def _assumptions(runs: PilotRuns, metric_name: str) -> list[str]:
     deviation = float(scale.shown(math.sqrt(estimate.noise.run_variance), middle))
     lines = [
         f"Noise: from {runs.source}: {estimate.title}, {count(estimate.rows, 'row')} over {estimate.seeds} seeds; "
-        f"a run's standard deviation over seeds is {deviation:.{digits}f} at {estimate.level:.{digits}f}, "
-        f"with {estimate.noise.degrees:.0f} degrees of freedom."
+        f"the standard deviation of a run over seeds{' beside the other rows of its seed' if estimate.paired else ''} "
+        f"is {deviation:.{digits}f} at {estimate.level:.{digits}f}, with {estimate.noise.degrees:.0f} degrees of freedom."
     ]
     if not estimate.paired:
         lines.append("There is one row, so variance shared by paired seeds is not removed: pairs may need fewer seeds.")

@@ -53,10 +53,12 @@ def test_every_option_has_help_with_its_default(command: argparse.ArgumentParser
 
 @pytest.mark.usefixtures("empty_folder")
 @pytest.mark.parametrize("name", commands())
-def test_help_of_every_command_has_three_examples_that_parse(name: str) -> None:
+def test_help_of_every_command_with_options_has_three_examples_that_parse(name: str) -> None:
     Path("dropout.toml").write_text("epochs = 1", encoding="utf-8")
-    examples = re.findall(r"^  python -m harness (.*)$", commands()[name].format_help(), re.MULTILINE)
-    assert len(set(examples)) >= 3
+    command = commands()[name]
+    examples = re.findall(r"^  python -m harness (.*)$", command.format_help(), re.MULTILINE)
+    has_options = any(action.option_strings and action.dest != "help" for action in command._actions)
+    assert len(set(examples)) >= (3 if has_options else 1)
     for example in examples:
         assert shlex.split(example)[0] == name
         parser().parse_args(shlex.split(example))
