@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="epochs of the pilots of --tune-rate (default a third of --epochs, rounded up)",
     )
     sweep.add_options(parser)
-    options.add_runs(parser)
+    options.add_runs(parser, many=True)
 
 
 def _field(text: str) -> str:

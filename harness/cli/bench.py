@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "80 %% probability, and how long they take, based on the noise of existing or published runs",
     )
     sweep.add_options(parser)
-    options.add_runs(parser, repeatable=("framework",))
+    options.add_runs(parser, many=True, repeatable=("framework",))
 
 
 def command(arguments: argparse.Namespace) -> int:

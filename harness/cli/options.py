@@ -193,27 +193,21 @@ def check_backend(framework: str | None, backend: str | None) -> None:
         raise ValueError(f"--backend {backend} requires --framework keras")
 
 
-def add_runs(parser: argparse.ArgumentParser, *, repeatable: Container[str] = ()) -> None:
-    """Add the options that change runs; those of `add_framework` may be repeatable."""
+def add_runs(parser: argparse.ArgumentParser, *, many: bool = False, repeatable: Container[str] = ()) -> None:
+    """Add the options that change runs; `many` are set at once, and those of `add_framework` may be repeatable."""
     group = parser.add_argument_group("runs")
     group.add_argument("--epochs", type=positive, help="passes over the training data (default: the suite's)")
     group.add_argument(
         "--updates", type=positive, metavar="N", help="stop training after N updates (default: all epochs)"
     )
-    add_models(group, repeatable=repeatable)
+    add_models(group, many=many, repeatable=repeatable)
 
 
-def add_models(group: Any, *, repeatable: Container[str] = ()) -> None:
+def add_models(group: Any, *, many: bool = False, repeatable: Container[str] = ()) -> None:
     """Add the options that change models."""
-    group.add_argument(
-        "--threads",
-        type=positive,
-        help="CPU threads per run (default 1 in bench and ablate, otherwise 2)",
-    )
-    group.add_argument(
-        "--device",
-        help="cpu, cuda, or another device of the framework (default cpu; in bench and ablate a GPU if there is one)",
-    )
+    group.add_argument("--threads", type=positive, help=f"CPU threads per run (default {1 if many else 2})")
+    device = "a GPU if there is one, otherwise cpu" if many else "cpu"
+    group.add_argument("--device", help=f"cpu, cuda, or another device of the framework (default {device})")
     group.add_argument(
         "--precision", choices=typing.get_args(specs.Precision), help="number format of training (default float32)"
     )
@@ -234,8 +228,9 @@ def add_models(group: Any, *, repeatable: Container[str] = ()) -> None:
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="change any setting, such as recipe.dropout=0.3, or paper:recipe.dropout=0.3 for the runs of one variant; "
-        "repeatable; `settings` lists all of them (default: none)",
+        help="change any setting, such as recipe.dropout=0.3"
+        f"{', or paper:recipe.dropout=0.3 for the runs of one variant' if many else ''}; repeatable; "
+        "`settings` lists all of them (default: none)",
     )
 
 

@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--spec",
         choices=["-"],
-        help="read the run as JSON from standard input and write events as JSON (default: use the options)",
+        help=argparse.SUPPRESS,  # how other processes start a run: JSON on standard input, events on standard output
     )
     options.add_checkpoints(parser)
     log_options.add_options(parser)

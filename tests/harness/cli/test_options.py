@@ -47,7 +47,7 @@ def test_every_option_has_help_with_its_default(command: argparse.ArgumentParser
         text = formatter._get_help_string(action)
         assert text, action
         assert not text.startswith("("), f"{action}: only a default"
-        if action.option_strings and not action.required and action.dest != "help":
+        if action.option_strings and not action.required and action.dest != "help" and text != argparse.SUPPRESS:
             assert "default" in text, f"{action.option_strings}: {text}"
 
 
