@@ -90,8 +90,7 @@ def _caveat(judged: TableAnalysis, tables: int) -> str:
         reason, *further = judged.table.departures
         more = f" and {count(len(further), 'more reason')}" if further else ""
         parts.append(f"not comparable with published figures: {reason}{more}")
-    text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts)
 
 
 def _still_improving(table: RunTable) -> str:
@@ -106,8 +105,8 @@ def _still_improving(table: RunTable) -> str:
         return ""
     largest = f"{100 * max(falls.values()):.0f} %"
     return (
-        f"not converged, so longer training may change the order: in the last epoch the validation loss of "
-        f"{_names(list(falls))} fell by {'up to ' * (len(falls) > 1)}{largest}"
+        f"longer training may change the order: in the last epoch the validation loss of {_names(list(falls))} "
+        f"still fell by {'up to ' * (len(falls) > 1)}{largest}"
     )
 
 

@@ -168,6 +168,12 @@ def _visible_notes(judged: TableAnalysis) -> list[str]:
     rows, notes = judged.table.rows, []
     if any(len(board.ranking) > 1 for board in judged.leaderboards.values()):
         notes.append(f"Beside the best of each column: {SYMBOLS}")
+    board = judged.main
+    if board is not None and board.seeds >= LEAST_SEEDS and board.comparisons.detectable is not None:
+        smallest = f"{board.comparisons.detectable:.{board.metric.digits}f} {board.metric.title}"
+        notes.append(
+            f"{board.seeds} seeds find a true difference of {smallest} in 80 % of cases; they often miss smaller ones."
+        )
     if len(rows) > statistics.MOST_ROWS:
         notes.append(
             f"Pairs of these {len(rows)} rows are not tested, which a report does for at most {statistics.MOST_ROWS}. "
@@ -175,7 +181,6 @@ def _visible_notes(judged: TableAnalysis) -> list[str]:
         )
     if judged.table.other_vocabulary:
         notes.append(f"{OTHER_VOCABULARY} the vocabulary differs from that of most rows: not comparable.")
-    notes += _hidden_speeds(judged)
     incomplete = _incomplete_runs(judged)
     return notes + ([f"Did not complete: {'; '.join(incomplete)}."] if incomplete else [])
 
@@ -188,6 +193,7 @@ def _notes(judged: TableAnalysis) -> list[str]:
     if boards and boards[0].seeds >= LEAST_SEEDS:
         notes.append("A rank lies between the significantly better and the significantly worse variants.")
         notes += [line for board in boards for line in board.notes]
+    notes += _hidden_speeds(judged)
     if any(len(row.counted) > 2 for row in judged.table.rows):
         notes.append("Ranges are 95 % intervals.")
     return notes

@@ -12,7 +12,7 @@ from record_factory import record, runs, with_digests
 
 from harness.analysis.leaderboard import analyse_bench
 from harness.reporting import bench_report, leaderboard_table
-from harness.reporting.document import Cell, Figure, Table, Text, find
+from harness.reporting.document import Cell, Figure, Items, Table, Text, find
 from harness.storage.records import RunRecord
 
 
@@ -83,7 +83,9 @@ def on_machine(run: RunRecord, processor: str) -> RunRecord:
 
 
 def texts(records: Sequence[RunRecord]) -> list[str]:
-    return [block.text for block in find(bench_report.document(records, method=QUICK).blocks, Text)]
+    blocks = bench_report.document(records, method=QUICK).blocks
+    notes = [line for items in find(blocks, Items) for line in items.lines]
+    return [*(block.text for block in find(blocks, Text)), *notes]
 
 
 def test_speeds_are_compared_on_one_kind_of_machine_only() -> None:
