@@ -15,6 +15,7 @@ import numpy as np
 import published_pages
 import pytest
 import readme_results
+import scipy.stats
 from places import ROOT
 
 from harness.cli import ablate, bench, run
@@ -27,12 +28,13 @@ from impls.recipes import TRAININGS
 
 PUBLISHED, REPORTS = ROOT / published_pages.RESULTS, ROOT / published_pages.REPORTS
 RESULTS_PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-ABLATION, TYING, CAPTIONS = (
-    ROOT / folder for folder in (published_pages.ABLATION, published_pages.TYING, published_pages.CAPTIONS)
+ABLATION, TYING, LAYERS, CAPTIONS = (
+    ROOT / getattr(published_pages, name) for name in ("ABLATION", "TYING", "LAYERS", "CAPTIONS")
 )
 FOLDERS = {ROOT / folder: run_store.records(ROOT / folder) for folder in published_pages.COMMANDS}
 RECORDS = FOLDERS[PUBLISHED]
 SPEED = sorted(PUBLISHED.glob("speed-*.json"))
+ONE_BY_ONE = ("learned_positions/torch", "plain", "torch_reference/torch", "ctranslate2")
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -163,9 +165,10 @@ def test_results_page_repeats_the_speed_document() -> None:
         (pair.baseline, pair.what): pair.ratio.median for pair in document.comparisons if pair.subject == ours.name
     }
     expected += [f"{ratio:.2f}" for (_, measure), ratio in ratios.items() if measure == "training"]
-    expected += [f"{ratios['plain', 'greedy']:.0f}"]
+    single = {name: {way.name: way for way in document.subject(name).decoding} for name in ONE_BY_ONE}
+    expected += [f"{ways['single_greedy'].thousand_seconds:.0f} s" for ways in single.values()]
     expected += [f"{ratios['marian', way]:.1f}" for way in ("greedy", "beam")]
-    expected += [f"{1 / ratios['ctranslate2', way]:.1f}" for way in ("greedy", "beam", "single_greedy")]
+    expected += [f"{1 / ratios['ctranslate2', way]:.1f}" for way in ("greedy", "beam")]
     numbers = re.findall(r"\d[\d.]*(?: ms| s| %)?", RESULTS_PAGE.split("## How fast")[1])
     assert not [number for number in expected if number not in numbers]
 
@@ -196,6 +199,21 @@ def test_results_page_repeats_the_controlled_comparison() -> None:
     assert "differs from it by −0.51 (−1.72 to +0.71; p 1.00)" in text
     assert "−3.62 (−4.98 to −2.26; p < 0.001) from `learned_positions`" in text
     assert "−1.20 (−2.45 to +0.05; p 0.24)" in text
+    assert_noise_of_the_gru(text, controlled)
+
+
+def assert_noise_of_the_gru(text: str, controlled: list[RunRecord]) -> None:
+    """Assert that the page has the deviations over seeds, and the interval that one pair gives without other rows."""
+    scores: dict[str, list[float]] = {}
+    for record in sorted(controlled, key=lambda record: record.spec.seed):
+        scores.setdefault(record.spec.variant, []).append(record.scores["bleu_sacre"] or math.nan)
+    deviation = {variant: np.std(values, ddof=1) for variant, values in scores.items()}
+    gru = deviation.pop("bahdanau_gru")
+    mean = np.sqrt(np.mean(np.square(list(deviation.values()))))
+    assert f"over seeds is {gru:.1f} BLEU and that of the other rows {mean:.1f} on average" in text
+    differences = np.subtract(scores["bahdanau_gru"], scores["learned_positions"])
+    low, high = scipy.stats.t.interval(0.95, 2, differences.mean(), scipy.stats.sem(differences))
+    assert f"that from `learned_positions` is −{-low:.2f} to +{high:.2f}" in text
 
 
 def test_comparison_counts_significant_metrics_among_those_tested(capsys: pytest.CaptureFixture[str]) -> None:
