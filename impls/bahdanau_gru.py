@@ -8,7 +8,7 @@ Source: bentrevett's pytorch-seq2seq tutorial, part 3, after Bahdanau, Cho and B
 Departures: hidden states and attention never see padding, in the backward direction either (the tutorial adds that in
 its part 4); the teacher-forcing mask comes from (seed, update), so every framework has the same one.
 What to expect on Multi30k, German to English: 20.5 million parameters, half of them in the output layer, and fewer BLEU
-than the Transformers. The tutorial's test perplexity, near 24, is measured without teacher forcing and does not compare.
+than the Transformers. The tutorial's perplexity, near 24, is measured without teacher forcing and does not compare.
 """
 
 from __future__ import annotations
