@@ -231,13 +231,13 @@ def _moderation(sample: Sample) -> str:
         return f"Each comparison estimates its own variance over seeds, with {n - 1} degrees of freedom."
     if np.isinf(prior.degrees):
         return (
-            f"The variances over seeds of these {rows} rows are compatible, so that all comparisons share one, with "
-            f"{prior.most_degrees} degrees of freedom (empirical Bayes); one that does not fit keeps its own."
+            f"The variances over seeds of these {rows} rows are compatible, so all comparisons share one estimate with "
+            f"{prior.most_degrees} degrees of freedom (empirical Bayes); a comparison that does not fit keeps its own."
         )
     return (
-        f"The variances over seeds of these {rows} rows differ by more than chance, so that each comparison's own, "
-        f"with {n - 1} degrees of freedom, is moderated by a common one that counts {float(prior.degrees):.1f} "
-        "(empirical Bayes); one that does not fit keeps its own."
+        f"The variance of each comparison over seeds has {n - 1} degrees of freedom and is shrunk towards that of all "
+        f"{rows} rows, which counts {float(prior.degrees):.1f} (empirical Bayes); one that does not fit keeps its own. "
+        "These variances differ by more than chance, so intervals with a noisy row may be too narrow."
     )
 
 

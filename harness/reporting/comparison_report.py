@@ -187,7 +187,7 @@ def _power(metrics: Sequence[MetricComparison], letter: str, base: str) -> list[
     amount = conclusions.count(Conclusion.BETTER) + conclusions.count(Conclusion.WORSE)
     tested = len(conclusions) - conclusions.count(Conclusion.NOT_TESTED)
     notes = [
-        f"{amount} of {tested} metrics differ significantly; without a true difference each would in 1 of 20 cases."
+        f"{amount} of {tested} metrics differ significantly. They are correlated, so they hardly confirm each other."
     ]
     main = next((metric for metric, _ in pairs if metric.definition.name == MAIN), pairs[0][0])
     if main.table is not None and main.table.detectable is not None:
