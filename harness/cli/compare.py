@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.analysis.comparison import Comparison, ReferenceCorpus
     from harness.analysis.selection import Side
 
-Format = Literal["text", "markdown", "csv", "json", "latex"]
+Format = Literal["text", "markdown", "json", "latex"]
 SHOWN_EXAMPLES = 5
 SIDES = """\
 A side is a variant (all its runs in --results, one per seed), the id of a run or the beginning of ids, or the path of
@@ -130,8 +130,8 @@ def _failures(sides: Sequence[Side], *, same_test: bool) -> list[str]:
 def _render(comparison: Comparison, form: Format) -> str:
     from harness.reporting import comparison_data, comparison_report, render_latex, render_markdown, render_text
 
-    if form in ("csv", "json"):
-        return comparison_data.to_csv(comparison) if form == "csv" else comparison_data.to_json(comparison)
+    if form == "json":
+        return comparison_data.to_json(comparison)
     renderers = {"text": render_text.blocks, "markdown": render_markdown.blocks, "latex": render_latex.blocks}
     return renderers[form](comparison_report.document(comparison))
 

@@ -114,6 +114,13 @@ def test_plan_without_a_pilot_names_the_command_for_one(tmp_path: Path, refused:
     refused(line, "run a pilot first, such as: python -m harness bench --seed 0-2")
 
 
+@pytest.mark.parametrize("folder", [seed_plan.PUBLISHED, seed_plan.PUBLISHED / "ablation"], ids=lambda path: path.name)
+def test_plan_uses_the_published_runs_of_its_own_size(folder: Path) -> None:
+    """The ablation has more runs, but smaller ones."""
+    single = [replace(run.spec, seed=0) for run in run_store.records(folder) if run.spec.budget == "controlled"]
+    assert seed_plan._pilot_runs(single, "bleu_sacre", Path("no such folder")).source.endswith(f" {folder}")
+
+
 def test_plan_uses_published_runs_by_default() -> None:
     single = [record("learned_positions", 0).spec]
     runs = seed_plan._pilot_runs(single, "bleu_sacre", Path("no such folder"))
