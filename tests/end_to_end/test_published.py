@@ -24,7 +24,7 @@ from harness.speed import speed_document
 from harness.storage import run_store
 from harness.storage.records import RunRecord
 from impls.contract import TransformerRecipe
-from impls.recipes import TRAININGS
+from impls.recipes import LEARNED_POSITIONS, TRAININGS
 
 PUBLISHED, REPORTS = ROOT / published_pages.RESULTS, ROOT / published_pages.REPORTS
 RESULTS_PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
@@ -242,6 +242,28 @@ def test_results_page_repeats_the_ablation() -> None:
     page = re.sub(r" (▲|▼|&#126;|\?)", "", (REPORTS / "ablation" / "index.md").read_text(encoding="utf-8"))
     effects = re.findall(r"[+−]?\d\.\d+ \([^)]+ to [^)]+\)", " ".join(section.split()))
     assert len(effects) == 8
+    assert not [effect for effect in effects if effect not in page]
+
+
+def test_results_page_repeats_the_ablation_of_layers() -> None:
+    levels: dict[str, list[RunRecord]] = {}
+    for record in FOLDERS[LAYERS]:
+        recipe = record.spec.recipe
+        assert isinstance(recipe, TransformerRecipe)
+        changed = [
+            f"{name}={getattr(recipe, name)}"
+            for name in ("norm_order", "norm", "ffn", "activation")
+            if getattr(recipe, name) != getattr(LEARNED_POSITIONS, name)
+        ]
+        levels.setdefault(changed[0] if changed else "base", []).append(record)
+    assert {len(records) for records in levels.values()} == {5}
+    section = RESULTS_PAGE.split("## Norms, activations and feed-forward")[1].split("## ")[0]
+    for level, records in levels.items():
+        loss, bleu = lowest_loss_and_bleu(records)
+        assert f"| `{level}` | {loss} | {bleu} |" in section
+    page = re.sub(r" (▲|▼|&#126;|\?)", "", (REPORTS / "layers" / "ablation" / "index.md").read_text(encoding="utf-8"))
+    effects = re.findall(r"[+−]?\d\.\d+ \([^)]+ to [^)]+\)", section)
+    assert len(effects) == 2 * (len(levels) - 1)
     assert not [effect for effect in effects if effect not in page]
 
 
