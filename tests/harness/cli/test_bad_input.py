@@ -49,6 +49,7 @@ BAD = {
     "bench --set recipe.width=129": "heads=8: expected a divisor of width=129",
     "bench --set training.peak_rate=inf": "training.peak_rate=inf: 'inf' does not fit: expected a finite number",
     "bench --corpus multi30k": "MULTI30K_DIR",
+    "ablate --field norm --suite full": "; or train the suite full on the built-in sentences with --corpus captions",
     "bench --suite standard": "; or train the suite standard on the built-in sentences with --corpus captions",
     "bench --corpus captions --tokenizer whitespace --framework tensroflow": "'tensroflow' is not one of torch, keras",
     "bench --corpus captions --tokenizer whitespace --variant paper --set recipe.tying=all": "tying='all'",
