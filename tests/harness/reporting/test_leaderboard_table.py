@@ -162,3 +162,13 @@ def test_perplexities_over_another_vocabulary_keep_their_interval_and_do_not_com
     assert all(re.search(r"\d to \d", str(cell)) for cell in cells.values())
     ranked = [str(row[0]) for row in table.rows]
     assert ranked == ["learned_positions (rank 1)", "conv_ffn (rank 2)", "paper"]
+
+
+@pytest.mark.parametrize(("seeds", "stated"), [(2, False), (3, True)])
+def test_detectable_difference_is_stated_if_there_is_an_interval_over_seeds(seeds: int, stated: bool) -> None:
+    values = {"learned_positions": (30.1, 30.4, 30.2)[:seeds], "paper": (31.2, 31.0, 31.3)[:seeds]}
+    notes = [text for text in texts(scored(values, "bleu_sacre")) if "find a true difference of" in text]
+    assert len(notes) == stated
+    assert all(
+        re.match(r"3 seeds find a true difference of \d+\.\d\d sacreBLEU in 80 % of cases", note) for note in notes
+    )
