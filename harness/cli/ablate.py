@@ -157,7 +157,7 @@ def _plan(arguments: argparse.Namespace) -> AblationPlan:
                 cells.update({cell.id: cell for cell in ablation_grids.cells(grid, spec)})
         return list(cells.values())
 
-    specs = options.available(arguments, build, long_suite=arguments.suite if arguments.suite != "quick" else None)
+    specs = options.available(arguments, build, suite=arguments.suite)
     pilots = {
         rate_tuning.cell_key(spec): rate_tuning.pilots(spec, arguments.tune_rate, arguments.pilot_epochs)
         for spec in (specs if arguments.tune_rate else ())

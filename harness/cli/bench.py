@@ -86,7 +86,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Suite, list[RunSpec]]:
         )
         return list({spec.id: spec for spec in specs}.values())
 
-    specs = options.available(arguments, build, long_suite=arguments.suite if arguments.suite != "quick" else None)
+    specs = options.available(arguments, build, suite=arguments.suite)
     sweep.prepare(specs, arguments.engine)
     return suite, specs
 

@@ -265,12 +265,12 @@ def data_spec(arguments: argparse.Namespace) -> DataSpec:
 
 
 def available(
-    arguments: argparse.Namespace, build: Callable[[DataSpec], list[RunSpec]], *, long_suite: str | None = None
+    arguments: argparse.Namespace, build: Callable[[DataSpec], list[RunSpec]], *, suite: str | None = None
 ) -> list[RunSpec]:
     """Return the runs that `build` creates for the corpus that the options name, or for the built-in captions.
 
-    The captions replace Multi30k if it is not available and the options name neither it nor a `long_suite`. A printed
-    line and a note in the records say so.
+    The captions replace Multi30k if it is not available and the options name neither it nor a longer `suite` than quick.
+    A printed line and a note in the records say so.
 
     Raises:
         ValueError: The corpus that `--corpus` names, or that a long suite needs, is not available.
@@ -284,8 +284,8 @@ def available(
         return runs
     if arguments.corpus is not None:
         raise ValueError(reason)
-    if long_suite is not None:  # hours of training on a corpus that nobody asked for
-        raise ValueError(f"{reason}; or train the suite {long_suite} on the built-in sentences with --corpus captions")
+    if suite not in (None, "quick"):  # hours of training on a corpus that nobody asked for
+        raise ValueError(f"{reason}; or train the suite {suite} on the built-in sentences with --corpus captions")
     say(f"Multi30k is not available: {reason}")
     say("Using the built-in corpus `captions` instead: results are for captions, not for Multi30k.")
     arguments.note = f"{getattr(arguments, 'note', '')} Multi30k was not available: {reason}".strip()
