@@ -269,8 +269,8 @@ def available(
 ) -> list[RunSpec]:
     """Return the runs that `build` creates for the corpus that the options name, or for the built-in captions.
 
-    The captions replace Multi30k if it is not available and the options name neither it nor a longer `suite` than quick.
-    A printed line and a note in the records say so.
+    The captions replace Multi30k if it is not available, unless the options name it or a longer `suite` than quick. A
+    printed line and a note in the records say so.
 
     Raises:
         ValueError: The corpus that `--corpus` names, or that a long suite needs, is not available.
