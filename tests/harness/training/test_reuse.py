@@ -84,7 +84,7 @@ def test_changed_files_are_refused_by_every_training_command(
     run_store.save_record(results, replace(record, id=planned.id, spec=planned))
     path_of(record, "test_source").write_text("ein Satz\n" * 64, encoding="utf-8")
 
-    def plan(*_: object) -> list[RunSpec]:
+    def plan(*_: object, **__: object) -> list[RunSpec]:
         return [planned]
 
     monkeypatch.setattr("harness.cli.options.available", plan)
