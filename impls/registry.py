@@ -230,11 +230,15 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class BaselineEntry:
-    """The builder of a baseline ("module:name"), the packages it needs and the extras that install them."""
+    """The builder of a baseline ("module:name"), the packages it needs and the extras that install them.
+
+    `compute_type` is a number format of CTranslate2 that some machines do not support.
+    """
 
     builder: str
     packages: tuple[str, ...]
     extras: str
+    compute_type: str = ""
 
 
 BASELINES: dict[str, BaselineEntry] = {
@@ -242,6 +246,10 @@ BASELINES: dict[str, BaselineEntry] = {
     "nn_transformer": BaselineEntry("impls.baselines.torch_nn:build", ("torch",), "torch"),
     "marian": BaselineEntry("impls.baselines.marian:build", ("torch", "transformers"), "torch,baselines"),
     "ctranslate2": BaselineEntry("impls.baselines.ctranslate2:build", ("ctranslate2",), "baselines"),
+    "ctranslate2_bfloat16": BaselineEntry(
+        "impls.baselines.ctranslate2:build_bfloat16", ("ctranslate2",), "baselines", "bfloat16"
+    ),
+    "ctranslate2_int8": BaselineEntry("impls.baselines.ctranslate2:build_int8", ("ctranslate2",), "baselines", "int8"),
 }
 
 
@@ -250,8 +258,8 @@ def baseline_names() -> tuple[str, ...]:
     return tuple(BASELINES)
 
 
-def missing_baseline(name: str) -> str:
-    """Return which package of a baseline is not installed and how to install it; empty if nothing is missing.
+def missing_baseline(name: str, device: str = "cpu") -> str:
+    """Return what a baseline lacks on this machine and, for a package, how to install it; empty if nothing is missing.
 
     Raises:
         ValueError: There is no such baseline; the message has the nearest name.
@@ -262,6 +270,14 @@ def missing_baseline(name: str) -> str:
     for package in BASELINES[name].packages:
         if importlib.util.find_spec(package) is None:
             return f"{package!r} is not installed: python -m pip install '.[{BASELINES[name].extras}]'"
+    compute_type = BASELINES[name].compute_type
+    if compute_type:
+        try:
+            supported = load("ctranslate2:get_supported_compute_types")(device)
+        except (RuntimeError, ValueError) as error:
+            return f"device {device!r} is not available: {str(error).splitlines()[0]}"
+        if compute_type not in supported:
+            return f"CTranslate2 has no {compute_type} on this {device} (it has {', '.join(sorted(supported))})"
     return ""
 
 
@@ -284,7 +300,7 @@ def build_baseline(
         ValueError: There is no such baseline, its package is not installed, the weights do not fit, or the baseline
             does not implement a field of the recipe.
     """
-    reason = missing_baseline(name)
+    reason = missing_baseline(name, device)
     if reason:
         raise ValueError(reason)
     build = load(BASELINES[name].builder)

@@ -238,7 +238,7 @@ def _baselines(
     for name in _chosen_baselines(arguments):
         packages = registry.BASELINES[name].packages
         library = packages[-1]
-        reason = registry.missing_baseline(name)
+        reason = registry.missing_baseline(name, spec.device)
         if not reason and spec.precision != "float32":
             reason = f"it computes in float32, and this is {spec.precision}"
         if not reason and spec.matmul_precision != "highest" and "torch" not in packages:

@@ -1,7 +1,7 @@
-"""Baseline `ctranslate2`: weights of this repository, converted to CTranslate2 and decoded there in float32.
+"""Baselines `ctranslate2`, `ctranslate2_bfloat16` and `ctranslate2_int8`: our weights, converted and decoded there.
 
-The conversion uses the library's public specification of a Transformer. Greedy search must give the same tokens as
-`harness.evaluation.search.translate`.
+The conversion uses the library's public specification of a Transformer. In float32 greedy search must give the same
+tokens as `harness.evaluation.search.translate`; the other two round the weights, so some translations differ.
 
 Departures in beam search: finished hypotheses are ranked by log P(Y) / |Y| ** LENGTH_PENALTY, counting `<eos>`, where
 ours divides by ((5 + |Y|) / 6) ** LENGTH_PENALTY; an open hypothesis takes the slot of a finished one, where ours
@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import ctranslate2
@@ -40,24 +41,27 @@ CONVERTIBLE: dict[str, tuple[str, ...]] = {
 class CTranslate2:
     """A converted model in the library's translator."""
 
-    name = "ctranslate2"
-
     def __init__(
         self,
+        name: str,
         recipe: TransformerRecipe,
         spec: TransformerSpec,
         vocabularies: tuple[list[str], list[str]],
         device: str,
-        threads: int,
+        compute_type: str,
     ) -> None:
-        self.recipe = recipe
+        self.name, self.recipe = name, recipe
         self.source_vocabulary, self.target_vocabulary = vocabularies
         self.target_ids = {word: index for index, word in enumerate(self.target_vocabulary)}
         with tempfile.TemporaryDirectory(prefix="bakeoff-") as folder:
             spec.save(folder)
             try:
                 self.translator = ctranslate2.Translator(
-                    folder, device, compute_type="float32", inter_threads=1, intra_threads=threads
+                    folder,
+                    device,
+                    compute_type=compute_type,
+                    inter_threads=1,
+                    intra_threads=int(os.environ.get("OMP_NUM_THREADS") or 0),
                 )
             except (RuntimeError, ValueError) as error:
                 raise ValueError(unavailable(device, error)) from error
@@ -99,17 +103,21 @@ def build(
     training: Training,
     weights: Arrays,
     device: str = "cpu",
+    compute_type: str = "float32",
 ) -> CTranslate2:
     """Build the baseline, which is not trained; see `impls.registry.build_baseline`.
 
     OMP_NUM_THREADS sets the number of threads; otherwise it is the library's default.
     """
-    recipe = admit(
-        "baseline 'ctranslate2'", recipe, source_vocabulary_size, target_vocabulary_size, weights, CONVERTIBLE
-    )
+    name = "ctranslate2" if compute_type == "float32" else f"ctranslate2_{compute_type}"
+    recipe = admit(f"baseline {name!r}", recipe, source_vocabulary_size, target_vocabulary_size, weights, CONVERTIBLE)
     vocabularies = (_vocabulary(source_vocabulary_size), _vocabulary(target_vocabulary_size))
     spec = convert(recipe, weights, *vocabularies)
-    return CTranslate2(recipe, spec, vocabularies, device, int(os.environ.get("OMP_NUM_THREADS") or 0))
+    return CTranslate2(name, recipe, spec, vocabularies, device, compute_type)
+
+
+build_bfloat16 = partial(build, compute_type="bfloat16")
+build_int8 = partial(build, compute_type="int8")
 
 
 def export(

@@ -62,6 +62,8 @@ EXPRESSED = {
 
 TRAINABLE = pytest.mark.parametrize("name", ["plain", "nn_transformer", "marian"])
 ALL = pytest.mark.parametrize("name", registry.baseline_names())
+ROUNDED = ("ctranslate2_bfloat16", "ctranslate2_int8")
+EXACT = pytest.mark.parametrize("name", [name for name in registry.baseline_names() if name not in ROUNDED])
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +260,7 @@ def translated(
 
 
 @pytest.mark.parametrize("max_tokens", [20, 3])
-@ALL
+@EXACT
 def test_baseline_greedy_translations_equal_ours(name: str, max_tokens: int, trained: Trained) -> None:
     needs(name)
     expected = trained.ours(max_tokens=max_tokens)
@@ -269,8 +271,25 @@ def test_baseline_greedy_translations_equal_ours(name: str, max_tokens: int, tra
     assert translated(trained.baseline(name), trained.sources, max_tokens=max_tokens) == expected
 
 
+@pytest.mark.parametrize("name", ROUNDED)
+def test_rounded_ctranslate2_translations_mostly_equal_ours(name: str, trained: Trained) -> None:
+    needs(name)
+    baseline, expected = trained.baseline(name), trained.ours()
+    assert baseline.translator.compute_type.startswith(name.removeprefix("ctranslate2_"))
+    actual = translated(baseline, trained.sources)
+    assert 0.5 < np.mean([their == our for their, our in zip(actual, expected, strict=True)]) < 1
+
+
+def test_unsupported_compute_type_of_ctranslate2_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    monkeypatch.setattr(ctranslate2, "get_supported_compute_types", lambda device: {"int8", "float32"})
+    reason = registry.missing_baseline("ctranslate2_bfloat16")
+    assert reason == "CTranslate2 has no bfloat16 on this cpu (it has float32, int8)"
+    assert registry.missing_baseline("ctranslate2_int8") == ""
+
+
 @pytest.mark.parametrize("unknown", ["never", "allowed"])
-@ALL
+@EXACT
 def test_baseline_never_chooses_suppressed_tokens(name: str, unknown: Any, trained: Trained) -> None:
     needs(name)
     weights = trained.weights
