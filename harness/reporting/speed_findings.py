@@ -102,13 +102,19 @@ def _absolute(subject: TimedModel) -> str:
     return "No subject was trained or decoded; this report has only the measurements below."
 
 
-def undecided(ratio: Samples) -> bool:
-    """Return whether Student's 95 % interval of the mean log ratio contains 0; with one round it always does."""
+def interval(ratio: Samples) -> tuple[float, float]:
+    """Return Student's 95 % interval of the geometric mean of a ratio over rounds; with one round it is unbounded."""
     if len(ratio) < 2:
-        return True
+        return 0.0, math.inf
     logarithms = np.log(ratio.values)
-    error = logarithms.std(ddof=1) / math.sqrt(len(ratio))
-    return bool(abs(logarithms.mean()) <= student(len(ratio) - 1, 0.95) * error)
+    half = student(len(ratio) - 1, 0.95) * logarithms.std(ddof=1) / math.sqrt(len(ratio))
+    return float(np.exp(logarithms.mean() - half)), float(np.exp(logarithms.mean() + half))
+
+
+def undecided(ratio: Samples) -> bool:
+    """Return whether the 95 % interval contains 1."""
+    lower, upper = interval(ratio)
+    return lower <= 1 <= upper
 
 
 # Findings -------------------------------------------------------------------------------------------------------------
@@ -143,11 +149,14 @@ def _spread(samples: Samples, scale: float, unit: str) -> str:
 
 def _undistinguished(document: SpeedDocument, subject: TimedModel) -> str:
     ratios = [ratio for ratio in document.comparisons if ratio.subject == subject.name and undecided(ratio.ratio)]
-    parts = [
-        f"{short_line(ratio.baseline)}, {work_name(document, ratio.baseline, ratio.baseline_what)} "
-        f"({quartiles(ratio.ratio) if len(ratio.ratio) > 1 else 'one round'})"
-        for ratio in ratios
-    ]
+    parts = []
+    for ratio in ratios:
+        ours, theirs = ratio.what, ratio.baseline_what
+        work = work_name(document, ratio.baseline, theirs)
+        if ours != theirs:
+            work += f" against {work_name(document, subject.name, ours)}"
+        limits = " to ".join(map(significant_digits, interval(ratio.ratio))) if len(ratio.ratio) > 1 else "one round"
+        parts.append(f"{short_line(ratio.baseline)}, {work} ({limits})")
     return f"Not distinguishable, because the 95 % interval of the ratio contains 1: {listed(parts)}." if parts else ""
 
 

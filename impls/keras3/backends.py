@@ -68,7 +68,8 @@ class Backend:
         with torch.enable_grad():
             value, rest = function(leaves)
             gradients = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
-        return list(gradients), rest
+        # Attached to their graph, results that are kept would keep the weights of their update, too.
+        return list(gradients), keras.tree.map_structure(lambda tensor: tensor.detach(), rest)
 
     def compile(self, function: Callable[..., Any], *, donate: bool) -> Callable[..., Any]:
         """Return `function` without gradients; with `donate` it may reuse the memory of its first argument."""
