@@ -92,7 +92,7 @@ def _processes(record: RunRecord) -> Iterator[str]:
     """Yield faults of the first update, of compilations and of resumptions."""
     first = record.speed.get("first_update_seconds", 0.0)
     yield from _outside("first_update_seconds", first, 0, record.curve[0].training_seconds, "epoch 1")
-    if record.spec.framework != "keras" and record.spec.recipe is not None:
+    if record.spec.framework != "keras" and record.spec.recipe is not None and record.spec.cuda_graphs == "off":
         for name in ("compilations", "compilation_seconds"):
             source = f"{record.spec.framework} compiles nothing"
             yield from _outside(name, record.speed.get(name, 0.0), 0, 0, source)

@@ -75,6 +75,9 @@ class Backend:
         """Return `function` without gradients; with `donate` it may reuse the memory of its first argument."""
         import torch
 
+        # Otherwise a GPU computes convolutions in TF32 with 10 bits of mantissa.
+        torch.backends.cudnn.allow_tf32 = False
+
         def without_gradients(*arguments: Any) -> Any:
             with torch.no_grad():
                 return function(*arguments)
@@ -116,7 +119,7 @@ class TensorFlow(Backend):
         """Return the graph of `function`; the shapes of its first argument are fixed, all others are dynamic."""
         import tensorflow as tf
 
-        # Otherwise a GPU multiplies in TF32 with 10 bits of mantissa, unlike torch.
+        # Otherwise a GPU multiplies in TF32 with 10 bits of mantissa.
         tf.config.experimental.enable_tensor_float_32_execution(False)
         graphs: dict[Hashable, Any] = {}
 
@@ -169,7 +172,7 @@ class Jax(Backend):
         """Return `function` compiled; with `donate` the result reuses the memory of its first argument."""
         import jax
 
-        # Otherwise a GPU multiplies in TF32 with 10 bits of mantissa, unlike torch.
+        # Otherwise a GPU multiplies in TF32 with 10 bits of mantissa.
         jax.config.update("jax_default_matmul_precision", "highest")
         return jax.jit(function, donate_argnums=(0,) if donate else ())
 

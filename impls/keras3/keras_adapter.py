@@ -84,6 +84,7 @@ class KerasModel:
         sizes, policy = (source_vocabulary_size, target_vocabulary_size), PRECISIONS[precision]
         self.program = program(recipe, *sizes, policy=policy, device=self._device, network=network)
         self.max_length = self.program.network.max_length
+        self._compiled_earlier = len(self.program.seconds)
         self._training, self._seed, self._updates = training, seed, 0
         self._sums: list[tuple[Sums, int]] = []
         self._summed = NO_TOTALS
@@ -233,8 +234,8 @@ class KerasModel:
         backend().synchronize(self.held.weights)
 
     def compilation(self) -> Compilation:
-        """Return the number of compilations so far and their time."""
-        seconds = self.program.seconds
+        """Return the number of compilations so far and their time, without those of earlier models of the program."""
+        seconds = self.program.seconds[self._compiled_earlier :]
         return Compilation(backends.CHOSEN, backend().jit_compile, len(seconds), sum(seconds))
 
     # Weights and state ------------------------------------------------------------------------------------------------

@@ -21,17 +21,21 @@ LEAST_ERROR = 1e-5
 def matmul_precision(name: str) -> Iterator[None]:
     """Multiply float32 matrices in this precision; see `torch.set_float32_matmul_precision`.
 
-    The setting belongs to the process: it holds for all threads, backward passes included.
+    On a GPU this holds for convolutions and `nn.GRU` too, which by default are computed in TF32. The settings belong to
+    the process: they hold for all threads, backward passes included.
     """
-    before = torch.get_float32_matmul_precision()
-    if before == name:
+    before, tf32_before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    tf32 = name != "highest"
+    if (before, tf32_before) == (name, tf32):
         yield
         return
     torch.set_float32_matmul_precision(name)
+    torch.backends.cudnn.allow_tf32 = tf32
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+        torch.backends.cudnn.allow_tf32 = tf32_before
 
 
 def check_matmul_precision(name: str, *, precision: str, device: torch.device) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -70,12 +70,14 @@ class TorchDecoding:
         with self._model.evaluation():
             features = self._model.module.step(self._state, self._model.to_device(last))
             logits = self._output(features).float()
+            if logits is features:  # of a user's module, which may still need it
+                logits = logits.clone()
             scores, tokens = most_probable(logits, min(best, logits.shape[-1] - self._padding))
         return Candidates(scores.cpu().numpy(), tokens.to(torch.int32).cpu().numpy())
 
     def reorder(self, rows: np.ndarray[Any, np.dtype[np.intp]]) -> None:
         """Keep, drop, repeat or reorder rows."""
-        with torch.inference_mode():
+        with self._model.without_gradients():
             self._state.reorder(rows)
 
 
@@ -89,6 +91,7 @@ class TorchModel:
 
     fused_adam: bool | None = True
     matmul_precision = "highest"
+    without_gradients: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
 
     def __init__(
         self,
@@ -245,7 +248,7 @@ class TorchModel:
         """Switch dropout and gradients off, and the precision of the model on."""
         if self.module.training:
             self.module.eval()
-        with torch.inference_mode(), matmul_precision(self.matmul_precision), self._mixed():
+        with self.without_gradients(), matmul_precision(self.matmul_precision), self._mixed():
             yield
 
     def _mixed(self) -> torch.autocast:
@@ -294,9 +297,11 @@ class TorchModel:
             slot.write(moments["exp_avg_sq"], state[f"second_moment/{name}"])
 
     def _make_moments(self) -> None:
+        # Adam reads the step of a parameter on the CPU, except where the whole update is one kernel.
+        device = self._device if self.fused_adam else "cpu"
         for parameter in self._parameters:
             self._optimiser.state[parameter] = {
-                "step": torch.zeros((), device=self._device),
+                "step": torch.zeros((), device=device),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }

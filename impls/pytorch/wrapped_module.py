@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from impls.contract import EOS, SOS, Training
+from impls.contract import EOS, SOS, Arrays, Training
 from impls.pytorch.dropout import DropoutSource
 from impls.pytorch.kv_cache import Rows
 from impls.pytorch.plain_adapter import PlainModel
@@ -105,6 +105,9 @@ def select_rows(value: Any, index: torch.Tensor) -> Any:
 class WrappedModel(PlainModel):
     """A user's module with its own parameter names as weight names. `max_length` is the module's, if it has one."""
 
+    # A tensor that the module makes in evaluation and keeps, such as a table of positions, can be used in training.
+    without_gradients = torch.no_grad
+
     def __init__(self, module: nn.Module, **settings: Any) -> None:
         self.max_length = getattr(module, "max_length", None)
         wrapped = WrappedModule(module)
@@ -116,6 +119,21 @@ class WrappedModel(PlainModel):
         """Return where each weight lies: the parameters under the names that the user's module gives them."""
         parameters = module.get_submodule("user").named_parameters()
         return {name: WeightSlot(parameter, slice(None), kernel=False) for name, parameter in parameters}
+
+    def training_state(self) -> Arrays:
+        """Return what an exact resume needs; Adam counts no step for a parameter that an update does not use."""
+        return super().training_state() | {
+            f"step/{name}": steps.numpy().copy() for name, steps in self._steps().items()
+        }
+
+    def set_training_state(self, state: Arrays) -> None:
+        """Continue from `training_state()`. Raises: ValueError naming what is missing, unexpected or misshaped."""
+        super().set_training_state(state)
+        for name, steps in self._steps().items():
+            steps.fill_(state[f"step/{name}"].item())
+
+    def _steps(self) -> dict[str, torch.Tensor]:
+        return {name: self._optimiser.state[slot.parameter]["step"] for name, slot in self._slots.items()}
 
 
 def build(
@@ -138,10 +156,21 @@ def build(
     missing = [name for name in ("encode", "decode") if not callable(getattr(module, name, None))]
     if missing:
         raise ValueError(f"{type(module).__name__} has no method {missing[0]!r}: impls.wrap needs {METHODS}")
+    _check_statistics(module)
     source = DropoutSource(device_of(device))
     model = WrappedModel(module, training=training, dropout_source=source, seed=seed, precision=precision)
     _check_shapes(model, source_vocabulary_size, target_vocabulary_size)
     return model
+
+
+def _check_statistics(module: nn.Module) -> None:
+    """Raise ValueError for a layer with running statistics, which belong to no weight and would not be stored."""
+    for name, layer in module.named_modules():
+        if getattr(layer, "track_running_stats", False):
+            raise ValueError(
+                f"{type(module).__name__}.{name}: the running statistics of {type(layer).__name__} are not stored with "
+                "the weights; use track_running_stats=False, or a layer without them such as LayerNorm"
+            )
 
 
 def _check_shapes(model: WrappedModel, source_vocabulary_size: int, target_vocabulary_size: int) -> None:

@@ -62,6 +62,14 @@ def under_test(recipe: Recipe) -> ModelUnderTest:
 # Arithmetic -----------------------------------------------------------------------------------------------------------
 
 
+def test_convolutions_on_a_gpu_get_the_precision_of_the_model_and_only_its() -> None:
+    assert torch.backends.cudnn.allow_tf32, "torch's default"
+    for name, tf32 in (("highest", False), ("high", True)):
+        with matmul_precision(name):
+            assert torch.backends.cudnn.allow_tf32 == tf32
+        assert torch.backends.cudnn.allow_tf32
+
+
 @lowers
 def test_medium_rounds_factors_to_bfloat16_and_highest_does_not() -> None:
     x, y = torch.randn(2, 128, 128, generator=torch.Generator().manual_seed(0)).unbind()

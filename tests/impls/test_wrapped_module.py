@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_models import batch_of
 from torch import nn
 
 import impls
@@ -79,6 +80,8 @@ def no_empty_sentences(*sizes: int, **settings: Any) -> Seq2SeqModel:
 
 
 MODULE = small_lstm()
+BATCH = batch_of([[5, 6], [7]], [[8, 9], [4]])
+SHORT = batch_of([[5, 6], [7]], [[8], [4]])
 
 
 def test_example_obeys_every_law() -> None:
@@ -201,11 +204,86 @@ class StepWithoutState(LstmAttention):
         return super().step(memory, state, last)[0]
 
 
+class LazyTable(LstmAttention):
+    """Makes a constant when it is first needed."""
+
+    table: torch.Tensor | None = None
+
+    def decode(self, memory: Any, target_in: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.table is None:
+            self.table = torch.linspace(0.5, 1.5, SIZES[1])
+        logits, attention = super().decode(memory, target_in)
+        return logits * self.table, attention
+
+
+def test_tensor_that_a_module_makes_in_evaluation_serves_in_training() -> None:
+    model = impls.wrap(lambda: LazyTable(*SIZES, 16, 0.0), *SIZES)
+    model.train_step(BATCH, 1e-3)
+    assert model.take_totals().finite
+
+
+class Unigram(nn.Module):
+    """Logits that are a view of a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.arange(SIZES[1]) / 7)
+
+    def encode(self, source: torch.Tensor) -> torch.Tensor:
+        return source
+
+    def decode(self, memory: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
+        return self.bias.expand(*target_in.shape, -1)
+
+
+@pytest.mark.parametrize("sentences", [1, 3])
+def test_decoding_leaves_the_logits_of_a_module_alone(sentences: int) -> None:
+    model = impls.wrap(Unigram, *SIZES)
+    before = model.weights()["bias"].copy()
+    decoding = model.begin_decoding(np.full((sentences, 3), 5, np.int32))
+    expected = np.sort(before - np.log(np.exp(before).sum()))[::-1][:2]
+    for _ in range(2):
+        candidates = decoding.step(np.full(sentences, SOS, np.int32), 2)
+        np.testing.assert_allclose(candidates.log_probabilities, np.tile(expected, (sentences, 1)), rtol=1e-5)
+    assert (model.weights()["bias"] == before).all()
+
+
+class SometimesUsed(LstmAttention):
+    """Uses a layer only in batches of two target words; in the others Adam makes no step for it."""
+
+    def __init__(self) -> None:
+        super().__init__(*SIZES, 16, 0.0)
+        self.extra = nn.Linear(SIZES[1], SIZES[1])
+
+    def decode(self, memory: Any, target_in: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits, attention = super().decode(memory, target_in)
+        return (self.extra(logits) if target_in.shape[1] == 3 else logits), attention
+
+
+def test_resume_keeps_the_steps_of_weights_that_some_updates_do_not_use() -> None:
+    batches = [BATCH, SHORT, SHORT, BATCH, SHORT, BATCH]
+    straight, first, second = (impls.wrap(SometimesUsed, *SIZES, seed=4) for _ in range(3))
+    for model, chosen in ((straight, batches), (first, batches[:3])):
+        for batch in chosen:
+            model.train_step(batch, 1e-2)
+    second.set_training_state(first.training_state())
+    for batch in batches[3:]:
+        second.train_step(batch, 1e-2)
+    expected = straight.weights()
+    assert all((array == expected[name]).all() for name, array in second.weights().items())
+
+
 def test_wrap_step_without_a_state_is_refused() -> None:
     model = impls.wrap(lambda: StepWithoutState(*SIZES, 16, 0.0), *SIZES)
     decoding = model.begin_decoding(np.array([[SOS, 5, EOS], [SOS, 6, EOS]], np.int32))
     with pytest.raises(ValueError, match="StepWithoutState.step returned a Tensor: return a pair"):
         decoding.step(np.array([SOS, SOS], np.int32), 1)
+
+
+def with_statistics() -> LstmAttention:
+    module = small_lstm()
+    module.norm = nn.BatchNorm1d(16)
+    return module
 
 
 @pytest.mark.parametrize(
@@ -217,6 +295,7 @@ def test_wrap_step_without_a_state_is_refused() -> None:
         (lambda: WrongLogits(*SIZES, 16, 0.0), r"logits of shape \(1, 2, 40\) for one sentence: expected \(1, 2, 41\)"),
         (lambda: ThreeValues(*SIZES, 16, 0.0), "ThreeValues.decode returned a tuple: return a pair"),
         (lambda: WrongAttention(*SIZES, 16, 0.0), "attention weights of the wrong shape"),
+        (with_statistics, r"LstmAttention.norm: the running statistics of BatchNorm1d are not stored"),
     ],
 )
 def test_wrap_wrong_module_is_refused(module: Any, reason: str) -> None:
