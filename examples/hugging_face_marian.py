@@ -18,7 +18,7 @@ from transformers import DynamicCache, EncoderDecoderCache, MarianConfig, Marian
 import impls
 from impls.contract import EOS, PAD, SOS, Seq2SeqModel, Training
 
-TRAINING = Training(peak_rate=1e-3, epochs=10)  # used for `build` unless the command line says otherwise
+TRAINING = Training(peak_rate=1e-3, epochs=10)  # with --budget source, as `run` trains
 
 Memory = tuple[Tensor, Tensor]  # the encoded source, [B,S,D], and where it is not padding, [B,S]
 Layer = tuple[Tensor, Tensor]  # cached keys and values of a decoder layer, [B,H,t,D/H] each

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import impls
 from impls.contract import PAD, Seq2SeqModel, Training
 
-TRAINING = Training(peak_rate=1e-3, epochs=10)  # used for `build` unless the command line says otherwise
+TRAINING = Training(peak_rate=1e-3, epochs=10)  # with --budget source, as `run` trains
 
 Memory = tuple[Tensor, Tensor]  # the encoded source, [B,S,D], and where it is not padding, [B,S]
 State = tuple[Tensor, Tensor]  # the decoder's hidden and cell state, [B,1,D] each

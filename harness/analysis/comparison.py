@@ -11,7 +11,8 @@ from harness.analysis.comparability import DifferingSetting, Disagreement, diffe
 from harness.analysis.effects import Comparisons, Conclusion, Difference, Interval
 from harness.analysis.evidence import Evidence, metric_function, row_evidence
 from harness.analysis.fairness import find_mismatches
-from harness.analysis.grouping import groups, measure
+from harness.analysis.grouping import RunTable, TableRow, groups, measure
+from harness.analysis.leaderboard import compared_tables
 from harness.analysis.metric_registry import COMPARISON, MAIN, Metric
 from harness.analysis.selection import Run, Side
 from harness.analysis.sentence_comparison import Ngram, Sentence, SubsetScores
@@ -161,28 +162,47 @@ def compare(
 def other_rows(sides: tuple[Side, ...], results: Path, records: Iterable[RunRecord]) -> tuple[Side, ...]:
     """Return the other rows of the report's table that has all sides as rows, so that both correct for the same tests.
 
-    Returns an empty tuple if no table of `records`, those of the folder `results`, has all sides, or its runs are not
-    comparable, or the report does not compare so many rows.
+    If the report splits the table by seeds, this is the part of it with the seeds that the sides share. Returns an
+    empty tuple if no table of `records`, those of the folder `results`, has all sides, or its runs are not comparable,
+    or the report does not compare so many rows.
     """
     folders_of_sides = [{run.folder.resolve() for run in side.runs} for side in sides]
     if not all(folder.parent == results.resolve() for folders in folders_of_sides for folder in folders):
         return ()
     for table in groups(records):
-        rows = [
-            Side(
-                f"row {number}",
-                row.label,
-                tuple(Run(record, run_store.run_folder(results, record.id)) for record in row.records),
-            )
-            for number, row in enumerate(table.rows, start=1)
-        ]
-        folders_of_rows = [{run.folder.resolve() for run in row.runs} for row in rows]
-        if all(folders in folders_of_rows for folders in folders_of_sides):
-            if len(rows) > statistics.MOST_ROWS or find_mismatches(table.records, table.budget):
+        own = [row for row in table.rows if _folders(row, results) in folders_of_sides]
+        if len(own) == len(sides):
+            part = _shared_part(table, own)
+            if part is None or len(part.rows) > statistics.MOST_ROWS:
                 return ()
-            pairs = zip(rows, folders_of_rows, strict=True)
-            return tuple(row for row, folders in pairs if folders not in folders_of_sides)
+            labels = {row.label for row in own}
+            return _as_sides([row for row in part.rows if row.label not in labels], results)
     return ()
+
+
+def _shared_part(table: RunTable, rows: Sequence[TableRow]) -> RunTable | None:
+    """Return the part of a table that the report compares and that has these rows with all seeds that they share."""
+    seeds = set.intersection(*({record.spec.seed for record in row.records} for row in rows))
+    labels = {row.label for row in rows}
+    for part in compared_tables(table, find_mismatches(table.records, table.budget)):
+        if labels <= {row.label for row in part.rows} and seeds == {record.spec.seed for record in part.records}:
+            return part
+    return None
+
+
+def _folders(row: TableRow, results: Path) -> set[Path]:
+    return {run_store.run_folder(results, record.id).resolve() for record in row.records}
+
+
+def _as_sides(rows: Sequence[TableRow], results: Path) -> tuple[Side, ...]:
+    return tuple(
+        Side(
+            f"row {number}",
+            row.label,
+            tuple(Run(record, run_store.run_folder(results, record.id)) for record in row.records),
+        )
+        for number, row in enumerate(rows, start=1)
+    )
 
 
 def _incomplete(side: Side) -> list[str]:
@@ -209,13 +229,13 @@ def _remarks(metrics: Sequence[MetricComparison]) -> tuple[str, ...]:
 def _metrics(sides: Sequence[Side], *, paired: bool, table_rows: Sequence[Side]) -> list[MetricComparison]:
     """Return every metric that a side has; `paired` is whether the sides have the same test sentences."""
     other_vocabulary = differ_in_target_vocabulary(sides)
-    row_with_other_vocabulary = differ_in_target_vocabulary([*sides, *table_rows])
+    same_vocabulary = [row for row in table_rows if not differ_in_target_vocabulary([*sides, row])]
     comparisons = []
     for metric in COMPARISON.values():
         if all(measure(run.record, metric.name) is None for side in sides for run in side.completed.values()):
             continue
         not_compared = "the sides have different target words" if other_vocabulary and metric.token_based else ""
-        further = () if row_with_other_vocabulary and metric.token_based else table_rows
+        further = same_vocabulary if metric.token_based else table_rows
         comparisons.append(_metric(sides, metric, not_compared, paired=paired, table_rows=further))
     return comparisons
 

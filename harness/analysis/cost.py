@@ -74,7 +74,7 @@ def table_cost(table: RunTable) -> TableCost | None:
     if len(rows) < 2 or not curves:
         return None
     operations = [epoch_operations(row.counted[0]) for row in rows]
-    totals = [each * len(row.counted[0].curve) for row, each in zip(rows, operations, strict=True) if each]
+    totals = [each * _epochs(row.counted[0]) for row, each in zip(rows, operations, strict=True) if each]
     equal = min(totals, default=None)
     targets, costs = {}, {}
     for name, all_rows in curves.items():
@@ -95,7 +95,7 @@ def table_cost(table: RunTable) -> TableCost | None:
 
 
 def epoch_operations(record: RunRecord) -> float | None:
-    """Return the operations of an epoch of training, or None if recipe or vocabulary sizes are unknown.
+    """Return the operations of a complete epoch of training, or None if recipe or vocabulary sizes are unknown.
 
     They are those of the matrix products with kernels, with as many source as target tokens.
     """
@@ -103,8 +103,13 @@ def epoch_operations(record: RunRecord) -> float | None:
     if record.spec.recipe is None or not record.curve or not all(0 < size < 2**32 for size in sizes):
         return None
     source, target, pairs = map(int, sizes)
-    tokens = Tokens(sentence=pairs, source=record.curve[-1].tokens, target=record.curve[-1].tokens)
+    tokens = Tokens(sentence=pairs, source=record.curve[0].tokens, target=record.curve[0].tokens)
     return float(training_operations(record.spec.recipe, (source, target), tokens))
+
+
+def _epochs(record: RunRecord) -> float:
+    """Return the length of a run in epochs; a limit of updates may end the last one early."""
+    return sum(epoch.tokens for epoch in record.curve) / record.curve[0].tokens
 
 
 def _mean_curve(row: TableRow, name: str) -> MeanCurve:

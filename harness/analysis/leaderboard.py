@@ -11,7 +11,7 @@ from harness.analysis import ablation, statistics
 from harness.analysis.ablation import Analysis
 from harness.analysis.effects import LEGEND, METHOD, Comparisons, Conclusion, Difference, Interval, Method, assumption
 from harness.analysis.evidence import Sentences, metric_function, row_evidence, stored_sentences
-from harness.analysis.fairness import find_mismatches
+from harness.analysis.fairness import Mismatch, find_mismatches
 from harness.analysis.grouping import RunTable, groups
 from harness.analysis.inference import LEAST_SEEDS
 from harness.analysis.metric_registry import LEADERBOARD, MAIN, Metric
@@ -156,7 +156,8 @@ def analyse_bench(
         ValueError: A file of sentence statistics is damaged.
     """
     records, sentences = tuple(records), stored_sentences(results)
-    tables, charted = [], []
+    tables: list[TableAnalysis] = []
+    charted: list[TableAnalysis] = []
 
     def judge(table: RunTable, mismatches: Iterable[object] = ()) -> TableAnalysis:
         texts = tuple(map(str, mismatches))
@@ -164,11 +165,18 @@ def analyse_bench(
 
     for table in groups(records):
         mismatches = find_mismatches(table.records, table.budget)
-        kinds = {mismatch.kind for mismatch in mismatches}
-        split = kinds == {"seeds"} or (not kinds and _some_have_one_seed(table))
-        charted.append(judge(table, () if split else mismatches))
-        tables += [judge(part) for part in _by_seeds(table)] if split else charted[-1:]
+        parts = compared_tables(table, mismatches)
+        charted.append(judge(table, () if parts else mismatches))
+        tables += charted[-1:] if parts in ([], [table]) else map(judge, parts)
     return BenchAnalysis(records, tuple(tables), tuple(charted), sentences)
+
+
+def compared_tables(table: RunTable, mismatches: Iterable[Mismatch]) -> list[RunTable]:
+    """Return the tables whose rows are compared: `table`, its parts of equal seeds, or none if it is not comparable."""
+    kinds = {mismatch.kind for mismatch in mismatches}
+    if kinds == {"seeds"} or (not kinds and _some_have_one_seed(table)):
+        return _by_seeds(table)
+    return [] if kinds else [table]
 
 
 def _some_have_one_seed(table: RunTable) -> bool:

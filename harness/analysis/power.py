@@ -14,7 +14,7 @@ from harness.analysis.effects import METHOD, Method
 from harness.analysis.evidence import Sample, Sentences, metric_function, row_evidence
 from harness.analysis.grouping import RunTable, groups
 from harness.analysis.inference import LEAST_ROWS, LEAST_SEEDS, chi_square_share, combined_degrees, detectable
-from harness.analysis.metric_registry import scale_of
+from harness.analysis.metric_registry import METRICS, scale_of
 from harness.storage.records import RunRecord
 
 MOST_SEEDS = 1000
@@ -89,7 +89,9 @@ def upper_bound(noise: DifferenceNoise, confidence: float = 0.8) -> DifferenceNo
 
 def _table_noise(table: RunTable, metric: str, sentences: Sentences, method: Method) -> NoiseEstimate | None:
     """Return the noise of a table, over the seeds that its rows with several seeds share; None without two seeds."""
-    evidence = [row_evidence(row.label, row.records, metric, None) for row in table.rows]
+    excluded = table.other_vocabulary if METRICS[metric].token_based else frozenset()
+    rows_compared = [row for row in table.rows if row.label not in excluded]
+    evidence = [row_evidence(row.label, row.records, metric, None) for row in rows_compared]
     seeds = [set(row.seeds) - set(row.diverged) for row in evidence]
     several = [index for index in range(len(seeds)) if len(seeds[index]) > 1]
     if not several:
@@ -100,7 +102,7 @@ def _table_noise(table: RunTable, metric: str, sentences: Sentences, method: Met
         common = seeds[several[0]]
     rows = [
         row_evidence(row.label, (run for run in row.records if run.spec.seed in common), metric, sentences)
-        for row in (table.rows[index] for index in several)
+        for row in (rows_compared[index] for index in several)
     ]
     sample = Sample.of(rows, metric_function(metric), scale_of(metric), method)
     prior = inference.prior(sample.natural)

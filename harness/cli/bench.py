@@ -19,7 +19,7 @@ from impls import registry
 
 SUMMARY = "train, measure and compare many variants"
 EXAMPLES = (
-    ("train and compare every variant at small size", ""),
+    ("train and compare the suite's variants at small size", ""),
     ("two variants, three seeds each, five epochs", "--variant paper --variant conv_ffn --seed 0-2 --epochs 5"),
     ("the tutorials' size: list the runs with their time and disk space, train nothing", "--suite standard --dry-run"),
     ("an experiment in a file", "--config dropout.toml"),

@@ -73,7 +73,7 @@ SUITES = {
     for suite in (
         Suite(
             name="quick",
-            purpose="every variant, smaller and shorter than in its source",
+            purpose="smaller and shorter than the sources",
             variants=VARIANTS,
             seeds=(0,),
             budgets=("controlled",),

@@ -32,7 +32,7 @@ def document(report: Document) -> str:
     parts += [Text(line) for line in (report.headline.caveat, report.about) if line]
     page = blocks([*parts, *report.blocks]).rstrip("\n")
     disclosed = dict.fromkeys(block.summary.lower() for block in report.blocks if isinstance(block, Disclosure))
-    more = f"\n\nMore in [the HTML page](index.html): {text(', '.join(disclosed))}." if disclosed else ""
+    more = f"\n\nMore in [the HTML page](index.html): {text('; '.join(disclosed))}." if disclosed else ""
     return f"{page}{more}\n"
 
 

@@ -66,8 +66,8 @@ def _compared(document: SpeedDocument, subject: TimedModel, work: str) -> str:
         and same_variant(document, ratio)
     ]
     equal = [ratio for ratio in ratios if undecided(ratio.ratio)]
-    faster = [ratio for ratio in ratios if ratio not in equal and ratio.ratio.median > 1]
-    slower = [ratio for ratio in ratios if ratio not in equal and ratio.ratio.median < 1]
+    faster = [ratio for ratio in ratios if interval(ratio.ratio)[0] > 1]
+    slower = [ratio for ratio in ratios if interval(ratio.ratio)[1] < 1]
     parts = []
     if faster:
         parts.append(f"is {_range([ratio.ratio.median for ratio in faster])} times as fast as {_names(faster)}")
@@ -327,7 +327,7 @@ def counting(document: SpeedDocument) -> list[str]:
             "“Times as fast” is the baseline's seconds over the subject's in the same round: per update, or per "
             "sentence where the two translate different numbers of sentences."
         )
-    lines.append("Peak memory is that of the whole process until the end of the warm-up, libraries included.")
+    lines.append("Peak memory is that of the whole process during the warm-up of a kind of work, libraries included.")
     if any(subject.breakdown for subject in subjects):
         lines.append(
             "The breakdown's shares of operators are of profiled time, which overstates operators that are called "

@@ -126,6 +126,17 @@ def test_compare_two_rows_of_a_table_concludes_what_the_report_concludes(
     assert "assuming normally distributed seed noise" in report
 
 
+def test_compare_beside_a_row_of_one_seed_keeps_the_rows_with_its_seeds(table_of_four: Path) -> None:
+    def rows_of(first: str, second: str) -> list[str]:
+        sides = selection.find((first, second), table_of_four, complain=pytest.fail)
+        return [row.label for row in comparison.other_rows(sides, table_of_four, run_store.records(table_of_four))]
+
+    assert rows_of(FIRST, SECOND) == ["paper", "torch_reference"]
+    save_record(table_of_four, "sinusoidal_handmade", 0, scores={"bleu_sacre": 31.0})
+    assert rows_of(FIRST, SECOND) == ["paper", "torch_reference"]
+    assert rows_of(FIRST, "sinusoidal_handmade") == [SECOND, "paper", "torch_reference"], "the table of seed 0"
+
+
 def test_compare_without_the_rows_of_the_report_corrects_for_the_sides_alone(table_of_four: Path) -> None:
     sides = selection.find((FIRST, SECOND), table_of_four, complain=pytest.fail)
     metric = compare(sides, (), None, examples=0).metric("bleu_sacre")

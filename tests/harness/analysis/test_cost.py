@@ -65,6 +65,18 @@ def test_table_cost_with_seeds_uses_the_mean_curve() -> None:
     assert costs.rows["learned_positions"].epochs == {"validation_perplexity": 3.0}  # 10, 7, 5
 
 
+def test_table_cost_of_runs_that_end_within_an_epoch_counts_its_part() -> None:
+    records = [run("learned_positions", [10, 6, 4]), run("conv_ffn", [12, 8, 5])]
+    whole = cost(*records)
+    cut = [
+        replace(each, curve=(*each.curve[:-1], replace(each.curve[-1], tokens=each.curve[0].tokens // 10)))
+        for each in records
+    ]
+    partial = cost(*cut)
+    assert [epoch_operations(record) for record in cut] == [epoch_operations(record) for record in records]
+    assert partial.operations == pytest.approx(whole.operations * 2.1 / 3, rel=1e-3)
+
+
 def test_table_cost_keeps_the_best_epoch_and_compares_at_the_operations_of_the_cheapest() -> None:
     costs = cost(run("learned_positions", [10, 4, 6]), run("conv_ffn", [12, 8, 5]))
     cheap, dear = costs.rows["learned_positions"], costs.rows["conv_ffn"]

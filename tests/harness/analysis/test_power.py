@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.stats
+from record_factory import record
 
 from harness.analysis.inference import all_pairs, detectable, infer
-from harness.analysis.power import DifferenceNoise, detectable_with, seeds_needed, upper_bound
+from harness.analysis.power import DifferenceNoise, detectable_with, estimate_noise, seeds_needed, upper_bound
+from harness.storage.records import RunRecord
 
 
 @pytest.mark.parametrize("degrees", [2, 4, 12, 200])
@@ -43,6 +46,25 @@ def test_seeds_needed_is_the_smallest_number_that_detects_the_difference() -> No
     assert more is not None
     assert more > seeds
     assert seeds_needed(noise, 0.2, 7, 21) is None, "the sentence variance alone is too large"
+
+
+def test_noise_of_perplexities_leaves_out_a_row_with_another_vocabulary() -> None:
+    def runs(variant: str, words: str, spread: float) -> list[RunRecord]:
+        of_seeds = [record(variant, seed, budget="source", final=1.6 + spread * seed) for seed in range(3)]
+        return [replace(run, fingerprints={**run.fingerprints, "target_vocabulary": words * 64}) for run in of_seeds]
+
+    alike = runs("learned_positions", "0", 0.01) + runs("conv_ffn", "0", 0.012)
+    other = runs("paper", "1", 0.4)
+    expected, actual = (estimate_noise(records, "test_perplexity", no_sentences) for records in (alike, alike + other))
+    assert expected is not None
+    assert actual == expected
+    with_all = estimate_noise(alike + other, "bleu_sacre", no_sentences)
+    assert with_all is not None
+    assert with_all.rows == 3
+
+
+def no_sentences(run: RunRecord) -> dict[str, np.ndarray]:
+    return {}
 
 
 def test_seeds_needed_find_the_difference_in_a_simulation() -> None:

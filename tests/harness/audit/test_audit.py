@@ -22,6 +22,7 @@ from small_runs import TINY, TRAINING, spec
 
 from harness.audit.file_rules import BATCH
 from harness.audit.rules import RULES, WARNINGS, AuditReport, check
+from harness.audit.speed_rules import _processes
 from harness.cli.main import main
 from harness.data import multi30k
 from harness.data.dataset import of_run_offline
@@ -153,6 +154,14 @@ def test_check_missing_files_skip_rules_with_reasons(results: Path, capsys: pyte
 
 
 @pytest.mark.usefixtures("_no_corpus")
+def test_check_accepts_captures_of_cuda_graphs_and_no_other_compilations_of_torch() -> None:
+    run = made_up("paper")
+    run = replace(run, speed={**run.speed, "compilations": 20.0, "compilation_seconds": 1.5})
+    graphs = replace(run, spec=replace(run.spec, device="cuda", cuda_graphs="on"))
+    assert list(_processes(graphs)) == []
+    assert [line.split("=")[0] for line in _processes(run)] == ["compilations", "compilation_seconds"]
+
+
 def test_check_different_environments_give_remarks(results: Path) -> None:
     edit("environment.commit", {"digest": "b" * 40, "dirty": True})(results)
     edit("environment.machine.processor", "another processor")(results)
