@@ -28,7 +28,7 @@ from harness.experiments.run_names import flat_settings, run_names
 from harness.experiments.specs import DataSpec
 from harness.reporting.formatting import p_value
 from harness.storage import run_store
-from harness.storage.records import RunRecord
+from harness.storage.records import EpochRecord, RunRecord
 from harness.text import brief, command_line, count, did_you_mean
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ COLUMNS = {
 in seconds, memory in bytes."""
 
 
+_EPOCH = [field.name for field in dataclasses.fields(EpochRecord)]
+_LEADERBOARD = ["table", "variant", "metric", "mean", "low", "high", "seeds", "best rank", "worst rank"]
+
+
 @dataclass(frozen=True)
 class TrainedRun:
     """A stored run: its record and the folder of results."""
@@ -70,7 +74,7 @@ class TrainedRun:
         """Return the learning curve, one row per epoch; see `EpochRecord` for the columns."""
         import pandas as pd
 
-        return pd.DataFrame([dataclasses.asdict(epoch) for epoch in self.record.curve])
+        return pd.DataFrame([dataclasses.asdict(epoch) for epoch in self.record.curve], columns=_EPOCH)
 
     def _repr_html_(self) -> str:
         scores = "".join(
@@ -103,7 +107,7 @@ class Runs:
         return TrainedRun(self.records[index], self.results)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a tidy table, one row per run; `COLUMNS` documents its columns. Missing values are NaN."""
+        """Return a tidy table, one row per run; `COLUMNS` documents its columns. Missing metrics are NaN."""
         import pandas as pd
 
         from harness.analysis.grouping import measure
@@ -124,7 +128,9 @@ class Runs:
                 "updates": record.curve[-1].updates if record.curve else 0,
             }
             rows.append(row | flat_settings(record.spec) | row | {name: measure(record, name) for name in metrics})
-        return pd.DataFrame(rows, columns=None if rows else [*COLUMNS, *metrics])
+        settings = dict.fromkeys(name for row in rows for name in row if name not in metrics)
+        table = pd.DataFrame(rows, columns=[*(settings or COLUMNS), *metrics])
+        return table.astype(dict.fromkeys(metrics, float))
 
     def curves(self) -> pd.DataFrame:
         """Return the learning curves, one row per run and epoch: run, variant, seed and the fields of `EpochRecord`."""
@@ -134,14 +140,14 @@ class Runs:
         for record in self.records:
             run = {"run": record.id, "variant": record.spec.variant, "seed": record.spec.seed}
             rows += [run | dataclasses.asdict(epoch) for epoch in record.curve]
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows, columns=["run", "variant", "seed", *_EPOCH])
 
     def filter(self, condition: Callable[[RunRecord], bool] | None = None, **values: Any) -> Runs:
         """Return the runs that fulfil every condition.
 
         Args:
             condition: A function of a record.
-            **values: A value, or a list of accepted values, of "run", "status", "seed" or a setting. Write recipe.norm
+            **values: A value, or several accepted values, of "run", "status", "seed" or a setting. Write recipe.norm
                 as norm or recipe__norm.
 
         Raises:
@@ -150,7 +156,7 @@ class Runs:
         chosen = [record for record in self.records if condition is None or condition(record)]
         for name, value in values.items():
             key = self._key(name) if self.records else name
-            accepted = value if isinstance(value, list | tuple | set | range) else [value]
+            accepted = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
             chosen = [record for record in chosen if _values(record).get(key) in accepted]
         return Runs(tuple(chosen), self.results)
 
@@ -184,20 +190,9 @@ class Runs:
         for heading, board in boards:
             for label in board.ranking:
                 interval, ranks = board.intervals[label], board.rank_interval(label)
-                rows.append(
-                    {
-                        "table": heading,
-                        "variant": label,
-                        "metric": board.metric.title,
-                        "mean": interval.mean,
-                        "low": interval.low,
-                        "high": interval.high,
-                        "seeds": interval.n,
-                        "best rank": ranks[0] if ranks else None,
-                        "worst rank": ranks[1] if ranks else None,
-                    }
-                )
-        return pd.DataFrame(rows)
+                numbers = (interval.mean, interval.low, interval.high, interval.n, *(ranks or (None, None)))
+                rows.append((heading, label, board.metric.title, *numbers))
+        return pd.DataFrame(rows, columns=_LEADERBOARD)
 
     def compare(self, first: str, second: str, *, allow: Sequence[str] = ()) -> RunComparison:
         """Compare two variants or runs, among these runs. A warning says which rows a name of several stands for.
@@ -385,7 +380,7 @@ def translate(
     records = [run.record for run in runs]
     ensemble.check_members(records)
     decoding = ensemble.shared_decoding(records, beam=beam)
-    loaded = [load.stored_model(run.id, run.results, device, import_builder=import_builder) for run in runs]
+    loaded = [load.stored_model(run.record, run.results, device, import_builder=import_builder) for run in runs]
     dataset = loaded[0][0]
     model = ensemble.joint([model for _, model in loaded], len(dataset.target_words))
     return evaluate.translated(model, dataset, sentences, decoding)

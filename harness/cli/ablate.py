@@ -215,9 +215,12 @@ def _report(records: list[RunRecord], base: RunSpec, arguments: argparse.Namespa
     failures = report_options.check_records(arguments.results, records) if analysis.studies else []
     texts = report_options.shown_texts(records, arguments.results)
     report = ablation_report.document(analysis, results=arguments.results, texts=texts, failures=failures)
-    say()
-    say(render_text.document(report))
+    # First the page: the terminal may be closed.
+    page = None
     if analysis.studies:
         page = ablation_report.write(report, analysis, arguments.reports / ablation_report.FOLDER)
+    say()
+    say(render_text.document(report))
+    if page is not None:
         report_options.say_page("report", page)
         report_options.warn_failures(failures)

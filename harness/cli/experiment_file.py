@@ -164,8 +164,11 @@ def _tables(variants: Sequence[str], settings: Sequence[str]) -> Iterator[str]:
         variant, _, field = name.rpartition(":")
         if variant in variants:
             tables[f"variant.{json.dumps(variant)}"][field] = value
-        else:
-            tables["set"][json.dumps(name) if variant else name] = value
+            continue
+        if not variant:  # the last of several wins; in the file, a table of a variant comes after this one
+            for values in tables.values():
+                values.pop(field, None)
+        tables["set"][json.dumps(name) if variant else name] = value
     for title, values in tables.items():
         if values or title != "set":
             yield from ("", f"[{title}]", *_lines(values))

@@ -190,7 +190,7 @@ class SweepResult:
         """
         if self.outcome.signal is not None:
             return 128 + self.outcome.signal
-        ends = {(record.status, record.spec.budget) for record in self.outcome.records} - {("diverged", "pilot")}
+        ends = {(record.status, record.spec.budget) for record in self.records} - {("diverged", "pilot")}
         return int(any(status != "completed" for status, _ in ends))
 
     def followed_by(self, later: SweepResult) -> SweepResult:
@@ -313,7 +313,8 @@ def forecast_runs(specs: list[RunSpec], results: Path, jobs: int) -> Forecast:
     finished_run = functools.cache(run_store.finished)
     for spec in specs:
         dataset = datasets[spec.data]
-        estimates[spec.id] = eta.estimate(spec, dataset, rate * min(spec.threads, cores))
+        share = min(1.0, cores / (min(jobs, len(specs)) * spec.threads))
+        estimates[spec.id] = eta.estimate(spec, dataset, rate * min(spec.threads, cores) * share)
         updates = checkpoint.updates_done(results, spec.id) / eta.all_updates(spec, dataset)
         progress[spec.id] = 1.0 if reuse.same_training(results, spec, finished=finished_run) else min(1.0, updates)
     return Forecast(estimates, jobs, progress)

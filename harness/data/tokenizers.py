@@ -193,6 +193,10 @@ class WhitespaceTokenizer:
         return " ".join(_with_unknown_text(tokens))
 
 
+SENTENCEPIECE_BYTES = 4192
+"""SentencePiece's default of `max_sentence_length`, which leaves longer sentences out of the training text."""
+
+
 def train_sentencepiece(name: str, texts: Iterable[str], *, vocabulary_size: int, case: str, seed: int) -> bytes:
     """Return a SentencePiece model of `texts` with the special words as ids 0 to 3.
 
@@ -205,13 +209,15 @@ def train_sentencepiece(name: str, texts: Iterable[str], *, vocabulary_size: int
     model = io.BytesIO()
     special = {f"{key}_piece": word for key, word in zip(("unk", "pad", "bos", "eos"), SPECIAL_TOKENS, strict=True)}
     numbers = {"unk_id": 0, "pad_id": 1, "bos_id": 2, "eos_id": 3}
+    lines = [_cased(text, case) for text in texts]
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter([_cased(text, case) for text in texts]),
+            sentence_iterator=iter(lines),
             model_writer=model,
             model_type=name.removeprefix("sentencepiece-"),
             vocab_size=vocabulary_size,
             character_coverage=1.0,
+            max_sentence_length=max(SENTENCEPIECE_BYTES, *(len(line.encode()) for line in lines)),
             normalization_rule_name="identity",
             num_threads=1,
             minloglevel=2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,7 @@ from harness.evaluation.metrics import Scored, Scores, TokenScorer, evaluate, sc
 from harness.evaluation.search import Decodable, Decoded, translate
 from harness.experiments.specs import DecodingSpec, Unknown
 from harness.storage.run_store import Hypothesis
+from harness.text import count
 from impls.contract import SOS, Arrays, Compiling, Ids, Numbers, Seq2SeqModel
 
 ATTENDED = 4
@@ -92,11 +94,18 @@ def as_hypotheses(prepared: Dataset, decoded: Decoded) -> list[Hypothesis]:
 
 
 def translated(model: Decodable, prepared: Dataset, sentences: Sequence[str], decoding: DecodingSpec) -> list[str]:
-    """Return the translation of each sentence; that of an empty one is empty. Raises: as `encode`."""
+    """Return the translation of each sentence; that of an empty one is empty. Raises: as `encode`.
+
+    A warning says how many sentences were cut to the corpus's greatest length.
+    """
     nonempty = [sentence for sentence in sentences if sentence.strip()]
     if not nonempty:
         return [""] * len(sentences)
-    texts = iter(as_hypotheses(prepared, translate(model, encode(prepared, nonempty).ids, decoding)))
+    encoded = encode(prepared, nonempty)
+    if encoded.cut:
+        most = prepared.data.max_length
+        warnings.warn(f"{count(encoded.cut, 'sentence')} cut to data.max_length={most} tokens", stacklevel=3)
+    texts = iter(as_hypotheses(prepared, translate(model, encoded.ids, decoding)))
     return [next(texts).text if sentence.strip() else "" for sentence in sentences]
 
 

@@ -136,10 +136,10 @@ class Forecast:
         if event.remaining_seconds is not None:
             self._ends[event.run] = time.monotonic() + event.remaining_seconds
 
-    def end(self, run: str) -> None:
-        """Note that a run ends now, here or in another process."""
+    def end(self, run: str, *, completed: bool = True) -> None:
+        """Note that a run ends now, here or in another process; only completed ones show how long runs take."""
         self._ended.add(run)
-        if run in self._started:
+        if run in self._started and completed:
             self._took[run] = time.monotonic() - self._started[run]
         self.put_back(run)
 

@@ -299,7 +299,7 @@ class Launcher(ABC, Generic[Handle]):
         self._close(record)
 
     def _close(self, record: RunRecord) -> None:
-        self.forecast.end(record.id)
+        self.forecast.end(record.id, completed=record.status == "completed")
         self._outcome.records.append(record)
         self.listener(Event(run=record.id, stage="ended"))
         if record.status == "failed":

@@ -21,24 +21,37 @@ def override(spec: RunSpec, setting: str) -> RunSpec:
     Raises:
         ValueError: The field is unknown or the value is not accepted; the message suggests the closest field.
     """
-    path, equals, text = setting.partition("=")
-    if not equals:
-        raise ValueError(f"--set {setting}: expected FIELD=VALUE, such as recipe.dropout=0.3")
-    changed: RunSpec = _changed(spec, path.strip().split("."), text.strip(), setting)
-    return changed
+    return overridden(spec, [setting])
 
 
 def overridden(spec: RunSpec, settings: Iterable[str]) -> RunSpec:
-    """Return `spec` with several settings changed in turn. Raises: as `override` does."""
-    # These last: whether they are accepted depends on the others.
-    last = ("matmul_precision", "cuda_graphs")
-    for setting in sorted(settings, key=lambda text: text.partition("=")[0].strip() in last):
-        spec = override(spec, setting)
-    return spec
+    """Return `spec` with settings changed together; the last one of a field wins. Raises: as `override` does."""
+    changes: dict[str, Any] = {}
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals:
+            raise ValueError(f"--set {setting}: expected FIELD=VALUE, such as recipe.dropout=0.3")
+        *outer, name = path.strip().split(".")
+        value = _parsed(spec, [*outer, name], text.strip(), setting)
+        inner = changes
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        inner[name] = value
+    changed: RunSpec = _replaced(spec, changes)
+    return changed
 
 
-def _changed(settings: Any, path: Sequence[str], text: str, setting: str) -> Any:
-    """Return a dataclass with the field at `path` changed."""
+def _replaced(settings: Any, changes: dict[str, Any]) -> Any:
+    """Return a dataclass with changed fields; each dataclass checks its fields once, when all of them are changed."""
+    values = {
+        name: _replaced(getattr(settings, name), change) if isinstance(change, dict) else change
+        for name, change in changes.items()
+    }
+    return replace(settings, **values)
+
+
+def _parsed(settings: Any, path: Sequence[str], text: str, setting: str) -> Any:
+    """Return the value of the field at `path`, converted to its type. Raises: as `override` does."""
     name, *rest = path
     fields = [field.name for field in dataclasses.fields(settings)]
     if name not in fields:
@@ -49,7 +62,7 @@ def _changed(settings: Any, path: Sequence[str], text: str, setting: str) -> Any
         if not rest:
             example = f"{name}.{dataclasses.fields(inner)[0].name}"
             raise ValueError(f"--set {setting}: {name!r} has fields of its own; name one, such as {example}")
-        return replace(settings, **{name: _changed(inner, rest, text, setting)})
+        return _parsed(inner, rest, text, setting)
     # The type without its bounds, which the constructor checks with a better message.
     kind = typing.get_type_hints(type(settings))[name]
     if any(map(dataclasses.is_dataclass, typing.get_args(kind))):
@@ -57,7 +70,6 @@ def _changed(settings: Any, path: Sequence[str], text: str, setting: str) -> Any
     if rest:
         raise ValueError(f"--set {setting}: {name!r} has no field {rest[0]!r}")
     try:
-        value = text if typing.get_origin(kind) is typing.Literal else parse(kind, text)
+        return text if typing.get_origin(kind) is typing.Literal else parse(kind, text)
     except ValueError as error:
         raise ValueError(f"--set {setting}: {text!r} does not fit: {error}") from None
-    return replace(settings, **{name: value})

@@ -14,6 +14,9 @@ from typing import Any
 HANDLED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """The signals that ask a process to exit. One that was ignored at the start (nohup) stays ignored."""
 
+SHOW_CURSOR = b"\x1b[?25h"
+"""What shows the cursor of a terminal, which a progress display hides."""
+
 
 class Interrupted(KeyboardInterrupt):
     """A signal asked this process to exit. `number` is the number of the signal."""
@@ -117,4 +120,6 @@ class SignalGuard:
                         if self._on_second_interrupt is not None:
                             self._on_second_interrupt()
                     finally:
+                        if os.isatty(2):
+                            os.write(2, SHOW_CURSOR)
                         os._exit(128 + number)

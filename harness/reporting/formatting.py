@@ -30,8 +30,8 @@ def long_line(value: object) -> str:
 
 
 def number(value: float | None, digits: int) -> str:
-    """Return a number with `digits` decimals, or a dash if it is missing or not finite."""
-    return f"{value:,.{digits}f}" if value is not None and math.isfinite(value) else MISSING
+    """Return a number with `digits` decimals, or a dash if it is missing or not finite; 0 has no sign."""
+    return f"{round(value, digits) + 0.0:,.{digits}f}" if value is not None and math.isfinite(value) else MISSING
 
 
 def signed(value: float | None, digits: int) -> str:
@@ -60,8 +60,10 @@ def quantity(value: float, _: object = None) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """Return a p-value for a table."""
-    return MISSING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+    """Return a p-value for a table; one just below 0.05 is not rounded up to it."""
+    if p is None:
+        return MISSING
+    return "<0.001" if p < 0.001 else "<0.050" if 0.0495 <= p < 0.05 else f"{p:.3f}"
 
 
 def percent(share: float) -> str:

@@ -117,11 +117,21 @@ def stored_weights(record: RunRecord, results: Path, dataset: Dataset) -> Arrays
     return run_store.load_weights(results, record.id, record.fingerprints.get("trained_weights"))
 
 
-@functools.lru_cache(maxsize=8)
 def stored_model(
-    run_id: str, results: Path, device: str, *, import_builder: bool = False
+    record: RunRecord, results: Path, device: str, *, import_builder: bool = False
 ) -> tuple[Dataset, Seq2SeqModel]:
     """Return the corpus and the model of a run; the last eight stay in memory. Raises: as `load_model`."""
+    weights = record.fingerprints.get("trained_weights")
+    return _stored_model(record.id, weights, results.resolve(), device, import_builder)
+
+
+@functools.lru_cache(maxsize=8)
+def _stored_model(
+    run_id: str, weights: str | None, results: Path, device: str, import_builder: bool
+) -> tuple[Dataset, Seq2SeqModel]:
+    """Return what `stored_model` returns; `weights` is the digest of the weights, which another training changes."""
     record = run_store.find(results, run_id)
+    if record.fingerprints.get("trained_weights") != weights:
+        raise ValueError(f"run {run_id}: it was trained again since its record was read; read it again")
     dataset = of_run(record)
     return dataset, load_model(record, results, dataset, device=device, import_builder=import_builder)

@@ -64,8 +64,28 @@ def test_to_pandas_has_a_row_per_run_and_the_documented_columns(ablation: api.Ru
     assert table["name"].is_unique
 
 
-def test_to_pandas_without_runs_has_the_columns(tmp_path: Path) -> None:
-    assert set(api.COLUMNS) <= set(api.Runs((), tmp_path).to_pandas().columns)
+def test_tables_without_runs_have_their_columns(tmp_path: Path) -> None:
+    empty = api.Runs((), tmp_path)
+    assert set(api.COLUMNS) <= set(empty.to_pandas().columns)
+    assert {"run", "variant", "seed", "validation_loss"} <= set(empty.curves().columns)
+    assert {"table", "variant", "mean"} <= set(empty.leaderboard().columns)
+
+
+def test_to_pandas_of_failed_runs_has_numbers_and_settings_before_metrics(ablation: api.Runs) -> None:
+    record = dataclasses.replace(ablation[0].record, status="failed", reason="test", curve=(), scores={}, speed={})
+    table = api.Runs((record, *ablation.records[1:3]), ablation.results).to_pandas()
+    assert table[:1]["bleu_sacre"].isna().all()
+    assert table[:1]["bleu_sacre"].round(2).dtype == float
+    columns = list(table.columns)
+    assert max(map(columns.index, (name for name in columns if "." in name))) < columns.index("bleu_sacre")
+    assert len(api.TrainedRun(record, ablation.results).curve().columns) > 5
+
+
+def test_filter_accepts_any_collection(ablation: api.Runs) -> None:
+    table = ablation.to_pandas()
+    chosen = table[table["seed"] < 2]["run"]
+    for values in (chosen, chosen.to_numpy(), iter(chosen), set(chosen)):
+        assert len(ablation.filter(run=values)) == len(chosen)
 
 
 def test_curves_have_a_row_per_epoch(ablation: api.Runs) -> None:

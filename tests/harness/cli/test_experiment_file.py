@@ -111,6 +111,19 @@ def test_refused_command_saves_no_experiment_file() -> None:
     assert not Path("saved.toml").exists()
 
 
+def test_saved_experiment_file_keeps_which_of_two_settings_wins(capsys: pytest.CaptureFixture[str]) -> None:
+    def planned(*words: str) -> set[str]:
+        assert main(["bench", *words, "--dry-run"]) == 0
+        return set(re.findall(r"\w+-captions-[\w-]+", capsys.readouterr().out))
+
+    variants = ["--variant", "paper", "--variant", "conv_ffn", "--corpus", "captions", "--tokenizer", "whitespace"]
+    settings = ["paper:recipe.dropout=0.3", "recipe.dropout=0.2", "conv_ffn:recipe.dropout=0.4"]
+    sets = [word for setting in settings for word in ("--set", setting)]
+    expected = planned(*variants, *sets, "--save-config", "saved.toml")
+    assert len(expected) > 1
+    assert planned("--config", "saved.toml") == expected
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -162,6 +162,19 @@ def second(trained: Trained) -> RunRecord:
     return train.run(spec("learned_positions", TINY, updates=2, seed=1, decoding=decoding), trained[0])
 
 
+def test_python_translate_warns_of_cut_sentences_and_knows_a_run_that_was_trained_again(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, record = trained
+    monkeypatch.chdir(results.parent)
+    run = harness.TrainedRun(record, Path(results.name))
+    with pytest.warns(UserWarning, match=r"^1 sentence cut to data\.max_length=\d+ tokens$"):
+        harness.translate(run, ["Ein Hund läuft .", "Hund " * 200])
+    changed = replace(record, fingerprints={**record.fingerprints, "trained_weights": "0" * 64})
+    with pytest.raises(ValueError, match="it was trained again since its record was read"):
+        harness.translate(harness.TrainedRun(changed, results), ["Hund"])
+
+
 def test_translate_with_several_runs_is_an_ensemble(
     trained: Trained, second: RunRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,6 +103,14 @@ def test_sentencepiece_keeps_the_case() -> None:
     assert "".join(SentencePieceTokenizer(model, "kept").tokenise("The Jones")) == "\u2581The\u2581Jones"
 
 
+def test_sentencepiece_learns_from_long_lines_too() -> None:
+    long = " ".join(["cat and dog"] * 500) + " \u272a"
+    model = train_sentencepiece("sentencepiece-bpe", [*TEXT.split("\n"), long], vocabulary_size=80, case="kept", seed=0)
+    assert "\u272a" in SentencePieceTokenizer(model, "kept").tokenise("a \u272a")[-1]
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    assert processor.piece_to_id("\u272a") != processor.unk_id()
+
+
 @pytest.mark.parametrize("name", ["spacy", "moses"])
 def test_detokenise_restores_english_text(tokens_of: dict[tuple[str, str, str], list[str]], name: str) -> None:
     """A dash is restored as a hyphen, because tokens do not distinguish them and hyphens are far more frequent."""

@@ -52,6 +52,14 @@ def test_forecast_is_corrected_by_the_runs(clock: Clock) -> None:
     assert Forecast(estimates, jobs=2).seconds() == 20
 
 
+def test_run_that_fails_early_does_not_shorten_the_forecast(clock: Clock) -> None:
+    forecast = Forecast({"a": Estimate(3600.0), "b": Estimate(3600.0)}, jobs=1)
+    forecast.start("a")
+    clock.seconds = 1.0
+    forecast.end("a", completed=False)
+    assert forecast.seconds() == 3600
+
+
 def test_forecast_without_estimates_is_unknown(clock: Clock) -> None:
     forecast = Forecast({}, jobs=1)
     forecast.start("a")

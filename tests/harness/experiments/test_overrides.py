@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from small_runs import TINY, spec
 
-from harness.experiments.overrides import override
+from harness.experiments.overrides import overridden, override
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,18 @@ def test_override_misfit_is_refused(setting: str, words: str) -> None:
         override(spec("learned_positions", TINY), setting)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_settings_that_fit_only_together_are_changed_together() -> None:
+    run = spec("learned_positions", TINY)
+    changes = ["recipe.width=30", "recipe.heads=10", "data.max_length=40", "decoding.max_tokens=30"]
+    for settings in ([*changes, "recipe.max_length=40"], ["recipe.max_length=40", *reversed(changes)]):
+        changed: Any = overridden(run, settings)
+        assert (changed.recipe.width, changed.recipe.heads, changed.recipe.max_length) == (30, 10, 40)
+        assert (changed.data.max_length, changed.decoding.max_tokens) == (40, 30)
+
+
+def test_last_setting_of_a_field_wins() -> None:
+    run = spec("learned_positions", TINY)
+    changed: Any = overridden(run, ["framework=keras", "recipe.dropout=0.3", "framework=torch", "recipe.dropout=0.2"])
+    assert changed == override(run, "recipe.dropout=0.2")
