@@ -186,7 +186,8 @@ def _announce(arguments: argparse.Namespace, plan: AblationPlan, finished: list[
         pilots = count(len(plan.independent_runs) - len(specs), "pilot")
         say(
             f"Learning rates {_rates(arguments.tune_rate)}: {pilots} of {count(pilot.training.epochs, 'epoch')} with "
-            f"seed {rate_tuning.PILOT_SEED} choose one for each recipe. The runs at the chosen rates follow."
+            f"seed {rate_tuning.PILOT_SEED} choose one for each recipe. Up to {count(len(specs), 'more run')} "
+            "at the chosen rates follow; forecasts do not include them."
         )
     sweep.warn_of_size(plan.suite)
     if finished:
