@@ -294,14 +294,21 @@ def lowest_loss_and_bleu(records: list[RunRecord]) -> list[str]:
 
 
 def test_results_page_repeats_the_strong_recipe() -> None:
-    (run,) = (record for record in RECORDS if record.spec.variant == "tuned")
+    runs = [record for record in RECORDS if record.spec.variant == "tuned"]
     section = " ".join(RESULTS_PAGE.split("## A strong recipe")[1].split("## ")[0].split())
-    assert f"trained for {len(run.curve)} of its {TRAININGS['tuned'].epochs} epochs" in section
-    assert f"reaches {run.scores['bleu_sacre']:.1f} sacreBLEU (39.6 to 42.7)" in section
-    assert f"{run.scores['bleu_tokenised']:.1f} BLEU on lower-cased tokens" in section
-    assert "| 16 | 1 | – | 41.1 (39.6 to 42.7) |" in readme_results.table()
-    curve = [epoch.validation_bleu for epoch in run.curve]
+    epochs, most = {len(run.curve) for run in runs}, TRAININGS["tuned"].epochs
+    assert len(epochs) == 1
+    assert f"{len(runs)} seeds, trained for {epochs.pop()} of their {most} epochs" in section
+    (row,) = (line for line in readme_results.table().splitlines() if "`tuned`" in line)
+    assert f"reach {row.split('|')[-2].strip().replace(' (', ' sacreBLEU (')}" in section
+    for name, text in (("bleu_sacre", "sacreBLEU"), ("bleu_tokenised", "BLEU on lower-cased tokens")):
+        scores = sorted(run.scores[name] for run in runs)
+        assert f"{np.mean(scores):.1f} {text}" in section
+        assert f"{scores[0]:.2f} to {scores[-1]:.2f}" in section
+    curve = np.mean([[epoch.validation_bleu for epoch in run.curve] for run in runs], axis=0)
     assert f"16 epochs: {', '.join(f'{value:.1f}' for value in curve[3::4])}" in section
+    losses = np.mean([[epoch.validation_loss for epoch in run.curve] for run in runs], axis=0)
+    assert f"from {losses[-2]:.3f} to {losses[-1]:.3f} in the last epoch" in section
 
 
 @pytest.mark.usefixtures("multi30k_folder")
