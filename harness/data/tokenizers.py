@@ -217,7 +217,7 @@ def train_sentencepiece(name: str, texts: Iterable[str], *, vocabulary_size: int
             model_type=name.removeprefix("sentencepiece-"),
             vocab_size=vocabulary_size,
             character_coverage=1.0,
-            max_sentence_length=max(SENTENCEPIECE_BYTES, *(len(line.encode()) for line in lines)),
+            max_sentence_length=max([SENTENCEPIECE_BYTES, *(len(line.encode()) for line in lines)]),
             normalization_rule_name="identity",
             num_threads=1,
             minloglevel=2,

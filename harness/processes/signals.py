@@ -120,6 +120,7 @@ class SignalGuard:
                         if self._on_second_interrupt is not None:
                             self._on_second_interrupt()
                     finally:
-                        if os.isatty(2):
-                            os.write(2, SHOW_CURSOR)
+                        with contextlib.suppress(OSError):  # the terminal may be closed
+                            if os.isatty(2):
+                                os.write(2, SHOW_CURSOR)
                         os._exit(128 + number)

@@ -103,6 +103,11 @@ def test_sentencepiece_keeps_the_case() -> None:
     assert "".join(SentencePieceTokenizer(model, "kept").tokenise("The Jones")) == "\u2581The\u2581Jones"
 
 
+def test_sentencepiece_without_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="vocabulary_size=80"):
+        train_sentencepiece("sentencepiece-bpe", [], vocabulary_size=80, case="kept", seed=0)
+
+
 def test_sentencepiece_learns_from_long_lines_too() -> None:
     long = " ".join(["cat and dog"] * 500) + " \u272a"
     model = train_sentencepiece("sentencepiece-bpe", [*TEXT.split("\n"), long], vocabulary_size=80, case="kept", seed=0)
