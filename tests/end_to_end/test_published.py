@@ -33,8 +33,7 @@ ABLATION, TYING, LAYERS, CAPTIONS = (
 )
 FOLDERS = {ROOT / folder: run_store.records(ROOT / folder) for folder in published_pages.COMMANDS}
 RECORDS = FOLDERS[PUBLISHED]
-SPEED = sorted(PUBLISHED.glob("speed-*.json"))
-ONE_BY_ONE = ("learned_positions/torch", "plain", "torch_reference/torch", "ctranslate2")
+SPEED = {ROOT / path: pages for path, pages in published_pages.SPEED.items()}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -101,9 +100,10 @@ def test_published_captions_page_shows_its_text_and_aligned_words() -> None:
     assert "test_2016_flickr" not in page.partition('id="translations"')[2].partition("<h2")[0]
 
 
-def test_published_speed_page_follows_from_the_published_document(pages: Path) -> None:
-    (document,) = SPEED
-    assert main(["speed", "--from", str(document), "--reports", str(pages)]) == 0
+@pytest.mark.parametrize("document", SPEED, ids=lambda path: path.stem)
+def test_published_speed_page_follows_from_the_published_document(document: Path, pages: Path) -> None:
+    folder = pages / SPEED[document].relative_to(published_pages.REPORTS)
+    assert main(["speed", "--from", str(document), "--reports", str(folder)]) == 0
     assert_published(pages)
 
 
@@ -155,22 +155,58 @@ def test_readme_table_follows_from_the_records() -> None:
     assert readme_results.table() in readme_results.README.read_text(encoding="utf-8")
 
 
-def test_results_page_repeats_the_speed_document() -> None:
-    document = speed_document.load(*SPEED)
-    ours = document.subject("learned_positions/torch")
-    seconds = {way.name: way.thousand_seconds for way in ours.decoding}
-    expected = [f"{1e3 * ours.training.update_seconds:.0f} ms", f"{100 * ours.training.limit_share.median:.0f} %"]
-    expected += [f"{seconds[name]:.1f} s" for name in ("greedy", "beam")]
+ENGINES = {
+    "learned_positions/torch": "`learned_positions` in torch",
+    "torch_reference/torch": "`torch_reference` in torch",
+    "learned_positions/keras-tensorflow": "Keras on TensorFlow",
+    "learned_positions/keras-jax": "Keras on JAX",
+    "learned_positions/keras-torch": "Keras on PyTorch",
+    "plain": "`plain`",
+    "nn_transformer": "`nn_transformer`",
+    "marian": "Marian",
+    "ctranslate2": "CTranslate2",
+    "ctranslate2_int8": "CTranslate2, int8",
+}
+SPEED_SECTION = " ".join(RESULTS_PAGE.split("## How fast")[1].split())
+
+
+def test_results_page_repeats_the_speed_of_engines() -> None:
+    document = speed_document.load(ROOT / published_pages.ENGINES)
+    assert {subject.name for subject in document.subjects} == {*ENGINES, "ctranslate2_bfloat16"}
+    for name, title in ENGINES.items():
+        subject = document.subject(name)
+        cells = [title, "–", "–"]
+        if subject.training is not None:
+            share = subject.training.limit_share.median
+            cells[1:] = [f"{1e3 * subject.training.update_seconds:.0f}", f"{100 * share:.0f} %"]
+        seconds = {way.name: f"{way.thousand_seconds:.1f}" for way in subject.decoding}
+        cells += [seconds.get(way, "–") for way in ("greedy", "beam", "single_greedy")]
+        assert f"| {' | '.join(cells)} |" in SPEED_SECTION
     ratios = {
-        (pair.baseline, pair.what): pair.ratio.median for pair in document.comparisons if pair.subject == ours.name
+        (pair.baseline, pair.what): pair.ratio.median
+        for pair in document.comparisons
+        if pair.subject == "learned_positions/torch"
     }
-    expected += [f"{ratio:.2f}" for (_, measure), ratio in ratios.items() if measure == "training"]
-    single = {name: {way.name: way for way in document.subject(name).decoding} for name in ONE_BY_ONE}
-    expected += [f"{ways['single_greedy'].thousand_seconds:.0f} s" for ways in single.values()]
-    expected += [f"{ratios['marian', way]:.1f}" for way in ("greedy", "beam")]
-    expected += [f"{1 / ratios['ctranslate2', way]:.1f}" for way in ("greedy", "beam")]
-    numbers = re.findall(r"\d[\d.]*(?: ms| s| %)?", RESULTS_PAGE.split("## How fast")[1])
-    assert not [number for number in expected if number not in numbers]
+    plain, nn_transformer, marian = (ratios[name, "training"] for name in ("plain", "nn_transformer", "marian"))
+    greedy, beam = (ratios["marian", way] for way in ("greedy", "beam"))
+    slower = [1 / ratios["ctranslate2", way] for way in ("greedy", "beam", "single_greedy")]
+    for sentence in (
+        f"{plain:.2f} times as fast as `plain`, {nn_transformer:.2f} times as fast as `nn_transformer`",
+        f"{marian:.2f} times as fast as Marian",
+        f"{greedy:.1f} (greedy) and {beam:.1f} times (beam 5) as fast as Marian",
+        f"is {slower[0]:.1f} (greedy) and {slower[1]:.1f} times (beam 5) as fast as ours",
+        f"CTranslate2 is {slower[2]:.1f} times as fast as ours",
+    ):
+        assert sentence in SPEED_SECTION
+
+
+def test_results_page_repeats_the_speed_of_variants() -> None:
+    for subject in speed_document.load(ROOT / published_pages.VARIANTS).subjects:
+        name, training = subject.name.removesuffix("/torch"), subject.training
+        assert training is not None
+        milliseconds, share = 1e3 * training.update_seconds, 100 * training.limit_share.median
+        if name != "plain":
+            assert re.search(rf"`{name}` {milliseconds:.0f} ms (per update )?\((MFU )?{share:.0f} %\)", SPEED_SECTION)
 
 
 def test_results_page_repeats_the_controlled_comparison() -> None:
