@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -47,6 +49,34 @@ def test_ratio_is_of_rounds_and_not_of_medians() -> None:
 def test_rotations_start_each_round_with_the_next_item() -> None:
     assert ["".join(items) for items in timing.rotations("abc", 4)] == ["abc", "bca", "cab", "abc"]
     assert list(timing.rotations("", 2)) == [[], []]
+
+
+class Cycle:
+    """An object that only the collector of cyclic garbage frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_seconds_of_work_that_leaves_cycles_keeps_few_of_them(fails: bool) -> None:
+    cycles: weakref.WeakSet[Cycle] = weakref.WeakSet()
+    most = 0
+
+    def work() -> None:
+        nonlocal most
+        for _ in range(20_000):
+            cycles.add(Cycle())
+            most = max(most, len(cycles))
+        if fails:
+            raise ValueError("no longer timed")
+
+    try:
+        timing.seconds(work, lambda: None)
+    except ValueError:
+        assert fails
+    assert most < 10_000
+    assert gc.get_freeze_count() == 0
 
 
 def test_seconds_synchronizes_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
