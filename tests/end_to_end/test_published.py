@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import html
 import itertools
 import json
 import math
@@ -209,32 +210,60 @@ def test_results_page_repeats_the_speed_of_variants() -> None:
             assert re.search(rf"`{name}` {milliseconds:.0f} ms (per update )?\((MFU )?{share:.0f} %\)", SPEED_SECTION)
 
 
+PAIRS = (
+    ("learned_positions", "paper"),
+    ("torch_reference", "paper"),
+    ("learned_positions", "torch_reference"),
+    ("conv_ffn", "learned_positions"),
+    ("sinusoidal_handmade", "learned_positions"),
+    ("bahdanau_gru", "learned_positions"),
+    ("bahdanau_gru", "sinusoidal_handmade"),
+)
+"""The differences that the results page reports on the controlled comparison, in its order."""
+
+EFFECT = re.compile(r"([+−]?\d+\.\d\d) \(([+−]?\d+\.\d\d) to ([+−]?\d+\.\d\d); p (<?\d\.\d{3})")
+
+
+def row_name(record: RunRecord) -> str:
+    """Return the name of a run's row on the results page."""
+    return record.spec.variant if record.spec.framework == "torch" else f"{record.spec.variant} in Keras"
+
+
+def controlled_differences() -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return each difference in sacreBLEU of the published page, with its interval and its p."""
+    page = html.unescape((REPORTS / "index.md").read_text(encoding="utf-8"))
+    table = page.partition("**sacreBLEU, Controlled: ")[2].partition("\n\n**")[0]
+    head, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    keras = {name: name.replace(" (torch)", "").replace(" (keras on tensorflow)", " in Keras") for name, *_ in rows}
+    differences = {}
+    for name, *cells in rows:
+        for column, cell in zip(head[1:], cells, strict=False):
+            if effect := EFFECT.search(re.sub(r" [▲▼~?]", "", cell)):
+                difference, low, high, p = effect.groups()
+                pair = keras[name], keras.get(column, column.replace(" (torch)", ""))
+                differences[pair] = difference, low, high, p
+                differences[pair[::-1]] = (*map(negated, (difference, high, low)), p)
+    return differences
+
+
+def negated(number: str) -> str:
+    """Return a number as text with the other sign."""
+    return number.translate({ord("+"): "−", ord("−"): "+"})
+
+
 def test_results_page_repeats_the_controlled_comparison() -> None:
     section = RESULTS_PAGE.split("## The controlled comparison")[1].split("## ")[0]
-    controlled = sorted((run for run in RECORDS if run.spec.budget == "controlled"), key=lambda run: run.spec.variant)
-    for variant, group in itertools.groupby(controlled, key=lambda run: run.spec.variant):
+    controlled = sorted((run for run in RECORDS if run.spec.budget == "controlled"), key=row_name)
+    for variant, group in itertools.groupby(controlled, key=row_name):
         runs = list(group)
         bleu, perplexity = (np.mean([run.scores[name] for run in runs]) for name in ("bleu_sacre", "test_perplexity"))
         curves = np.array([[epoch.validation_bleu for epoch in run.curve] for run in runs], dtype=float).mean(axis=0)
-        row = [f"`{variant}`", f"{len(runs)}", f"{bleu:.1f}", f"{perplexity:.2f}"]
+        title = f"`{variant}`".replace(" in Keras`", "` in Keras")
+        row = [title, f"{len(runs)}", f"{bleu:.1f}", f"{perplexity:.2f}"]
         assert f"| {' | '.join(row)} | {', '.join(f'{value:.1f}' for value in curves[1::2])} |" in section
-    page = (REPORTS / "index.md").read_text(encoding="utf-8")
-    assert "| torch_reference | −2.12 ▼ (−3.38 to −0.85; p 0.018; " in page
-    others = r"−2\.63 ▼ \(−3\.90 to −1\.35; p 0\.007; .*\| −0\.51 &#126; \(−1\.72 to \+0\.71; p 1\.000; "
-    assert re.search(rf"^\| learned_positions \| {others}", page, re.MULTILINE)
     text = " ".join(section.split())
-    assert "−2.63 (−3.90 to −1.35; p 0.007) sacreBLEU" in text
-    assert "−2.12 (−3.38 to −0.85; p 0.018) for `torch_reference`" in text
-    assert "| conv_ffn | −2.67" in page
-    gru = r"−3\.62 ▼ \(−4\.98 to −2\.26; p &#60;0\.001; .*\| −1\.20 &#126; \(−2\.45 to \+0\.05; p 0\.236; "
-    assert re.search(rf"^\| bahdanau_gru \| .*{gru}", page, re.MULTILINE)
-    for difference in ("−0.04 &#126; (−1.35 to +1.27; p 1.000", "−2.43 ▼ (−3.71 to −1.14; p 0.008"):
-        assert difference in page
-    assert "−0.04 (−1.35 to +1.27; p 1.00)" in text
-    assert "−2.43 (−3.71 to −1.14; p 0.008)" in text
-    assert "differs from it by −0.51 (−1.72 to +0.71; p 1.00)" in text
-    assert "−3.62 (−4.98 to −2.26; p < 0.001) from `learned_positions`" in text
-    assert "−1.20 (−2.45 to +0.05; p 0.24)" in text
+    differences = controlled_differences()
+    assert [effect.groups() for effect in EFFECT.finditer(text)] == [differences[pair] for pair in PAIRS]
     assert_noise_of_the_gru(text, controlled)
 
 
@@ -242,8 +271,8 @@ def assert_noise_of_the_gru(text: str, controlled: list[RunRecord]) -> None:
     """Assert that the page has the deviations over seeds, and the interval that one pair gives without other rows."""
     scores: dict[str, list[float]] = {}
     for record in sorted(controlled, key=lambda record: record.spec.seed):
-        scores.setdefault(record.spec.variant, []).append(record.scores["bleu_sacre"] or math.nan)
-    deviation = {variant: np.std(values, ddof=1) for variant, values in scores.items()}
+        scores.setdefault(row_name(record), []).append(record.scores["bleu_sacre"] or math.nan)
+    deviation = {name: np.std(values, ddof=1) for name, values in scores.items()}
     gru = deviation.pop("bahdanau_gru")
     mean = np.sqrt(np.mean(np.square(list(deviation.values()))))
     assert f"over seeds is {gru:.1f} BLEU and that of the other rows {mean:.1f} on average" in text
