@@ -78,7 +78,9 @@ def _compared(document: SpeedDocument, subject: TimedModel, work: str) -> str:
     if not parts:
         return ""
     where = "training" if work == "training" else f"decoding ({work_name(document, subject.name, work)})"
-    return f"In {where}, {short_line(subject.name)} {', and '.join(parts)}"
+    *before, last = parts
+    comparison = ", ".join([*before, f"and {last}"]) if before else last
+    return f"In {where}, {short_line(subject.name)} {comparison}"
 
 
 def _range(ratios: Sequence[float]) -> str:

@@ -28,6 +28,7 @@ from harness.reporting.plot_style import (
     subtitle,
     titles,
 )
+from harness.reporting.speed_findings import main_subject
 from harness.reporting.speed_tables import (
     AXES,
     decoding_name,
@@ -44,6 +45,9 @@ from harness.text import short_line
 
 MOST = 60
 """The largest number of lines or panels in a plot; the tables have all."""
+
+MOST_RATIOS = 24
+"""The largest number of ratios of several subjects in one plot."""
 
 COLOUR, BASELINE_COLOUR = STYLES["learned_positions"].colour, EXTERNAL_COLOURS[0]
 GROUPS: dict[Group, str] = {
@@ -135,10 +139,14 @@ def decoding(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
 def ratios(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
     """Plot how many times as fast a variant is as each baseline, with a row for each comparison.
 
-    Comparisons with baselines of another variant are only drawn if there are no others.
+    Comparisons with baselines of another variant are only drawn if there are no others, and those of other subjects
+    than the headline's only if there are few.
     """
     pairs = ordered_ratios(document)
-    pairs = ([pair for pair in pairs if same_variant(document, pair)] or pairs)[:MOST]
+    pairs = [pair for pair in pairs if same_variant(document, pair)] or pairs
+    if len(pairs) > MOST_RATIOS:
+        pairs = [pair for pair in pairs if pair.subject == main_subject(document).name] or pairs
+    pairs = pairs[:MOST]
     plot, drawn = row_panels(layout, 11, 1.5 + 0.34 * len(pairs), 1)
     axes = drawn[0]
     _dots(axes, [_dot(pair.ratio, COLOUR) for pair in pairs], beside=True)

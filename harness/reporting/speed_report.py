@@ -1,4 +1,4 @@
-"""The report of a speed document: ratios and the main figures of each subject first; everything else is disclosed."""
+"""The report of a speed document: the main figures of each subject and ratios first; everything else is disclosed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIGURES: dict[str, tuple[Callable[..., Plot], str, str]] = {
     "ratios": (
         speed_plots.ratios,
         "Times as fast as baselines of the same variant, with quartiles over rounds. Right of the line the variant is "
-        "faster.",
+        "faster. Of many ratios only those of the headline's subject are drawn.",
         "Points with lines for quartiles, one per comparison: how many times as fast a variant is as a baseline",
     ),
     "training": (
@@ -89,8 +89,8 @@ def report(document: SpeedDocument) -> Document:
         origin="Made by Bakeoff from one stored document alone: the same document gives the same bytes.",
         blocks=(
             Links(LINKS),
-            *_section("Compared with baselines", "comparisons", _drawn(document, "ratios", ratios)),
             *_section("At a glance", "overview", speed_tables.at_a_glance(document)),
+            *_section("Compared with baselines", "comparisons", _drawn(document, "ratios", ratios)),
             *_section("Details", "details", details),
             Heading("Limits", slug="limits"),
             Items(tuple(speed_findings.limits(document))),

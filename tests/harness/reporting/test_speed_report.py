@@ -26,7 +26,7 @@ from harness.speed.speed_document import SpeedDocument
 from harness.speed.timed_model import TrainingTimes
 from harness.speed.timing import DERIVED, Samples
 
-EVERY = ("comparisons", "overview", "details", "limits", "method")
+EVERY = ("overview", "comparisons", "details", "limits", "method")
 PICTURES = {"training", "decoding", "ratios", "breakdown", "scaling"}
 
 
@@ -65,7 +65,7 @@ def test_every_section_is_there_in_order_and_in_the_contents(page: str, markdown
     assert tuple(re.findall(r'<section id="(\w+)"', page)) == ("verdict", *EVERY)
     assert tuple(re.findall(r'<li><a href="#(\w+)">', page)) == EVERY
     titles = re.findall(r"^## (.*)$", markdown, re.MULTILINE)
-    assert titles == ["Compared with baselines", "At a glance", "Limits"]
+    assert titles == ["At a glance", "Compared with baselines", "Limits"]
     assert len(markdown.split("\n")) <= 150
 
 
@@ -353,6 +353,18 @@ def test_a_picture_of_very_many_subjects_stays_small(document: SpeedDocument) ->
     plot = speed_plots.training(replace(document, subjects=many, comparisons=()))
     assert plot is not None
     assert plot.get_size_inches()[1] < 30
+
+
+@pytest.mark.parametrize(("copies", "drawn"), [(1, "all"), (30, "main")])
+def test_plot_of_many_ratios_has_those_of_the_main_subject(document: SpeedDocument, copies: int, drawn: str) -> None:
+    ours = [ratio for ratio in document.comparisons if ratio.subject == OURS]
+    other = replace(document.subject(OURS), name="another")
+    others = [replace(ours[0], subject=other.name)] * copies
+    changed = replace(document, subjects=(*document.subjects, other), comparisons=(*ours, *others))
+    (axes,) = speed_plots.ratios(changed).axes
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    assert len(rows) == len(ours) + (copies if drawn == "all" else 0)
+    assert any("another" in row for row in rows) == (drawn == "all")
 
 
 # The command ----------------------------------------------------------------------------------------------------------
