@@ -264,7 +264,7 @@ def _metric(
         not_compared = f"no run of {', '.join(incomplete)} completed"
     seeds = set.intersection(*(set(side.seeds) for side in sides))
     if not seeds and all(len(side.seeds) == 1 for side in sides):
-        # Two single runs: tested over sentences, which need no common seed.
+        # Single runs with different seeds: tested over sentences, which need no common seed.
         evidence, table_rows = [replace(row, seeds=sides[0].seeds) for row in evidence], ()
     elif not seeds:
         not_compared = not_compared or "the sides have no seed in common"

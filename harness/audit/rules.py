@@ -184,11 +184,12 @@ class AuditReport:
             text = f"Passed: a fair comparison of {runs} in {count(tables, 'table')}."
         else:
             text = f"Passed: {runs}, of which no two share a table."
-        text += "" if self.skipped else " No rule skipped."
         partly = [outcome for outcome in self.outcomes if outcome.skips and outcome.end != "n/a"]
+        partly = [outcome for outcome in partly if outcome.rule in OF_RUNS]
+        text += "" if self.skipped or partly else " No rule skipped."
         for outcomes, noun, verb in (
             (self.skipped, "rule", " skipped"),
-            ([outcome for outcome in partly if outcome.rule in OF_RUNS], "rule", " skipped on some runs"),
+            (partly, "rule", " skipped on some runs"),
             ([outcome for outcome in self.warnings if outcome.end == "warn"], "warning", ""),
         ):
             text += f" {count(len(outcomes), noun)}{verb}: {_names(outcomes)}." if outcomes else ""
