@@ -1,28 +1,20 @@
-"""The text of a speed report: headline, findings, warnings, limits, and how each quantity is measured."""
+"""The text of a speed report: headline, warnings, limits, and the definitions of its quantities."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from harness.analysis.inference import student
 from harness.reporting.document import Headline
 from harness.reporting.formatting import listed, significant_digits
 from harness.reporting.speed_tables import (
-    AXES,
     DECODINGS,
     decoding_name,
-    exponent,
+    interval,
     measure_name,
-    quartiles,
-    same_variant,
-    work_name,
+    undecided,
 )
 from harness.speed.speed_document import SpeedDocument, SpeedRatio
-from harness.speed.timed_model import TimedModel
-from harness.speed.timing import Samples
+from harness.speed.timed_model import DecodingTimes, TimedModel
 from harness.text import count, short_line
 
 FEW_ROUNDS = 5
@@ -31,6 +23,33 @@ BUSY_LOAD = 0.5
 
 IDLE_SHARE = 0.01
 """The share of CPU time, used while other models were timed, above which it is reported."""
+
+MOST_RATIOS = 24
+"""The largest number of ratios of several subjects that a plot or a terminal shows."""
+
+DEFINITIONS = (
+    "Times are medians over rounds, with quartiles. Each subject has a process of its own; subjects take turns, each "
+    "round starts with another one, and the device is synchronised before the clock is read.",
+    "“Times as fast” is the baseline's seconds over the subject's in the same round, for the same work and recipe; the "
+    "median over rounds is shown. The 95 % interval is Student's, of the geometric mean over rounds. If it contains 1, "
+    "the two are not distinguishable.",
+    "Seconds per epoch are those of its tokens at the median round's rate. The first update, which compiles and "
+    "allocates, is in no median.",
+    "GFLOP/s are multiplications and additions per second, counted by formula: two for each element of a kernel and "
+    "each real token that it is applied to, and those of attention between real tokens. An update counts as three "
+    "forward passes. Padding, look-ups, norms, softmax, dropout and the optimiser are not counted.",
+    "MFU (model FLOPs utilisation) is that rate over the matmul peak: what this machine reaches at the same kernels' "
+    "products, forward and both gradients, in the same rounds. Attention's products are not part of the peak.",
+    "Equal translations have the same tokens as those of the subject in brackets, which has the same weights. "
+    "Unfinished ones reached the largest number of tokens.",
+    "Peak memory is that of the whole process, libraries included, while it warms up for a kind of work.",
+    "The breakdown's shares of operators are of profiled time, which overstates operators that are called often. "
+    "“data” is the time to make batches, “harness” what else the training loop takes beyond the bare updates; neither "
+    "is profiled. “compute” is all of an update in a framework that shows no operators.",
+    "The exponent is the slope of a log–log fit through the medians, ± its standard error: 1 means linear cost, 0 "
+    "constant. Its updates are of random words without padding.",
+)
+"""How each quantity of the report is measured and counted."""
 
 
 # The headline ---------------------------------------------------------------------------------------------------------
@@ -57,14 +76,18 @@ def main_subject(document: SpeedDocument) -> TimedModel:
     return next((subject for subject in variants if subject.variant == document.settings.scaling_variant), variants[0])
 
 
+def main_ratios(document: SpeedDocument) -> tuple[SpeedRatio, ...]:
+    """Return all ratios, or those of the headline's subject if there are many."""
+    ratios = document.comparisons
+    if len(ratios) <= MOST_RATIOS:
+        return ratios
+    name = main_subject(document).name
+    return tuple(ratio for ratio in ratios if ratio.subject == name) or ratios
+
+
 def _compared(document: SpeedDocument, subject: TimedModel, work: str) -> str:
     """Return a sentence on one kind of work; empty if no baseline of the same variant did the same work."""
-    ratios = [
-        ratio
-        for ratio in document.comparisons
-        if (ratio.subject, ratio.what, ratio.baseline_what) == (subject.name, work, work)
-        and same_variant(document, ratio)
-    ]
+    ratios = [pair for pair in document.comparisons if (pair.subject, pair.work) == (subject.name, work)]
     equal = [ratio for ratio in ratios if undecided(ratio.ratio)]
     faster = [ratio for ratio in ratios if interval(ratio.ratio)[0] > 1]
     slower = [ratio for ratio in ratios if interval(ratio.ratio)[1] < 1]
@@ -77,7 +100,7 @@ def _compared(document: SpeedDocument, subject: TimedModel, work: str) -> str:
         parts.append(f"is not distinguishable from {_names(equal)}")
     if not parts:
         return ""
-    where = "training" if work == "training" else f"decoding ({work_name(document, subject.name, work)})"
+    where = work if work == "training" else f"decoding ({measure_name(work, document.settings.beam)})"
     *before, last = parts
     comparison = ", ".join([*before, f"and {last}"]) if before else last
     return f"In {where}, {short_line(subject.name)} {comparison}"
@@ -102,95 +125,6 @@ def _absolute(subject: TimedModel) -> str:
         seconds = significant_digits(subject.decoding[0].thousand_seconds)
         return f"{name} translates 1,000 sentences ({decoding_name(subject.decoding[0])}) in {seconds} s."
     return "No subject was trained or decoded; this report has only the measurements below."
-
-
-def interval(ratio: Samples) -> tuple[float, float]:
-    """Return Student's 95 % interval of the geometric mean of a ratio over rounds; with one round it is unbounded."""
-    if len(ratio) < 2:
-        return 0.0, math.inf
-    logarithms = np.log(ratio.values)
-    half = student(len(ratio) - 1, 0.95) * logarithms.std(ddof=1) / math.sqrt(len(ratio))
-    return float(np.exp(logarithms.mean() - half)), float(np.exp(logarithms.mean() + half))
-
-
-def undecided(ratio: Samples) -> bool:
-    """Return whether the 95 % interval contains 1."""
-    lower, upper = interval(ratio)
-    return lower <= 1 <= upper
-
-
-# Findings -------------------------------------------------------------------------------------------------------------
-
-
-def findings(document: SpeedDocument) -> list[str]:
-    """Return further findings: seconds with quartiles, ratios that do not differ from 1, MFU, loop overhead, growth."""
-    subject = main_subject(document)
-    lines = [*_seconds(document, subject), _undistinguished(document, subject), _utilisation(document)]
-    return [line for line in (*lines, _loop(document), _growth(document)) if line]
-
-
-def _seconds(document: SpeedDocument, subject: TimedModel) -> list[str]:
-    name, training = short_line(subject.name), subject.training
-    lines = []
-    if training is not None:
-        line = f"An update of {name}, {count(document.settings.batch_size, 'sentence')}, takes "
-        line += _spread(training.seconds, 1_000 / training.updates, "ms")
-        if training.limit_share is not None:
-            line += f"; its MFU is {_spread(training.limit_share, 100, '%')}"
-        lines.append(f"{line}.")
-    for decoding in subject.decoding:
-        way, seconds = decoding_name(decoding), _spread(decoding.seconds, 1.0, "s")
-        lines.append(f"{name} translates {decoding.sentences:,} sentences ({way}) in {seconds}.")
-    return lines
-
-
-def _spread(samples: Samples, scale: float, unit: str) -> str:
-    middle = f"{significant_digits(scale * samples.median)} {unit}"
-    return middle if len(samples) == 1 else f"{middle} (quartiles {quartiles(samples, scale)})"
-
-
-def _undistinguished(document: SpeedDocument, subject: TimedModel) -> str:
-    ratios = [ratio for ratio in document.comparisons if ratio.subject == subject.name and undecided(ratio.ratio)]
-    parts = []
-    for ratio in ratios:
-        ours, theirs = ratio.what, ratio.baseline_what
-        work = work_name(document, ratio.baseline, theirs)
-        if ours != theirs:
-            work += f" against {work_name(document, subject.name, ours)}"
-        limits = " to ".join(map(significant_digits, interval(ratio.ratio))) if len(ratio.ratio) > 1 else "one round"
-        parts.append(f"{short_line(ratio.baseline)}, {work} ({limits})")
-    return f"Not distinguishable, because the 95 % interval of the ratio contains 1: {listed(parts)}." if parts else ""
-
-
-def _utilisation(document: SpeedDocument) -> str:
-    shares = [
-        (subject.training.limit_share.median, short_line(subject.name))
-        for subject in document.subjects
-        if subject.kind == "variant" and subject.training is not None and subject.training.limit_share is not None
-    ]
-    if len(shares) < 2:
-        return ""
-    (low, least), (high, most) = min(shares), max(shares)
-    return (
-        f"MFU of the {len(shares)} variants ranges from {significant_digits(100 * low)} % ({least}) to "
-        f"{significant_digits(100 * high)} % ({most})."
-    )
-
-
-def _loop(document: SpeedDocument) -> str:
-    timed = [(subject.name, subject.training) for subject in document.subjects if subject.training is not None]
-    ratios = [(times.loop_ratio, short_line(name)) for name, times in timed if times.loop_ratio is not None]
-    if not ratios:
-        return ""
-    ratio, name = max(ratios, key=lambda pair: pair[0].median)
-    among = "" if len(ratios) == 1 else f", the most of {len(ratios)} subjects"
-    unit = f"times as long as the bare updates for {name}"
-    return f"The training loop with its data, checks and logging takes {_spread(ratio, 1.0, unit)}{among}."
-
-
-def _growth(document: SpeedDocument) -> str:
-    fits = [f"{AXES[line.axis]} {exponent(line)}" for line in document.scaling if line.exponent is not None]
-    return f"Time grows with a power of size; the fitted exponents: {', '.join(fits)}." if fits else ""
 
 
 # Warnings and limits --------------------------------------------------------------------------------------------------
@@ -228,7 +162,7 @@ def limits(document: SpeedDocument) -> list[str]:
     rounds = sorted({len(part.seconds) for part in times})
     if rounds and rounds[0] < FEW_ROUNDS:
         some = str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
-        lines.append(f"Samples are few ({some} each), so quartiles say little.")
+        lines.append(f"Samples are few ({some} each), so quartiles say little and intervals are wide.")
     busy = [
         f"{short_line(subject.name)} ({100 * subject.idle_share:.2g} %)"
         for subject in document.subjects
@@ -282,14 +216,19 @@ def _left_out(document: SpeedDocument) -> list[str]:
 
 
 def _translations(document: SpeedDocument) -> list[str]:
-    """Return which translations of equal weights differ, and whether most translations reach the token limit."""
+    """Return how many translations of equal weights differ, and whether most translations reach the token limit."""
     pairs = [(subject, times) for subject in document.subjects for times in subject.decoding]
-    lines = [
-        f"{short_line(subject.name)}, {decoding_name(times)}: {times.sentences - times.equal:,} of {times.sentences:,} "
-        f"translations differ from those of {short_line(times.compared_with or '')}, so the work is not the same."
-        for subject, times in pairs
-        if times.equal is not None and times.equal < times.sentences
-    ]
+    compared = [(subject, times, times.equal) for subject, times in pairs if times.equal is not None]
+    differing = [item for item in compared if item[2] < item[1].sentences]
+    differing.sort(key=lambda item: -item[2] / item[1].sentences)
+    lines = []
+    if differing:
+        ends = [_difference(subject, times) for subject, times, _ in (differing[0], differing[-1])]
+        lines.append(
+            f"Translations by the same weights are not always equal; some differ in {len(differing)} of "
+            f"{len(compared)} series: {' to '.join(dict.fromkeys(ends))}. Where few differ, the work is nearly the "
+            "same."
+        )
     endless = sum(times.unfinished > times.sentences / 2 for _, times in pairs)
     if endless:
         lines.append(
@@ -299,72 +238,6 @@ def _translations(document: SpeedDocument) -> list[str]:
     return lines
 
 
-# How quantities are measured ------------------------------------------------------------------------------------------
-
-
-def counting(document: SpeedDocument) -> list[str]:
-    """Return a note for each kind of quantity in the report: how it is measured and counted."""
-    subjects = document.subjects
-    trained = any(subject.training for subject in subjects)
-    lines = [
-        "Figures are medians over rounds, with quartiles. Each subject has a process of its own; subjects take turns, "
-        "round by round, each round starting with another, and the device is synchronised on both sides of the clock."
-    ]
-    if trained:
-        lines += _of_training(document)
-    if trained or any(subject.evaluation for subject in subjects):
-        lines += [
-            "GFLOP/s are multiplications and additions per second, counted by formula: a forward pass has two for each "
-            "element of a kernel and each real token that it is applied to; an update is three such passes. Padding, "
-            "embedding look-ups, norms, softmax, dropout and the optimiser are not counted; of attention, visible "
-            "pairs of real tokens are counted.",
-            "MFU (model FLOPs utilisation) is that rate over the matmul peak: what this machine reaches at the same "
-            "kernels' products, forward and both gradients, measured in the same rounds. Attention's own products are "
-            "among the model's operations and not among the peak's.",
-        ]
-    if any(subject.decoding for subject in subjects):
-        lines.append(_of_decoding(document))
-    if document.comparisons:
-        lines.append(
-            "“Times as fast” is the baseline's seconds over the subject's in the same round: per update, or per "
-            "sentence where the two translate different numbers of sentences."
-        )
-    lines.append("Peak memory is that of the whole process during the warm-up of a kind of work, libraries included.")
-    if any(subject.breakdown for subject in subjects):
-        lines.append(
-            "The breakdown's shares of operators are of profiled time, which overstates operators that are called "
-            "often. “data” is the time to make batches, “harness” what else the training loop takes beyond the bare "
-            "updates; both are timed without the profiler. Where a framework shows no operators, all of the update is "
-            "compute."
-        )
-    if document.scaling:
-        lines.append(
-            "The exponent is the slope of a log–log fit through the medians, ± its standard error: 1 means linear "
-            "cost, 0 constant. Updates are of random words without padding."
-        )
-    return lines
-
-
-def _of_training(document: SpeedDocument) -> list[str]:
-    settings, data = document.settings, document.data
-    return [
-        f"A round of training is {count(settings.updates, 'update')} over the same {data.batches} batches: "
-        f"{data.sentences:,} sentences, {data.source:,} source and {data.target:,} target tokens. Padding is "
-        f"{100 * data.padding_share:.1f} % of their positions.",
-        f"Seconds per epoch are those of the epoch's {data.epoch_tokens:,} tokens ({data.epoch_target:,} of them "
-        f"target tokens, {data.epoch_updates:,} updates) at the round's tokens per second. The first update, which "
-        "compiles and allocates, is in no median.",
-        "The training loop includes data loading, checks and logging; ÷ bare loop is its time over that of the bare "
-        "updates, round by round.",
-    ]
-
-
-def _of_decoding(document: SpeedDocument) -> str:
-    settings = document.settings
-    unknown_words = "no unknown words and " if settings.unknown == "never" else ""
-    return (
-        f"Translations are of {settings.sentences:,} test sentences in batches of {settings.decoding_batch_size}, and "
-        f"of {settings.single_sentences:,} of them one by one, both evenly from the set, with {unknown_words}at most "
-        f"{settings.max_tokens} tokens; beam {settings.beam} has length penalty {settings.length_penalty:g}. Equal "
-        "translations have the same tokens as those of the subject in brackets, which has the same weights."
-    )
+def _difference(subject: TimedModel, times: DecodingTimes) -> str:
+    different = f"{times.sentences - (times.equal or 0):,} of {times.sentences:,}"
+    return f"{different} ({short_line(subject.name)}, {decoding_name(times)})"

@@ -28,15 +28,14 @@ from harness.reporting.plot_style import (
     subtitle,
     titles,
 )
-from harness.reporting.speed_findings import main_subject
+from harness.reporting.speed_findings import main_ratios
 from harness.reporting.speed_tables import (
     AXES,
     decoding_name,
     decoding_named,
     exponent,
-    ordered_ratios,
-    same_variant,
-    work_name,
+    interval,
+    measure_name,
 )
 from harness.speed.speed_document import Scaling, SpeedDocument, SpeedRatio
 from harness.speed.timed_model import Breakdown, Group, TimedModel
@@ -45,9 +44,6 @@ from harness.text import short_line
 
 MOST = 60
 """The largest number of lines or panels in a plot; the tables have all."""
-
-MOST_RATIOS = 24
-"""The largest number of ratios of several subjects in one plot."""
 
 COLOUR, BASELINE_COLOUR = STYLES["learned_positions"].colour, EXTERNAL_COLOURS[0]
 GROUPS: dict[Group, str] = {
@@ -70,7 +66,7 @@ LABELLED_INCHES = 0.3
 """The smallest width of a part of a bar that is labelled with its value."""
 
 Dot = tuple[float, float, float, str]
-"""Median, quartiles and colour."""
+"""Median, ends of a line and colour."""
 
 
 def _colour(subject: TimedModel) -> str:
@@ -93,7 +89,8 @@ def training(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
     for subject, times in timed:
         slowest, fastest = times.target / times.seconds.upper, times.target / times.seconds.lower
         rates.append((times.target_per_second, slowest, fastest, _colour(subject)))
-        shares.append(None if times.limit_share is None else _dot(times.limit_share, _colour(subject), 100))
+        share = document.mfu(subject)
+        shares.append(None if share is None else _dot(share, _colour(subject), 100))
     shown = [("Target tokens per second, higher is better", "tokens/s", rates)]
     if any(shares):
         shown.append(("MFU, higher is better", "% of the matmul peak", shares))
@@ -137,42 +134,37 @@ def decoding(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
 
 @styled
 def ratios(document: SpeedDocument, *, layout: Layout = "wide") -> Figure:
-    """Plot how many times as fast a variant is as each baseline, with a row for each comparison.
-
-    Comparisons with baselines of another variant are only drawn if there are no others, and those of other subjects
-    than the headline's only if there are few.
-    """
-    pairs = ordered_ratios(document)
-    pairs = [pair for pair in pairs if same_variant(document, pair)] or pairs
-    if len(pairs) > MOST_RATIOS:
-        pairs = [pair for pair in pairs if pair.subject == main_subject(document).name] or pairs
-    pairs = pairs[:MOST]
+    """Plot how many times as fast a variant is as each baseline, with a row for each of `main_ratios`."""
+    pairs = main_ratios(document)[:MOST]
     plot, drawn = row_panels(layout, 11, 1.5 + 0.34 * len(pairs), 1)
     axes = drawn[0]
-    _dots(axes, [_dot(pair.ratio, COLOUR) for pair in pairs], beside=True)
+    dots = [_ratio_dot(pair) for pair in pairs]
+    _dots(axes, dots, beside=True)
     axes.axvline(1, color=INK, lw=1.0, zorder=1)
-    ends = [1.0, *(end for pair in pairs for end in (pair.ratio.lower, pair.ratio.upper))]
+    ends = [1.0, *(end for _, low, high, _ in dots for end in (low, high))]
     _log_limits(drawn, ends, ticks=12 if layout == "wide" else 5)
     single = len({pair.subject for pair in pairs}) == 1
     title = f"{short_line(pairs[0].subject, longest=48)} compared with" if single else ""
     titles(axes, layout, title, "times as fast as the baseline, log scale")
     names = [_pair_label(document, pair, with_subject=not single) for pair in pairs]
     name_rows(drawn, layout, names, widths=(48, 23))
-    subtitle(plot, "Right of 1 the variant is faster; lines are quartiles")
+    subtitle(plot, "Right of 1 the variant is faster; lines are 95 % intervals")
     return plot
 
 
+def _ratio_dot(pair: SpeedRatio) -> Dot:
+    """Return the median of a ratio and its interval; one round has none."""
+    low, high = interval(pair.ratio) if len(pair.ratio) > 1 else (pair.ratio.median, pair.ratio.median)
+    return pair.ratio.median, low, high, COLOUR
+
+
 def _pair_label(document: SpeedDocument, pair: SpeedRatio, *, with_subject: bool) -> str:
-    work = work_name(document, pair.subject, pair.what)
-    baseline_work = work_name(document, pair.baseline, pair.baseline_what)
-    if work != baseline_work:
-        work = f"{work} ÷ {baseline_work}"
     subject = f"{short_line(pair.subject, longest=28)} : " if with_subject else ""
-    return f"{subject}{short_line(pair.baseline, longest=28)}, {work}"
+    return f"{subject}{short_line(pair.baseline, longest=28)}, {measure_name(pair.work, document.settings.beam)}"
 
 
 def _dots(axes: Axes, dots: Sequence[Dot | None], *, beside: bool = False) -> None:
-    """Plot medians and quartiles with the values above the dots, or beside them."""
+    """Plot medians with quartiles or intervals, and the values above the dots or beside them."""
     for line, dot in enumerate(dots):
         if dot is None:
             where = axes.get_yaxis_transform()

@@ -20,9 +20,9 @@ LINKS = (("Runs report", "../index.html"), ("Ablation", "../ablation/index.html"
 FIGURES: dict[str, tuple[Callable[..., Plot], str, str]] = {
     "ratios": (
         speed_plots.ratios,
-        "Times as fast as baselines of the same variant, with quartiles over rounds. Right of the line the variant is "
-        "faster. Of many ratios only those of the headline's subject are drawn.",
-        "Points with lines for quartiles, one per comparison: how many times as fast a variant is as a baseline",
+        "Times as fast as baselines of the same variant, with 95 % intervals over rounds. Right of the line, the "
+        "variant is faster.",
+        "Points with lines for intervals, one per comparison: how many times as fast a variant is as a baseline",
     ),
     "training": (
         speed_plots.training,
@@ -65,7 +65,7 @@ def write(document: SpeedDocument, folder: Path) -> Path:
 
 def report(document: SpeedDocument) -> Document:
     """Return the report of a speed document."""
-    ratios = _disclosure("Every ratio", speed_tables.comparisons(document))
+    ratios = _disclosure("Every ratio", speed_tables.comparisons(document, document.comparisons))
     scaling: list[Block] = [*speed_tables.scaling(document)]
     if any(line.points for line in document.scaling):
         scaling = _drawn(document, "scaling", scaling)
@@ -100,14 +100,15 @@ def report(document: SpeedDocument) -> Document:
 
 
 def terminal(document: SpeedDocument) -> str:
-    """Return the most important tables, the findings and the limits as plain text."""
-    headline = speed_findings.headline(document)
-    lines = [headline.finding, *speed_findings.findings(document), *speed_findings.limits(document)]
+    """Return the most important tables, the headline and the limits as plain text."""
+    lines = [speed_findings.headline(document).finding, *speed_findings.limits(document)]
     tables: list[Block] = [
         *speed_tables.at_a_glance(document),
         *speed_tables.training(document),
         *speed_tables.breakdown(document),
         *speed_tables.matmul_peak(document)[:1],
+        *speed_tables.scaling(document)[:1],
+        *speed_tables.comparisons(document, speed_findings.main_ratios(document)),
     ]
     return render_text.blocks([*tables, Items(tuple(lines))], width=render_text.LINE)
 
@@ -133,6 +134,9 @@ def _section(title: str, slug: str, content: Sequence[Block]) -> list[Block]:
 def _drawn(document: SpeedDocument, name: str, content: Sequence[Block]) -> list[Block]:
     """Return content below its figure, or no blocks if there is no content."""
     draw, caption, alt = FIGURES[name]
+    drawn, ratios = len(speed_findings.main_ratios(document)[: speed_plots.MOST]), len(document.comparisons)
+    if name == "ratios" and drawn < ratios:
+        caption += f" {drawn} of {ratios} ratios are drawn; the table in the HTML page has all."
     return [Figure(name, caption, alt, partial(draw, document)), *content] if content else []
 
 
@@ -141,14 +145,12 @@ def _disclosure(summary: str, blocks: Sequence[Block], slug: str = "") -> list[B
 
 
 def _method(document: SpeedDocument) -> list[Block]:
-    lines = speed_findings.findings(document)
     command = short_line(document.command, longest=2_000) or "(the command is unknown)"
     return [
         Heading("Method and data", slug="method"),
-        *_disclosure("Seconds and exponents in words", [Items(tuple(lines))] if lines else []),
-        Disclosure("How it is counted", (Items(tuple(speed_findings.counting(document))),), "counting"),
+        Disclosure("How it is counted", (Items(speed_findings.DEFINITIONS),), "counting"),
         Disclosure("Subjects", tuple(speed_tables.subjects(document)), "subjects"),
-        Disclosure("Machine", (facts(speed_tables.machine(document)),), "machine"),
+        Disclosure("Machine and workload", (facts(speed_tables.machine(document)),), "machine"),
         Disclosure("Reproducing this", (Code(command), facts(_provenance(document))), "reproducing"),
     ]
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from harness.analysis.inference import student
 from harness.experiments.specs import number_format
 from harness.reporting.document import Cell, Table
 from harness.reporting.formatting import MISSING, mebibytes, significant_digits
 from harness.speed.speed_document import Scaling, SpeedDocument, SpeedRatio
 from harness.speed.timed_model import DecodingTimes, EvaluationTimes, TimedModel, TrainingTimes
 from harness.speed.timing import Samples
-from harness.text import short_line
+from harness.text import count, short_line
 
 DECODINGS = {
     "greedy": "greedy, in batches",
@@ -44,6 +47,21 @@ def quartiles(samples: Samples, scale: float = 1.0) -> str:
     return f"{significant_digits(scale * samples.lower)} to {significant_digits(scale * samples.upper)}"
 
 
+def interval(ratio: Samples) -> tuple[float, float]:
+    """Return Student's 95 % interval of the geometric mean of a ratio over rounds; with one round it is unbounded."""
+    if len(ratio) < 2:
+        return 0.0, math.inf
+    logarithms = np.log(ratio.values)
+    half = student(len(ratio) - 1, 0.95) * logarithms.std(ddof=1) / math.sqrt(len(ratio))
+    return float(np.exp(logarithms.mean() - half)), float(np.exp(logarithms.mean() + half))
+
+
+def undecided(ratio: Samples) -> bool:
+    """Return whether the 95 % interval contains 1."""
+    lower, upper = interval(ratio)
+    return lower <= 1 <= upper
+
+
 def exponent(scaling: Scaling) -> str:
     """Return a fitted exponent with its standard error, "0.93 ± 0.02"; two sizes have no error."""
     if scaling.exponent is None:
@@ -58,32 +76,8 @@ def decoding_name(decoding: DecodingTimes) -> str:
 
 
 def measure_name(measure: str, beam: int) -> str:
-    """Return the name of a measure in words."""
+    """Return the name of a measure in words: training, or a way of decoding."""
     return short_line(DECODINGS.get(measure, measure).replace("{beam}", str(beam)))
-
-
-def work_name(document: SpeedDocument, subject: str, work: str) -> str:
-    """Return the work of a ratio in words: training, or a way of decoding."""
-    decoding = decoding_named(document.subject(subject), work)
-    return decoding_name(decoding) if decoding else short_line(work)
-
-
-def ordered_ratios(document: SpeedDocument) -> list[SpeedRatio]:
-    """Return all ratios, subject by subject and work by work."""
-    names, works = [subject.name for subject in document.subjects], ["training", *DECODINGS]
-    return sorted(
-        document.comparisons,
-        key=lambda ratio: (
-            names.index(ratio.subject),
-            [*works, ratio.what].index(ratio.what),
-            names.index(ratio.baseline),
-        ),
-    )
-
-
-def same_variant(document: SpeedDocument, ratio: SpeedRatio) -> bool:
-    """Whether both have one variant's recipe; otherwise models are compared, not implementations."""
-    return document.subject(ratio.subject).variant == document.subject(ratio.baseline).variant
 
 
 def decoding_named(subject: TimedModel, name: str) -> DecodingTimes | None:
@@ -129,10 +123,10 @@ def at_a_glance(document: SpeedDocument) -> list[Table]:
         if not subject.training and not subject.decoding:
             continue
         times = subject.training
-        share = times.limit_share if times else None
+        share = document.mfu(subject)
         row = {
             "subject": subject.name,
-            "training tokens/s": _number(times.target_per_second if times else None),
+            "training, target tokens/s": _number(times.target_per_second if times else None),
             "MFU, %": _number(share.median if share else None, 100),
         }
         for name, head in decodings.items():
@@ -150,42 +144,42 @@ def memory(subject: TimedModel) -> str:
 
 def training(document: SpeedDocument) -> list[Table]:
     """Return how fast each subject trains; device memory has a column if it was measured."""
-    timed = [(subject.name, subject.training) for subject in document.subjects if subject.training is not None]
+    data = document.data
+    timed = [(subject, subject.training) for subject in document.subjects if subject.training is not None]
     on_device = any(times.device_memory_bytes is not None for _, times in timed)
     rows = [
         {
-            "subject": name,
+            "subject": subject.name,
             "update, ms": median(times.seconds, 1_000 / times.updates),
             "target tokens/s": significant_digits(times.target_per_second),
-            "epoch, s": median(times.seconds, times.epoch_tokens / times.tokens),
+            "epoch, s": median(times.seconds, data.epoch_tokens / (data.source + data.target)),
             "GFLOP/s": _giga_operations(times),
-            "MFU, %": median(times.limit_share, 100),
-            "training loop ÷ bare loop": median(times.loop_ratio),
+            "MFU, %": median(document.mfu(subject), 100),
             "first update, s": significant_digits(times.first_update_seconds),
             "peak memory, MiB": mebibytes(times.peak_memory_bytes),
             **({"device memory, MiB": mebibytes(times.device_memory_bytes)} if on_device else {}),
         }
-        for name, times in timed
+        for subject, times in timed
     ]
     return _table("Training", rows)
 
 
 def evaluation(document: SpeedDocument) -> list[Table]:
     """Return how fast each subject evaluates."""
+    timed = [(subject, subject.evaluation) for subject in document.subjects if subject.evaluation is not None]
     rows = [
         {
             "subject": subject.name,
-            "batches": str(times.batches),
             "seconds": median(times.seconds),
             "target tokens/s": significant_digits(times.target_per_second),
             "GFLOP/s": _giga_operations(times),
             "nats per token": f"{times.nats_per_token:.4f}",
             "peak memory, MiB": mebibytes(times.peak_memory_bytes),
         }
-        for subject in document.subjects
-        if (times := subject.evaluation) is not None
+        for subject, times in timed
     ]
-    return _table("Evaluation: the loss of the validation batches, forward only", rows)
+    tokens = count(timed[0][1].target, "target token") if timed else ""
+    return _table(f"Evaluation: the validation loss of {tokens}, forward pass only", rows)
 
 
 def decoding(document: SpeedDocument) -> list[Table]:
@@ -194,7 +188,7 @@ def decoding(document: SpeedDocument) -> list[Table]:
     titles: dict[str, str] = {}
     for subject in document.subjects:
         for times in subject.decoding:
-            titles.setdefault(times.name, decoding_name(times).capitalize())
+            titles.setdefault(times.name, _decoding_title(times))
             equal = (
                 f"{times.equal:,} of {times.sentences:,} ({short_line(times.compared_with or '')})"
                 if times.equal is not None
@@ -203,11 +197,7 @@ def decoding(document: SpeedDocument) -> list[Table]:
             rows.setdefault(times.name, []).append(
                 {
                     "subject": subject.name,
-                    "batch": str(times.batch_size),
-                    "sentences": f"{times.sentences:,}",
-                    "seconds": median(times.seconds),
-                    "sentences/s": significant_digits(times.sentences_per_second),
-                    "seconds for 1,000": significant_digits(times.thousand_seconds),
+                    "s for 1,000": median(times.seconds, 1_000 / times.sentences),
                     "tokens": f"{times.words:,}",
                     "unfinished": str(times.unfinished),
                     "equal translations": equal,
@@ -218,22 +208,28 @@ def decoding(document: SpeedDocument) -> list[Table]:
     return [table for name in names for table in _table(titles[name], rows[name])]
 
 
-def comparisons(document: SpeedDocument) -> list[Table]:
-    """Return how many times as fast each variant is as each baseline, paired by round."""
-    rows = [
+def _decoding_title(times: DecodingTimes) -> str:
+    size = f" of {times.batch_size}" if times.batch_size > 1 else ""
+    return f"{decoding_name(times).capitalize()}{size}: {count(times.sentences, 'sentence')}"
+
+
+def comparisons(document: SpeedDocument, ratios: Sequence[SpeedRatio]) -> list[Table]:
+    """Return how many times as fast each variant is as each baseline of the same variant, with 95 % intervals."""
+    rows: list[dict[str, str | Cell]] = [
         {
-            "subject": ratio.subject,
-            "baseline": ratio.baseline,
-            "baseline's variant": document.subject(ratio.baseline).variant,
-            "subject's work": work_name(document, ratio.subject, ratio.what),
-            "baseline's work": work_name(document, ratio.baseline, ratio.baseline_what),
-            "times as fast": _number(ratio.ratio.median),
-            "quartiles": quartiles(ratio.ratio) if len(ratio.ratio) > 1 else MISSING,
-            "rounds": str(len(ratio.ratio)),
+            "subject": pair.subject,
+            "work": measure_name(pair.work, document.settings.beam),
+            "baseline": pair.baseline,
+            "times as fast": _ratio(pair.ratio),
         }
-        for ratio in ordered_ratios(document)
+        for pair in ratios
     ]
-    return _table("Every ratio", rows, text_columns=5)
+    return _table("Times as fast as the baseline, with the 95 % interval", rows, text_columns=3)
+
+
+def _ratio(ratio: Samples) -> Cell:
+    detail = " to ".join(map(significant_digits, interval(ratio))) if len(ratio) > 1 else ""
+    return Cell(significant_digits(ratio.median), detail=detail, value=ratio.median)
 
 
 def breakdown(document: SpeedDocument) -> list[Table]:
@@ -273,7 +269,6 @@ def scaling(document: SpeedDocument) -> list[Table]:
             "size": f"{point.size:g}",
             "ms": median(point.seconds, 1_000),
             "tokens/s": significant_digits(point.tokens_per_second),
-            "rounds": f"{len(point.seconds)}",
         }
         for line in document.scaling
         for point in line.points
@@ -334,7 +329,7 @@ def subjects(document: SpeedDocument) -> list[Table]:
 
 
 def machine(document: SpeedDocument) -> list[tuple[str, str]]:
-    """Return the facts about the machine and the settings, name by name."""
+    """Return the facts about the machine and the work that was timed, name by name."""
     machine, settings = document.machine, document.settings
     graphs = ", CUDA graphs" if settings.cuda_graphs == "on" else ""
     loads = ("unknown" if load is None else f"{load:.2f}" for load in (machine.load_before, machine.load_after))
@@ -351,8 +346,25 @@ def machine(document: SpeedDocument) -> list[tuple[str, str]]:
         "commit": f"{machine.commit or 'unknown'}{', with uncommitted changes' if machine.dirty else ''}",
         "load average before, after": " and ".join(loads),
         "measured": f"{document.started} to {document.ended}",
+        **_workload(document),
     }
     return [(name, short_line(value, longest=1_000)) for name, value in pairs.items()]
+
+
+def _workload(document: SpeedDocument) -> dict[str, str]:
+    """Return the size of a round of each kind of work."""
+    settings, data = document.settings, document.data
+    words = "without unknown words" if settings.unknown == "never" else "unknown words allowed"
+    return {
+        "rounds": f"{settings.rounds}; of decoding {settings.decoding_rounds}",
+        "training round": f"{count(settings.updates, 'update')} over the same batches: {data.sentences:,} sentences, "
+        f"{data.source:,} source and {data.target:,} target tokens; {100 * data.padding_share:.1f} % of positions are "
+        "padding",
+        "epoch": f"{count(data.epoch_updates, 'update')}, {data.epoch_tokens:,} source and target tokens",
+        "decoding round": f"{settings.sentences:,} test sentences in batches of {settings.decoding_batch_size}, "
+        f"{settings.single_sentences:,} one by one; at most {settings.max_tokens} tokens, {words}; length penalty of "
+        f"beam {settings.beam}: {settings.length_penalty:g}",
+    }
 
 
 def environments(document: SpeedDocument) -> list[tuple[str, str]]:

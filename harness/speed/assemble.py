@@ -1,4 +1,4 @@
-"""Assembles the document of a measurement: the values of every model, and the ratios between models."""
+"""Assembles the document of a measurement from its samples and counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import operator
 import platform
 from dataclasses import asdict
-from functools import cached_property
 from importlib import metadata
 from typing import Any
 
@@ -43,8 +42,7 @@ def assemble(measurement: Measurement, *, status: Status = "complete", reason: s
         machine=_machine(measurement),
         data=assembly.data(),
         subjects=subjects + tuple(model.TimedModel(ending="missing", **asdict(absent)) for absent in plan.absent),
-        rates=assembly.rates,
-        comparisons=tuple(doc.comparisons(subjects)),
+        rates=assembly.rates(),
         scaling=tuple(measurement.scaling),
     )
 
@@ -78,9 +76,6 @@ class _Assembly:
         self.workload = build_workload(self.plan.base, self.dataset)
         self.trained = flops.count_tokens(self.workload.training)
         self.evaluated = flops.count_tokens(self.workload.validation)
-        train = self.dataset.train
-        self.epoch_target = sum(map(len, train.target)) - len(train)
-        self.epoch_tokens = self.epoch_target + sum(map(len, train.source))
 
     def settings(self) -> doc.Settings:
         """Return the settings of the measurement."""
@@ -104,32 +99,28 @@ class _Assembly:
             length_penalty=spec.decoding.length_penalty,
             max_tokens=spec.decoding.max_tokens,
             unknown=spec.decoding.unknown,
-            learning_updates=amounts.learning_updates,
             scaling_variant=spec.variant,
         )
 
     def data(self) -> doc.Data:
         """Return the facts about the corpus and the timed batches."""
-        batches, spec = self.workload.training, self.plan.base.spec
+        batches, spec, train = self.workload.training, self.plan.base.spec, self.dataset.train
         return doc.Data(
             spec=spec.data,
             tokenised=self.dataset.digests["tokenised"],
             stream=digest(batches),
             source_words=self.words[0],
             target_words=self.words[1],
-            epoch_updates=updates_per_epoch(self.dataset.train, spec.training),
-            epoch_target=self.epoch_target,
-            epoch_tokens=self.epoch_tokens,
-            batches=len(batches),
+            epoch_updates=updates_per_epoch(train, spec.training),
+            epoch_tokens=sum(map(len, train.source)) + sum(map(len, train.target)) - len(train),
             sentences=self.trained.sentence,
             source=self.trained.source,
             target=self.trained.target,
             positions=sum(batch.source.size + batch.target_out.size for batch in batches),
         )
 
-    @cached_property
     def rates(self) -> tuple[doc.MatrixRate, ...]:
-        """The measured matmul peak for each set of matrix products."""
+        """Return the measured matmul peak for each set of matrix products."""
         rates = []
         for index, (products, jobs) in enumerate(self.measurement.products):
             values, recipe = self.scheduler.samples(PRODUCTS, "products", index), jobs[0].spec.recipe
@@ -186,19 +177,12 @@ class _Assembly:
         values, facts, times = self._series(job, "training")
         if not values:
             return None
-        recipe, loop = job.spec.recipe, self.scheduler.samples(job.name, "loop")
-        operations = 0 if recipe is None else flops.training_operations(recipe, self.words, self.trained)
-        peak = next((rate for rate in self.rates if job.spec.variant in rate.variants), None)
+        recipe = job.spec.recipe
         return model.TrainingTimes(
             updates=len(self.workload.training),
             target=self.trained.target,
-            tokens=self.trained.source + self.trained.target,
-            epoch_tokens=self.epoch_tokens,
-            operations=operations,
+            operations=0 if recipe is None else flops.training_operations(recipe, self.words, self.trained),
             first_update_seconds=facts["first_update_seconds"],
-            warmup_seconds=facts["warmup_seconds"],
-            limit_share=None if peak is None else peak.utilisation(operations, values),
-            harness_seconds=Samples.of(loop) if loop else None,
             **times,
         )
 
@@ -208,7 +192,6 @@ class _Assembly:
             return None
         recipe = job.spec.recipe
         return model.EvaluationTimes(
-            batches=len(self.workload.validation),
             target=self.evaluated.target,
             operations=0 if recipe is None else flops.forward_operations(recipe, self.words, self.evaluated),
             nats_per_token=facts["nats_per_token"],
@@ -230,7 +213,7 @@ class _Assembly:
             sentences=len(translations),
             compared_with=reference,
             equal=None if reference is None else sum(map(operator.eq, translations, expected)),
-            **{name: facts[name] for name in ("words", "unfinished", "digest", "warmup_seconds")},
+            **{name: facts[name] for name in ("words", "unfinished", "digest")},
             **times,
         )
 

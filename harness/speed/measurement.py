@@ -12,7 +12,7 @@ from harness.data.dataset import Dataset
 from harness.processes import machine
 from harness.speed import scaling
 from harness.speed.plan import (
-    DECODING_GROUPS,
+    DECODINGS,
     SINGLE,
     USING_WEIGHTS,
     WITHOUT_BATCHES,
@@ -128,12 +128,7 @@ class Measurement:
         return ability in self.scheduler.facts.get(job.name, {}).get("abilities", ())
 
     def _measure_training(self) -> None:
-        tasks: list[TimedTask] = []
-        for job in self.plan.jobs:
-            if self._can(job, "train"):
-                tasks.append(TimedTask(job.name, "training"))
-            if not job.baseline:
-                tasks.append(TimedTask(job.name, "loop"))
+        tasks = [TimedTask(job.name, "training") for job in self.plan.jobs if self._can(job, "train")]
         tasks += [TimedTask(PRODUCTS, "products", index) for index in range(len(self.products))]
         self.scheduler.run("training", tasks, self.plan.amounts.rounds)
         self.scheduler.close(PRODUCTS)
@@ -143,10 +138,9 @@ class Measurement:
         self.scheduler.run("evaluation", tasks, self.plan.amounts.rounds)
 
     def _measure_decoding(self) -> None:
-        for measures in DECODING_GROUPS:
+        for measure in DECODINGS:
             tasks = [
                 TimedTask(job.name, measure)
-                for measure in measures
                 for job in self.plan.jobs
                 if self._can(job, "translate") and (job.baseline not in WITHOUT_BATCHES or measure in SINGLE)
             ]

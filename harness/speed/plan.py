@@ -13,12 +13,9 @@ PARTS: tuple[Part, ...] = get_args(Part)
 USING_WEIGHTS: frozenset[Part] = frozenset(("evaluation", "decoding", "scaling"))
 """The parts that need trained weights."""
 
-Measure = Literal["training", "loop", "evaluation", "greedy", "beam", "single_greedy", "single_beam", "products"]
-"""What one call times. "loop" is training with the harness's own loop; "single" is one sentence at a time; "products"
-are the matrix products of one recipe's kernels."""
-
-DECODING_GROUPS: tuple[tuple[Measure, ...], ...] = (("greedy", "single_greedy"), ("beam", "single_beam"))
-"""Decodings that share their rounds: a baseline without batches is also compared with batches of variants."""
+Measure = Literal["training", "evaluation", "greedy", "beam", "single_greedy", "single_beam", "products"]
+"""What one call times. "single" is one sentence at a time; "products" are the matrix products of one recipe's
+kernels."""
 
 DECODINGS: tuple[Measure, ...] = ("greedy", "beam", "single_greedy", "single_beam")
 SINGLE: tuple[Measure, ...] = ("single_greedy", "single_beam")

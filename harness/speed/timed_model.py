@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Lt, MaxLen
 
-from harness.speed.timing import DERIVED, Derived, Samples, ratio
+from harness.speed.timing import Checked, Samples
 
 Count = Annotated[int, Ge(0), Lt(2**63)]
 Positive = Annotated[int, Gt(0), Lt(2**63)]
@@ -36,7 +36,7 @@ Group = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Times(Derived):
+class Times(Checked):
     """The seconds of each round, and the peak memory of the process and of the device during the warm-up."""
 
     seconds: Samples
@@ -49,58 +49,49 @@ class TrainingTimes(Times):
     """Times of training: a round has `updates` updates. Rates are those of the median round.
 
     Attributes:
-        target: Target tokens of the batches, without padding; `tokens` are source and target tokens.
-        epoch_tokens: The tokens of an epoch, of which `epoch_seconds` follows.
+        target: Target tokens of the batches, without padding.
         operations: Multiplications and additions for the real tokens of the batches, by formula.
         first_update_seconds: The time of the first update, compilation included.
-        warmup_seconds: The time of a round before the samples.
-        limit_share: The MFU of each round: operations per second over the measured matmul peak.
-        harness_seconds: The time of the same updates with the harness's training loop.
-        loop_ratio: `harness_seconds` over `seconds`.
     """
 
     updates: Positive
     target: Positive
-    tokens: Positive
     operations: Count
     first_update_seconds: Number
-    warmup_seconds: Number
-    epoch_tokens: Count
-    update_seconds: float = DERIVED
-    target_per_second: float = DERIVED
-    tokens_per_second: float = DERIVED
-    epoch_seconds: float = DERIVED
-    operations_per_second: float = DERIVED
-    limit_share: Samples | None = None
-    harness_seconds: Samples | None = None
-    loop_ratio: Samples | None = None
 
-    def derived(self) -> dict[str, Any]:
-        median, loop = self.seconds.median, self.harness_seconds
-        return {
-            "update_seconds": median / self.updates,
-            "target_per_second": self.target / median,
-            "tokens_per_second": self.tokens / median,
-            "epoch_seconds": median / self.tokens * self.epoch_tokens,
-            "operations_per_second": self.operations / median,
-            "loop_ratio": None if loop is None else ratio(loop.values, self.seconds.values),
-        }
+    @property
+    def update_seconds(self) -> float:
+        """The seconds of an update."""
+        return self.seconds.median / self.updates
+
+    @property
+    def target_per_second(self) -> float:
+        """Target tokens per second."""
+        return self.target / self.seconds.median
+
+    @property
+    def operations_per_second(self) -> float:
+        """Multiplications and additions per second."""
+        return self.operations / self.seconds.median
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationTimes(Times):
-    """Times of evaluation: the loss of `target` tokens in `batches`, forward pass only, and the result."""
+    """Times of evaluation: the loss of `target` tokens, forward pass only, and the result."""
 
-    batches: Count
     target: Positive
     operations: Count
     nats_per_token: Number
-    target_per_second: float = DERIVED
-    operations_per_second: float = DERIVED
 
-    def derived(self) -> dict[str, float]:
-        median = self.seconds.median
-        return {"target_per_second": self.target / median, "operations_per_second": self.operations / median}
+    @property
+    def target_per_second(self) -> float:
+        """Target tokens per second."""
+        return self.target / self.seconds.median
+
+    @property
+    def operations_per_second(self) -> float:
+        """Multiplications and additions per second."""
+        return self.operations / self.seconds.median
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +102,6 @@ class DecodingTimes(Times):
         words: The tokens of all translations without `<eos>`.
         unfinished: Translations without `<eos>`; an untrained model finishes none.
         digest: The SHA-256 of the translations.
-        thousand_seconds: The time for 1,000 sentences.
         compared_with: The model with the same weights that translated the same sentences.
         equal: The number of translations that are identical with those of `compared_with`.
     """
@@ -123,19 +113,17 @@ class DecodingTimes(Times):
     words: Count
     unfinished: Count
     digest: String
-    warmup_seconds: Number
-    sentences_per_second: float = DERIVED
-    thousand_seconds: float = DERIVED
     compared_with: String | None = None
     equal: Count | None = None
 
-    def derived(self) -> dict[str, float]:
-        sentence_seconds = self.seconds.median / self.sentences
-        return {"sentences_per_second": 1 / sentence_seconds, "thousand_seconds": 1_000 * sentence_seconds}
+    @property
+    def thousand_seconds(self) -> float:
+        """The seconds of 1,000 sentences."""
+        return 1_000 * self.seconds.median / self.sentences
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share(Derived):
+class Share(Checked):
     """The share of an update's time that a group of operators takes, from 0 to 1, and the number of calls."""
 
     group: Group
@@ -144,7 +132,7 @@ class Share(Derived):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Breakdown(Derived):
+class Breakdown(Checked):
     """How an update spends its time. The shares add up to 1.
 
     "data" is loading the batches, "harness" the other overhead of the training loop; neither is profiled. Profiling
@@ -163,7 +151,7 @@ class Breakdown(Derived):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimedModel(Derived):
+class TimedModel(Checked):
     """The measurements of one model: a variant in a framework, or a baseline.
 
     Attributes:

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,79 +20,59 @@ from harness.experiments.serialization import check_fields
 
 Item = TypeVar("Item")
 
-DERIVED = math.nan
-"""The default of a number that follows from other fields."""
+SMALLEST, LARGEST = 1e-12, 1e12
+"""The limits of a sample. What lies outside was not measured, and could overflow."""
 
 
-class Derived:
-    """A frozen dataclass in which some fields follow from others: computed where missing, and checked where given.
-
-    Raises:
-        ValueError: A field does not have the type or range of its annotation, or differs from its derived value.
-    """
+class Checked:
+    """A frozen dataclass whose fields have the types and ranges of their annotations, or ValueError is raised."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        try:
-            derived = self.derived()
-        except ArithmeticError as error:
-            raise ValueError(f"{type(self).__name__}: {error}") from error
-        for name, expected in derived.items():
-            value = getattr(self, name)
-            if value is None or value != value:
-                object.__setattr__(self, name, expected)
-            elif not is_close(value, expected):
-                raise ValueError(f"{name}={_brief(value)}: expected {_brief(expected)}, which follows from the samples")
-
-    def derived(self) -> dict[str, Any]:
-        """Return the derived fields: numbers, samples, or None for what cannot be computed."""
-        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples(Derived):
-    """The samples of a series in the order of its rounds, with their median and quartiles.
+class Samples(Checked):
+    """The samples of a series in the order of its rounds.
 
     Quartiles are interpolated linearly between samples. A single sample is its own median and quartiles.
 
     Raises:
-        ValueError: There is no sample, a sample is not finite and above 0, or the median or a quartile is wrong.
+        ValueError: There is no sample, or a sample is not from 1e-12 to 1e12.
     """
 
     values: tuple[float, ...]
-    median: float = DERIVED
-    lower: float = DERIVED
-    upper: float = DERIVED
 
-    def derived(self) -> dict[str, float]:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.values:
             raise ValueError("values=(): at least one sample is required")
         for value in self.values:
-            if not 0 < value < math.inf:
-                raise ValueError(f"values: a sample is {value!r}; samples must be finite and above 0")
-        quartiles = map(float, np.quantile(np.asarray(self.values, np.float64), (0.25, 0.5, 0.75)))
-        return dict(zip(("lower", "median", "upper"), quartiles, strict=True))
+            if not SMALLEST <= value <= LARGEST:
+                raise ValueError(f"values: a sample is {value!r}; samples must be from {SMALLEST:g} to {LARGEST:g}")
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Samples:
-        """Return a series with its median and quartiles."""
+        """Return a series of these values."""
         return cls(values=tuple(map(float, values)))
+
+    @property
+    def lower(self) -> float:
+        """The first quartile."""
+        return float(np.quantile(self.values, 0.25))
+
+    @property
+    def median(self) -> float:
+        """The median."""
+        return float(np.quantile(self.values, 0.5))
+
+    @property
+    def upper(self) -> float:
+        """The third quartile."""
+        return float(np.quantile(self.values, 0.75))
 
     def __len__(self) -> int:
         return len(self.values)
-
-
-def is_close(value: Any, expected: Any) -> bool:
-    """Return whether two numbers, two series, or None and None are equal except for rounding."""
-    if isinstance(value, Samples) and isinstance(expected, Samples):
-        return len(value) == len(expected) and all(map(is_close, value.values, expected.values))
-    if isinstance(value, float | int) and isinstance(expected, float | int):
-        return math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-12)
-    return value is expected
-
-
-def _brief(value: Any) -> str:
-    return repr(value.values) if isinstance(value, Samples) else repr(value)
 
 
 def ratio(dividends: Sequence[float], divisors: Sequence[float]) -> Samples | None:

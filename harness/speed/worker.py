@@ -13,7 +13,6 @@ Between two requests the process waits without computing anything, so that it do
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -85,12 +84,10 @@ class Bench:
         self._make_ready(measure)
         resets = memory.reset_peak()
         memory.reset_device_peak()
-        began = time.perf_counter()
         if measure == "training":
             facts["first_update_seconds"] = self._first_update()
         result = self._work(measure, index)()
         self._synchronize()
-        facts["warmup_seconds"] = time.perf_counter() - began
         if isinstance(result, dict):
             facts |= result
         facts["peak_memory_bytes"] = machine.peak_memory_bytes() if resets else None
@@ -114,7 +111,7 @@ class Bench:
     # Work -------------------------------------------------------------------------------------------------------------
 
     def _make_ready(self, measure: Measure) -> None:
-        if self.model is not None and measure not in ("training", "loop"):
+        if self.model is not None and measure != "training":
             self.model.restore_weights()
 
     def _synchronize(self) -> None:
@@ -143,8 +140,6 @@ class Bench:
             sources = workload.single if measure in SINGLE else workload.sentences
             return lambda: self._translate(measure, sources)
         assert isinstance(model, VariantModel)
-        if measure == "loop":
-            return model.full_updates(len(workload.training))
         assert measure == "evaluation", measure
         return lambda: {"nats_per_token": model.evaluate(workload.validation)}
 

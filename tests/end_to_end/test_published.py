@@ -178,13 +178,13 @@ def test_results_page_repeats_the_speed_of_engines() -> None:
         subject = document.subject(name)
         cells = [title, "–", "–"]
         if subject.training is not None:
-            share = subject.training.limit_share.median
+            share = document.mfu(subject).median
             cells[1:] = [f"{1e3 * subject.training.update_seconds:.0f}", f"{100 * share:.0f} %"]
         seconds = {way.name: f"{way.thousand_seconds:.1f}" for way in subject.decoding}
         cells += [seconds.get(way, "–") for way in ("greedy", "beam", "single_greedy")]
         assert f"| {' | '.join(cells)} |" in SPEED_SECTION
     ratios = {
-        (pair.baseline, pair.what): pair.ratio.median
+        (pair.baseline, pair.work): pair.ratio.median
         for pair in document.comparisons
         if pair.subject == "learned_positions/torch"
     }
@@ -202,10 +202,11 @@ def test_results_page_repeats_the_speed_of_engines() -> None:
 
 
 def test_results_page_repeats_the_speed_of_variants() -> None:
-    for subject in speed_document.load(ROOT / published_pages.VARIANTS).subjects:
+    document = speed_document.load(ROOT / published_pages.VARIANTS)
+    for subject in document.subjects:
         name, training = subject.name.removesuffix("/torch"), subject.training
         assert training is not None
-        milliseconds, share = 1e3 * training.update_seconds, 100 * training.limit_share.median
+        milliseconds, share = 1e3 * training.update_seconds, 100 * document.mfu(subject).median
         if name != "plain":
             assert re.search(rf"`{name}` {milliseconds:.0f} ms (per update )?\((MFU )?{share:.0f} %\)", SPEED_SECTION)
 

@@ -16,6 +16,7 @@ import speed_factory
 from command_line import FRAMEWORKS, Refused, imported_by
 from hostile_text import HOSTILE, rendered
 from matplotlib.colors import to_rgba
+from scipy import stats
 from speed_factory import FAILED, NOISE, OTHER, OURS, PLAIN
 
 from harness.reporting import plot_style, speed_findings, speed_plots, speed_report, speed_tables
@@ -23,8 +24,7 @@ from harness.reporting.document import Figure, Table, find
 from harness.reporting.formatting import MISSING
 from harness.speed import speed_document
 from harness.speed.speed_document import SpeedDocument
-from harness.speed.timed_model import TrainingTimes
-from harness.speed.timing import DERIVED, Samples
+from harness.speed.timing import Samples
 
 EVERY = ("overview", "comparisons", "details", "limits", "method")
 PICTURES = {"training", "decoding", "ratios", "breakdown", "scaling"}
@@ -107,34 +107,62 @@ def test_the_table_of_training_is_the_document_s(document: SpeedDocument) -> Non
     shares = np.array([60 * 0.5 * noise / 50 for noise in NOISE]) / rounds
     assert ours["MFU, %"].startswith(f"{100 * np.median(shares):.1f} (")
     assert (ours["first update, s"], ours["peak memory, MiB"]) == ("3.46", "941")
-    assert ours["training loop ÷ bare loop"].startswith("1.02 (")
-    paper, plain = cells(table, OTHER), cells(table, PLAIN)
-    assert paper["MFU, %"] == plain["training loop ÷ bare loop"] == MISSING
+    assert cells(table, OTHER)["MFU, %"] == MISSING
+    (overview,) = speed_tables.at_a_glance(document)
+    assert cells(overview, OURS)["training, target tokens/s"] == ours["target tokens/s"]
+    assert cells(overview, OURS)["MFU, %"] == f"{100 * np.median(shares):.1f}"
 
 
 def test_evaluation_decoding_and_breakdown_are_the_document_s(document: SpeedDocument) -> None:
     (table,) = speed_tables.evaluation(document)
+    assert table.title == "Evaluation: the validation loss of 12,000 target tokens, forward pass only"
     row = cells(table, OURS)
     assert (row["seconds"], row["nats per token"]) == ("2.10 (2.00 to 2.20)", "4.5678")
     assert row["peak memory, MiB"] == "unknown"
-    tables = speed_tables.decoding(document)
-    assert [table.title for table in tables] == ["Greedy, in batches", "Beam 5, in batches", "Greedy, one by one"]
-    plain = cells(tables[2], PLAIN)
+    greedy, beam, single = speed_tables.decoding(document)
+    assert greedy.title == "Greedy, in batches of 64: 200 sentences"
+    assert (beam.title, single.title) == ("Beam 5, in batches of 64: 200 sentences", "Greedy, one by one: 40 sentences")
+    plain = cells(single, PLAIN)
     assert plain["equal translations"] == f"39 of 40 ({OURS})"
-    assert (plain["seconds"], plain["sentences/s"]) == ("60.0 (57.0 to 63.0)", "0.667")
-    assert plain["seconds for 1,000"] == "1,500"
+    assert plain["s for 1,000"] == "1,500 (1,425 to 1,575)"
     (table,) = speed_tables.breakdown(document)
     assert cells(table, "matrix products")[OURS] == "62.5 (321)"
     assert cells(table, "profiled ÷ unprofiled time")[OURS] == "1.21"
 
 
 def test_ratios_are_those_of_the_samples_round_by_round(document: SpeedDocument) -> None:
-    (table,) = speed_tables.comparisons(document)
-    assert {(row[3], row[4]): str(row[5]) for row in table.rows} == {
-        ("training", "training"): "4.00",
-        ("greedy, in batches", "greedy, one by one"): "375",
-        ("greedy, one by one", "greedy, one by one"): "30.0",
-    }
+    (table,) = speed_tables.comparisons(document, document.comparisons)
+    assert [tuple(map(str, row)) for row in table.rows] == [
+        (OURS, "training", PLAIN, "4.00 (4.00 to 4.00)"),
+        (OURS, "greedy, one by one", PLAIN, "30.0 (30.0 to 30.0)"),
+    ]
+
+
+TIMES_AS_LONG = (0.8, 0.9, 1.3, 1.4, 1.2)
+"""The seconds of a baseline over those of the subject in each round."""
+
+
+def test_interval_of_a_ratio_is_student_s_over_rounds(document: SpeedDocument) -> None:
+    logarithms = np.log(TIMES_AS_LONG)
+    low, high = np.exp(stats.t.interval(0.95, 4, logarithms.mean(), stats.sem(logarithms)))
+    changed = with_plain(document, TIMES_AS_LONG)
+    ((*_, cell),) = speed_tables.comparisons(changed, changed.comparisons)[0].rows
+    assert str(cell) == f"1.20 ({low:.3f} to {high:.2f})"
+    (axes,) = speed_plots.ratios(changed).axes
+    assert np.asarray(axes.lines[0].get_xdata()) == pytest.approx([low, high])
+    single = with_plain(document, TIMES_AS_LONG[:1])
+    ((*_, cell),) = speed_tables.comparisons(single, single.comparisons)[0].rows
+    assert str(cell) == "0.800", "one round has no interval"
+
+
+def with_plain(document: SpeedDocument, ratios: tuple[float, ...]) -> SpeedDocument:
+    """Return a document of training alone in which `plain` takes `ratios` times as long as the main subject."""
+    ours, _, plain, *_ = document.subjects
+    assert ours.training is not None
+    assert plain.training is not None
+    seconds = [value * ratio for value, ratio in zip(ours.training.seconds.values, ratios, strict=False)]
+    times = replace(plain.training, seconds=Samples.of(seconds))
+    return replace(document, subjects=(ours, replace(plain, training=times, decoding=())))
 
 
 def test_the_exponent_has_its_standard_error_and_is_drawn(document: SpeedDocument) -> None:
@@ -177,21 +205,18 @@ def test_values_in_bars_have_a_contrast_of_at_least_four(document: SpeedDocument
 # Words ----------------------------------------------------------------------------------------------------------------
 
 
-def test_headline_has_the_ratios_and_the_findings_the_rest(document: SpeedDocument) -> None:
+def test_headline_has_the_ratios_and_the_limits_what_is_missing(document: SpeedDocument) -> None:
     headline = speed_findings.headline(document)
     assert headline.finding == (
         f"In training, {OURS} is 4.00 times as fast as plain. "
         f"In decoding (greedy, one by one), {OURS} is 30.0 times as fast as plain."
     )
     assert "quote ratios only" in headline.caveat
-    findings = " ".join(speed_findings.findings(document))
-    assert findings.startswith(f"An update of {OURS}, 128 sentences, takes 109 ms (quartiles 100 to 111)")
-    assert "takes 1.12 times as long as the bare updates for paper/torch" in findings
     limits = speed_findings.limits(document)
     assert "marian: failed: its process ended with code -9" in limits
     assert "ctranslate2: missing: it is not installed" in limits
     assert "Not measured for paper/torch: beam 5, one by one. Reason: it would take too long" in limits
-    assert any("1 of 40 translations differ from those of" in line for line in limits)
+    assert any("some differ in 1 of 1 series: 1 of 40 (plain, greedy, one by one). Where" in line for line in limits)
     assert any("Samples are few (3 to 5 each)" in line for line in limits)
     assert speed_findings.warnings(document) == []
 
@@ -208,35 +233,36 @@ def test_headline_has_the_ratios_and_the_findings_the_rest(document: SpeedDocume
     ],
 )
 def test_a_ratio_is_told_from_1_by_the_interval_of_its_mean(rounds: tuple[float, ...], decided: bool) -> None:
-    assert speed_findings.undecided(Samples.of(rounds)) != decided
+    assert speed_tables.undecided(Samples.of(rounds)) != decided
 
 
 def test_a_ratio_whose_interval_holds_1_is_no_difference(document: SpeedDocument) -> None:
+    headline = speed_findings.headline(with_plain(document, TIMES_AS_LONG))
+    assert headline.finding.endswith("is not distinguishable from plain.")
+
+
+def test_differing_translations_are_one_line_with_the_fewest_and_the_most(document: SpeedDocument) -> None:
     ours, _, plain, *_ = document.subjects
-    assert ours.training is not None
-    assert plain.training is not None
-    seconds = [value * ratio for value, ratio in zip(ours.training.seconds.values, (0.8, 0.9, 1.3, 1.4), strict=False)]
-    times = replace(plain.training, seconds=Samples.of(seconds), limit_share=None, **NOT_DERIVED)
-    plain = replace(plain, training=times, decoding=())
-    undecided = replace(document, subjects=(ours, plain), comparisons=tuple(speed_document.comparisons((ours, plain))))
-    assert speed_findings.headline(undecided).finding.endswith("is not distinguishable from plain.")
-    findings = " ".join(speed_findings.findings(undecided))
-    assert "because the 95 % interval of the ratio contains 1: plain, training (0.692 to 1.65)" in findings
+    decodings = [
+        speed_factory.decoding(name, 1.0, sentences, equal=equal)
+        for name, sentences, equal in (("greedy", 200, 199), ("beam", 200, 200), ("single_greedy", 40, 30))
+    ]
+    changed = replace(document, subjects=(ours, replace(plain, decoding=tuple(decodings))))
+    (line,) = (line for line in speed_findings.limits(changed) if "Translations" in line)
+    assert "in 2 of 3 series: 1 of 200 (plain, greedy, in batches) to 10 of 40 (plain, greedy, one by one)." in line
 
 
 def test_warnings_name_everything_that_is_wrong_with_a_measurement() -> None:
     small = replace(speed_factory.settings(), size="toy", parts=("training", "decoding"))
     ours, *rest = speed_factory.subjects()
     ours = replace(ours, evaluation=None, breakdown=None, idle_share=0.2)
-    subjects = [replace(model, training=without_peak(model.training)) for model in (ours, *rest)]
     document = speed_factory.document(
         status="incomplete",
         reason="interrupted by SIGINT",
         settings=small,
         machine=speed_factory.machine(load_before=7.5),
         data=replace(speed_factory.data(), spec=replace(speed_factory.data().spec, corpus="captions")),
-        subjects=tuple(subjects),
-        comparisons=(),
+        subjects=(ours, *rest),
         scaling=(),
         rates=(),
     )
@@ -258,26 +284,13 @@ def test_warnings_name_everything_that_is_wrong_with_a_measurement() -> None:
 # Incomplete documents ------------------------------------------------------------------------------------------------
 
 
-NOT_DERIVED: dict[str, Any] = {
-    **dict.fromkeys(("update_seconds", "target_per_second", "tokens_per_second", "epoch_seconds"), DERIVED),
-    "operations_per_second": DERIVED,
-    "loop_ratio": None,
-}
-"""Changes of training times that have all derived values computed again."""
-
-
-def without_peak(times: TrainingTimes | None) -> TrainingTimes | None:
-    return times and replace(times, limit_share=None)
-
-
 def bare(**changes: Any) -> SpeedDocument:
     """Return a document of a measurement that was interrupted after one round of training."""
     ours, *_, missing = speed_factory.subjects()
     assert ours.training is not None
-    seconds = Samples.of(ours.training.seconds.values[:1])
-    training = replace(ours.training, seconds=seconds, limit_share=None, harness_seconds=None, **NOT_DERIVED)
+    training = replace(ours.training, seconds=Samples.of(ours.training.seconds.values[:1]))
     ours = replace(ours, training=training, evaluation=None, decoding=(), breakdown=None)
-    fields: dict[str, Any] = {"subjects": (ours, missing), "rates": (), "comparisons": (), "scaling": ()}
+    fields: dict[str, Any] = {"subjects": (ours, missing), "rates": (), "scaling": ()}
     return speed_factory.document(status="incomplete", reason="interrupted by SIGTERM", **{**fields, **changes})
 
 
@@ -316,7 +329,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
         replace(
             model, name=names.get(model.name, model.name), weights_from=text, variant=f"{model.variant}{HOSTILE[6]}",
             reason=text if model.reason else "", left_out={HOSTILE[1]: text}, environment={HOSTILE[2]: HOSTILE[5]},
-            training=without_peak(model.training), decoding=(),
+            decoding=(),
         )
         for model in speed_factory.subjects()
     ]  # fmt: skip
@@ -329,7 +342,6 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
         reason=text,
         status="incomplete",
         machine=speed_factory.machine(**facts),
-        comparisons=tuple(speed_document.comparisons((subjects[0], subjects[2]))),
         scaling=(replace(first, subject=names[OURS], fixed={HOSTILE[4]: 1.0}),
                  replace(second, points=(), reason=text)),
     )  # fmt: skip
@@ -350,21 +362,29 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
 def test_a_picture_of_very_many_subjects_stays_small(document: SpeedDocument) -> None:
     plain = document.subject(PLAIN)
     many = tuple(replace(plain, name=f"plain {number}", decoding=()) for number in range(200))
-    plot = speed_plots.training(replace(document, subjects=many, comparisons=()))
+    plot = speed_plots.training(replace(document, subjects=many))
     assert plot is not None
     assert plot.get_size_inches()[1] < 30
 
 
 @pytest.mark.parametrize(("copies", "drawn"), [(1, "all"), (30, "main")])
 def test_plot_of_many_ratios_has_those_of_the_main_subject(document: SpeedDocument, copies: int, drawn: str) -> None:
-    ours = [ratio for ratio in document.comparisons if ratio.subject == OURS]
-    other = replace(document.subject(OURS), name="another")
-    others = [replace(ours[0], subject=other.name)] * copies
-    changed = replace(document, subjects=(*document.subjects, other), comparisons=(*ours, *others))
+    others = [replace(document.subject(OURS), name=f"another {number}") for number in range(copies)]
+    changed = replace(document, subjects=(*document.subjects, *others))
     (axes,) = speed_plots.ratios(changed).axes
     rows = [label.get_text() for label in axes.get_yticklabels()]
-    assert len(rows) == len(ours) + (copies if drawn == "all" else 0)
+    assert len(rows) == (len(changed.comparisons) if drawn == "all" else len(document.comparisons))
     assert any("another" in row for row in rows) == (drawn == "all")
+    (figure,) = (figure for figure in find(speed_report.report(changed).blocks, Figure) if figure.name == "ratios")
+    omission = f" {len(rows)} of {len(changed.comparisons)} ratios are drawn; the table in the HTML page has all."
+    assert figure.caption == speed_report.FIGURES["ratios"][1] + omission * (drawn == "main")
+
+
+def test_terminal_has_the_headline_and_every_ratio(document: SpeedDocument) -> None:
+    output = speed_report.terminal(document)
+    assert speed_findings.headline(document).finding in output
+    assert "30.0 to 30.0" in output
+    assert "0.90 ± 0.00" in output
 
 
 # The command ----------------------------------------------------------------------------------------------------------

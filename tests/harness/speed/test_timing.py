@@ -20,18 +20,17 @@ def test_samples_of_values_keep_order_and_have_quartiles() -> None:
     samples = Samples.of(SAMPLES)
     assert samples.values == SAMPLES
     assert (samples.lower, samples.median, samples.upper) == (2.0, 3.0, 4.0)
-    assert Samples.of([7.0]) == Samples(values=(7.0,), lower=7.0, median=7.0, upper=7.0)
-
-
-@pytest.mark.parametrize("field", ["lower", "median", "upper"])
-def test_samples_with_a_wrong_quartile_are_rejected(field: str) -> None:
-    quartiles = {"lower": 2.0, "median": 3.0, "upper": 4.0}
-    with pytest.raises(ValueError, match=f"{field}=.*, which follows from the samples"):
-        Samples(values=SAMPLES, **{**quartiles, field: quartiles[field] + 1e-6})
+    single = Samples.of([7.0])
+    assert (single.lower, single.median, single.upper) == (7.0, 7.0, 7.0)
 
 
 @pytest.mark.parametrize(
-    ("values", "message"), [((), "at least one sample"), ((1.0, math.inf), "must be finite"), ((1.0, 0.0), "above 0")]
+    ("values", "message"),
+    [
+        ((), "at least one sample"),
+        ((1.0, math.inf), "inf; samples must be from 1e-12 to 1e"),
+        ((1.0, 0.0), "0.0; samples"),
+    ],
 )
 def test_samples_empty_infinite_or_zero_are_rejected(values: tuple[float, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
