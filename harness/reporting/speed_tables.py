@@ -38,13 +38,9 @@ def median(samples: Samples | None, scale: float = 1.0) -> str | Cell:
     """Return a median with its quartiles, "12.3 (11.9 to 12.8)"; one sample has no quartiles."""
     if samples is None:
         return MISSING
-    detail = quartiles(samples, scale) if len(samples) > 1 else ""
+    ends = (significant_digits(scale * end) for end in (samples.lower, samples.upper))
+    detail = " to ".join(ends) if len(samples) > 1 else ""
     return Cell(significant_digits(scale * samples.median), detail=detail, value=scale * samples.median)
-
-
-def quartiles(samples: Samples, scale: float = 1.0) -> str:
-    """Return the quartiles of a series, "11.9 to 12.8"."""
-    return f"{significant_digits(scale * samples.lower)} to {significant_digits(scale * samples.upper)}"
 
 
 def interval(ratio: Samples) -> tuple[float, float]:
@@ -252,12 +248,12 @@ def breakdown(document: SpeedDocument) -> list[Table]:
 
 def scaling(document: SpeedDocument) -> list[Table]:
     """Return how the cost grows along each axis: the fitted exponents, then every point."""
+    remarks = any(line.reason for line in document.scaling)
     fits = [
         {
             "axis": AXES[line.axis],
-            "subject": line.subject,
             "fixed": ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in line.fixed.items()),
-            "remark": short_line(line.reason) or MISSING,
+            **({"remark": short_line(line.reason) or MISSING} if remarks else {}),
             "exponent of time": exponent(line),
             "sizes": str(len(line.points)),
         }
@@ -273,7 +269,8 @@ def scaling(document: SpeedDocument) -> list[Table]:
         for line in document.scaling
         for point in line.points
     ]
-    return _table("Fitted exponents", fits, text_columns=4) + _table("Every size", points)
+    title = f"Fitted exponents of {short_line(document.scaling[0].subject)}" if fits else ""
+    return _table(title, fits, text_columns=3 if remarks else 2) + _table("Every size", points)
 
 
 def matmul_peak(document: SpeedDocument) -> list[Table]:

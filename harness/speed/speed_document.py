@@ -224,6 +224,8 @@ class SpeedDocument(Checked):
         except ValueError as error:
             raise ValueError(f"started={brief(self.started)}: expected a date and time in ISO 8601") from error
         names = [subject.name for subject in self.subjects]
+        if not names:
+            raise ValueError("subjects=(): at least one subject is required")
         if len(set(names)) < len(names):
             raise ValueError(f"subjects: {max(names, key=names.count)!r} is there twice")
 

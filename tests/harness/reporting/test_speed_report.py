@@ -168,12 +168,12 @@ def with_plain(document: SpeedDocument, ratios: tuple[float, ...]) -> SpeedDocum
 def test_the_exponent_has_its_standard_error_and_is_drawn(document: SpeedDocument) -> None:
     fits, points = speed_tables.scaling(document)
     batch, threads = (cells(fits, speed_tables.AXES[axis]) for axis in ("batch_size", "threads"))
+    assert fits.title == f"Fitted exponents of {OURS}"
     assert (batch["exponent of time"], batch["sizes"]) == ("0.90 ± 0.00", "3")
     assert threads["exponent of time"] == MISSING
     assert "two are needed for a fit" in threads["remark"]
     assert len(points.rows) == 4
     plot = speed_plots.scaling(document)
-    assert plot is not None
     first, second = (axes for axes in plot.axes if axes.get_visible())
     assert (first.get_xscale(), first.get_yscale()) == ("log", "log")
     (fitted,) = (line for line in first.lines if line.get_linestyle() == "--")

@@ -132,6 +132,7 @@ HOSTILE = {
     "subjects.0.training.operations": (10**400, "is not JSON"),
     "subjects.0.breakdown.shares.0.share": (0.5, "add up to 0.875"),
     "subjects.0.breakdown.shares.0.group": ("lunch", "group='lunch': expected 'matrix products'"),
+    "subjects": ([], "at least one subject is required"),
     "subjects.1.name": (OURS, f"'{OURS}' is there twice"),
     "subjects.0.kind": ("friend", "kind='friend': expected 'variant' or 'peer'"),
     "data.source": (0, "document.data.source=0: expected more than 0"),
