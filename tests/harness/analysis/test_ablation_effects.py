@@ -97,7 +97,8 @@ def test_field_with_the_largest_effect_ranks_first() -> None:
     assert [rank.field for rank in ranks] == ["positions", "norm", "activation"]
     finding = findings(analysis)[0]
     most = "positions has the largest effect on the validation loss, assuming normally distributed seed noise: "
-    assert f"{most}none instead of learned changes it by −0." in finding
+    assert f"{most}−0." in finding
+    assert ") with none instead of learned; its largest effect on sacreBLEU is " in finding
     assert finding.index("norm (rms") < finding.index("activation (gelu")
     few_seeds = findings(analysed(record for record in records if record.spec.seed < 4))[0]
     assert "has the largest effect" not in few_seeds

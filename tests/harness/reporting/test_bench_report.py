@@ -251,6 +251,16 @@ def test_links_of_the_page_lead_to_files_and_every_picture_is_shown(page: Path) 
     assert plots == {link for link in links if link.startswith("figures/")}
 
 
+@pytest.mark.parametrize(
+    ("variants", "ending"),
+    [(("paper",), "epochs, paper"), (("paper", "conv_ffn"), "epochs, a panel for each of conv_ffn; paper")],
+)
+def test_description_of_the_curves_names_the_panels(variants: tuple[str, ...], ending: str) -> None:
+    blocks = bench_report.document([record(variant) for variant in variants], method=QUICK).blocks
+    (curves,) = (figure for figure in find(blocks, Figure) if figure.name == "controlled-loss")
+    assert curves.alt.endswith(ending)
+
+
 def test_models_page_is_written_once_and_linked_from_the_folder_below(tmp_path: Path) -> None:
     for folder, address in ((tmp_path, "models.html"), (tmp_path / "captions", "../models.html")):
         content = write(page_records(), folder).with_suffix(".md").read_text(encoding="utf-8")

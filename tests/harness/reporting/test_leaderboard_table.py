@@ -112,7 +112,7 @@ def test_a_speed_that_a_completed_row_lacks_is_left_out_with_the_reason() -> Non
     heads = leaderboard(records).heads
     assert "training tokens/s" not in heads
     assert "sentences/s" in heads
-    assert any("No training tokens/s in this table: not measured for paper." in text for text in texts(records))
+    assert any("No training tokens/s in this table: missing for paper." in text for text in texts(records))
     three = [*records, *runs("conv_ffn", seeds=2)]
     page = bench_report.document(three, method=QUICK)
     assert [figure for figure in find(page.blocks, Figure) if "speed" in figure.name]
