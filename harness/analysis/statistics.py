@@ -189,17 +189,11 @@ def bands(
     return Band(_numbers(means), _numbers(low), _numbers(high))
 
 
-def with_holm(
-    effects: Sequence[AnyEffect], *, confidence: float = METHOD.confidence, selected_from: int = 1
-) -> list[AnyEffect]:
-    """Return effects with p-values after Holm's correction, and whether they are significant.
-
-    If the effects were selected from `selected_from` ones each, p-values hold for all of these (Bonferroni).
-    """
-    corrected = [None if p is None else min(1.0, p * selected_from) for p in holm([effect.p for effect in effects])]
+def with_holm(effects: Sequence[AnyEffect], *, confidence: float = METHOD.confidence) -> list[AnyEffect]:
+    """Return effects with p-values after Holm's correction, and whether they are significant."""
     return [
         replace(effect, p_holm=p, significant=p is not None and p < 1 - confidence)
-        for effect, p in zip(effects, corrected, strict=True)
+        for effect, p in zip(effects, holm([effect.p for effect in effects]), strict=True)
     ]
 
 
