@@ -124,9 +124,9 @@ def _decoding(record: RunRecord) -> Iterator[str]:
 
 def _memory(record: RunRecord) -> Iterator[str]:
     """Yield a peak memory below the size of the parameters or above that of the machine that trained."""
-    available = (record.environment.get("machine") or {}).get("memory_bytes")
-    is_known = isinstance(available, int | float) and not record.environment.get("trained_as")
-    most = available if is_known else math.inf
+    machine = {} if record.environment.get("trained_as") else record.environment.get("machine") or {}
+    available = machine.get("memory_bytes")
+    most = available if isinstance(available, int | float) else math.inf
     peak, least = record.speed.get("peak_memory_bytes"), FLOAT_BYTES * record.sizes.get("parameters", 0)
     if peak is not None and not least <= peak <= most:
         yield f"peak_memory_bytes={peak:,.0f}, expected {least:,.0f} (parameters) to {most:,.0f} (machine)"
